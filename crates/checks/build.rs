@@ -1,10 +1,10 @@
-//! Finds the checks and reads their texts, so that a check is two files and no list names it.
+//! Finds the checks and reads their texts, so that a check consists of two files and appears in no
+//! list.
 //!
 //! A check is `src/check/GROUP/SUBJECT.rs` with `SUBJECT.md` beside it, and the module of a group
 //! is a folder. From these it writes macros with the modules of each group, the catalogue in the
 //! order of the checks' ids, and a module of [texts](../src/text.rs) for each check. A file without
-//! its other half, an id that is missing or given twice, and a text that cannot be read end the
-//! build.
+//! its counterpart, a missing or duplicate id, and an unreadable text fail the build.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,14 +12,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where checks are, in folders by their groups.
+/// The directory of checks, with a folder for each group.
 const CHECKS: &str = "src/check";
-/// What parts an explanation, above it, from the texts that findings are made of.
+/// The line between the explanation above it and the texts of findings below it.
 const IN_FINDINGS: &str = "In findings\n";
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A check, as far as its files say it.
+/// A check, as read from its files.
 struct Check {
     id: String,
     group: String,
@@ -28,7 +28,7 @@ struct Check {
     texts: Texts,
 }
 
-/// What the file with its texts holds.
+/// The content of the file with its texts.
 struct Texts {
     explanation: String,
     of_findings: BTreeMap<String, String>,
@@ -121,7 +121,7 @@ impl Texts {
     }
 }
 
-/// Texts by their names: `  NAME: TEXT`, and more of it in lines that are indented further.
+/// Texts by name: ` NAME: TEXT`, continued in lines with deeper indentation.
 fn named(lines: &str) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::<String, String>::new();
     let mut last = None;
@@ -149,8 +149,8 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_lowercase()) && word.bytes().all(is_part)
 }
 
-/// A macro that declares the modules of a group. It is used in the group's own file: the compiler
-/// then finds them beside that, by a path that does not name the folder that the project is in.
+/// A macro that declares the modules of a group. It is used in the group's own file, so that the
+/// compiler finds the modules beside it, by a path without the project's directory.
 fn modules(group: &str, checks: &[Check]) -> String {
     let declare = |check: &Check| {
         format!(
@@ -199,7 +199,7 @@ fn function(name: &str, text: &str) -> String {
     }
     let arguments: Vec<String> =
         names.iter().map(|name| format!("{name}: &impl std::fmt::Display")).collect();
-    // Braces that are no placeholder stand for themselves: citations, and words of shells.
+    // Other braces are literal: citations, and shell words.
     let mut format = text.replace('{', "{{").replace('}', "}}");
     for name in &names {
         format = format.replace(&format!("{{{{{name}}}}}"), &format!("{{{name}}}"));

@@ -1,4 +1,4 @@
-//! Makes the changes of a transaction, in steps between which anything may end.
+//! Makes the changes of a transaction in steps; the process may end between any two of them.
 
 use std::io;
 
@@ -11,12 +11,12 @@ pub struct Apply<'a> {
     settings: &'a Settings,
     journal: &'a Journal,
     transaction: Transaction,
-    /// Index of the change at hand.
+    /// Index of the current change.
     at: usize,
     next: Next,
 }
 
-/// What is done next to the change at hand.
+/// The next action on the current change.
 #[derive(Debug, Clone, Copy)]
 enum Next {
     Announce,
@@ -24,34 +24,34 @@ enum Next {
     Verify,
 }
 
-/// Whether there is more to do.
+/// Whether more steps follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Call again.
+    /// More steps follow.
     More,
-    /// All is made and read back.
+    /// All changes are made and read back.
     Done,
 }
 
-/// Why a change could not be made. What was made before it is to be taken back.
+/// Why a change could not be made. Earlier changes of the transaction must be reverted.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// It was refused.
     #[error("{name} cannot be set to {value:?}: {source}")]
     Refused {
-        /// What was to be set.
+        /// The setting.
         name: String,
-        /// To what.
+        /// The requested value.
         value: String,
-        /// What the kernel or the tool said.
+        /// The error of the kernel or the tool.
         source: io::Error,
     },
-    /// It was taken and is something else.
+    /// It was accepted, but a different value was read back.
     #[error("{name} was set to {wanted:?} and is {found:?}")]
     NotTaken {
-        /// What was set.
+        /// The setting.
         name: String,
-        /// To what.
+        /// The requested value.
         wanted: String,
         /// What was read back.
         found: String,
@@ -62,7 +62,7 @@ pub enum ApplyError {
 }
 
 impl<'a> Apply<'a> {
-    /// Of a transaction of which nothing is done.
+    /// Begins a transaction in which nothing has been done.
     pub fn new(settings: &'a Settings, journal: &'a Journal, transaction: Transaction) -> Self {
         Apply { settings, journal, transaction, at: 0, next: Next::Announce }
     }
@@ -95,7 +95,7 @@ impl<'a> Apply<'a> {
                 let wanted = std::mem::replace(&mut entry.new, found.clone());
                 if !is_taken {
                     let name = entry.knob.name();
-                    // What it became is ours to take back as well.
+                    // The value read back is recorded as ours, so that it is reverted, too.
                     self.journal.write(&self.transaction).map_err(ApplyError::Journal)?;
                     return Err(ApplyError::NotTaken { name, wanted, found });
                 }
@@ -108,7 +108,7 @@ impl<'a> Apply<'a> {
         Ok(Progress::More)
     }
 
-    /// Does all that is left.
+    /// Does all remaining steps.
     ///
     /// # Errors
     /// See [`ApplyError`].
@@ -117,7 +117,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    /// The transaction as far as it is.
+    /// The transaction in its present state.
     pub fn into_transaction(self) -> Transaction {
         self.transaction
     }

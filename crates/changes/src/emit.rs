@@ -1,4 +1,4 @@
-//! The same changes for other tools.
+//! Writes the same changes for other tools.
 
 mod networkd;
 mod tuned;
@@ -15,7 +15,7 @@ use ringway_checks::finding::{Execution, Libvirt, Risk, Store};
 pub enum Format {
     /// Tasks of a playbook.
     Ansible,
-    /// A script, with the way back as comments.
+    /// A script, with the commands to revert it as comments.
     Shell,
     /// A file for `/etc/sysctl.d`.
     SysctlD,
@@ -30,7 +30,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether it is for files that the machine reads when it starts, for its own network
+    /// Whether the format is a file that the machine reads at boot, for its initial network
     /// namespace.
     pub fn is_for_start(self) -> bool {
         !matches!(self, Format::Shell | Format::Libvirt)
@@ -46,14 +46,15 @@ pub fn rivals(root: &Path, entries: &[Entry]) -> String {
         for (_, other) in sysctl_d::setters(root, name) {
             if other.value.split_whitespace().ne(entry.new.split_whitespace()) {
                 let said = one_line(&other.to_string());
-                let _ = writeln!(text, "# {name}: {said}, which counts if its file sorts later");
+                let _ =
+                    writeln!(text, "# {name}: {said}, which takes effect if its file sorts later");
             }
         }
     }
     text
 }
 
-/// Changes in the words of a tool. What it has no word for is a comment that says so.
+/// Changes in the format of a tool. A change that it cannot express becomes a comment.
 pub fn emit(entries: &[Entry], format: Format) -> String {
     match format {
         Format::Ansible => ansible(entries),
@@ -66,7 +67,7 @@ pub fn emit(entries: &[Entry], format: Format) -> String {
     }
 }
 
-/// The commands that take changes back, the last first.
+/// The commands that revert changes, the last change first.
 pub fn undo_commands(entries: &[Entry]) -> impl Iterator<Item = String> {
     entries.iter().rev().map(|entry| entry.knob.command(&entry.old))
 }
@@ -77,7 +78,7 @@ fn shell(entries: &[Entry]) -> String {
         let _ = writeln!(text, "# {}: {}", entry.check, one_line(&entry.reason));
         let _ = writeln!(text, "{}", entry.knob.command(&entry.new));
     }
-    text += "# To take it back:\n";
+    text += "# To undo it:\n";
     for command in undo_commands(entries) {
         let _ = writeln!(text, "#   {command}");
     }
@@ -116,12 +117,12 @@ fn ansible(entries: &[Entry]) -> String {
     text
 }
 
-/// A string that JSON and YAML read alike.
+/// A string that JSON and YAML parse identically.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What is found may quote a guest: it must not end a comment.
+/// A finding may quote a guest, which must not be able to end a comment.
 fn one_line(text: &str) -> String {
     text.replace(|letter: char| letter.is_control(), " ").replace("--", "- -")
 }
@@ -134,26 +135,26 @@ fn lines(entries: &[Entry], comment: &str, line: fn(&Entry) -> Option<String>) -
             Some(line) => text += &(line + "\n"),
             None => {
                 let command = entry.knob.command(&entry.new);
-                let _ = writeln!(text, "{comment} not to be set here: {command}");
+                let _ = writeln!(text, "{comment} cannot be set here: {command}");
             }
         }
     }
     text
 }
 
-/// A line of sysctl.d(5); none for what is no sysctl.
+/// A line of sysctl.d(5); `None` if the setting is not a sysctl.
 pub(super) fn sysctl(entry: &Entry) -> Option<String> {
     let Store::Sysctl(name) = entry.knob.describe().store else { return None };
     Some(format!("{name} = {}", entry.new))
 }
 
-/// A rule of udev(7); none for what no interface has.
+/// A rule of udev(7); `None` if it is not a setting of an interface.
 ///
-/// Rules and not systemd.link(5): of link files only the first that fits an interface counts, so
-/// that one of ours would take away the file that names it.
+/// It is a rule and not a file of systemd.link(5), because only the first link file that matches an
+/// interface applies: ours would disable the file that names the interface.
 pub(super) fn udev(entry: &Entry) -> Option<String> {
     let (about, new) = (entry.knob.describe(), &entry.new);
-    // A rule takes other signs for patterns or for its own.
+    // In a rule, other characters are patterns or syntax.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:@-".contains(&byte);
     let nic = about.nic.filter(|nic| nic.bytes().all(is_plain))?;
     let act = match &about.store {

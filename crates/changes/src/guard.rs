@@ -1,7 +1,8 @@
-//! Which interfaces an administrator may be logged in over.
+//! Finds the interfaces over which an administrator may be logged in.
 //!
-//! Rather one too many: the route back to the client of SSH, and those of the default routes,
-//! because sudo hides where a login came from; with all interfaces above and below them.
+//! It includes one too many rather than too few: those of the route back to the SSH client, and
+//! those of the default routes, because sudo hides the origin of a login; with all interfaces above
+//! and below them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,7 @@ use ringway_evidence::tool;
 
 /// Processes between us and the login.
 const ANCESTORS_MAX: usize = 64;
-/// Interfaces in the way of one route: a VLAN on a bond on a card, and more.
+/// Interfaces below one route: a VLAN on a bond on a card, and more.
 const STACK_MAX: usize = 256;
 
 /// The interfaces of the running host that must not be dropped.
@@ -38,7 +39,7 @@ pub fn is_running(name: &str) -> bool {
     names.any(|found| found.is_ok_and(|found| found.trim_end() == name))
 }
 
-/// Where the logins of our ancestors came from: sudo clears the environment, theirs still has it.
+/// The addresses that our ancestors' logins came from: sudo clears our environment, but not theirs.
 fn clients() -> Vec<String> {
     let mut clients = Vec::new();
     let mut pid = std::process::id();
@@ -58,12 +59,13 @@ fn clients() -> Vec<String> {
 fn client_of(variable: &[u8]) -> Option<String> {
     let value = variable.strip_prefix(b"SSH_CONNECTION=")?;
     let client = std::str::from_utf8(value).ok()?.split(' ').next()?;
-    // A link-local address has its interface behind a percent sign.
+    // A link-local address has its interface after a percent sign.
     let address = client.split('%').next()?;
     address.parse::<std::net::IpAddr>().ok().map(|address| address.to_string())
 }
 
-/// The fourth word of `/proc/PID/stat`; the second may hold anything but its last parenthesis.
+/// The fourth word of `/proc/PID/stat`; the second may contain anything, and ends at the last
+/// parenthesis.
 fn parent_of(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,8 +1,9 @@
-//! Whether files in `/etc` are those that the machine starts with, and set what was changed.
+//! Checks whether the files in `/etc` are those that the machine reads at boot, and whether they
+//! apply to what was changed.
 //!
-//! Such files are read once, when the machine starts, for its own network namespace. What was
-//! confirmed in another one, or where `/etc` is another one, must not be written there: it would
-//! change the machine, and not what was checked.
+//! Such files are read once, at boot, for the initial network namespace. Changes that were
+//! confirmed in another namespace, or with another `/etc`, must not be written there: they would
+//! affect the machine, and not what was checked.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,19 +12,19 @@ use std::path::Path;
 use super::settings::Settings;
 use ringway_evidence::Netns;
 
-/// The process namespace that every kernel starts with (`PROC_PID_INIT_INO`).
+/// The initial PID namespace of every kernel (`PROC_PID_INIT_INO`).
 const FIRST_PROCESSES: &str = "pid:[4026531836]";
-/// The mounts that kernels since 6.18 start with (`MNT_NS_INIT_INO`); older ones give it another
-/// number at each start.
+/// The initial mount namespace of kernels since 6.18 (`MNT_NS_INIT_INO`); older ones give it
+/// another number at each boot.
 const FIRST_MOUNTS: &str = "mnt:[4026531832]";
-/// Where files are written.
+/// The folders of the files.
 const FOLDERS: [&str; 3] = ["etc", "etc/sysctl.d", "etc/udev/rules.d"];
 
-/// Whether files of the machine are for the network namespace that we are in.
+/// Checks that files of the machine apply to our network namespace.
 ///
 /// # Errors
-/// A sentence that says why not, or that nothing tells.
-pub fn is_machines_netns() -> Result<(), String> {
+/// A sentence that says why not, or that it cannot be determined.
+pub fn check_machine_netns() -> Result<(), String> {
     check_netns(Path::new("/"))
 }
 
@@ -31,30 +32,33 @@ fn check_netns(root: &Path) -> Result<(), String> {
     match Netns::below(root) {
         Some(Netns::Initial) => Ok(()),
         Some(Netns::Other) => {
-            Err("this is a network namespace, and files in /etc are for that of \
-                                   the machine: put the commands (--emit shell) where this one is \
-                                   made"
+            Err("this is a network namespace, and files in /etc apply to that of the machine: add \
+                 the commands (--emit shell) to what creates this namespace"
                 .to_owned())
         }
-        None => Err("nothing says whether this is the network namespace that the machine starts \
-                     with (/proc/sys/net cannot be read), and files in /etc are for that one"
-            .to_owned()),
+        None => {
+            Err("it is unknown whether this is the network namespace that the machine starts with \
+             (/proc/sys/net cannot be read), and files in /etc apply to that one"
+                .to_owned())
+        }
     }
 }
 
 impl Settings {
-    /// Whether what was changed in a network namespace can be kept in files in `/etc`: whether that
-    /// namespace and this `/etc` are those that the machine starts with.
+    /// Checks that changes in a network namespace can be kept in files in `/etc`: that the
+    /// namespace and this `/etc` are those of the machine's boot.
     ///
     /// # Errors
-    /// A sentence that says why not, or that nothing tells.
-    pub fn is_home_of(&self, netns: &str) -> Result<(), String> {
+    /// A sentence that says why not, or that it cannot be determined.
+    pub fn check_home_of(&self, netns: &str) -> Result<(), String> {
         let root = self.root();
         check_netns(root)?;
         if netns.is_empty() || self.netns() != netns {
-            return Err("it belongs to another network namespace, and files in /etc are for that \
-                        of the machine"
-                .to_owned());
+            return Err(
+                "it belongs to another network namespace, and files in /etc apply to that of the \
+                 machine"
+                    .to_owned(),
+            );
         }
         let link = |path: &str| fs::read_link(root.join(path)).ok();
         let processes = link("proc/self/ns/pid");
@@ -76,20 +80,20 @@ impl Settings {
     }
 }
 
-/// Whether a folder is the one that process 1 has.
+/// Checks that a folder is the same for us and for process 1.
 fn check_folder(root: &Path, folder: &str) -> Result<(), String> {
     let number = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     let theirs = root.join("proc/1/root");
     if fs::metadata(&theirs).is_err() {
         return Err(format!(
-            "these are not the mounts that the machine started with, and whether /{folder} is the \
-             same is unknown: process 1 may not be inspected"
+            "these are not the mounts that the machine started with, and it is unknown whether \
+             /{folder} is the same: there is no permission to inspect process 1"
         ));
     }
     match (number(&root.join(folder)), number(&theirs.join(folder))) {
         (Ok(ours), Ok(theirs)) if ours == theirs => Ok(()),
         (Err(_), Err(_)) => Ok(()),
-        _ => Err(format!("/{folder} here is not the one that the machine starts with")),
+        _ => Err(format!("this /{folder} is not the one that the machine starts with")),
     }
 }
 
@@ -127,16 +131,17 @@ mod tests {
         let own = [("proc/self/ns/net", OURS), ("proc/self/ns/pid", FIRST_PROCESSES)];
         let first = [own[0], own[1], ("proc/self/ns/mnt", FIRST_MOUNTS)];
         let (_root, settings) = machine(&first, &[MACHINES, EACH]);
-        assert_eq!(settings.is_home_of(OURS), Ok(()));
-        let said = settings.is_home_of("net:[7]").expect_err("another one");
+        assert_eq!(settings.check_home_of(OURS), Ok(()));
+        let said = settings.check_home_of("net:[7]").expect_err("another one");
         assert!(said.contains("another network namespace"), "{said}");
-        assert!(settings.is_home_of("").is_err());
-        // Whatever process 1 seems to be in: this is where it was written for the machine.
+        assert!(settings.check_home_of("").is_err());
+        // In the initial namespaces the files are the machine's, whatever namespaces process 1
+        // appears to be in.
         let (_root, settings) = machine(&[first[0], first[1], first[2]], &[EACH]);
-        let said = settings.is_home_of(OURS).expect_err("a namespace");
+        let said = settings.check_home_of(OURS).expect_err("a namespace");
         assert!(said.starts_with("this is a network namespace"), "{said}");
         let (_root, settings) = machine(&first, &[]);
-        assert!(settings.is_home_of(OURS).expect_err("unknown").starts_with("nothing says"));
+        assert!(settings.check_home_of(OURS).expect_err("unknown").starts_with("it is unknown"));
     }
 
     #[test]
@@ -148,17 +153,17 @@ mod tests {
             ("proc/1/ns/mnt", "mnt:[5]"),
         ];
         let (root, settings) = machine(&other, &[MACHINES]);
-        let said = settings.is_home_of(OURS).expect_err("unknown");
+        let said = settings.check_home_of(OURS).expect_err("unknown");
         assert!(said.contains("is unknown"), "{said}");
         fs::create_dir_all(root.path().join("proc/1/root/etc")).expect("made");
-        let said = settings.is_home_of(OURS).expect_err("another one");
-        assert!(said.contains("/etc here is not"), "{said}");
+        let said = settings.check_home_of(OURS).expect_err("another one");
+        assert!(said.contains("this /etc is not"), "{said}");
         fs::remove_dir(root.path().join("proc/1/root/etc")).expect("removed");
         fs::remove_dir(root.path().join("proc/1/root")).expect("removed");
         symlink("../..", root.path().join("proc/1/root")).expect("linked");
-        assert_eq!(settings.is_home_of(OURS), Ok(()));
+        assert_eq!(settings.check_home_of(OURS), Ok(()));
         let (_root, settings) =
             machine(&[other[0], ("proc/self/ns/pid", "pid:[7]"), other[2]], &[MACHINES]);
-        assert!(settings.is_home_of(OURS).expect_err("a container").contains("container"));
+        assert!(settings.check_home_of(OURS).expect_err("a container").contains("container"));
     }
 }

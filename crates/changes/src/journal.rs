@@ -1,9 +1,9 @@
-//! What was changed, written down before it is: one JSON file a transaction.
+//! The journal of changes, written before they are made: one JSON file per transaction.
 //!
-//! A process that finds such a file after a crash knows of each change whether it was only planned,
-//! may have been made, or was made and read back; [`undo`](super::undo) works from any of these. A
-//! file is replaced as a whole, so that there is never half of one. The directory is locked by the
-//! process that changes something.
+//! A process that finds such a file after a crash can tell for each change whether it was only
+//! planned, may have been made, or was made and read back; [`undo`](super::undo) works from any of
+//! these states. Files are replaced atomically, so there is never half of one. A process that
+//! changes something locks the directory.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use ringway_checks::finding::Knob;
 
-/// Where it is by default.
+/// The default directory.
 pub const DIRECTORY: &str = "/var/lib/ringway/doctor";
-/// The version of these files: raised when a field changes its meaning.
+/// The format version of these files: it is raised when a field changes its meaning.
 const FORMAT: u32 = 1;
 
-/// Changes that are made and taken back together.
+/// Changes that are made and reverted together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Transaction {
@@ -30,11 +30,11 @@ pub struct Transaction {
     pub id: u64,
     /// Seconds since 1970, for people.
     pub made_at: u64,
-    /// The start of the kernel that it belongs to: after another one nothing of it is left.
+    /// The boot that it belongs to: after a reboot nothing of it is left.
     pub boot: String,
     /// The network namespace that it belongs to.
     pub netns: String,
-    /// How far it is.
+    /// Its state.
     pub state: State,
     /// Its changes, in their order.
     pub entries: Vec<Entry>,
@@ -43,17 +43,17 @@ pub struct Transaction {
     pub files: Vec<Persisted>,
 }
 
-/// How far a transaction is.
+/// The state of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Its changes are being made, or the process that made them ended in between.
+    /// Its changes are being made, or the process that made them ended half-way.
     Applying,
-    /// All were made; they are taken back unless they are confirmed.
+    /// All were made; they are reverted unless they are confirmed.
     Applied,
-    /// They stay.
+    /// They are permanent.
     Confirmed,
-    /// They were taken back, but for those that were no longer ours.
+    /// They were reverted, except those that were no longer ours.
     Undone,
 }
 
@@ -65,32 +65,32 @@ pub struct Entry {
     pub knob: Knob,
     /// The value before.
     pub old: String,
-    /// The value after: as it was wanted, and once it is made as it was read back.
+    /// The value after: the requested one, and once the change is made, the one read back.
     pub new: String,
     /// The check that proposed it.
     pub check: String,
     /// What it found.
     pub reason: String,
-    /// The kernel's number for the interface, where it is a setting of one.
+    /// The kernel's index of the interface, for a setting of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_index: Option<u32>,
-    /// How far it is.
+    /// Its state.
     pub step: Step,
 }
 
-/// How far a change is.
+/// The state of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
     /// Nothing was done.
     Planned,
-    /// It is about to be made: perhaps it was.
+    /// It is being made, and may have been made.
     Setting,
     /// It was made and read back.
     Set,
-    /// The old value was set again and read back.
+    /// The old value was restored and read back.
     Undone,
-    /// It was left as it is, because it is no longer what we set.
+    /// It was left alone, because the value is no longer the one that we set.
     Left,
 }
 
@@ -98,9 +98,9 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Persisted {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What we wrote: if it is something else, it was edited since.
+    /// The content that we wrote: if it differs now, the file was edited since.
     pub content: String,
 }
 
@@ -108,16 +108,16 @@ pub struct Persisted {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// Released when it is closed.
+    /// The lock is released when the file is closed.
     _lock: File,
 }
 
 impl Journal {
-    /// Opens it for changes; makes the directory if it is not there. Waits for the process that has
-    /// it.
+    /// Opens the journal for changes, and creates the directory if it is missing. Waits while
+    /// another process holds the lock.
     ///
     /// # Errors
-    /// Without the right to write there.
+    /// Without permission to write there.
     pub fn open(dir: &Path) -> io::Result<Journal> {
         fs::create_dir_all(dir)?;
         let lock = File::create(dir.join("lock"))?;
@@ -125,7 +125,7 @@ impl Journal {
         Ok(Journal { dir: dir.to_owned(), _lock: lock })
     }
 
-    /// A new transaction, written down with nothing done.
+    /// Writes a new transaction, of which nothing has been done.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -151,10 +151,10 @@ impl Journal {
         Ok(transaction)
     }
 
-    /// Replaces what is written of a transaction, and waits until the disk has it.
+    /// Replaces the file of a transaction, and waits until it is on disk.
     ///
     /// # Errors
-    /// If it cannot be written; the old one is whole then.
+    /// If it cannot be written; the old file is then intact.
     pub fn write(&self, transaction: &Transaction) -> io::Result<()> {
         let path = path(&self.dir, transaction.id);
         let new = path.with_extension("new");
@@ -167,7 +167,7 @@ impl Journal {
     }
 }
 
-/// Reads a transaction; needs no lock, because a file is whole or not there.
+/// Reads a transaction; this needs no lock, because a file is either complete or missing.
 ///
 /// # Errors
 /// `NotFound` if no transaction has that number, `InvalidData` if it is of another version or
@@ -181,7 +181,7 @@ pub fn read(dir: &Path, id: u64) -> io::Result<Transaction> {
     Ok(transaction)
 }
 
-/// The last transaction of this start of the kernel in one of some states.
+/// The last transaction since boot in one of some states.
 ///
 /// # Errors
 /// If one of them cannot be read.
@@ -198,7 +198,7 @@ pub fn latest(dir: &Path, boot: &str, states: &[State]) -> io::Result<Option<Tra
 /// The numbers of all transactions, in their order.
 ///
 /// # Errors
-/// If the directory is there and cannot be read.
+/// If the directory exists but cannot be read.
 pub fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,11 +1,12 @@
-//! Makes the changes that findings propose, and takes them back.
+//! Makes the changes that findings propose, and reverts them.
 //!
-//! [`plan`] chooses changes and refuses what it must; [`apply`](Apply) makes them one step after
-//! another, each announced in a [`journal`] before it is made; [`undo`] takes back what is still
-//! ours. [`settings`] reads and sets a knob, and knows nothing of all that. [`emit`] writes the
-//! same changes for other tools, [`persist`] makes them outlast a restart, where [`home`] says that
-//! the machine's files are for what was changed, and [`sysctl_d`] that no later file wins. Who
-//! waits and reverts is the caller's part: nothing here starts a process that stays, or a thread.
+//! [`plan`] chooses changes and refuses unsafe ones; [`apply`](Apply) makes them one step after
+//! another, each recorded in a [`journal`] before it is made; [`undo`] reverts those that are still
+//! ours. [`settings`] reads and sets a knob, independently of the rest. [`emit`] writes the same
+//! changes for other tools. [`persist`] keeps them across restarts, after [`home`] has checked that
+//! the machine's files apply to what was changed, and [`sysctl_d`] that no later file overrides
+//! them. Waiting and reverting on a timeout are up to the caller: nothing here starts a lasting
+//! process or a thread.
 //!
 //! Read first: `journal.rs`.
 

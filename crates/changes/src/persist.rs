@@ -1,4 +1,4 @@
-//! Makes what was confirmed outlast a restart, as files that an administrator knows.
+//! Keeps confirmed changes across restarts, in files that administrators know.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,22 +9,22 @@ use super::journal::{Entry, Journal, Persisted, Transaction};
 use super::sysctl_d::{self, Assigned};
 use ringway_checks::finding::Store;
 
-/// A directory, the ending of files there, and the line that says a change in them.
+/// A directory, the extension of files there, and the line for a change in them.
 type Place = (&'static str, &'static str, fn(&Entry) -> Option<String>);
 
-/// What became of a file that was ours.
+/// What happened to a file of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
-    /// It is gone.
+    /// It was removed.
     Removed,
-    /// It was edited since: it was left.
+    /// It was edited since and is left alone.
     Edited,
-    /// It was gone already.
+    /// It was already gone.
     Missing,
 }
 
-/// The files that a transaction would be kept in, below `root`, and the commands that no file can
-/// keep: interrupts get other numbers at each start.
+/// The files below `root` that would keep a transaction, and the commands that no file can keep:
+/// interrupts get other numbers at each boot.
 pub fn files(root: &Path, transaction: &Transaction) -> (Vec<Persisted>, Vec<String>) {
     let mut files = Vec::new();
     let mut rest: Vec<&Entry> = transaction.entries.iter().collect();
@@ -38,7 +38,7 @@ pub fn files(root: &Path, transaction: &Transaction) -> (Vec<Persisted>, Vec<Str
             continue;
         }
         let id = transaction.id;
-        let mut content = format!("# Made by `ringway doctor persist {id}`.\n");
+        let mut content = format!("# Written by `ringway doctor persist {id}`.\n");
         for entry in kept {
             content += &format!("# {}; it was {}\n", entry.check, entry.old);
             content += &(line(entry).unwrap_or_default() + "\n");
@@ -49,22 +49,21 @@ pub fn files(root: &Path, transaction: &Transaction) -> (Vec<Persisted>, Vec<Str
     (files, rest.iter().map(|entry| entry.knob.command(&entry.new)).collect())
 }
 
-/// A setting that a file of ours would not keep, because another one wins.
+/// A setting that a file of ours would not keep, because another one overrides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overridden {
     /// The setting, for people.
     pub name: String,
-    /// What it was to be.
+    /// The requested value.
     pub wanted: String,
-    /// The line that wins when the host starts.
+    /// The line that takes effect at boot.
     pub by: Assigned,
 }
 
-/// The settings of a transaction that files below `root` would take away again when the host
-/// starts.
+/// The settings of a transaction that files below `root` would override at boot.
 ///
-/// A name that sorts behind all others would win, and hide from the administrator that a line of
-/// theirs has no effect; so nothing is written until that line is changed.
+/// A file name that sorts after all others would take effect, but the administrator would not
+/// notice that a line of theirs has none. So nothing is written until that line is changed.
 pub fn overridden(root: &Path, transaction: &Transaction) -> Vec<Overridden> {
     let file = file_name(transaction.id, "conf");
     let of_entry = |entry: &Entry| {
@@ -79,11 +78,11 @@ fn file_name(id: u64, ending: &str) -> String {
     format!("90-ringway-doctor-{id}.{ending}")
 }
 
-/// Writes the files, each announced in the journal first. One that is there already and is not
-/// ours is not touched.
+/// Writes the files, each recorded in the journal first. An existing file that is not ours is not
+/// touched.
 ///
 /// # Errors
-/// `AlreadyExists` for such a file, and what writing reports.
+/// `AlreadyExists` for such a file, or the error of writing.
 pub fn persist(
     journal: &Journal,
     transaction: &mut Transaction,
@@ -110,7 +109,7 @@ pub fn persist(
     Ok(())
 }
 
-/// Removes the files of a transaction as far as they are what we wrote.
+/// Removes those files of a transaction that still have the content that we wrote.
 ///
 /// # Errors
 /// If one cannot be removed, or the journal cannot be written.

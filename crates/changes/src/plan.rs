@@ -1,4 +1,4 @@
-//! Which changes are made, and which are refused before anything is touched.
+//! Decides which changes are made, and which are refused before anything is touched.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use ringway_checks::finding::{Change, Finding};
 pub struct Proposal {
     /// The check.
     pub check: String,
-    /// What it found.
+    /// Its finding.
     pub reason: String,
     /// What to change.
     pub change: Change,
@@ -20,28 +20,28 @@ pub struct Proposal {
 /// Whether changes that interrupt traffic are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disruption {
-    /// They are.
+    /// They are made.
     Allowed,
     /// They are refused.
     Refused,
 }
 
-/// A plan, made from what is set now.
+/// A plan, based on the current settings.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// What will be done.
+    /// Changes to make.
     pub entries: Vec<Entry>,
-    /// What is as proposed already.
+    /// Proposals that are already in effect.
     pub settled: Vec<Proposal>,
-    /// What will not be done, and why.
+    /// Proposals that will not be applied, and why.
     pub refused: Vec<(Proposal, String)>,
 }
 
-/// The changes that findings propose: of each the first advice that a program can follow, because
-/// the others are other ways to the same end.
+/// The changes that findings propose: for each finding, the first advice that a program can apply,
+/// because the others are alternatives to it.
 ///
 /// # Errors
-/// If two of them want different values of one setting; the sentence names both.
+/// If two of them propose different values for one setting; the sentence names both.
 pub fn proposals<'a>(
     findings: impl IntoIterator<Item = &'a Finding>,
 ) -> Result<Vec<Proposal>, String> {
@@ -54,7 +54,7 @@ pub fn proposals<'a>(
                     continue;
                 }
                 return Err(format!(
-                    "{} wants {} to be {:?} and {} wants {:?}: choose one of them",
+                    "{} needs {} to be {:?}, but {} needs {:?}: choose one of them",
                     other.check,
                     change.knob.name(),
                     other.change.proposed,
@@ -69,8 +69,8 @@ pub fn proposals<'a>(
     Ok(all)
 }
 
-/// Compares proposals with what is set now. `admin_links` are the interfaces that an administrator
-/// may be logged in over.
+/// Compares proposals with the current settings. `admin_links` are the interfaces over which an
+/// administrator may be logged in.
 pub fn plan(
     settings: &Settings,
     proposals: Vec<Proposal>,
@@ -117,17 +117,16 @@ fn objection(
 ) -> Option<String> {
     let Change { knob, current, .. } = &proposal.change;
     if let Some(seen) = current.as_ref().filter(|seen| !is_same(knob, seen, old)) {
-        return Some(format!("it was {seen:?} when it was checked and is {old:?} now"));
+        return Some(format!("it was {seen:?} when it was checked, but is {old:?} now"));
     }
     if disruption == Disruption::Allowed || !knob.is_disruptive() {
         return None;
     }
     let is_admins = knob.nic().is_some_and(|nic| admin_links.contains(nic));
     Some(if is_admins {
-        "it can drop the link that you may be logged in over; --allow-disruptive does it all the \
-         same"
+        "it can take down the link that you may be logged in over; --allow-disruptive permits it"
             .to_owned()
     } else {
-        "it can interrupt traffic; --allow-disruptive does it all the same".to_owned()
+        "it can interrupt traffic; --allow-disruptive permits it".to_owned()
     })
 }

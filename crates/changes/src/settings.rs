@@ -1,9 +1,9 @@
 //! Reads and sets one knob.
 //!
-//! What sets it is the [`Execution`] that users are shown: a tool with its words, or a write to a
-//! file. It is read from procfs and sysfs where they have it; offloads, channels and rings over
-//! netlink, as the evidence is; queueing disciplines through `tc`, because no crate knows the
-//! options of more than two.
+//! A knob is set by the [`Execution`] that users are shown: a tool with its arguments, or a write
+//! to a file. It is read from procfs and sysfs if possible; offloads, channels and rings are read
+//! over netlink, like the evidence; queueing disciplines through `tc`, because no crate supports
+//! the options of more than two.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -28,29 +28,30 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those of the host that we run on.
+    /// The settings of the host that we run on.
     pub fn live() -> Settings {
         Settings { root: PathBuf::from("/") }
     }
 
-    /// Those of a directory with the layout of a host. What needs a tool is refused there.
+    /// The settings of a directory with the layout of a host. Settings that need a tool are refused
+    /// there.
     pub fn below(root: &Path) -> Settings {
         Settings { root: root.to_owned() }
     }
 
-    /// Where the host's files begin.
+    /// The root of the host's files.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The value of a knob, as [`canonical`] has it.
+    /// The value of a knob, in the form of [`canonical`].
     ///
     /// # Errors
-    /// What reading the file reports, or what the tool says.
+    /// The error of reading the file, or of the tool.
     pub fn get(&self, knob: &Knob) -> io::Result<String> {
         if knob.is_set_by_hand() {
             return Err(io::Error::other(
-                "it is set by hand, because other guests have it as well",
+                "set it by hand, because it affects other guests as well",
             ));
         }
         let value = match knob.path()? {
@@ -63,11 +64,11 @@ impl Settings {
         Ok(canonical(knob, &value))
     }
 
-    /// Sets a knob. That it was taken is known only once it is read again: drivers round, and
-    /// offloads depend on each other.
+    /// Sets a knob. Only reading it back shows the effect: drivers round values, and offloads
+    /// depend on each other.
     ///
     /// # Errors
-    /// What writing the file reports, or what the tool says.
+    /// The error of writing the file, or of the tool.
     pub fn set(&self, knob: &Knob, value: &str) -> io::Result<()> {
         let path = knob.path()?;
         match knob.describe().execution(value) {
@@ -76,7 +77,7 @@ impl Settings {
                 self.check_namespace(knob)?;
                 self.write(&path, &value)
             }
-            // The files of a saved host are there, and its tools are not.
+            // A saved host has files but no tools.
             Execution::Run(_) => {
                 let path = path.ok_or_else(only_live)?;
                 self.write(&path, value)
@@ -85,10 +86,10 @@ impl Settings {
     }
 
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        // Never made: a setting that is not there is no setting.
+        // The file is never created: a missing file means that the setting does not exist.
         let path = self.root.join(path);
         let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
-        // In one write: each is a value of its own to the kernel.
+        // In a single write, because the kernel takes each write as a value.
         file.write_all(format!("{value}\n").as_bytes())
     }
 
@@ -110,25 +111,25 @@ impl Settings {
         self.root == Path::new("/")
     }
 
-    /// The kernel's number for an interface; another one of the same name has another.
+    /// The kernel's index of an interface; a new interface with the same name gets another.
     pub fn interface_index(&self, nic: &str) -> Option<u32> {
         Knob::Mtu { nic: nic.to_owned() }.path().ok()?;
         self.read(&format!("sys/class/net/{nic}/ifindex")).ok()?.trim().parse().ok()
     }
 
-    /// Which start of the kernel this is.
+    /// The ID of the current boot.
     pub fn boot(&self) -> io::Result<String> {
         Ok(self.read("proc/sys/kernel/random/boot_id")?.trim().to_owned())
     }
 
-    /// Which network namespace this is; empty if it is unknown.
+    /// The network namespace that we are in; empty if unknown.
     pub fn netns(&self) -> String {
         let link = std::fs::read_link(self.root.join("proc/self/ns/net"));
         link.map(|link| link.display().to_string()).unwrap_or_default()
     }
 
-    /// A mounted sysfs shows the network namespace of who mounted it, which need not be ours: it
-    /// may have another interface of the same name.
+    /// A mounted sysfs shows the network namespace of the process that mounted it, which may not be
+    /// ours and may have another interface with the same name.
     fn check_namespace(&self, knob: &Knob) -> io::Result<()> {
         let Some(nic) = knob.nic().filter(|_| self.is_live()) else { return Ok(()) };
         let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
@@ -176,7 +177,7 @@ impl Settings {
             Query::Qdisc => {
                 let text = self.tool(&["tc", "qdisc", "show", "dev", nic, "root"])?;
                 qdisc(text.body()).ok_or_else(|| {
-                    io::Error::other("has classes or queues of its own, which tc cannot give back")
+                    io::Error::other("has its own classes or queues, which tc cannot restore")
                 })
             }
             Query::MaxQueues => {
@@ -197,7 +198,7 @@ impl Settings {
 }
 
 fn only_live() -> io::Error {
-    io::Error::other("only the running host can be asked for it")
+    io::Error::other("it can only be read on the running host")
 }
 
 /// Our own program, which asks a running ringway.
@@ -206,8 +207,8 @@ fn ourselves() -> io::Result<String> {
     path.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// `qdisc tbf 8001: root refcnt 2 rate 100Mbit ...` as it would be set again; none if that does
-/// not say all of it.
+/// Converts `qdisc tbf 8001: root refcnt 2 rate 100Mbit ...` to the words that would set it again;
+/// `None` if the line is incomplete.
 fn qdisc(text: &str) -> Option<String> {
     let mut lines = text.lines().filter(|line| line.starts_with("qdisc "));
     let words: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -220,7 +221,7 @@ fn qdisc(text: &str) -> Option<String> {
         ["refcnt", _, rest @ ..] => rest,
         all => all,
     };
-    // Some counts have a p for packets, which tc prints and does not read.
+    // Some counts have the suffix p for packets, which tc prints but does not accept.
     let option = |word: &&str| match word.strip_suffix('p') {
         Some(count) if count.parse::<u64>().is_ok() => count.to_owned(),
         _ => (*word).to_owned(),
@@ -229,7 +230,7 @@ fn qdisc(text: &str) -> Option<String> {
     Some(words.collect::<Vec<_>>().join(" "))
 }
 
-/// One of the ways in which a value can be written, so that two can be compared.
+/// The canonical form of a value, for comparison.
 pub fn canonical(knob: &Knob, value: &str) -> String {
     let squeezed = value.split_whitespace().collect::<Vec<_>>().join(" ");
     match knob.describe().form {
@@ -256,10 +257,10 @@ fn runs_of(text: &str) -> Option<String> {
     Some(text.collect::<Vec<_>>().join(","))
 }
 
-/// Whether a value that was read is the one that was wanted.
+/// Whether a value that was read back is the requested one.
 pub fn is_same(knob: &Knob, wanted: &str, found: &str) -> bool {
     let (wanted, found) = (canonical(knob, wanted), canonical(knob, found));
-    // A discipline that was set without options has those of its kind when it is read.
+    // A discipline that was set without options shows its default options when it is read.
     let is_longer = || found.strip_prefix(&wanted).is_some_and(|options| options.starts_with(' '));
     wanted == found || knob.describe().form == Form::Qdisc && is_longer()
 }

@@ -1,19 +1,19 @@
-//! Which file sets a sysctl when the machine starts, in the order of sysctl.d(5).
+//! Finds the file that sets a sysctl at boot, by the order of sysctl.d(5).
 //!
-//! Files of all folders are read in the order of their names, whatever folder each is in, and the
-//! last line about a setting counts. A file hides those of its name in the folders below it in the
-//! list; `/etc/sysctl.conf` is read where a link makes it one of them, and by `sysctl --system`
-//! after all others.
+//! Files of all folders are read in the order of their names, regardless of the folder, and the
+//! last line for a setting takes effect. A file hides those with its name in later folders of the
+//! list; `/etc/sysctl.conf` is read if a link makes it one of them, and by `sysctl --system` after
+//! all others.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Folders, the first of which hides files of the same name in those behind it.
+/// Folders; a file in an earlier one hides files of the same name in later ones.
 const FOLDERS: [&str; 5] =
     ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
-/// What procps reads last, and systemd only through a link.
+/// The file that procps reads last, and systemd only through a link.
 const LAST: &str = "etc/sysctl.conf";
 /// Files that are read, and bytes of each.
 const FILES_MAX: usize = 1000;
@@ -26,7 +26,7 @@ pub struct Assigned {
     pub path: PathBuf,
     /// From 1.
     pub line: usize,
-    /// To what.
+    /// The value.
     pub value: String,
 }
 
@@ -45,7 +45,8 @@ pub fn setters(root: &Path, name: &str) -> Vec<(String, Assigned)> {
         if opened.take(BYTES_MAX).read_to_string(&mut text).is_err() {
             continue;
         }
-        // Of a file the last line counts, and one with the whole name before patterns.
+        // In a file the last line counts, and a line with the full name takes precedence over
+        // patterns.
         let mut found: Option<(bool, Assigned)> = None;
         for (index, row) in text.lines().enumerate() {
             let Some((pattern, value)) = assignment(row) else { continue };
@@ -62,14 +63,14 @@ pub fn setters(root: &Path, name: &str) -> Vec<(String, Assigned)> {
     setters
 }
 
-/// The line that wins over a file of this name, if it sets another value.
+/// The line that overrides a file with this name, if it sets another value.
 pub fn winner(root: &Path, file: &str, name: &str, value: &str) -> Option<Assigned> {
     let later = setters(root, name).into_iter().filter(|(other, _)| other.as_str() > file);
     let (_, last) = later.max_by(|one, other| one.0.cmp(&other.0))?;
     (words(&last.value) != words(value)).then_some(last)
 }
 
-/// All files by their names, as they are read.
+/// All files by name, in the order of reading.
 fn files(root: &Path) -> BTreeMap<String, PathBuf> {
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     for folder in FOLDERS {
@@ -81,7 +82,7 @@ fn files(root: &Path) -> BTreeMap<String, PathBuf> {
             }
         }
     }
-    // Where no link has it, only procps reads it: after all others, so that it sorts behind them.
+    // Without a link only procps reads it, after all others, so it sorts after them here.
     let last = root.join(LAST);
     let real = |path: &Path| path.canonicalize().ok();
     let is_linked = files.values().any(|path| real(path).is_some() && real(path) == real(&last));
@@ -91,19 +92,19 @@ fn files(root: &Path) -> BTreeMap<String, PathBuf> {
     files
 }
 
-/// What a line assigns: the path of a setting, or a pattern of such, and the value.
+/// The assignment in a line: the path of a setting or a pattern of paths, and the value.
 fn assignment(row: &str) -> Option<(String, String)> {
     let row = row.trim();
     if row.starts_with(['#', ';']) {
         return None;
     }
     let (key, value) = row.split_once('=')?;
-    // A dash in front: an error is no failure.
+    // A leading dash means that errors are ignored.
     let key = key.trim().trim_start_matches('-').trim_start();
     Some((path_of(key), value.trim().to_owned()))
 }
 
-/// As sysctl.d(5): if the first separator is a slash, nothing is swapped.
+/// As in sysctl.d(5): if the first separator is a slash, dots and slashes are not swapped.
 fn path_of(key: &str) -> String {
     match key.find(['.', '/']).map(|at| &key[at..=at]) {
         Some(".") => key
@@ -118,8 +119,8 @@ fn path_of(key: &str) -> String {
     }
 }
 
-/// Whether a pattern of glob(7) fits; a star stays within a part. Other signs of patterns are taken
-/// for ones that fit: rather a refusal too many.
+/// Whether a pattern of glob(7) matches; a star stays within a path component. Other wildcards are
+/// assumed to match: a refusal too many is the safer error.
 fn fits(pattern: &str, path: &str) -> bool {
     let (patterns, parts): (Vec<&str>, Vec<&str>) =
         (pattern.split('/').collect(), path.split('/').collect());
@@ -181,7 +182,8 @@ mod tests {
         );
         assert_eq!(wins(&[("etc/sysctl.d/99-x.conf", "net.ipv4.tcp_sack=1\n")]), None, "the same");
         assert_eq!(wins(&[("etc/sysctl.d/99-x", off)]), None, "no ending");
-        // The last of those behind ours counts, and a file in /etc hides its name elsewhere.
+        // The last of the files after ours counts, and a file in /etc hides those of its name
+        // elsewhere.
         let both = [
             ("etc/sysctl.d/99-x.conf", off),
             ("usr/lib/sysctl.d/99-y.conf", "net.ipv4.tcp_sack=1\n"),

@@ -1,5 +1,5 @@
-//! On a directory with the layout of a host. Whatever ends a transaction between any two steps, and
-//! whatever an administrator does meanwhile, undoing it gives back what was ours and nothing else.
+//! Tests on a directory with the layout of a host: wherever a transaction is interrupted, and
+//! whatever an administrator changes meanwhile, undo restores what was ours and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use ringway_checks::finding::{Advice, Change, Finding, Knob, Purpose, Severity};
 
 const BOOT: &str = "proc/sys/kernel/random/boot_id";
 
-/// Some knobs that are files, what they are at first, and what is proposed.
+/// Some knobs that are files, with their initial and proposed values.
 fn knobs() -> [(Knob, &'static str, &'static str, &'static str); 5] {
     let nic = || "eth0".to_owned();
     [
@@ -102,7 +102,7 @@ impl Root {
         journal.begin(settings.boot().expect("read"), settings.netns(), entries).expect("written")
     }
 
-    /// A transaction that ended after so many steps, as the next process finds it.
+    /// A transaction that was interrupted after some steps, as the next process finds it.
     fn end_after(&self, steps: usize) -> Transaction {
         let journal = self.journal();
         let transaction = self.begin(&journal);
@@ -120,7 +120,7 @@ impl Root {
     }
 }
 
-/// Three for each change, and the last.
+/// Three steps for each change, and the last one.
 const STEPS: usize = 3 * 5 + 1;
 
 proptest! {
@@ -132,7 +132,7 @@ proptest! {
         let before = root.values();
         let mut transaction = root.end_after(steps);
         let journal = root.journal();
-        // An undoing that ended as well: what it restored is not yet in the journal.
+        // An undo that was interrupted as well: the journal does not contain yet what it restored.
         for entry in transaction.entries.iter().rev().take(undone_before) {
             root.settings().set(&entry.knob, &entry.old).expect("set");
         }
@@ -223,7 +223,7 @@ fn a_value_that_is_not_taken_is_an_error_and_is_undone() {
     let before = root.values();
     let journal = root.journal();
     let mut transaction = root.begin(&journal);
-    // A file that forgets what is written to it, as a driver may.
+    // A file that discards what is written to it, as a driver may.
     let mtu = root.path().join(knobs()[4].1);
     fs::remove_file(&mtu).expect("removed");
     std::os::unix::fs::symlink("/dev/null", &mtu).expect("linked");

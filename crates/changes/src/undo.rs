@@ -1,41 +1,41 @@
-//! Takes a transaction back, as far as it is still ours.
+//! Reverts those changes of a transaction that are still ours.
 
 use std::io;
 
 use super::journal::{Entry, Journal, State, Step, Transaction};
 use super::settings::{Settings, is_same};
 
-/// What became of one change.
+/// What happened to one change.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was never made, or had been taken back.
+    /// It was never made, or was already reverted.
     Nothing,
-    /// The old value is set again, and read back.
+    /// The old value was restored and read back.
     Restored,
-    /// It was set again since, not by us; it was left at this value.
+    /// Something else has set it since; it was left at this value.
     Left(String),
     /// The interface is gone, or another one has its name.
     Gone,
-    /// The old value was refused, or is not what is read back.
+    /// The old value was refused, or another value was read back.
     Failed(io::Error),
 }
 
-/// A change and what became of it.
+/// A change and its outcome.
 #[derive(Debug)]
 pub struct Undone {
     /// The change.
     pub entry: Entry,
-    /// What became of it.
+    /// What happened to it.
     pub outcome: Outcome,
 }
 
-/// Takes all changes back, the last first: an offload may depend on one before it. May be called
-/// again, whatever ended it.
+/// Reverts all changes, the last first, because an offload may depend on an earlier one. It may be
+/// called again after any interruption.
 ///
 /// # Errors
-/// If the transaction is of another start of the kernel or another network namespace, or if the
-/// journal cannot be written. A change that cannot be taken back is no error of the whole: the
-/// others are tried, and it is tried again by the next call.
+/// If the transaction belongs to another boot or network namespace, or if the journal cannot be
+/// written. A change that cannot be reverted is no error of the whole: the others are tried, and
+/// the next call tries it again.
 pub fn undo(
     settings: &Settings,
     journal: &Journal,
@@ -61,13 +61,13 @@ pub fn undo(
     Ok(all)
 }
 
-/// What was set before a restart is gone, and the old values may be those of another time.
+/// Settings from before a reboot are gone, and the old values may be outdated.
 fn check_place(settings: &Settings, transaction: &Transaction) -> io::Result<()> {
     let id = transaction.id;
     if settings.boot()? != transaction.boot {
         return Err(io::Error::other(format!(
-            "transaction {id} is of before the last restart, which ended what it set; its old \
-             values are in the journal and nothing was touched"
+            "transaction {id} was made before the last restart, which reset its settings; its old \
+             values are in the journal, and nothing was changed"
         )));
     }
     if settings.netns() != transaction.netns {
@@ -102,7 +102,7 @@ fn restore(settings: &Settings, entry: &Entry) -> Outcome {
     let verified = settings.set(&entry.knob, &entry.old).and_then(|()| settings.get(&entry.knob));
     match verified {
         Ok(found) if is_same(&entry.knob, &entry.old, &found) => Outcome::Restored,
-        Ok(found) => Outcome::Failed(io::Error::other(format!("it was set and is {found:?}"))),
+        Ok(found) => Outcome::Failed(io::Error::other(format!("it was set, but is {found:?}"))),
         Err(error) => Outcome::Failed(error),
     }
 }

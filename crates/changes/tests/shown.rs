@@ -1,7 +1,7 @@
 //! The command that is shown for a knob is the command that runs, over all knobs.
 //!
-//! Tools are scripts that note their words. What a shell makes of the shown command is compared
-//! with what [`Settings`] does: the same words, or the same bytes in the same file.
+//! Tools are scripts that record their arguments. What a shell does with the shown command is
+//! compared with what [`Settings`] does: the same arguments, or the same bytes in the same file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,11 +11,11 @@ use std::process::Command;
 use ringway_changes::settings::Settings;
 use ringway_checks::finding::{Execution, Knob};
 
-/// Where tools note their words; set for the test that is its own child.
+/// The file in which tools record their arguments; set for the test when it runs as its own child.
 const NOTES: &str = "RINGWAY_TEST_NOTES";
 const TOOLS: [&str; 5] = ["sysctl", "ip", "tc", "ethtool", "ringway"];
 
-/// One knob of each kind, and a value. A name has what a shell takes for something else.
+/// One knob of each kind, and a value. One name contains characters that are special to a shell.
 fn knobs() -> Vec<(Knob, &'static str)> {
     let nic = || "a'b$c".to_owned();
     let which = || "rx".to_owned();
@@ -97,7 +97,7 @@ fn the_running_host_is_set_by_the_command_that_is_shown() {
     assert!(run.len() > 5);
 }
 
-/// Knobs that a tool sets, but for those of our own program: that would be this test.
+/// Knobs that a tool sets, except those of our own program, which would be this test.
 fn tools_of_others() -> impl Iterator<Item = (Knob, &'static str)> {
     knobs().into_iter().filter(|(knob, value)| match knob.describe().execution(value) {
         Execution::Run(words) => words[0] != "ringway",
@@ -111,7 +111,7 @@ fn set_all() {
     }
 }
 
-/// Makes tools that note their words, one a line and an empty line behind them.
+/// Creates tools that record their arguments, one per line, followed by an empty line.
 fn tools(place: &Path) -> std::path::PathBuf {
     let notes = place.join("notes");
     let script = format!("#!/bin/sh\nprintf '%s\\n' \"${{0##*/}}\" \"$@\" '' >> \"${NOTES}\"\n");
@@ -129,7 +129,7 @@ fn shell(place: &Path, notes: &Path, command: &str) {
     assert!(status.expect("a shell").success(), "{command}");
 }
 
-/// The words of each tool that ran.
+/// The arguments of each tool that ran.
 fn noted(notes: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(notes).expect("a tool ran");
     let runs = text.split("\n\n").filter(|run| !run.is_empty());

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{CATALOGUE, Check};
 
-/// Something that is explained and is no check.
+/// A topic that is explained but is not a check.
 pub struct Topic {
-    /// What `doctor explain` takes.
+    /// Its name for `doctor explain`.
     pub id: &'static str,
-    /// In one line.
+    /// Its title in one line.
     pub title: &'static str,
     /// The places of sources that it covers.
     pub sources: &'static [&'static str],
@@ -43,7 +43,7 @@ pub static TOPICS: &[Topic] = &[Topic {
     explanation: include_str!("measuring.md"),
 }];
 
-/// The sources whose every place the doctor covers, but for what they measured.
+/// The sources of which the doctor covers every place, except their measurements.
 const COVERED: [&str; 2] = ["throughput-guide", "network-node-blog"];
 
 /// A place of a source, and what covers it.
@@ -61,8 +61,8 @@ pub struct Covered {
     pub explained: Vec<String>,
 }
 
-/// Every place of the sources that are covered whole, and those of others that a check covers, in
-/// the order of the sources.
+/// Every place of the sources that are covered completely, and the places of others that a check
+/// covers, in the order of the sources.
 pub fn coverage() -> Vec<Covered> {
     let places = all().place.iter().map(|place| covered(&place.id, &place.claim));
     places.filter(|one| is_required(&one.source) || one.is_covered()).collect()
@@ -108,7 +108,7 @@ fn covered(id: &str, about: &str) -> Covered {
 mod tests {
     use super::*;
 
-    /// What has to be covered of sources that are not covered whole.
+    /// The places that must be covered of sources that are not covered completely.
     const REQUIRED: [&str; 9] = [
         "multi-queue-study:guest-cpus",
         "multi-queue-study:placement",

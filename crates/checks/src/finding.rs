@@ -1,4 +1,4 @@
-//! What a check says.
+//! What a check reports.
 
 mod change;
 mod knob;
@@ -11,67 +11,67 @@ pub use knob::{Description, Execution, Form, Knob, Libvirt, Query, Risk, Store, 
 
 use ringway_evidence::{Gap, Quote};
 
-/// How bad it is. The order is that of badness.
+/// How serious a finding is, in ascending order.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Checked, and in order.
+    /// Checked; no problem found.
     Ok,
-    /// Could not be judged; the cause says why. No diagnosis.
+    /// Not judged; the cause says why. This is no diagnosis.
     Unknown,
     /// Good to know; nothing is wrong.
     Note,
-    /// Costs something, or will under load.
+    /// It costs performance now, or will under load.
     Warning,
-    /// Limits this host now, or breaks something.
+    /// It limits this host now, or breaks something.
     Problem,
 }
 
-/// How sure a finding is.
+/// How certain a finding is.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// One reading of several; verify by hand first.
+    /// One explanation of several; verify it by hand first.
     Low,
-    /// The evidence fits, and something else could look like it.
+    /// The evidence fits, but something else could look the same.
     Medium,
-    /// The evidence says it itself.
+    /// The evidence states it directly.
     High,
 }
 
-/// One statement about one subject, with everything it rests on.
+/// One result about one subject, with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Finding {
     /// The id of the check, such as `D18`.
     pub check: String,
-    /// How bad it is.
+    /// How serious it is.
     pub severity: Severity,
     /// What it is about: an interface, a CPU, a sysctl.
     pub subject: String,
-    /// What is the matter, in one sentence.
+    /// What is wrong, in one sentence.
     pub summary: String,
-    /// Why that is so and what it does.
+    /// Why this happens, and its effect.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cause: String,
-    /// The lines that show it.
+    /// The lines of evidence that show it.
     pub evidence: Vec<Quote>,
-    /// What to do about it, the best first.
+    /// What to do about it, best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<Advice>,
-    /// What to gain by it, with whose figure that is.
+    /// The expected gain, with the source of the figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<String>,
-    /// How sure that is.
+    /// How certain the finding is.
     pub confidence: Confidence,
-    /// The check whose finding is the cause of this one: it stands below that.
+    /// The check whose finding is the cause of this one. Reports show this finding below that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
-    /// In which other network namespace it is, if all were checked; its commands go there.
+    /// The other network namespace that it is about, if all were checked; its commands run there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
 }
@@ -80,32 +80,32 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Advice {
-    /// What to do and what to mind.
+    /// What to do, and what to consider.
     pub text: String,
-    /// The exact commands, to be run as root.
+    /// The exact commands, to run as root.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
-    /// The same for a program: commands come from these where there are any.
+    /// The same in typed form. If there are any, the commands derive from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
 }
 
 impl Advice {
-    /// Something to be done by hand.
+    /// An action for an administrator.
     pub fn by_hand(text: impl Into<String>, commands: &[&str]) -> Advice {
         let commands = commands.iter().map(|command| (*command).to_owned()).collect();
         Advice { text: text.into(), commands, changes: Vec::new() }
     }
 
-    /// Something that a program can do; the commands follow from the changes.
+    /// An action for a program; the commands derive from the changes.
     pub fn by_change(text: impl Into<String>, changes: impl IntoIterator<Item = Change>) -> Advice {
         let changes: Vec<Change> = changes.into_iter().collect();
         let commands = changes.iter().map(Change::command).collect();
         Advice { text: text.into(), commands, changes }
     }
 
-    /// Leaves out changes that cannot be made where the evidence is from, and says so. `refused`
-    /// has why not, if it cannot.
+    /// Removes changes that cannot be made where the evidence is from, and says so. `refused`
+    /// returns the reason for each that cannot.
     pub fn leave_out(&mut self, refused: impl Fn(&Knob) -> Option<String>) {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() {
@@ -120,7 +120,9 @@ impl Advice {
                 }
                 Some(why) => {
                     let command = change.command();
-                    self.text += &format!(" Not from here, because {why}. Where it can: {command}");
+                    self.text += &format!(
+                        " This cannot be done here, because {why}. Where it can: {command}"
+                    );
                 }
             }
         }
@@ -128,7 +130,7 @@ impl Advice {
 }
 
 impl Finding {
-    /// With nothing but what every finding has. The check's id is filled in by who runs it.
+    /// A finding with the required fields only. The caller that runs the check fills in its id.
     pub fn new(severity: Severity, subject: impl Into<String>, summary: impl Into<String>) -> Self {
         Finding {
             check: String::new(),
@@ -145,47 +147,47 @@ impl Finding {
         }
     }
 
-    /// A part of the evidence that says nothing.
+    /// A part of the evidence that could not be read.
     pub fn gap(subject: impl Into<String>, gap: &Gap) -> Finding {
         Finding::new(Severity::Unknown, subject, format!("could not read {gap}"))
     }
 
-    /// Adds why it is so.
+    /// Adds the cause.
     #[must_use]
     pub fn cause(mut self, cause: impl Into<String>) -> Finding {
         self.cause = cause.into();
         self
     }
 
-    /// Adds lines that show it.
+    /// Adds lines of evidence.
     #[must_use]
     pub fn quote(mut self, quotes: impl IntoIterator<Item = Quote>) -> Finding {
         self.evidence.extend(quotes);
         self
     }
 
-    /// Adds something to do.
+    /// Adds advice.
     #[must_use]
     pub fn advise(mut self, advice: Advice) -> Finding {
         self.advice.push(advice);
         self
     }
 
-    /// Adds what to expect of it.
+    /// Adds the expected gain.
     #[must_use]
     pub fn gain(mut self, gain: impl Into<String>) -> Finding {
         self.gain = Some(gain.into());
         self
     }
 
-    /// Says which check has its cause.
+    /// Sets the check that found its cause.
     #[must_use]
     pub fn follows(mut self, check: impl Into<String>) -> Finding {
         self.follows = Some(check.into());
         self
     }
 
-    /// Says how sure it is.
+    /// Sets the confidence.
     #[must_use]
     pub fn confidence(mut self, confidence: Confidence) -> Finding {
         self.confidence = confidence;

@@ -1,9 +1,9 @@
-//! Makes fixtures of records: `fixture RECORDS FIXTURES`.
+//! Makes fixtures from records: `fixture RECORDS FIXTURES`.
 //!
-//! Of each `dNN-sick-*.tar` or `dNN-healthy-*.tar` in the first directory it keeps the files that
-//! check DNN reads, and writes them into a folder in the second. A `.txt` beside the
-//! record says where it is from. A record that names this machine, or an address that is not one of
-//! the tests' networks, is refused.
+//! From each `dNN-sick-*.tar` or `dNN-healthy-*.tar` in the first directory it takes the files that
+//! check DNN reads, and writes them into a folder in the second. A `.txt` beside the record says
+//! where it is from. A record that names this machine, or an address outside the tests' networks,
+//! is refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use ringway_doctor::finding::{Finding, Severity};
 
 type Pieces = BTreeMap<String, String>;
 
-/// More of a fixture than a person would read.
+/// Bytes of a fixture; no person would read more.
 const BYTES_MAX: usize = 60 << 10;
 /// The first bytes of addresses that the tests of namespaces use, and of no machine; the last is
 /// that of handles of u32 filters.
@@ -72,8 +72,8 @@ fn findings(id: &str, pieces: &Pieces) -> Result<Vec<Finding>, String> {
     Ok(check.run(&Host::new(Source::Memory(pieces.clone()))))
 }
 
-/// Keeps every piece that the check reads: without it, or with nonsense in it, something else is
-/// found.
+/// Keeps every piece that the check reads: the findings change if it is removed or replaced by
+/// garbage.
 fn cut(
     mut pieces: Pieces,
     look: impl Fn(&Pieces) -> Result<Vec<Finding>, String>,
@@ -81,7 +81,8 @@ fn cut(
     let whole = look(&pieces)?;
     let mut kept = Pieces::new();
     for (path, text) in pieces.clone() {
-        // A sample without its time is not a sample, and the other one may say the same.
+        // Without its time a sample is invalid, and the findings may be the same with only the
+        // other sample.
         if path.ends_with("/monotonic") {
             kept.insert(path, text);
             continue;
@@ -97,7 +98,7 @@ fn cut(
             kept.insert(path, text);
         }
     }
-    // What is in two places is missed in neither.
+    // If a piece exists in two places, removing one of them changes nothing.
     for (path, text) in pieces.clone() {
         if !kept.contains_key(&path) {
             pieces.remove(&path);
@@ -123,7 +124,7 @@ fn refuse_private(pieces: &Pieces) -> Result<(), String> {
             return Err(format!("{path} has the name of this machine"));
         }
         for word in text.split(|letter: char| letter.is_whitespace() || "\",;[]".contains(letter)) {
-            // An address may have its port behind it.
+            // An address may be followed by its port.
             let alone = word.rsplit_once(':').map_or(word, |(address, _)| address);
             let is_address = |word: &str| word.parse::<IpAddr>().is_ok();
             let plain = word.strip_prefix("::ffff:").unwrap_or(word);

@@ -1,5 +1,5 @@
-//! `look record FILE [SECONDS]` and `look [FILE]`: what `ringway doctor` does, without the rest of
-//! ringway, so that a check can be tried as soon as it compiles.
+//! `look record FILE [SECONDS]` and `look [FILE]`: `ringway doctor` without the rest of ringway, so
+//! that a check can be tried as soon as it compiles.
 
 use std::error::Error;
 use std::fs::File;

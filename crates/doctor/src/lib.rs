@@ -1,16 +1,15 @@
-//! The doctor: what slows a host's guest networking, and how that shows.
+//! The doctor: finds what slows a host's guest networking, with evidence.
 //!
-//! [`evidence`] collects what a host says of itself, or opens what another one said; [`parse`]
-//! reads it; a [`fact`] is something typed that is known of a host, and names the pieces of
-//! evidence that it is read from. [`check`] holds the catalogue: a check says which facts it needs,
-//! and is a pure function from these to [`finding`]s; [`report`] shows them. None of these changes
-//! a host: a finding proposes [`finding::Change`]s, which only [`changes`] makes, and takes back.
+//! [`evidence`] collects evidence of this host, or opens a record of another one; [`parse`] parses
+//! it; a [`fact`] is a typed statement about a host that names the pieces of evidence it is read
+//! from. [`check`] holds the catalogue: a check declares the facts that it needs, and is a pure
+//! function from these to [`finding`]s; [`report`] shows them. None of these changes a host: a
+//! finding proposes [`finding::Change`]s, which only [`changes`] makes and reverts.
 //!
-//! Those are crates of their own. Here is what needs them together: [`collect`] takes what all
-//! facts name, so no check reads what is not recorded, and [`watch`] serves what is found as
-//! metrics.
+//! Those are separate crates. This crate combines them: [`collect`] collects all pieces that facts
+//! name, so that no check reads unrecorded evidence, and [`watch`] turns findings into metrics.
 //!
-//! Read first: `crates/checks/src/check/processors/backlog.rs`, a check in full.
+//! Read first: `crates/checks/src/check/processors/backlog.rs`, a complete check.
 
 mod live;
 pub mod watch;

@@ -1,4 +1,4 @@
-//! What is collected of this host: all that checks, the report and the metrics are made from.
+//! Collects everything that checks, the report and the metrics read of this host.
 
 use std::io;
 use std::time::Duration;
@@ -14,10 +14,10 @@ pub fn collect(interval: Duration) -> Source {
     evidence::collect(interval, &pieces())
 }
 
-/// The same, with the ways to some other hosts, which are probed between both samples.
+/// The same, with the paths to some other hosts, which are probed between the samples.
 ///
 /// # Errors
-/// If a host has no address, which is said at once, or none that anything can be sent to.
+/// If a host has no address, which is reported at once, or none that is routable.
 pub fn collect_with_paths(interval: Duration, hosts: &[String]) -> io::Result<Source> {
     probe::collect(interval, hosts, &pieces())
 }

@@ -1,8 +1,8 @@
-//! What is found as metrics, in the text format of Prometheus.
+//! Findings as metrics, in Prometheus' text format.
 //!
-//! Findings as gauges, and beside them the counters that they are made from, so that a rule can
-//! look further back than two samples. Names of interfaces come from guests' toolstacks: labels
-//! are escaped, and there are no more series than [`SERIES_MAX`].
+//! Findings are gauges. The counters that they are based on are exported as well, so that a rule
+//! can cover more time than two samples. Names of interfaces come from guests' toolstacks, so
+//! labels are escaped and the number of series is limited to [`SERIES_MAX`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,17 +21,17 @@ use ringway_evidence::facts;
 /// Series of one family: a host may have a thousand interfaces with many queues each.
 pub const SERIES_MAX: usize = 10_000;
 
-/// What looking costs.
+/// The cost of examinations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
-    /// How long the last look took, with the wait between its samples.
+    /// Duration of the last examination in seconds, with the wait between its samples.
     pub seconds: f64,
-    /// CPU time of all looks, with that of the tools that they run.
+    /// CPU seconds of all examinations, including the tools that they run.
     pub cpu_seconds: f64,
 }
 
 facts! {
-    /// What is shown beside findings.
+    /// The counters that are exported beside findings.
     pub(crate) struct Shown {
         nics: Interfaces,
         queues: QueueCounters,
@@ -42,7 +42,7 @@ facts! {
     }
 }
 
-/// All metrics of one look.
+/// All metrics of one examination.
 pub fn metrics(host: &Host, report: &Report, cost: Cost) -> String {
     let mut page = Page::default();
     page.findings(report);
@@ -54,7 +54,7 @@ pub fn metrics(host: &Host, report: &Report, cost: Cost) -> String {
     page.render()
 }
 
-/// What a family of series is.
+/// The type of a family of series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Family {
     name: &'static str,
@@ -72,7 +72,7 @@ const fn counter(name: &'static str, help: &'static str) -> Family {
 
 const WORST: Family = gauge(
     "ringway_doctor_check_severity",
-    "The worst that a check found: 0 ok, 1 unknown, 2 note, 3 warning, 4 problem.",
+    "The highest severity that a check found: 0 ok, 1 unknown, 2 note, 3 warning, 4 problem.",
 );
 const FINDINGS: Family = gauge("ringway_doctor_findings", "Findings by check and severity.");
 const QUEUE_BYTES: Family =
@@ -81,7 +81,7 @@ const QUEUE_PACKETS: Family =
     counter("ringway_doctor_queue_packets_total", "Packets of a queue, as its driver counts them.");
 const IMBALANCE: Family = gauge(
     "ringway_doctor_queue_imbalance_ratio",
-    "Bytes of the fullest queue over the mean, between the two samples.",
+    "Bytes of the fullest queue divided by the mean, between the two samples.",
 );
 const NIC_BYTES: Family = counter("ringway_doctor_interface_bytes_total", "Bytes of an interface.");
 const NIC_DROPS: Family =
@@ -94,9 +94,12 @@ const STEAL: Family =
     gauge("ringway_doctor_steal_ratio", "Time of a CPU that the hypervisor gave to others.");
 const SOFTIRQ: Family = gauge("ringway_doctor_softirq_ratio", "Time of a CPU in softirqs.");
 
-const LOOK: Family = gauge("ringway_doctor_look_seconds", "How long the last look took.");
-const CPU: Family =
-    counter("ringway_doctor_cpu_seconds_total", "CPU time of all looks and the tools they run.");
+const LOOK: Family = gauge("ringway_doctor_look_seconds", "Duration of the last examination.");
+const CPU: Family = counter(
+    "ringway_doctor_cpu_seconds_total",
+    "CPU time of all examinations and the tools that they \
+         ran.",
+);
 
 /// Lines by family, in the order in which they are shown.
 #[derive(Debug, Default)]
@@ -135,7 +138,7 @@ impl Page {
     fn findings(&mut self, report: &Report) {
         for check in CATALOGUE {
             let found = || report.findings.iter().filter(|one| one.check == check.id);
-            // A check that does not fit this host has nothing to say of it.
+            // A check that does not apply to this host has no series.
             let Some(worst) = found().map(|one| one.severity).max() else { continue };
             self.add(WORST, &[("check", check.id), ("title", check.title)], level(worst));
             for (severity, name) in SEVERITIES {
@@ -164,8 +167,8 @@ impl Page {
         }
     }
 
-    /// What each queue of ringway's vifs moved, seen from the host as of a driver's: it receives
-    /// what the guest transmits.
+    /// The counters of each queue of ringway's vifs, seen from the host like a driver's: the host
+    /// receives what the guest transmits.
     fn ringway_queues(&mut self, span: &Span<Vifs>) {
         for vif in &span.after.all {
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -192,7 +195,7 @@ impl Page {
         self.add(family, &labels, float(count));
     }
 
-    /// Of the bytes that passed each queue, by direction.
+    /// The imbalance of the bytes that passed each queue, by direction.
     fn imbalance(&mut self, nic: &str, passed: &BTreeMap<&str, Vec<u64>>) {
         for (direction, bytes) in passed {
             let total = bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
@@ -268,7 +271,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The names of all families, for who writes rules and dashboards of them.
+/// The names of all families, for rules and dashboards.
 pub fn names() -> [&'static str; 13] {
     [
         WORST,

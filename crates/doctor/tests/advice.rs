@@ -1,12 +1,12 @@
-//! No advice does harm, whatever a host says of itself: hosts of which the numbers are any numbers,
-//! in a network namespace or not, with names that mean something to a shell. Every check's advice
-//! is held to these rules:
+//! No advice does harm on any evidence: hosts with arbitrary numbers, inside a network namespace or
+//! not, with names that are special to a shell. Every check's advice must follow these rules:
 //!
-//! * a command is words that a shell reads as they were meant, and names what the evidence has;
-//! * a command that sets something is that of a change, and of the value that the change says;
-//! * what is raised gets no smaller in any part, and three numbers of a sysctl are in order;
-//! * a setting is lowered only by a check of which that is the purpose;
-//! * nothing is set that can only be read where the evidence is from.
+//! * a shell parses a command as it was meant, and the command names what is in the evidence;
+//! * a command that sets something belongs to a change, and sets the value of that change;
+//! * a change that raises a setting makes no part of it smaller, and three numbers of a sysctl are
+//!   in order;
+//! * only a check whose purpose it is lowers a setting;
+//! * nothing is set that is read-only where the evidence is from.
 
 mod saved;
 
@@ -33,7 +33,7 @@ static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
     saved::hosts().into_iter().map(|(_, pieces)| pieces.into_iter().map(text).collect()).collect()
 });
 
-/// Which checks lower which setting, because there can be too much of it.
+/// The checks that lower a setting, because it can be too high.
 const LOWERED: [(&str, &str); 8] = [
     ("D08", "mtu"),
     ("D13", "offload"),
@@ -46,7 +46,7 @@ const LOWERED: [(&str, &str); 8] = [
 ];
 /// Settings whose values have no order.
 const REPLACED: [&str; 6] = ["governor", "irq-affinity", "rps", "xps", "qdisc", "sysctl"];
-/// Programs whose commands change nothing that evidence shows, or that no program is to run.
+/// Programs whose commands change nothing that evidence shows, or that only a person should run.
 const OTHERS: [&str; 24] = [
     "apt-get",
     "bridge",
@@ -81,11 +81,11 @@ const SETS: [&str; 7] = ["add", "change", "del", "delete", "flush", "replace", "
 #[derive(Debug, Default)]
 struct Command {
     words: Vec<String>,
-    /// Where its output goes, and whether that is replaced.
+    /// The file that its output goes to, and whether the file is replaced.
     into: Option<(String, bool)>,
 }
 
-/// The commands of a line; an error names what a shell would make something else of.
+/// The commands of a line; an error names what a shell would interpret differently.
 fn parse(line: &str) -> Result<Vec<Command>, String> {
     let mut commands = vec![Command::default()];
     for token in tokens(line)? {
@@ -143,7 +143,7 @@ fn tokens(line: &str) -> Result<Vec<Token>, String> {
                     None => return Err("an open quote".to_owned()),
                 }
             },
-            // Of what names files only `grep` has any.
+            // Only `grep` may have patterns of file names.
             '*' if line.starts_with("grep ") => word.get_or_insert_default().push('*'),
             plain if plain.is_ascii_alphanumeric() || "_@%+=:,./-".contains(plain) => {
                 word.get_or_insert_default().push(plain);
@@ -155,7 +155,7 @@ fn tokens(line: &str) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// All settings that advice is about, by which this test knows what a host has.
+/// All settings that advice is about, with which this test reads a host's current values.
 struct All(Reader);
 
 impl Fact for All {
@@ -184,7 +184,7 @@ fn all(host: &Host) -> Reader {
     host.fact::<All>().expect("it reads nothing yet").0
 }
 
-/// What evidence says of a setting.
+/// The value of a setting in the evidence.
 fn current(host: &Host, knob: &Knob) -> Option<String> {
     if let Ok(Some(path)) = knob.path() {
         let text = all(host).file(&path).ok()?;
@@ -277,7 +277,7 @@ fn sound_change(host: &Host, check: &str, change: &Change) -> Verdict {
     }
 }
 
-/// The words of a command that makes a change, as a shell has to read them.
+/// The command that makes a change, as a shell must parse it.
 fn expected(change: &Change) -> Command {
     match change.knob.describe().execution(&change.proposed) {
         Execution::Run(words) => Command { words, into: None },
@@ -288,7 +288,8 @@ fn expected(change: &Change) -> Command {
     }
 }
 
-/// A command that is not that of a change: it may show, or do what no evidence shows.
+/// Checks a command that belongs to no change: it may only show something, or do what no evidence
+/// shows.
 fn sound_command(host: &Host, line: &str, known: &BTreeSet<String>) -> Verdict {
     if known.contains(line) {
         return Ok(());
@@ -348,7 +349,7 @@ fn coalescing(host: &Host, nic: &str) -> Option<Coalescing> {
     Coalescing::parse(&all(host).settings(nic, NicSettings::Coalescing).ok()?).ok()
 }
 
-/// Whether a file is that which takes a CPU into use.
+/// Whether a file is the one that brings a CPU online.
 fn is_cpu(path: &str) -> bool {
     let rest = path.strip_prefix("/sys/devices/system/cpu/cpu");
     let number = rest.and_then(|rest| rest.strip_suffix("/online"));
@@ -378,7 +379,7 @@ fn sound_advice(
     Ok(())
 }
 
-/// What advice was seen, so that a run which sees little is no success.
+/// The advice that was seen, so that a run which sees little fails.
 static SEEN: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 fn look(pieces: Pieces) -> Verdict {
@@ -400,7 +401,7 @@ fn look(pieces: Pieces) -> Verdict {
     Ok(())
 }
 
-/// Numbers that a setting may be: usual ones, and the ends of what fits.
+/// Values for settings: usual ones, and the limits of the type.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..16_u64,
@@ -412,10 +413,10 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Another number in the place of one: of which file, which of its numbers, and what.
+/// A replacement of a number: the file, the index of the number in it, and the new value.
 type Swap = (usize, usize, u64);
 
-/// Numbers in a text, by where they begin and end.
+/// Positions of the numbers in a text.
 fn places(text: &str) -> Vec<(usize, usize)> {
     let mut places = Vec::new();
     let mut start = None;
@@ -433,7 +434,7 @@ fn places(text: &str) -> Vec<(usize, usize)> {
 }
 
 fn swap(pieces: &mut Pieces, (file, place, number): Swap) {
-    // Settings first: they are what advice is about, and most files have many other numbers.
+    // Settings first: advice is about them, and most files contain many other numbers.
     let is_setting = |path: &&String| {
         path.starts_with("proc/sys/")
             || path.starts_with("sys/")
@@ -455,14 +456,14 @@ fn swap(pieces: &mut Pieces, (file, place, number): Swap) {
     pieces.insert(path.clone(), text);
 }
 
-/// Everything that was `eth0` has another name.
+/// Renames `eth0` everywhere.
 fn rename(pieces: Pieces, name: &str) -> Pieces {
     let renamed =
         |(path, text): (String, String)| (path.replace("eth0", name), text.replace("eth0", name));
     pieces.into_iter().map(renamed).collect()
 }
 
-/// In a network namespace that sees some settings and may set fewer.
+/// Simulates a network namespace that sees only some settings and can change fewer.
 fn confine(pieces: &mut Pieces, hidden: u64, read_only: u64) {
     let is_picked = |mask: u64, index: usize| mask >> (index % 64) & 1 == 1;
     let settings = |path: &&String| path.starts_with("proc/sys/") || path.ends_with("ps_cpus");
@@ -540,7 +541,7 @@ proptest! {
     }
 }
 
-/// A connection of `ss`, with its round trip in milliseconds and what holds it.
+/// A connection of `ss`, with its round trip in milliseconds and what limits it.
 fn connection(rtt: f64, rate: u64, held: &str) -> String {
     format!(
         "0 0 192.0.2.1:5001 192.0.2.9:40000 cubic rtt:{rtt}/0.1 mss:1448 cwnd:100 delivery_rate \

@@ -1,5 +1,5 @@
-//! Each check says what is wrong on its sick hosts and nothing on its healthy ones, and whatever
-//! becomes of the files of a host, none of it is a crash or a diagnosis out of nothing.
+//! Each check reports the problem on its sick hosts and nothing on its healthy ones, and no damage
+//! to the files of a host causes a crash or an unfounded diagnosis.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,13 +23,14 @@ struct About {
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Origin {
-    /// By `ringway doctor record`, cut down to what the check reads.
+    /// Recorded by `ringway doctor record`, and cut down to what the check reads.
     Recorded,
-    /// By hand, as such a host would have them.
+    /// Written by hand, as on such a host.
     Written,
 }
 
-/// A saved host, named `CHECK-sick` or `CHECK-healthy`, and perhaps what is special about it.
+/// A saved host, named `CHECK-sick` or `CHECK-healthy`, perhaps with a suffix for its special
+/// feature.
 struct Fixture {
     name: String,
     check: String,
@@ -189,7 +190,7 @@ fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
     let findings = look("D26", Source::directory(&path).expect("a saved host"));
     let quoted: Vec<&str> =
         findings.iter().flat_map(|one| &one.evidence).map(|quote| quote.text.as_str()).collect();
-    // Its smoothed round trip was 71 ms under load; those to itself were shorter.
+    // Its smoothed round trip was 71 ms under load; those of local connections were shorter.
     assert_eq!(quoted.len(), 1, "{findings:#?}");
     assert!(quoted[0].starts_with("10.77.0.1:48576 10.77.0.2:5201 bbr "), "{quoted:?}");
 }

@@ -1,5 +1,5 @@
-//! Hosts whose files are of different hosts, swapped between samples, cut or altered: every check
-//! reads them and none crashes, and what a finding says can be shown.
+//! Hosts whose files come from different hosts, or are swapped between samples, truncated or
+//! altered: every check reads them without a crash, and its findings can be shown.
 
 mod saved;
 
@@ -21,7 +21,7 @@ static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
     saved::hosts().into_iter().map(|(_, pieces)| pieces.into_iter().map(text).collect()).collect()
 });
 
-/// Looks with everything that there is, and holds what is found to the rules for findings.
+/// Runs every check, and verifies that findings follow the rules.
 fn look(pieces: Pieces) -> Result<(), TestCaseError> {
     let report = Report::of(&Host::new(Source::Memory(pieces)), &[]);
     let _ = render(&report, Detail::Full);
@@ -50,7 +50,7 @@ fn every_whole_host_is_reported_by_the_rules() {
 fn checks_that_place_interrupts_agree() {
     for pieces in HOSTS.iter() {
         let report = Report::of(&Host::new(Source::Memory(pieces.clone())), &[]);
-        let other = report.findings.iter().find(|one| one.summary.contains("contradict"));
+        let other = report.findings.iter().find(|one| one.summary.contains("conflict over"));
         assert_eq!(other, None, "{:?}", pieces.get("fixture.toml"));
     }
 }

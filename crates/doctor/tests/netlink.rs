@@ -1,7 +1,8 @@
-//! What the doctor learns over netlink is what the tools say, and it needs neither them nor rights.
+//! What the doctor reads over netlink matches the tools' output, and it needs neither the tools nor
+//! privileges.
 //!
-//! In a network namespace that goes with the process. As a program: `netlink record FILE` saves the
-//! host that it runs on.
+//! The test runs in a network namespace that ends with the process. As a program, `netlink record
+//! FILE` saves the host that it runs on.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -26,10 +27,10 @@ use ringway_sys::namespace::{enter_user_namespace, remount_sysfs, unshare_networ
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// A veth of which one end is called as a guest's is, so that checks read it.
+/// One end of a veth pair, named like a guest's interface so that checks read it.
 const VIF: &str = "vif1.0";
 const TAP: &str = "tap0";
-/// Who has no rights.
+/// A user without privileges.
 const UNPRIVILEGED: u32 = 65534;
 
 fn main() -> Outcome {
@@ -58,7 +59,7 @@ fn main() -> Outcome {
         ("a_host_without_tools_and_rights_is_diagnosed", without_tools),
     ];
     for (name, test) in tests {
-        // A thread each: an empty network namespace that the next test does not see.
+        // Each test gets a thread with an empty network namespace that the next test does not see.
         let run = move || {
             unshare_network()?;
             if let Err(error) = remount_sysfs() {
@@ -77,7 +78,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// What a tool prints in the namespace of this thread.
+/// The output of a tool in the namespace of this thread.
 fn printed(line: &str) -> Result<Text, String> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -150,7 +151,7 @@ fn assert_features(text: &Text, tool: &Text) {
         let ours = read.get(name).unwrap_or_else(|| panic!("no {name} in {}", text.origin()));
         let theirs = wanted.get(name).expect("it is there");
         assert_eq!(ours.is_on, theirs.is_on, "{name} of {}", text.origin());
-        // The tool does not say it of a group of several.
+        // The tool does not print it for a group of several.
         let is_group = tool.lines().nth(line).is_some_and(|(_, next)| next.starts_with('\t'))
             && !row.starts_with('\t');
         assert!(is_group || ours.is_fixed == theirs.is_fixed, "{name} of {}", text.origin());
@@ -159,20 +160,20 @@ fn assert_features(text: &Text, tool: &Text) {
     assert!(compared > 30, "{compared} features");
 }
 
-/// What both know is the same, and the tool knows no number more.
+/// Values in both are equal, and the tool has no additional number.
 fn assert_numbers(text: &Text, tool: &Text) {
     let (read, wanted) =
         (Settings::parse(text).expect("sound"), Settings::parse(tool).expect("tool"));
     for (ours, theirs) in [(read.current, wanted.current), (read.maximum, wanted.maximum)] {
         for (name, theirs) in theirs {
-            // It prints a 0 for queues of a kind that the driver does not have.
+            // The tool prints 0 for kinds of queues that the driver lacks.
             let ours = ours.get(&name).map_or(0, |setting| setting.value);
             assert_eq!(ours, theirs.value, "{name} of {}", text.origin());
         }
     }
 }
 
-/// A connection that waits for a receiver who does not read, and one that does nothing.
+/// A connection that waits for a receiver that does not read, and an idle one.
 fn connect() -> Result<Vec<TcpStream>, Box<dyn Error + Send + Sync>> {
     let mut all = Vec::new();
     for address in ["127.0.0.1:0", "[::1]:0"] {
@@ -197,7 +198,7 @@ fn connect() -> Result<Vec<TcpStream>, Box<dyn Error + Send + Sync>> {
 fn connections() -> Outcome {
     printed("ip link set dev lo up")?;
     let streams = connect()?;
-    // Until it is plain who waits for whom.
+    // Long enough for the kernel's counters to show what limits the connection.
     thread::sleep(Duration::from_millis(1200));
     let Connections { text, .. } = here().fact()?;
     let tool = printed("ss -tinHO state established")?;
@@ -223,7 +224,7 @@ fn connections() -> Outcome {
     Ok(())
 }
 
-/// Numbers that no check reads, under the names of both.
+/// Compares numbers that no check reads, under the names of both.
 fn assert_words(text: &Text, tool: &Text) {
     let words = |row: &str, sign: char| -> BTreeMap<String, String> {
         let pairs = row.split_whitespace().filter_map(|word| word.split_once(sign));
@@ -276,10 +277,10 @@ fn without_tools() -> Outcome {
     Ok(())
 }
 
-/// This program, run by a user without rights.
+/// This program, run by a user without privileges.
 fn as_unprivileged(program: &Path, folder: &Path) -> std::io::Result<Command> {
     std::os::unix::fs::chown(folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED))?;
-    // The build's directory may be closed to that user.
+    // That user may have no access to the build directory.
     let copy = folder.join("netlink");
     std::fs::copy(program, &copy)?;
     let mut command = Command::new(copy);

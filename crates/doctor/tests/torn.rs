@@ -1,6 +1,6 @@
-//! Whole hosts of which files are torn or altered, by a seeded run: no crash, and what is torn is
-//! no new diagnosis. What is altered into other sound values may be one, and is held to the rules
-//! for findings.
+//! Whole hosts with truncated or altered files, from a seeded generator: nothing crashes, and
+//! truncation causes no new diagnosis. Alteration into other valid values may cause one, which must
+//! follow the rules for findings.
 
 mod saved;
 
@@ -18,13 +18,13 @@ use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
 use saved::{Pieces, hosts};
 
-/// Another one for another run; a failure says which it was.
+/// Set it for another run; a failure prints the seed.
 const SEED: &str = "RINGWAY_TORN_SEED";
-/// Ways to tear each fixture that are tried, and to alter it.
+/// Attempts to tear each fixture, and to alter it.
 const TEARS: usize = 60;
-/// What a diagnosis of a fixture may take; on an idle machine it takes some milliseconds.
+/// Time limit of a diagnosis; on an idle machine it takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Those that are written to a disk first.
+/// How many of these are written to disk first.
 const DIRECTORIES: usize = 4;
 
 /// SplitMix64: any seed is a good one.
@@ -44,7 +44,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which is not 0.
+    /// A random number below `end`, which must not be 0.
     fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).expect("a length");
         usize::try_from(self.next() % end).expect("below a length")
@@ -67,7 +67,7 @@ fn tar_of(pieces: &Pieces) -> Vec<u8> {
     builder.into_inner().expect("in memory")
 }
 
-/// In a thread, because one that does not end has to be distinguished from one that is slow.
+/// Diagnoses in a thread, to distinguish one that never ends from a slow one.
 fn diagnose(source: Source, how: &str) -> Vec<Finding> {
     let (sender, receiver) = mpsc::channel();
     let diagnosis = thread::spawn(move || {
@@ -88,13 +88,13 @@ fn diagnose(source: Source, how: &str) -> Vec<Finding> {
 fn diagnose_pieces(pieces: &Pieces, how: &str) -> Vec<Finding> {
     match archive::read(tar_of(pieces).as_slice()) {
         Ok(source) => diagnose(source, how),
-        // What shows that it is a host may be what was taken out.
+        // The signs of a saved host may be what was removed.
         Err(error) if error.to_string().starts_with("no saved host") => Vec::new(),
         Err(error) => panic!("{how}: {error}"),
     }
 }
 
-/// What is wrong, and how bad it is.
+/// The problems, with their severity.
 fn wrong(findings: &[Finding]) -> BTreeMap<(String, String), Severity> {
     let bad = findings.iter().filter(|one| one.severity >= Severity::Warning);
     let mut wrong = BTreeMap::new();
@@ -105,7 +105,7 @@ fn wrong(findings: &[Finding]) -> BTreeMap<(String, String), Severity> {
     wrong
 }
 
-/// What is wrong that was not so before, or is worse; nothing is as it should be.
+/// Problems that are new or worse in the torn host; the result should be empty.
 fn news(whole: &[Finding], torn: &[Finding]) -> Vec<String> {
     let before = wrong(whole);
     let is_new = |(what, severity): &(&(String, String), &Severity)| {
@@ -129,7 +129,7 @@ fn assert_by_the_rules(findings: &[Finding], how: &str) {
     }
 }
 
-/// Makes of a file what a full disk, a crash or a foreign encoding makes of it.
+/// Damages a file like a full disk, a crash or a foreign encoding.
 fn tear(random: &mut Random, pieces: &mut Pieces) -> String {
     let path = random.key(pieces);
     let bytes = pieces.get_mut(&path).expect("there");
@@ -160,7 +160,7 @@ fn tear(random: &mut Random, pieces: &mut Pieces) -> String {
     format!("{path}, {how} at {at}")
 }
 
-/// Makes other evidence of it, which may be as sound: there is no way to know.
+/// Alters evidence, which may remain valid: that cannot be determined.
 fn alter(random: &mut Random, hosts: &[(String, Pieces)], pieces: &mut Pieces) -> String {
     let path = random.key(pieces);
     let foreign = &hosts[random.below(hosts.len())].1;
@@ -315,7 +315,7 @@ fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
     assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
 }
 
-/// An entry of a tar with a header that says whatever it wants.
+/// An entry of a tar with an arbitrary header.
 fn entry(path: &str, kind: tar::EntryType, size: u64, bytes: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     let name = &mut header.as_old_mut().name;
@@ -370,7 +370,7 @@ fn a_tar_that_ends_anywhere_is_no_crash() {
         for _ in 0..TEARS / 8 {
             let end = random.below(bytes.len());
             let Ok(source) = archive::read(&bytes[..end]) else { continue };
-            // What is behind the end is missing as if it had never been there.
+            // Entries after the cut are missing as if they had never existed.
             let how = format!("{name}, up to {end}, seed {seed}");
             assert_by_the_rules(&diagnose(source, &how), &how);
         }

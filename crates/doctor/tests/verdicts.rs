@@ -1,8 +1,8 @@
-//! What the doctor says of every fixture, word for word: text and JSON of the check that the
-//! fixture is for, and how every other check ended, with a digest of what it found.
+//! The doctor's output for every fixture, word for word: text and JSON of the check that the
+//! fixture is for, and the result of every other check, with a digest of its findings.
 //!
-//! A change that means to say something else writes `verdicts.txt` again, and its diff shows what
-//! users will read:
+//! After an intended change of output, write `verdicts.txt` again; its diff shows what users will
+//! read:
 //!
 //! ```text
 //! RINGWAY_VERDICTS=write cargo test -p ringway-doctor --test verdicts
@@ -54,7 +54,7 @@ fn verdict(name: &str, pieces: &saved::Pieces) -> String {
     said + &others.collect::<String>()
 }
 
-/// How a check ended, in a line.
+/// The result of a check on one line.
 fn ended(check: &Check, host: &Host) -> String {
     let (findings, ended) = check.outcome(host);
     let (how, why) = match ended {
@@ -66,7 +66,7 @@ fn ended(check: &Check, host: &Host) -> String {
     format!("{} {how}, {} findings {}\n", check.id, findings.len(), digest(&(found + &why)))
 }
 
-/// FNV-1a of 64 bits, which is enough where no one means to deceive.
+/// 64-bit FNV-1a, which suffices without an adversary.
 fn digest(text: &str) -> String {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))

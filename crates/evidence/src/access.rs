@@ -1,5 +1,5 @@
-//! What may be set where we run, by root of where we run: a network namespace has settings of its
-//! own, sees some of the machine's and cannot set those, and does not see others at all.
+//! Which settings root can change from here: a network namespace has settings of its own, can read
+//! but not change some of the machine's, and does not see others at all.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,32 +7,33 @@ use std::{fs, io};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-/// A file that only the machine's own network namespace has.
+/// A file that exists only in the machine's initial network namespace.
 const OF_THE_MACHINE: &str = "proc/sys/net/core/netdev_max_backlog";
-/// One that all have since Linux 4.15, so that `/proc/sys` is known to be readable.
+/// A file that every namespace has since Linux 4.15; it shows that `/proc/sys` is readable.
 const OF_EACH: &str = "proc/sys/net/ipv4/tcp_rmem";
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
 
-/// Which network namespace evidence is of.
+/// The network namespace that the evidence describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Netns {
-    /// The one that the machine started with, which has its cards and its settings.
+    /// The initial one, which has the machine's cards and settings.
     Initial,
-    /// Another one: that of a container, of a router of OpenStack, of `ip netns`.
+    /// Another one, such as that of a container, of an OpenStack router or of `ip netns`.
     Other,
 }
 
 impl Netns {
-    /// That of this process; none if nothing says which it is.
+    /// The namespace of this process; `None` if that cannot be determined.
     ///
-    /// By what the kernel shows in it: who may not trace process 1 cannot compare with its link,
-    /// and in a process namespace of its own that link says nothing of the machine.
+    /// It is determined by the files that the kernel shows in it. A process that may not trace
+    /// process 1 cannot read that one's namespace link, and in another PID namespace the link is
+    /// not the machine's.
     pub fn live() -> Option<Netns> {
         Netns::below(Path::new("/"))
     }
 
-    /// The same, where `/proc` is below another root.
+    /// The same for a `/proc` below another root.
     pub fn below(root: &Path) -> Option<Netns> {
         if root.join(OF_THE_MACHINE).exists() {
             return Some(Netns::Initial);
@@ -40,7 +41,7 @@ impl Netns {
         root.join(OF_EACH).exists().then_some(Netns::Other)
     }
 
-    /// As it is written down.
+    /// The word for it in a record.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Netns::Initial => "initial",
@@ -54,7 +55,7 @@ impl Netns {
     }
 }
 
-/// Why a file that can be read cannot be written by root of where we run; none if it can.
+/// Why root cannot write a readable file from here; `None` if it can.
 pub(super) fn read_only(path: &Path) -> io::Result<Option<&'static str>> {
     let metadata = fs::metadata(path)?;
     if metadata.mode() & OWNER_WRITES == 0 {

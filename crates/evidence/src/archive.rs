@@ -13,13 +13,14 @@ use super::source::{
     NO_TEXT, PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, REMARKS_FILE, Source, text_of,
 };
 
-/// Bytes of all pieces of a tar together.
+/// Total bytes of all pieces of a tar.
 const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
-/// What a tar is made of; the last one is followed by zeros.
+/// Bytes of a block of a tar; zeros follow the last one.
 const BLOCK_BYTES: usize = 512;
-/// Bytes that come out of a compressed archive; it may be made to become endless.
+/// Bytes that a compressed archive may unpack to; a crafted one is endless.
 const UNPACKED_BYTES_MAX: u64 = 4 << 30;
-/// How compressed files begin, and the tools that unpack them, which all take the same flags.
+/// Magic numbers of compressed files, and the tools that unpack them, which all take the same
+/// flags.
 const COMPRESSED: [(&[u8], &str); 4] = [
     (&[0x1f, 0x8b], "gzip"),
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz"),
@@ -31,8 +32,8 @@ const ZIP: &[u8] = &[b'P', b'K', 3, 4];
 /// Reads a saved host: a directory or a tar, which may be compressed.
 ///
 /// # Errors
-/// What opening it reports; and if it is no tar or no saved host, or compressed in a way that
-/// cannot be read here, what it is and what was expected.
+/// The error of opening it. If it is not a tar, not a saved host, or in an unsupported compression,
+/// the error says what it is and what was expected.
 pub fn open(path: &Path) -> io::Result<Source> {
     if path.is_dir() {
         return folder::open(path);
@@ -41,8 +42,8 @@ pub fn open(path: &Path) -> io::Result<Source> {
     let mut start = Vec::new();
     (&file).take(8).read_to_end(&mut start)?;
     if start.starts_with(ZIP) {
-        let what = "it is compressed with zip: unpack it first with `unzip FILE`, and give what \
-                    that makes";
+        let what =
+            "it is compressed with zip: unpack it first with `unzip FILE`, and use the result";
         return Err(io::Error::other(what));
     }
     file.rewind()?;
@@ -52,8 +53,8 @@ pub fn open(path: &Path) -> io::Result<Source> {
     }
 }
 
-/// Reads what a tool makes of a file. That is a process of its own: an archive of others may be
-/// made to break what unpacks it.
+/// Reads a file that a tool unpacks. The tool is a separate process, because a foreign archive may
+/// be crafted to exploit the unpacker.
 fn unpacked(file: File, tool: &str) -> io::Result<Source> {
     let mut unpack = Command::new(tool);
     unpack.arg("-dc").stdin(file).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -68,18 +69,19 @@ fn unpacked(file: File, tool: &str) -> io::Result<Source> {
         Some(pipe) => read(pipe.take(UNPACKED_BYTES_MAX)),
         None => Err(io::Error::other(format!("{tool} has no output"))),
     };
-    // It has ended, or has no reader any more.
+    // The tool has ended, or its output has no reader any more.
     let _ = child.kill();
     child.wait()?;
     source
 }
 
-/// Reads a tar, as far as it goes. A check that wants a file which is no text says so.
+/// Reads a tar, up to where it is damaged. A check that needs a file which is not text reports
+/// that.
 ///
 /// # Errors
 /// As [`open`].
 pub fn read(tar: impl Read) -> io::Result<Source> {
-    let mut tape = Tape { inner: tar, zeros: 0, is_over: false };
+    let mut tape = TrailingZeroReader { inner: tar, zeros: 0, is_over: false };
     let mut taken = Taken { left: ARCHIVE_BYTES_MAX, ..Taken::default() };
     let ended = taken.entries(&mut tape);
     let Taken { mut pieces, links, left, remark, .. } = taken;
@@ -92,7 +94,7 @@ pub fn read(tar: impl Read) -> io::Result<Source> {
         }
         Err(Ended::Torn(_)) if tape.is_over => Some(early(pieces.len())),
         Err(Ended::Torn(error)) => Some(format!(
-            "the archive is damaged behind its first {} files ({error}); what follows was not read",
+            "the archive is damaged after its first {} files ({error}); the rest was not read",
             pieces.len()
         )),
     };
@@ -104,30 +106,30 @@ pub fn read(tar: impl Read) -> io::Result<Source> {
 }
 
 fn early(count: usize) -> String {
-    format!("the archive ends early: {count} files were read, and more may have been in it")
+    format!("the archive is truncated: {count} files were read, and there may have been more")
 }
 
-/// Why the entries of a tar ended before their time.
+/// Why reading the entries of a tar ended early.
 enum Ended {
-    /// It is no tar, or is damaged.
+    /// It is not a tar, or it is damaged.
     Torn(io::Error),
     /// It holds more than any saved host does.
     Refused(io::Error),
 }
 
-/// What was read of a tar.
+/// The content of a tar that was read.
 #[derive(Default)]
 struct Taken {
     pieces: BTreeMap<String, String>,
-    /// By path, what links point to.
+    /// Targets of links, by path.
     links: BTreeMap<String, String>,
-    /// Bytes that there is room for.
+    /// Bytes left of the limit.
     left: u64,
     remark: Option<String>,
 }
 
 impl Taken {
-    fn entries(&mut self, tape: &mut Tape<impl Read>) -> Result<(), Ended> {
+    fn entries(&mut self, tape: &mut TrailingZeroReader<impl Read>) -> Result<(), Ended> {
         let mut archive = tar::Archive::new(tape);
         let mut count = 0;
         for entry in archive.entries().map_err(Ended::Torn)? {
@@ -158,8 +160,8 @@ impl Taken {
         entry.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Ended::Torn)?;
         let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if len < size.min(PIECE_BYTES_MAX + 1) {
-            // Half a file is no evidence.
-            let line = format!("{path}\tthe archive ends in it\n");
+            // A truncated file is no evidence.
+            let line = format!("{path}\tthe archive is truncated in this file\n");
             self.pieces.entry(REFUSED_FILE.to_owned()).or_default().push_str(&line);
             return Ok(());
         }
@@ -173,21 +175,21 @@ impl Taken {
     }
 }
 
-/// A reader that knows how what it read ends: a whole tar ends in blocks of zeros.
-struct Tape<R> {
+/// A reader that counts the zeros at the end: a complete tar ends in blocks of zeros.
+struct TrailingZeroReader<R> {
     inner: R,
     /// How many of the last bytes were zero.
     zeros: usize,
     is_over: bool,
 }
 
-impl<R> Tape<R> {
+impl<R> TrailingZeroReader<R> {
     fn has_end(&self) -> bool {
         self.zeros >= BLOCK_BYTES
     }
 }
 
-impl<R: Read> Read for Tape<R> {
+impl<R: Read> Read for TrailingZeroReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.inner.read(buffer)?;
         self.is_over |= len == 0 && !buffer.is_empty();
@@ -201,10 +203,10 @@ impl<R: Read> Read for Tape<R> {
 /// Writes a collected host.
 ///
 /// # Errors
-/// What writing reports; `Other` for a host that is in a directory already.
+/// The error of writing; `Other` for a host that is already in a directory.
 pub fn write(source: &Source, tar: impl Write) -> io::Result<()> {
     let Source::Memory(pieces) = source else {
-        return Err(io::Error::other("this host is saved already"));
+        return Err(io::Error::other("this host is a saved one already"));
     };
     let mut builder = tar::Builder::new(tar);
     for (path, text) in pieces {
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(source.file("proc/version").expect("there").value(), "Linux");
         assert_eq!(remarks(source), Vec::<String>::new());
         for len in 0..bytes.len() {
-            // A truncated tar is refused or has less in it; it is no crash.
+            // A truncated tar is refused or contains less; it never panics.
             let _ = read(&bytes[..len]);
         }
     }
@@ -261,12 +263,12 @@ mod tests {
     fn a_tar_that_ends_early_is_read_as_far_as_it_goes_and_says_so() {
         let stat = "cpu0 1 2 3\n".repeat(100);
         let bytes = tar_of(&[("proc/stat", &stat), ("proc/uptime", "1 1\n"), ("sys/x", "1\n")]);
-        // In the middle of the last file, of its head, and between two files.
+        // Cut in the middle of the last file, of its header, and between two files.
         for len in [bytes.len() - 1025, bytes.len() - 1600, 3584] {
             let source = read(&bytes[..len]).expect("as far as it goes");
             assert_eq!(source.file("proc/stat").expect("whole").body(), stat);
             let said = remarks(source);
-            assert!(said[0].contains("ends early"), "{len}: {said:?}");
+            assert!(said[0].contains("is truncated"), "{len}: {said:?}");
         }
         // Half of the first file is not a file.
         assert!(read(&bytes[..700]).is_err());
@@ -319,7 +321,7 @@ mod tests {
             assert_eq!(source.file("proc/stat").expect("there").body(), stat, "{tool}");
             assert_eq!(remarks(source), Vec::<String>::new(), "{tool}");
             std::fs::write(&path, &packed.stdout[..packed.stdout.len() - 1]).expect("written");
-            // Whatever came out of it; it is no crash.
+            // Any result is fine except a panic.
             let _ = open(&path);
             std::fs::write(&path, [magic, b"no such thing"].concat()).expect("written");
             assert!(open(&path).is_err(), "{tool}");
@@ -333,7 +335,7 @@ mod tests {
     fn a_compressed_archive_that_ends_early_says_so() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("host.tar.gz");
-        // Noise, so that half of the compressed file is about half of the archive.
+        // Random bytes, so that half of the compressed file is about half of the archive.
         let mut state = 1_u64;
         let mut noise = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -350,6 +352,6 @@ mod tests {
         let source = open(&path).expect("as far as it goes");
         assert!(source.file("proc/uptime").is_ok());
         let said = remarks(source);
-        assert!(said[0].contains("ends early"), "{said:?}");
+        assert!(said[0].contains("is truncated"), "{said:?}");
     }
 }

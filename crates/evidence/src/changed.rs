@@ -1,4 +1,4 @@
-//! Settings that are different on two hosts, or on one at two times.
+//! Settings that differ between two hosts, or on one host between two times.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub struct Changed {
     pub after: Option<String>,
 }
 
-/// Where settings are. Numbers that change by themselves are in samples, and not here.
+/// Directories of settings. Counters, which change by themselves, are in samples and not here.
 const SETTINGS: [&str; 7] = [
     "proc/sys/",
     "proc/irq/",
@@ -26,12 +26,12 @@ const SETTINGS: [&str; 7] = [
     "sys/module/",
     "netlink/",
 ];
-/// Files there that say how a host is at a moment.
+/// Files in them that describe a momentary state.
 const STATES: [&str; 4] = ["scaling_cur_freq", "uevent", ".link", ".names"];
 /// Changes that are shown.
 const CHANGES_MAX: usize = 1000;
 
-/// The settings of which two records say different values, by name.
+/// The settings with different values in two records, by name.
 pub fn changed(before: &Source, after: &Source) -> Vec<Changed> {
     let is_setting = |path: &String| {
         SETTINGS.iter().any(|start| path.starts_with(start))
@@ -54,12 +54,13 @@ pub fn changed(before: &Source, after: &Source) -> Vec<Changed> {
     all
 }
 
-/// Of a file with one value that value; of one with many `name: value` those that differ.
+/// Adds the differences of a file: its value if it has only one, or each `name: value` that
+/// differs.
 fn of_file(path: &str, before: Option<&str>, after: Option<&str>, all: &mut Vec<Changed>) {
     let own = |text: Option<&str>| text.map(|text| text.trim().to_owned());
     let has_names = path.starts_with("netlink/");
     let (Some(first), Some(second)) = (before, after) else {
-        // An interface that came or went is shown once, by the file of its MTU.
+        // An interface that appeared or disappeared is listed once, by the file of its MTU.
         if !has_names {
             let (before, after) = (own(before), own(after));
             all.push(Changed { name: format!("/{path}"), before, after });

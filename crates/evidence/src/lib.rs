@@ -1,11 +1,12 @@
-//! Evidence: what a host says of itself, live or saved, and the facts that follow from it.
+//! Evidence about a host, live or saved, and the facts that are derived from it.
 //!
-//! A live host is first saved, in memory, and then read: there is one way to diagnose, and what
-//! `record` writes is what a diagnosis reads. [`collect`] saves the [`Piece`]s that a caller names,
-//! [`archive`] opens what another host saved, [`probe`] adds the ways to other hosts. [`parse`] has
-//! the readers, and [`fact`] what is known of a host, typed: each fact names its pieces.
+//! A live host is first saved in memory and then read, so there is a single way to diagnose, and
+//! `record` writes exactly what a diagnosis reads. [`collect`] saves the [`Piece`]s that a caller
+//! names, [`archive`] opens a record of another host, and [`probe`] adds the paths to other hosts.
+//! [`parse`] contains the readers, and [`fact`] the typed facts about a host; each names its
+//! pieces.
 //!
-//! It changes nothing, and judges nothing: that is for `ringway-checks`.
+//! This crate changes nothing and judges nothing: judging is up to `ringway-checks`.
 //!
 //! Read first: `fact/mod.rs`.
 

@@ -26,22 +26,22 @@ use super::tool::{TOOL_SECONDS_MAX, late, output, piped};
 use crate::parse::Counters;
 use crate::parse::qdisc::Qdiscs;
 
-/// Interfaces, guests and domains that are asked for; a host may have a thousand.
+/// Interfaces, guests and domains that are queried; a host may have a thousand.
 const NAMES_MAX: usize = 256;
 
-/// Sockets of a kind of which the owner is looked up.
+/// Sockets of each kind whose owners are determined.
 const OWNED_MAX: usize = 256;
 
-/// Queueing disciplines, which say where there are filters and classes.
+/// Lists queueing disciplines, which show where there are filters and classes.
 const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
 
-/// Takes two samples of these pieces, `interval` apart. Needs no rights; what it may not read it
-/// remembers.
+/// Takes two samples of these pieces, `interval` apart. It needs no privileges, and records what it
+/// may not read.
 pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     let manifest = Manifest::of(pieces);
     let mut taken = Taken::default();
     taken.sample(1, &manifest);
-    // The settings are read between both samples, and that counts as waiting.
+    // Settings are read between the samples, and that time is part of the interval.
     let begun = Instant::now();
     let drops = manifest.has_drops.then(Watch::start);
     taken.files(&manifest.files, "");
@@ -65,9 +65,9 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
 struct Taken {
     pieces: BTreeMap<String, String>,
     refused: BTreeMap<String, String>,
-    /// Tools that are not installed: they are looked for once.
+    /// Tools that are not installed, so that each is searched for only once.
     absent: BTreeSet<String>,
-    /// Who used the CPUs until the first sample.
+    /// CPU use of programs up to the first sample.
     programs: Programs,
 }
 
@@ -99,13 +99,13 @@ impl Taken {
     fn keep_reply(&mut self, prefix: &str, path: &str, reply: io::Result<String>) {
         match reply {
             Ok(text) => self.keep(format!("{prefix}{path}"), text),
-            // Also that the kernel cannot: no check may take that for a host without any.
+            // This includes kernels without support: no check may conclude that the host has none.
             Err(error) => drop(self.refused.insert(path.to_owned(), error.to_string())),
         }
     }
 
-    /// Whether connections take most of the ports that they may: only then it is worth to ask for
-    /// all of them, of which a proxy may have a million.
+    /// Whether connections use most of the available ports. Only then is it worth listing them all,
+    /// because a proxy may have a million.
     fn ports_may_run_out(&self) -> bool {
         let range = read(Path::new("/proc/sys/net/ipv4/ip_local_port_range")).unwrap_or_default();
         let range: Vec<u64> = range.split_whitespace().flat_map(str::parse).collect();
@@ -117,11 +117,11 @@ impl Taken {
             let at = words.iter().position(|word| *word == name);
             at.and_then(|at| words.get(at + 1)?.parse::<u64>().ok()).unwrap_or(0)
         };
-        // Those that wait are of the machine or, since Linux 6, of the namespace.
+        // Sockets in TIME_WAIT are counted for the machine or, since Linux 6, for the namespace.
         count("TCP:").max(count("inuse")).saturating_add(count("tw")) >= all / 2
     }
 
-    /// Numbers of sockets of which it is worth to know whose they are.
+    /// Inodes of the sockets whose owners are worth determining.
     fn inodes(&self, prefix: &str) -> BTreeSet<u64> {
         let mut inodes = BTreeSet::new();
         let lines = |path: &str| {
@@ -151,7 +151,7 @@ impl Taken {
         }
     }
 
-    /// Which settings can be seen and not be set, and in which network namespace that is.
+    /// Records which settings can be read but not set, and the network namespace.
     fn access(&mut self) {
         if let Some(netns) = Netns::live() {
             self.keep(NETNS.to_owned(), format!("{}\n", netns.word()));
@@ -171,7 +171,7 @@ impl Taken {
     fn links(&mut self, manifest: &Manifest) {
         for path in manifest.links.iter().flat_map(|pattern| expand(pattern)) {
             if let Ok(target) = fs::read_link(format!("/{path}")) {
-                // A name of its own, because the link itself is a directory to look below.
+                // A separate name, because the link's own path is used as a directory.
                 self.keep(format!("{path}.link"), format!("{}\n", target.display()));
             }
         }
@@ -186,8 +186,8 @@ impl Taken {
         }
     }
 
-    /// The CPU time of threads that move frames: one line of `stat` each. With it, who uses the
-    /// CPUs, because that is in the same files.
+    /// The CPU time of threads that move frames: one line of `stat` each. Also the busiest
+    /// programs, because that is in the same files.
     fn threads(&mut self, manifest: &Manifest, number: u32) {
         if manifest.threads.is_empty() && !manifest.has_programs {
             return;
@@ -241,7 +241,7 @@ impl Taken {
         }
     }
 
-    /// What filters and classes saw of traffic. Most interfaces have none: their disciplines tell.
+    /// Counters of filters and classes. Most interfaces have neither, which their disciplines show.
     fn filters(&mut self, manifest: &Manifest, prefix: &str) {
         let path = format!("{prefix}{}", command_path(QDISCS));
         let Some(body) = self.pieces.get(&path) else { return };
@@ -256,7 +256,7 @@ impl Taken {
         }
     }
 
-    /// Settings of interfaces over netlink; through the tool if the kernel is too old for that.
+    /// Settings of interfaces over netlink, or through the tool if the kernel is too old.
     fn interfaces(&mut self, mut ethtool: io::Result<Ethtool>, manifest: &Manifest) {
         let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
         for nic in stands_for("{nic}") {
@@ -315,7 +315,7 @@ impl Taken {
         }
     }
 
-    /// Remembers why something could not be read, unless it is simply not there.
+    /// Records why something could not be read, unless it does not exist.
     fn refuse(&mut self, path: String, error: &io::Error) {
         if error.kind() != io::ErrorKind::NotFound {
             self.refused.insert(path, error.to_string());
@@ -331,7 +331,7 @@ impl Taken {
     }
 }
 
-/// The paths that a pattern stands for. A `*` may end a name that it begins.
+/// The paths that match a pattern. A `*` may stand for the end of a name.
 fn expand(pattern: &str) -> Vec<String> {
     let mut paths = vec![String::new()];
     for part in pattern.split('/') {
@@ -371,12 +371,12 @@ fn read(path: &Path) -> io::Result<String> {
     text_of(bytes).map_err(io::Error::other)
 }
 
-/// The names that stand for a place in a command.
+/// The names that replace a placeholder in a command.
 fn stands_for(place: &str) -> Vec<String> {
     let printed = |words: &[&str]| output(words).unwrap_or_default();
     let lines = |text: String| -> Vec<String> {
         let names = text.lines().map(str::trim);
-        // What begins with a dash would be taken for an option.
+        // A name that begins with a dash would be parsed as an option.
         names.filter(|name| !name.is_empty() && !name.starts_with('-')).map(str::to_owned).collect()
     };
     let mut names = match place {

@@ -1,12 +1,12 @@
-//! What is collected of a live host: the pieces that facts name, and these.
+//! What is collected from a live host: the pieces that facts name, and [`RECORDED`].
 
 use std::collections::BTreeSet;
 
 use super::netlink::NicSettings;
 use super::piece::Piece;
 
-/// What no check reads, for people who open a record and for later doctors: a record of a host that
-/// is gone can only hold what was thought of.
+/// Pieces that no check reads, for people who open a record and for later doctors: nothing can be
+/// added to the record of a host that is gone.
 pub(super) const RECORDED: &[Piece] = &[
     Piece::Counters("proc/softirqs"),
     Piece::Counters("proc/uptime"),
@@ -14,7 +14,7 @@ pub(super) const RECORDED: &[Piece] = &[
     Piece::File("proc/sys/net/core/dev_weight"),
     Piece::File("proc/sys/net/core/rmem_max"),
     Piece::File("proc/sys/net/ipv4/ip_forward"),
-    // By name, because among all of them there is the key of TCP Fast Open.
+    // By name and not by a pattern, which would include the key of TCP Fast Open.
     Piece::File("proc/sys/net/ipv4/tcp_dsack"),
     Piece::File("proc/sys/net/ipv4/tcp_moderate_rcvbuf"),
     Piece::File("proc/sys/net/ipv4/tcp_rmem"),
@@ -23,15 +23,15 @@ pub(super) const RECORDED: &[Piece] = &[
     Piece::File("sys/module/vhost_net/parameters/*"),
     Piece::Names("dev/xen"),
     Piece::Command(&["ovs-vsctl", "--version"]),
-    // Only this part: elsewhere in the store there are passwords of consoles.
+    // Only this part, because others contain passwords of consoles.
     Piece::Command(&["xenstore-ls", "-f", "device/vif"]),
 ];
 
-/// Which network namespace it is: `initial` or `other`.
+/// The file that names the network namespace: `initial` or `other`.
 pub(crate) const NETNS: &str = "netns";
 
-/// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording
-/// goes to the second tool, never to a file. It is only run on Xen, and needs root.
+/// Samples all CPUs for a second, to show whether hypercalls take the time. The recording goes to
+/// the second tool, never to a file. It runs only on Xen, and needs root.
 pub(crate) const PROFILE: [&[&str]; 2] = [
     &["perf", "record", "-q", "-e", "cpu-clock", "-a", "-F", "199", "-o", "-", "--", "sleep", "1"],
     &["perf", "report", "-q", "-i", "-", "--stdio", "--sort", "comm,sym", "-t", "|"],
@@ -40,16 +40,16 @@ pub(crate) const PROFILE: [&[&str]; 2] = [
 /// A command of a tool, none of which changes anything.
 pub(super) type Words = &'static [&'static str];
 
-/// Everything to collect, by how that is done, and each once.
+/// Everything to collect, by method, each once.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
-    /// Read once, if they are not counters as well.
+    /// Read once, unless they are counters as well.
     pub(super) files: BTreeSet<&'static str>,
     /// Read in both samples.
     pub(super) counters: BTreeSet<&'static str>,
-    /// Links, of which the target is kept.
+    /// Links whose targets are recorded.
     pub(super) links: BTreeSet<&'static str>,
-    /// Directories, of which the names are kept.
+    /// Directories whose names are recorded.
     pub(super) names: BTreeSet<&'static str>,
     /// Run once.
     pub(super) commands: BTreeSet<Words>,
@@ -57,7 +57,7 @@ pub(super) struct Manifest {
     pub(super) sampled: BTreeSet<Words>,
     /// Beginnings of the names of threads.
     pub(super) threads: BTreeSet<&'static str>,
-    /// What is asked about each interface.
+    /// Settings to query for each interface.
     pub(super) settings: Vec<NicSettings>,
     pub(super) has_connections: bool,
     pub(super) has_drops: bool,
@@ -69,7 +69,7 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    /// Of these pieces, and of what is recorded in any case.
+    /// The manifest of these pieces and of what is always recorded.
     pub(super) fn of(pieces: &[Piece]) -> Manifest {
         let mut all = Manifest::default();
         for piece in Piece::each(pieces).into_iter().chain(RECORDED.iter().copied()) {

@@ -1,16 +1,16 @@
-//! Which network namespaces there are: those with a name, and those that only processes are in.
+//! Lists network namespaces: those with a name, and those that only processes hold.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Where `ip netns` gives names.
+/// The directory of `ip netns` names.
 const NAMED: &str = "/run/netns";
-/// Names and processes that are read; a machine may have a hundred thousand of these.
+/// Names and processes that are read; a machine may have a hundred thousand processes.
 const PROCESSES_MAX: usize = 65_536;
 
-/// One of them, by a way in.
+/// A namespace, by a way to enter it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Namespace {
     /// By its name in `/run/netns`.
@@ -19,19 +19,19 @@ pub enum Namespace {
     OfProcess(u32, String),
 }
 
-/// All that were found, without the one that we are in.
+/// All namespaces that were found, without our own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces {
     /// Each once, those with names first.
     pub all: Vec<Namespace>,
-    /// Names and processes of which it could not be seen, and why.
+    /// Names and processes whose namespace could not be determined, and why.
     pub hidden: Vec<(String, String)>,
     /// Processes whose namespace only root may see.
     pub refused: usize,
 }
 
 impl Namespaces {
-    /// Those of this machine, as far as they may be seen.
+    /// The namespaces of this machine, as far as we may see them.
     pub fn live() -> Namespaces {
         Namespaces::below(Path::new("/"))
     }

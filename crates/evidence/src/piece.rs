@@ -1,10 +1,9 @@
-//! Pieces of evidence, as facts name them: what is collected is their union, and a fact can read
-//! nothing else.
+//! Pieces of evidence that facts name: their union is collected, and a fact can read nothing else.
 
 use super::netlink::{DESTINATIONS, LISTENERS, NicSettings};
 use super::parse::drops::FILE as DROPS;
 
-/// One piece of evidence, or all of a kind. In a path a `*` stands for any name, or for the end of
+/// One piece of evidence, or all of a kind. In a path, a `*` stands for any name or for the end of
 /// one. In a command `{nic}` stands for each interface, `{guest}` for each guest of libvirt and
 /// `{domid}` for each domain of Xen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,48 +12,48 @@ pub enum Piece {
     File(&'static str),
     /// A file of counters, read in both samples.
     Counters(&'static str),
-    /// A link, of which the target is kept.
+    /// A link; its target is recorded.
     Link(&'static str),
-    /// A directory, of which the names are kept.
+    /// A directory; its names are recorded.
     Names(&'static str),
-    /// What a tool prints, once. No tool here changes anything.
+    /// The output of a tool, once. No tool here changes anything.
     Command(&'static [&'static str]),
-    /// What a tool prints, in both samples.
+    /// The output of a tool, in both samples.
     Sampled(&'static [&'static str]),
     /// CPU time of threads whose names begin with one of these, in both samples.
     Threads(&'static [&'static str]),
-    /// The threads that use the CPUs the most, and control groups with a quota of them; both
+    /// The threads that use the most CPU time, and control groups with a CPU quota; in both
     /// samples.
     Programs,
-    /// TCP connections that are established, in both samples.
+    /// Established TCP connections, in both samples.
     Connections,
-    /// Sockets that listen, in both samples; where most connections go, if ports may run out; and
-    /// the programs that sockets are of.
+    /// Listening sockets, in both samples; the destinations of most connections, if ports may run
+    /// out; and the owners of sockets.
     Sockets,
-    /// Packets that the kernel drops between both samples, by reason, where it may be asked.
+    /// Packets that the kernel drops between the samples, by reason, if tracing is permitted.
     Drops,
     /// Settings of each interface.
     Settings(NicSettings),
-    /// What filters of traffic did, where a queueing discipline says there are any; both samples.
+    /// Counters of filters, where a queueing discipline shows that there are any; in both samples.
     Filters,
-    /// What classes of queueing disciplines did, where there are any; both samples.
+    /// Counters of classes of queueing disciplines, where there are any; in both samples.
     Classes,
     /// Where the time of all CPUs goes, on Xen.
     Profile,
-    /// A file that only some records have: it is not collected from a live host for this.
+    /// A file that only some records have; this piece does not collect it from a live host.
     Saved(&'static str),
-    /// What a tool printed in some records, as a sos report has it.
+    /// The output of a tool that only some records have, such as sos reports.
     SavedCommand(&'static [&'static str]),
-    /// Those of other facts.
+    /// The pieces of other facts.
     All(&'static [Piece]),
 }
 
-/// Ends of the names that links and directories have in a record, which cannot hold them.
+/// Suffix of links in a record, which cannot contain links; the next one is for directories.
 const LINK: &str = ".link";
 const NAMES: &str = ".names";
 
 impl Piece {
-    /// All pieces of a list, those of other facts as well.
+    /// All pieces of a list, including those of other facts.
     pub fn each(pieces: &[Piece]) -> Vec<Piece> {
         let mut found = Vec::new();
         let mut open: Vec<&Piece> = pieces.iter().rev().collect();
@@ -84,7 +83,7 @@ impl Piece {
         }
     }
 
-    /// Whether it has something below a directory.
+    /// Whether it has files below a directory.
     pub(crate) fn is_below(&self, directory: &str) -> bool {
         match self {
             Piece::File(pattern)
@@ -102,7 +101,7 @@ impl Piece {
         }
     }
 
-    /// Whether it is what a command prints.
+    /// Whether it is the output of a command.
     pub(crate) fn is_command(&self, words: &[&str]) -> bool {
         match self {
             Piece::Command(pattern) | Piece::Sampled(pattern) | Piece::SavedCommand(pattern) => {
@@ -116,7 +115,7 @@ impl Piece {
         }
     }
 
-    /// Whether it is this one, or one of those that it stands for.
+    /// Whether it is `wanted`, or contains it.
     pub(crate) fn has(&self, wanted: Piece) -> bool {
         match self {
             Piece::All(more) => more.iter().any(|piece| piece.has(wanted)),
@@ -125,7 +124,7 @@ impl Piece {
     }
 }
 
-/// Whether a path is one that a pattern stands for.
+/// Whether a path matches a pattern.
 pub(super) fn matches(pattern: &str, path: &str) -> bool {
     let (mut parts, mut names) = (pattern.split('/'), path.split('/'));
     loop {
@@ -144,7 +143,7 @@ fn matches_name(part: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a word of a command is one that stands for names.
+/// Whether a word of a command matches a placeholder.
 fn matches_word(pattern: &str, word: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('{') else { return pattern == word };
     let end = rest.split_once('}').map_or("", |(_, end)| end);

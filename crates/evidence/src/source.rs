@@ -1,10 +1,10 @@
-//! Where evidence is looked up: a saved host in memory, a directory, an unpacked sos report.
+//! Sources of evidence: a saved host in memory, a directory, an unpacked sos report.
 //!
-//! All have the same layout. A file of the host keeps its path. What a tool printed is in
-//! `commands/`, named like in a sos report, whose `sos_commands/*/` is searched as well.
-//! What the kernel said over netlink is in `netlink/`, in the form of [`netlink`](super::netlink);
-//! older records and sos reports have what tools printed in its place. What changes by the second
-//! is in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
+//! All have the same layout. A file of the host keeps its path. Outputs of tools are in
+//! `commands/`, named as in a sos report, whose `sos_commands/*/` is searched as well. Netlink
+//! replies are in `netlink/`, in the form of [`netlink`](super::netlink); older records and sos
+//! reports have outputs of tools instead. Counters are in `sample-1/` and `sample-2/`, each with
+//! its time in `monotonic`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,20 @@ use std::path::{Component, Path, PathBuf};
 
 use super::text::{Gap, Text};
 
-/// Bytes of a piece of evidence. More is not evidence but a mistake or an attack.
+/// Bytes of a piece of evidence. A larger one is a mistake or an attack.
 pub(super) const PIECE_BYTES_MAX: u64 = 16 << 20;
 /// Files of a saved host, and names in a directory that are read.
 pub(super) const PIECES_MAX: usize = 100_000;
-/// Where the outputs of tools are.
+/// The folder of outputs of tools.
 const COMMANDS: &str = "commands";
 /// The same in a sos report, one level deeper.
 const SOS_COMMANDS: &str = "sos_commands";
-/// What a saved host knows of files that could not be read: path, tab, reason.
+/// The file of a saved host that lists files that could not be read: path, tab, reason.
 pub(crate) const REFUSED_FILE: &str = "refused";
-/// What it knows of settings that could be read there and not be set: path, tab, reason.
+/// The file that lists settings that could be read but not set there: path, tab, reason.
 pub(crate) const READ_ONLY_FILE: &str = "read-only";
 
-/// What is wrong with the evidence as a whole, a line each.
+/// The file that lists problems of the evidence as a whole, one per line.
 pub(crate) const REMARKS_FILE: &str = "remarks";
 
 /// A host's evidence by path.
@@ -48,7 +48,7 @@ impl Source {
         Ok(Source::Directory(path))
     }
 
-    /// With more pieces, if it is in memory.
+    /// This source with more pieces, if it is in memory.
     #[must_use]
     pub(crate) fn with(mut self, more: impl IntoIterator<Item = (String, String)>) -> Source {
         if let Source::Memory(pieces) = &mut self {
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// Whether there is such a file and it can be read; cheaper than to ask for why not.
+    /// Whether there is such a file and it can be read; cheaper than determining why not.
     pub(crate) fn has(&self, path: &str) -> bool {
         match self.read(path) {
             Ok(Some(body)) => whole(Text::new(path, body)).is_ok(),
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// What a tool printed. `prefix` is that of a sample, or empty.
+    /// The output of a tool. `prefix` is that of a sample, or empty.
     pub(crate) fn command(&self, prefix: &str, words: &[&str]) -> Result<Text, Gap> {
         let origin = words.join(" ");
         let path = command_path(words);
@@ -96,10 +96,10 @@ impl Source {
         }
     }
 
-    /// What the kernel said over netlink, or in its place what a tool printed.
+    /// A netlink reply, or the output of a tool in its place.
     pub(crate) fn reply(&self, prefix: &str, path: &str, words: &[&str]) -> Result<Text, Gap> {
         match self.read(&format!("{prefix}{path}")) {
-            // It has a head at least; only what a tool printed may be nothing.
+            // A reply has at least a head; only the output of a tool may be empty.
             Ok(Some(body)) if body.is_empty() => {
                 Err(Text::new(path, body).unreadable(None, "expected lines"))
             }
@@ -124,11 +124,11 @@ impl Source {
         Ok(None)
     }
 
-    /// A file of `/proc/sys`, of which a sos report only has the output of `sysctl -a`.
+    /// A file of `/proc/sys`; a sos report has only the output of `sysctl -a` instead.
     fn sos_setting(&self, path: &str) -> Option<Text> {
         let name = path.strip_prefix("proc/sys/")?.replace('/', ".");
         let all = self.sos_command(&command_path(&["sysctl", "-a"])).ok()??;
-        // A last line without an end was cut off.
+        // A last line without a newline is truncated.
         let mut lines = all.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let value = lines.find_map(|line| line.strip_prefix(&name)?.strip_prefix(" = "))?;
         Some(Text::new(format!("sysctl -a, {name}"), value))
@@ -160,7 +160,7 @@ impl Source {
         names
     }
 
-    /// The paths of all files, in order; of a directory those of plain files, without following
+    /// The paths of all files, in order; in a directory only regular files, without following
     /// links.
     pub(crate) fn paths(&self) -> Vec<String> {
         let root = match self {
@@ -188,7 +188,7 @@ impl Source {
         found
     }
 
-    /// The text at a path of the saved host; an error says what is wrong with it.
+    /// The text at a path of the saved host; the error describes what is wrong with it.
     fn read(&self, path: &str) -> Result<Option<String>, String> {
         match self {
             Source::Memory(pieces) => Ok(pieces.get(path).cloned()),
@@ -203,12 +203,12 @@ impl Source {
         self.refusal(path).unwrap_or_else(|| "not there".to_owned())
     }
 
-    /// Why a piece is not there, if that was saved with the host.
+    /// Why a piece is missing, if that was saved with the host.
     fn refusal(&self, path: &str) -> Option<String> {
         self.reason(REFUSED_FILE, path)
     }
 
-    /// Why a setting could be read and could not be set where it was.
+    /// Why a setting could be read but not set on its host.
     pub(crate) fn read_only(&self, path: &str) -> Option<String> {
         self.reason(READ_ONLY_FILE, path)
     }
@@ -220,12 +220,12 @@ impl Source {
     }
 }
 
-/// What stands for a piece that is there and is no text, with the reason behind it: the kernel and
-/// tools print no NUL, so a lost sector is the same.
+/// Marks a piece that exists but is not text; the reason follows. The kernel and tools print no
+/// NUL, so a lost sector of zeros counts as not text, too.
 pub(super) const NO_TEXT: char = '\0';
 
-/// Refuses a text that was cut off: the kernel and tools end their last line, and half a number is
-/// still a number.
+/// Refuses a truncated text: the kernel and tools end their last line, and half a number would
+/// still parse as a number.
 fn whole(text: Text) -> Result<Text, Gap> {
     if text.body().contains(NO_TEXT) {
         let why = text.body().strip_prefix(NO_TEXT).filter(|why| why.starts_with("expected"));
@@ -238,7 +238,7 @@ fn whole(text: Text) -> Result<Text, Gap> {
     Err(text.unreadable(last, "cut off: the line has no end"))
 }
 
-/// Where the output of a command is kept: as sos names it, so that both are found alike.
+/// The path of a command's output in a record: the name that sos uses, so that both are found.
 pub fn command_path(words: &[&str]) -> String {
     let mut name = String::new();
     for letter in words.join(" ").chars() {
@@ -253,8 +253,8 @@ pub fn command_path(words: &[&str]) -> String {
     format!("{COMMANDS}/{}", name.trim_matches(['.', '_', ' ', '-']))
 }
 
-/// A path below the root, if it is there. A link that leads out is refused: a saved host must not
-/// be mixed with the one that reads it.
+/// A path below the root, if it exists. A link that leaves the root is refused: a saved host must
+/// not be mixed with the one that reads it.
 fn inside(root: &Path, path: &str) -> Result<Option<PathBuf>, String> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     if !Path::new(path).components().all(is_plain) {
@@ -274,7 +274,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     if !path.is_file() {
         return Err("expected a file".to_owned());
     }
-    // Not read at all: it may be a hole of any length, and is asked for again and again.
+    // Not even read: it may be a sparse file of any length, and is requested repeatedly.
     if path.metadata().is_ok_and(|metadata| metadata.len() > PIECE_BYTES_MAX) {
         return Err(format!("expected no more than {} MiB", PIECE_BYTES_MAX >> 20));
     }

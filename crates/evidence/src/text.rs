@@ -1,4 +1,4 @@
-//! A piece of evidence: text that remembers where it is from.
+//! A piece of evidence: text with its origin.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,13 +19,13 @@ pub struct Quote {
     pub text: String,
 }
 
-/// Why a piece of evidence says nothing. None of these is a diagnosis.
+/// Why a piece of evidence cannot be used. None of these is a diagnosis.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Gap {
     /// The check is about something that this host does not have.
     #[error("{0}")]
     NotHere(String),
-    /// It is not there: no such file or tool, or no right to read it.
+    /// It is missing: there is no such file or tool, or it may not be read.
     #[error("{file}: {why}")]
     Missing {
         /// The file or command line.
@@ -33,7 +33,7 @@ pub enum Gap {
         /// Such as "permission denied".
         why: String,
     },
-    /// It is there and is not what it should be: truncated, foreign or contradictory.
+    /// It exists but is invalid: truncated, foreign or contradictory.
     #[error("{file}{}: {why}", line.map(|line| format!(":{line}")).unwrap_or_default())]
     Unreadable {
         /// The file or command line.
@@ -53,7 +53,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// `origin` is what people are shown: a path on the host, or a command line.
+    /// `origin` is shown to people: a path on the host, or a command line.
     pub fn new(origin: impl Into<String>, body: impl Into<String>) -> Text {
         Text { origin: origin.into(), body: body.into() }
     }
@@ -83,25 +83,25 @@ impl Text {
         self.body.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
-    /// Quotes a line, with its columns as single spaces and no longer than a terminal shows.
+    /// Quotes a line, with single spaces between columns and no longer than a terminal's line.
     pub fn quote(&self, line: usize) -> Quote {
         let found = self.lines().find(|(number, _)| *number == line);
         let text = found.map(|(_, text)| squeezed(text)).unwrap_or_default();
         Quote { file: self.origin.clone(), line: Some(line), text }
     }
 
-    /// Quotes the first line of which `wanted` is true.
+    /// Quotes the first line that `wanted` accepts.
     pub fn quote_where(&self, wanted: impl Fn(&str) -> bool) -> Option<Quote> {
         self.lines().find(|(_, text)| wanted(text)).map(|(line, _)| self.quote(line))
     }
 
-    /// A refusal that names this text.
+    /// An error that names this text.
     pub fn unreadable(&self, line: Option<usize>, why: impl Into<String>) -> Gap {
         Gap::Unreadable { file: self.origin.clone(), line, why: why.into() }
     }
 }
 
-/// One line for a terminal: what a guest may have put into it cannot control that.
+/// One line for a terminal, without characters by which a guest could control it.
 fn squeezed(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line: String = words

@@ -1,4 +1,4 @@
-//! Runs the tools whose output is evidence, each with a limit of time and bytes.
+//! Runs the tools whose output is evidence, each with a limit on time and bytes.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::source::{PIECE_BYTES_MAX, text_of};
 
-/// How long a tool may take: one that waits for a daemon that is not there must not stop us.
+/// How long a tool may take: one that waits for a missing daemon must not block us.
 pub(super) const TOOL_SECONDS_MAX: u64 = 10;
 
-/// What a tool prints, in the C locale.
+/// The output of a tool, in the C locale.
 pub fn output(words: &[&str]) -> io::Result<String> {
     output_of(words, Stdio::null())
 }
 
-/// What the second tool makes of what the first one prints.
+/// The output of the second tool, which reads the output of the first.
 pub(super) fn piped(first: &[&str], second: &[&str]) -> io::Result<String> {
     let (tool, rest) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut child = Command::new(tool)
@@ -27,7 +27,7 @@ pub(super) fn piped(first: &[&str], second: &[&str]) -> io::Result<String> {
         .spawn()?;
     let pipe = child.stdout.take().map_or_else(Stdio::null, Stdio::from);
     let text = output_of(second, pipe);
-    // It has ended, or has no reader any more.
+    // The tool has ended, or its output has no reader any more.
     let _ = child.kill();
     child.wait()?;
     text
@@ -61,20 +61,20 @@ fn output_of(words: &[&str], stdin: Stdio) -> io::Result<String> {
     let (out, err) = (join(out), join(err));
     if !status.success() {
         let said = String::from_utf8_lossy(&err);
-        let said = said.lines().next().unwrap_or("it failed and said nothing");
+        let said = said.lines().next().unwrap_or("it failed and printed nothing");
         return Err(io::Error::other(said.to_owned()));
     }
     text_of(out).map_err(io::Error::other)
 }
 
-/// Where a tool is: `ringway` is ourselves, wherever we are installed.
+/// The path of a tool: `ringway` is this program, wherever it is installed.
 fn program(tool: &str) -> PathBuf {
     let ours = std::env::current_exe().ok();
     let ours = ours.filter(|path| path.file_stem().is_some_and(|name| name == tool));
     ours.unwrap_or_else(|| PathBuf::from(tool))
 }
 
-/// The error of what took longer.
+/// The error for a tool that took longer.
 pub(super) fn late() -> io::Error {
     io::Error::other(format!("no reply in {TOOL_SECONDS_MAX} s"))
 }
@@ -82,7 +82,7 @@ pub(super) fn late() -> io::Error {
 fn drain(pipe: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // What was read before a failure is still worth something.
+        // What was read before a failure is still useful.
         let _ = pipe.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes);
     }
     bytes

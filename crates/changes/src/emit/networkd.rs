@@ -8,7 +8,7 @@ use super::{one_line, sysctl};
 use crate::journal::Entry;
 use ringway_checks::finding::Knob;
 
-/// All files, each below a comment with its name.
+/// All files, each after a comment with its name.
 pub(super) fn files(entries: &[Entry]) -> String {
     let mut links: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut networks: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -29,8 +29,8 @@ pub(super) fn files(entries: &[Entry]) -> String {
     for (nic, lines) in links {
         let _ = write!(
             text,
-            "# /etc/systemd/network/10-ringway-{nic}.link\n# Of link files the first that fits \
-             counts: if another one is for {nic}, add these lines to it.\n\
+            "# /etc/systemd/network/10-ringway-{nic}.link\n# systemd uses the first matching link \
+             file: if another one matches {nic}, add these lines to it.\n\
              [Match]\nOriginalName={nic}\n\n[Link]\n{}\n\n",
             lines.join("\n")
         );
@@ -38,8 +38,8 @@ pub(super) fn files(entries: &[Entry]) -> String {
     for (nic, lines) in networks {
         let _ = write!(
             text,
-            "# /etc/systemd/network/10-ringway-{nic}.network\n# Of network files the first that \
-             fits counts: if another one is for {nic}, add these lines to it.\n\
+            "# /etc/systemd/network/10-ringway-{nic}.network\n# systemd uses the first matching \
+             network file: if another one matches {nic}, add these lines to it.\n\
              [Match]\nName={nic}\n\n{}\n\n",
             lines.join("\n")
         );
@@ -49,7 +49,7 @@ pub(super) fn files(entries: &[Entry]) -> String {
     }
     for entry in others {
         let command = one_line(&entry.knob.command(&entry.new));
-        let _ = writeln!(text, "# systemd has no word for {}: {command}", entry.check);
+        let _ = writeln!(text, "# systemd cannot set {}: {command}", entry.check);
     }
     text
 }
@@ -99,7 +99,7 @@ fn network(knob: &Knob, new: &str) -> Option<String> {
     Some(format!("[{section}]\nParent=root"))
 }
 
-/// Whether a name matches itself alone.
+/// Whether a name contains no pattern, so that it matches only itself.
 fn is_plain(nic: &str) -> bool {
     nic.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:@-".contains(&byte))
 }

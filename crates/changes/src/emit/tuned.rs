@@ -1,4 +1,4 @@
-//! A profile of tuned: what its plugins have a word for, the rest as comments.
+//! A profile of tuned: settings that its plugins support, the rest as comments.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use super::one_line;
 use crate::journal::Entry;
 use ringway_checks::finding::{Knob, Store};
 
-/// `tuned.conf` of a profile that adds to the one that is in use.
+/// `tuned.conf` of a profile that extends the active one.
 pub(super) fn profile(entries: &[Entry]) -> String {
     let mut text =
         "# /etc/tuned/ringway-doctor/tuned.conf: add it to the profile that is in use,\n\
@@ -52,12 +52,12 @@ pub(super) fn profile(entries: &[Entry]) -> String {
     }
     for entry in others {
         let command = one_line(&entry.knob.command(&entry.new));
-        let _ = writeln!(text, "\n# tuned has no word for {}: {command}", entry.check);
+        let _ = writeln!(text, "\n# tuned cannot set {}: {command}", entry.check);
     }
     text
 }
 
-/// The key of tuned's plugin for interfaces, and what stands before the value there.
+/// The key in tuned's plugin for interfaces, and the prefix of the value.
 fn word(knob: &Knob) -> Option<(&'static str, String)> {
     match knob {
         Knob::Offload { feature, .. } => Some(("features", format!("{feature} "))),
@@ -69,7 +69,7 @@ fn word(knob: &Knob) -> Option<(&'static str, String)> {
     }
 }
 
-/// Whether a name is one for the head of a section.
+/// Whether a name is valid in the header of a section.
 fn is_plain(nic: &str) -> bool {
     nic.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }

@@ -1,14 +1,14 @@
-//! Findings that want the same setting to be different things.
+//! Finds findings that propose different values for the same setting.
 
 use crate::finding::{Advice, Change, Confidence, Finding, Severity};
 
-/// A change that a finding wants.
+/// A change that a finding proposes.
 type Wish<'a> = (&'a Finding, &'a Change);
 
-/// A finding for each two checks that want a setting to be different things: only one of them can
-/// be right, and applying both would undo the first. It stands with the first of the checks.
+/// A finding for every two checks that propose different values for a setting: only one of them can
+/// be right, and applying both would undo the first. It belongs to the first of the checks.
 ///
-/// Advice of one finding may well offer a setting two values; those are alternatives.
+/// One finding may offer two values for a setting; those are alternatives.
 pub fn contradictions(findings: &[Finding]) -> Vec<Finding> {
     let mut pairs: Vec<Vec<[Wish<'_>; 2]>> = Vec::new();
     for pair in conflicts(findings) {
@@ -21,7 +21,7 @@ pub fn contradictions(findings: &[Finding]) -> Vec<Finding> {
     pairs.iter().map(|pairs| contradiction(pairs)).collect()
 }
 
-/// The first two wishes of each setting that cannot both be met.
+/// The first two incompatible proposals for each setting.
 fn conflicts(findings: &[Finding]) -> Vec<[Wish<'_>; 2]> {
     let mut settings: Vec<Vec<Wish<'_>>> = Vec::new();
     for finding in findings {
@@ -38,13 +38,13 @@ fn conflicts(findings: &[Finding]) -> Vec<[Wish<'_>; 2]> {
 fn conflict<'a>(wishes: &[Wish<'a>]) -> Option<[Wish<'a>; 2]> {
     let first = *wishes.first()?;
     let is_of_first = |wish: &&Wish<'a>| std::ptr::eq(wish.0, first.0);
-    // An alternative of the first finding may be what the other one wants.
+    // An alternative of the first finding may match the other one's proposal.
     let is_met = |value: &str| wishes.iter().filter(is_of_first).any(|own| own.1.proposed == value);
     let other = wishes.iter().find(|wish| !is_of_first(wish) && !is_met(&wish.1.proposed))?;
     Some([first, *other])
 }
 
-/// Of settings about which the same two checks differ; there is at least one.
+/// The finding for the settings on which the same two checks differ; there is at least one.
 fn contradiction(pairs: &[[Wish<'_>; 2]]) -> Finding {
     let [(one, its), (other, others)] = pairs[0];
     let subject = its.knob.subject();
@@ -53,18 +53,18 @@ fn contradiction(pairs: &[[Wish<'_>; 2]]) -> Finding {
         more => format!(" and {more} more"),
     };
     let summary = format!(
-        "{} and {} contradict each other about {subject}{more}: {} or {}",
+        "{} and {} conflict over {subject}{more}: {} or {}",
         one.check, other.check, its.proposed, others.proposed
     );
     let quotes = [one, other].into_iter().filter_map(|one| one.evidence.first().cloned());
     let mut finding = Finding::new(Severity::Warning, subject, summary)
         .cause(format!(
-            "{} says: {}. {} says: {}. Each wants the same setting for its own reason.",
+            "{} says: {}. {} says: {}. Each needs the same setting for its own reason.",
             one.check, one.summary, other.check, other.summary
         ))
         .quote(quotes)
         .advise(Advice::by_hand(
-            "Choose one, by which of both costs more here; do not apply both.",
+            "Choose the one that solves the worse problem on this host; do not apply both.",
             &[&its.command(), &others.command()],
         ))
         .confidence(Confidence::High);
@@ -93,7 +93,7 @@ mod tests {
         let found = contradictions(&[one, other]);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].check, "D03");
-        let said = "D03 and D16 contradict each other about irq 41 and 1 more: 0 or 1";
+        let said = "D03 and D16 conflict over irq 41 and 1 more: 0 or 1";
         assert_eq!(found[0].summary, said);
         let commands = &found[0].advice[0].commands;
         assert_eq!(commands[1], "echo 1 > /proc/irq/41/smp_affinity_list");

@@ -1,4 +1,4 @@
-//! The catalogue: one file a check.
+//! The catalogue: one file per check.
 
 pub mod contradiction;
 mod datapath;
@@ -14,38 +14,39 @@ use ringway_evidence::fact::{
 };
 use ringway_evidence::{Gap, Netns, Piece, Quote};
 
-/// One thing that can be wrong.
+/// One problem to check for.
 pub struct Check {
     /// Such as `D18`. Stable: scripts and reports name it.
     pub id: &'static str,
-    /// The same as a word, such as `backlog`: the name of its file.
+    /// The same as a word, such as `backlog`: the name of its source file.
     pub slug: &'static str,
-    /// What is wrong if it finds something.
+    /// The problem that it finds.
     pub title: &'static str,
-    /// Under which head it is shown.
+    /// The group under which it is shown.
     pub group: Group,
     /// The places of sources that it covers, by their ids in `docs/sources.toml`.
     pub sources: &'static [&'static str],
-    /// Background, how to verify by hand, what to do, with `{ID}` where it cites: `doctor explain`.
+    /// Background, how to verify by hand, what to do, with citations as `{ID}`: the text of `doctor
+    /// explain`.
     pub explanation: &'static str,
-    /// What a host lacks that the check does not fit.
+    /// What a host lacks if the check does not apply to it.
     pub absent: &'static str,
-    /// The facts that it needs, and what follows from them.
+    /// The facts that it needs, and its judgement of them.
     pub rule: Rule,
 }
 
 /// A pure function from facts to verdicts, and the evidence that the facts are read from.
 pub struct Rule {
-    /// What the facts are read from.
+    /// The pieces that the facts are read from.
     pub pieces: &'static [Piece],
     judge: fn(&Host, &mut Verdicts) -> Judged,
 }
 
-/// How a rule ends: a gap says why it cannot tell, and whatever it found before is dropped, because
-/// the doctor does not guess.
+/// The result of a rule: a gap says why it cannot decide. Findings before the gap are dropped,
+/// because the doctor does not guess.
 type Judged = Result<(), Gap>;
 
-/// A rule that judges by facts: the type of these, and the function.
+/// Declares a rule: the type of its facts, and its function.
 macro_rules! rule {
     ($facts:ty, $judge:path) => {
         $crate::check::Rule {
@@ -56,7 +57,7 @@ macro_rules! rule {
 }
 use rule;
 
-/// What a check says of one host.
+/// The result of a check on one host.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     findings: Vec<Finding>,
@@ -69,8 +70,8 @@ impl Verdicts {
         self.findings.extend(found);
     }
 
-    /// What to say if nothing is found after all, with a line that shows it. Of a check that looks
-    /// at several things, the last one that is in order.
+    /// Sets the text for the case that nothing is found, with a line that shows it. For a check of
+    /// several things, the last call counts.
     fn well(&mut self, summary: impl Into<String>, quote: Option<Quote>) {
         self.well = Some(all_well(summary, quote));
     }
@@ -80,14 +81,14 @@ impl Verdicts {
         self.add([Finding::gap(subject, gap)]);
     }
 
-    /// Adds what two parts of a check say. What one of them could not read is said beside what the
-    /// other found, and the check does not fit a host only if neither does.
+    /// Adds the results of two parts of a check. If one could not be read, that is reported beside
+    /// the findings of the other. The check does not apply to a host only if neither part does.
     fn both(&mut self, first: CheckResult, second: CheckResult, subject: &str) -> Judged {
         self.add(both(first, second, subject)?);
         Ok(())
     }
 
-    /// What a part of a check says on its own.
+    /// The result of a part of a check on its own.
     fn part(absent: &str, judge: impl FnOnce(&mut Verdicts) -> Judged) -> CheckResult {
         let mut verdicts = Verdicts::default();
         judge(&mut verdicts)?;
@@ -103,22 +104,22 @@ impl Verdicts {
     }
 }
 
-/// What a check found; nothing but what is in order on a healthy host.
+/// The findings of a check; on a healthy host only what is in order.
 type CheckResult = Result<Vec<Finding>, Gap>;
 
-/// Says that a check does not fit this host.
+/// Reports that a check does not apply to this host.
 fn not_here<T>(absent: impl Into<String>) -> Result<T, Gap> {
     Err(Gap::NotHere(absent.into()))
 }
 
-/// Heads under which findings are shown, in this order.
+/// Groups under which findings are shown, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// What frames go through: drivers, switches, their versions.
+    /// What frames pass through: drivers, switches, their versions.
     Datapath,
-    /// Who does the work: CPUs, interrupts, threads.
+    /// What does the work: CPUs, interrupts, threads.
     Processors,
-    /// How it is spread.
+    /// How the work is spread.
     Queues,
     /// Cards, offloads, links.
     Links,
@@ -147,36 +148,36 @@ pub fn find(id: &str) -> Option<&'static Check> {
     CATALOGUE.iter().find(|check| check.is_called(id))
 }
 
-/// All that checks and the report are made from: what is to be collected of a host.
+/// All pieces that checks and the report read, and that must be collected from a host.
 pub fn pieces() -> Vec<Piece> {
     let of_checks = CATALOGUE.iter().flat_map(|check| check.rule.pieces);
     let of_report = [HostKind::PIECES, ListsInterfaces::PIECES, Namespace::PIECES, Remarks::PIECES];
     of_checks.chain(of_report.into_iter().flatten()).copied().collect()
 }
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// It ran.
     Ran,
     /// None of its evidence could be read.
     Unread(String),
-    /// It is about something that this host does not have.
+    /// It does not apply, because this host lacks its subject.
     NotHere(String),
 }
 
 impl Check {
-    /// Whether it is meant by an id or a slug.
+    /// Whether an id or a slug refers to it.
     pub fn is_called(&self, name: &str) -> bool {
         [self.id, self.slug].iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Whether what it finds is of the whole machine, whichever network namespace it runs in.
+    /// Whether its findings apply to the whole machine, in any network namespace.
     pub fn is_of_machine(&self) -> bool {
         self.group == Group::Processors || self.id == datapath::drop_reasons::CHECK.id
     }
 
-    /// What it finds. What cannot be read is a finding that says so.
+    /// Runs the check. Unreadable evidence becomes a finding that says so.
     pub fn run(&self, host: &Host) -> Vec<Finding> {
         self.outcome(host).0
     }
@@ -186,7 +187,7 @@ impl Check {
         let mut findings = match Verdicts::part(self.absent, |out| (self.rule.judge)(host, out)) {
             Ok(findings) => findings,
             Err(Gap::NotHere(_)) if !lists_interfaces(host) => {
-                let why = "nothing says which interfaces there are".to_owned();
+                let why = "there is no data on interfaces".to_owned();
                 return (Vec::new(), Ended::Unread(why));
             }
             Err(Gap::NotHere(why)) => return (Vec::new(), Ended::NotHere(why)),
@@ -211,16 +212,16 @@ fn lists_interfaces(host: &Host) -> bool {
     host.fact().is_ok_and(|ListsInterfaces(is_listed)| is_listed)
 }
 
-/// Why a setting cannot be changed where the evidence is from; none if it can, or if nothing says
-/// that it cannot.
+/// Why a setting cannot be changed where the evidence is from; `None` if it can, or if that is
+/// unknown.
 fn refuses(host: &Host, knob: &Knob) -> Option<String> {
     match knob.path() {
         Ok(path) => host.read_only(&path?),
-        Err(_) => Some("its name cannot be written in a command".to_owned()),
+        Err(_) => Some("its name is not safe in a command".to_owned()),
     }
 }
 
-/// The changes that bring interrupts to where a layout has them.
+/// The changes that move interrupts to the CPUs of a layout.
 fn placing<'a>(
     known: &NetIrqs,
     layout: &Layout,
@@ -234,7 +235,7 @@ fn placing<'a>(
     irqs.into_iter().filter_map(change).collect()
 }
 
-/// Cubic for new connections, as far as the host has it and lets it be chosen.
+/// Advice to use cubic for new connections, if the host has it and permits it.
 fn use_cubic(controls: &CongestionControls, instead_of: &str, text: &str) -> Advice {
     let knob = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
     if controls.may_use("cubic") {
@@ -246,22 +247,23 @@ fn use_cubic(controls: &CongestionControls, instead_of: &str, text: &str) -> Adv
     let command = knob.command("cubic");
     if controls.netns == Some(Netns::Other) {
         let text = format!(
-            "{text} This network namespace may only choose what the machine allows to all: there, \
-             add cubic to net.ipv4.tcp_allowed_congestion_control; then, here: {command}."
+            "{text} This network namespace may only use what the machine allows for all: on the \
+             machine, add cubic to net.ipv4.tcp_allowed_congestion_control; then, in this \
+             namespace: {command}."
         );
         return Advice::by_hand(text, &[]);
     }
     Advice::by_hand(format!("{text} Its module is not loaded."), &["modprobe tcp_cubic", &command])
 }
 
-/// The change that lets a module offer more queues to guests; none if it offers as many, or if
-/// nothing says how many it offers.
+/// The change that lets a module offer more queues to guests; `None` if it already does, or if its
+/// number is unknown.
 fn more_queues(modules: &ModuleQueues, module: &str, wanted: u64) -> Option<Change> {
     let (knob, current) = queues_of(modules, module)?;
     Change::raise(knob, current, wanted)
 }
 
-/// The change that lets it offer fewer.
+/// The change that makes it offer fewer.
 fn fewer_queues(modules: &ModuleQueues, module: &str, wanted: u64) -> Option<Change> {
     let (knob, current) = queues_of(modules, module)?;
     Change::lower(knob, current, wanted)
@@ -284,7 +286,7 @@ fn both(first: CheckResult, second: CheckResult, subject: &str) -> CheckResult {
     }
 }
 
-/// A finding that all is in order, with a line that shows it.
+/// A finding that everything is in order, with a line that shows it.
 fn all_well(summary: impl Into<String>, quote: Option<Quote>) -> Finding {
     Finding::new(Severity::Ok, "", summary).quote(quote)
 }

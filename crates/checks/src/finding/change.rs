@@ -7,38 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use super::Knob;
 
-/// A setting, what it is and what it should be. Made by [`raise`](Change::raise),
-/// [`lower`](Change::lower) or [`replace`](Change::replace), so that a check that means to give
-/// more of something can never take some away.
+/// A setting with its current and its proposed value. Created by [`raise`](Change::raise),
+/// [`lower`](Change::lower) or [`replace`](Change::replace), so that a check that raises a setting
+/// can never lower it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Change {
-    /// What is set.
+    /// The setting.
     pub knob: Knob,
-    /// Its value when the evidence was collected; none if it is not known.
+    /// Its value when the evidence was collected; none if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
     /// Its value after the change.
     pub proposed: String,
-    /// Which way it goes.
+    /// The direction of the change.
     pub purpose: Purpose,
 }
 
-/// Which way a change moves a setting.
+/// The direction of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
-    /// More of it, or on: no number of the setting gets smaller.
+    /// Raises it, or turns it on: no number of the setting gets smaller.
     Raise,
-    /// Less of it, or off, because there is too much: no number of the setting gets larger.
+    /// Lowers it, or turns it off: no number of the setting gets larger.
     Lower,
     /// Another value of a setting whose values have no order, such as a name or a set of CPUs.
     Replace,
 }
 
 impl Change {
-    /// To more than there is: a number, numbers such as those of `tcp_rmem`, or `off` to `on`. None
-    /// if that is not more, or is nothing that the kernel takes.
+    /// Raises a setting: a number, numbers such as those of `tcp_rmem`, or `off` to `on`. None if
+    /// the new value is not higher, or the kernel does not accept it.
     pub fn raise(
         knob: Knob,
         current: impl fmt::Display,
@@ -50,8 +50,8 @@ impl Change {
         is_more.then_some(Change { knob, current: Some(current), proposed, purpose })
     }
 
-    /// To less than there is, for a check that finds too much. None if that is not less, or is
-    /// nothing that the kernel takes.
+    /// Lowers a setting that is too high. None if the new value is not lower, or the kernel does
+    /// not accept it.
     pub fn lower(
         knob: Knob,
         current: impl fmt::Display,
@@ -63,7 +63,8 @@ impl Change {
         is_less.then_some(Change { knob, current: Some(current), proposed, purpose })
     }
 
-    /// To another value, where neither is more. None if it has that already.
+    /// Replaces a value by another, if neither is higher. None if the setting has that value
+    /// already.
     pub fn replace(
         knob: Knob,
         current: Option<String>,
@@ -74,7 +75,7 @@ impl Change {
         is_other.then_some(Change { knob, current, proposed, purpose: Purpose::Replace })
     }
 
-    /// The command that makes it.
+    /// The command that makes the change.
     pub fn command(&self) -> String {
         self.knob.command(&self.proposed)
     }
@@ -86,8 +87,8 @@ fn is_raised(from: &str, to: &str) -> bool {
     from.len() == to.len() && from != to && from.iter().zip(&to).all(|(from, to)| from <= to)
 }
 
-/// Whether each number is one that the setting may have, and three are in order: a minimum, a
-/// default and a maximum.
+/// Whether the setting may have each number, and three numbers are in order: a minimum, a default
+/// and a maximum.
 fn is_taken(knob: &Knob, value: &str) -> bool {
     numbers(value).is_some_and(|numbers| {
         let is_ordered = numbers.len() < 3 || numbers.is_sorted();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use ringway_evidence::NicSettings;
 
-/// A setting that a change can be made of.
+/// A setting that a change can modify.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Knob {
@@ -23,19 +23,19 @@ pub enum Knob {
         /// Its number.
         irq: u32,
     },
-    /// What decides how fast a CPU runs: `performance`, `schedutil`.
+    /// The governor, which decides how fast a CPU runs: `performance`, `schedutil`.
     Governor {
         /// Its number.
         cpu: u32,
     },
-    /// The CPUs that take frames over from a queue in software: a hexadecimal mask.
+    /// The CPUs to which a queue passes frames in software (RPS): a hexadecimal mask.
     Rps {
         /// The interface.
         nic: String,
         /// Its receive queue.
         queue: u32,
     },
-    /// The CPUs that send by a queue: a hexadecimal mask.
+    /// The CPUs that send by a queue (XPS): a hexadecimal mask.
     Xps {
         /// The interface.
         nic: String,
@@ -46,7 +46,7 @@ pub enum Knob {
     Offload {
         /// The interface.
         nic: String,
-        /// The name that `ethtool -K` takes.
+        /// Its name for `ethtool -K`.
         feature: String,
     },
     /// The number of queues.
@@ -63,12 +63,12 @@ pub enum Knob {
         /// `rx` or `tx`.
         which: String,
     },
-    /// Packets that may wait before an interface.
+    /// The length of an interface's queue, in packets.
     TxQueueLen {
         /// The interface.
         nic: String,
     },
-    /// The longest packet, in bytes.
+    /// The MTU, in bytes.
     Mtu {
         /// The interface.
         nic: String,
@@ -84,62 +84,62 @@ pub enum Knob {
         /// The vif.
         vif: String,
     },
-    /// A parameter of a loaded module. Set by hand only: it is for every guest from then on.
+    /// A parameter of a loaded module. Set by hand only, because it affects every later guest.
     Parameter {
         /// Such as `xen_netback`.
         module: String,
         /// Such as `max_queues`.
         name: String,
     },
-    /// The virtual functions of a card. Set by hand only: guests may have them.
+    /// The virtual functions of a card. Set by hand only, because guests may use them.
     VirtualFunctions {
         /// The interface.
         nic: String,
     },
 }
 
-/// All that is known of a knob. What is shown, read, set, taken back, persisted and emitted derives
-/// from this.
+/// Everything known about a knob. All code that shows, reads, sets, undoes, persists and emits it
+/// uses this description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description<'a> {
-    /// What is set, for people.
+    /// The name of the setting, for people.
     pub name: String,
-    /// The interface that it is a setting of.
+    /// The interface that it belongs to.
     pub nic: Option<&'a str>,
-    /// Where it is kept.
+    /// Where it is stored.
     pub store: Store<'a>,
-    /// Who may set it, and what that may do.
+    /// Who may set it, and the effect on traffic.
     pub risk: Risk,
-    /// How its value is written.
+    /// The format of its value.
     pub form: Form,
-    /// The greatest number that the kernel takes for it.
+    /// The greatest number that the kernel accepts for it.
     pub number_max: u64,
-    /// How libvirt has it of a guest's interface.
+    /// Where libvirt stores it for a guest's interface.
     pub libvirt: Option<Libvirt>,
 }
 
-/// Where a setting is kept.
+/// Where a setting is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Store<'a> {
     /// A sysctl, by its dotted name.
     Sysctl(&'a str),
     /// A file below the root.
     File(String),
-    /// A file of an interface, by its name there, which is also a word of `ip link`.
+    /// A file of an interface, which is also a word of `ip link`.
     Link {
         /// In `/sys/class/net/NIC`.
         file: &'static str,
         /// Of `ip link set dev NIC`.
         word: &'static str,
     },
-    /// What a tool sets: its words, the value behind them; and how it is read.
+    /// A tool sets it: the words of its command, before the value, and how to read the value.
     Tool(Vec<&'a str>, Query<'a>),
 }
 
-/// How a setting that a tool sets is read.
+/// How to read a setting that a tool sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Query<'a> {
-    /// A switch of an interface, by the name that `ethtool -K` takes.
+    /// A switch of an interface, by its name for `ethtool -K`.
     Feature(&'a str),
     /// A number of an interface.
     Number(NicSettings, &'a str),
@@ -149,18 +149,18 @@ pub enum Query<'a> {
     MaxQueues,
 }
 
-/// Who may set a knob, and what that may do.
+/// Who may set a knob, and the effect on traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Risk {
     /// Nothing is interrupted.
     None,
-    /// It can interrupt traffic: a driver may take its link down and up for it.
+    /// It can interrupt traffic: a driver may take its link down and up.
     Disrupts,
-    /// No program sets it, because it is for more than what was checked.
+    /// No program sets it, because it affects more than the doctor checked.
     ByHand,
 }
 
-/// How a value is written.
+/// The format of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Words.
@@ -169,11 +169,11 @@ pub enum Form {
     CpuList,
     /// A hexadecimal mask of CPUs.
     CpuMask,
-    /// A queueing discipline, whose options are shown though no user set them.
+    /// A queueing discipline; tools show its options even if no user set them.
     Qdisc,
 }
 
-/// How libvirt has a setting of a guest's interface.
+/// Where libvirt stores a setting of a guest's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Libvirt {
     /// The queues of `<driver>`.
@@ -187,7 +187,7 @@ pub enum Libvirt {
 }
 
 impl Knob {
-    /// All that is known of it: the one place where a knob is taken apart.
+    /// Its description: the only place that matches on the variants of a knob.
     pub fn describe(&self) -> Description<'_> {
         let (name, nic, store) = self.kept();
         let risk = match self {
@@ -222,7 +222,7 @@ impl Knob {
         Description { name, nic, store, risk, form, number_max, libvirt }
     }
 
-    /// Its name for people, the interface that it belongs to, and where it is kept.
+    /// Its name for people, the interface that it belongs to, and where it is stored.
     fn kept(&self) -> (String, Option<&str>, Store<'_>) {
         match self {
             Knob::Sysctl { name } => (name.clone(), None, Store::Sysctl(name)),
@@ -284,7 +284,7 @@ impl Knob {
         }
     }
 
-    /// What it belongs to, for people.
+    /// The object that it belongs to, for people.
     pub fn subject(&self) -> String {
         match self {
             Knob::Sysctl { name } => name.clone(),
@@ -295,31 +295,31 @@ impl Knob {
         }
     }
 
-    /// The interface that it is a setting of.
+    /// The interface that it belongs to.
     pub fn nic(&self) -> Option<&str> {
         self.describe().nic
     }
 
-    /// What is set, for people.
+    /// The name of the setting, for people.
     pub fn name(&self) -> String {
         self.describe().name
     }
 
-    /// Whether setting it can interrupt traffic: a driver may take its link down and up for it.
+    /// Whether setting it can interrupt traffic: a driver may take its link down and up.
     pub fn is_disruptive(&self) -> bool {
         self.describe().risk == Risk::Disrupts
     }
 
-    /// Whether no program sets it, because it is for more than what was checked.
+    /// Whether no program sets it, because it affects more than the doctor checked.
     pub fn is_set_by_hand(&self) -> bool {
         self.describe().risk == Risk::ByHand
     }
 
-    /// The file that holds it, below the root; none if a tool has it.
+    /// The file that holds it, below the root; none if a tool sets it.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that would lead elsewhere, or that a tool takes for an option:
-    /// names come from journals and from evidence, which other people write.
+    /// `InvalidInput` for a name that would leave the directory, or that a tool would take for an
+    /// option: names come from journals and from evidence, which others can write.
     pub fn path(&self) -> io::Result<Option<String>> {
         if let Knob::Parameter { module, name } = self {
             plain(module)?;
@@ -345,7 +345,7 @@ impl Description<'_> {
         })
     }
 
-    /// What sets it: the one thing that is shown, run and emitted.
+    /// What sets it: the same for display, execution and emitted files.
     pub fn execution(&self, value: &str) -> Execution {
         let before: Vec<&str> = match &self.store {
             Store::Tool(words, _) => words.clone(),
@@ -394,7 +394,7 @@ impl fmt::Display for Execution {
     }
 }
 
-/// A word for a shell; of `NAME=VALUE` only what has to be is in quotes.
+/// A word for a shell; of `NAME=VALUE`, only the part that needs it is quoted.
 fn assignment(word: &str) -> Cow<'_, str> {
     match word.split_once('=') {
         Some((name, value)) if matches!(shell_word(name), Cow::Borrowed(_)) => {
@@ -404,7 +404,7 @@ fn assignment(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// A word that a shell takes as it stands: in quotes, if anything in it means something to one.
+/// A word for a shell, quoted if any character in it has a meaning there.
 pub fn shell_word(word: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {
@@ -413,7 +413,7 @@ pub fn shell_word(word: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", word.replace('\'', "'\\''")))
 }
 
-/// Refuses what would lead elsewhere.
+/// Rejects a name that would leave the directory.
 fn plain(name: &str) -> io::Result<()> {
     let is_plain = !name.is_empty()
         && !name.starts_with(['-', '.'])
@@ -421,7 +421,7 @@ fn plain(name: &str) -> io::Result<()> {
     if is_plain { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// As sysctl(8): dots part, and a slash stands for a dot in a name.
+/// As in sysctl(8): dots separate, and a slash stands for a dot in a name.
 fn sysctl_path(name: &str) -> io::Result<String> {
     let swap = |letter| match letter {
         '.' => '/',

@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use super::Report;
 use crate::finding::{Finding, Severity};
 
-/// What two reports say differently.
+/// The differences between two reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Diff {
-    /// What the first says in a line, and what the second says.
+    /// The verdicts of the first and the second report.
     pub verdicts: [String; 2],
     /// Found by the second only.
     pub new: Vec<Finding>,
     /// Found by the first only.
     pub gone: Vec<Finding>,
-    /// Found by both, and not as bad in one of them.
+    /// Found by both, with different severity.
     pub changed: Vec<Changed>,
-    /// Found by both, as bad in both.
+    /// Found by both, with the same severity.
     pub same: usize,
-    /// Checks that ran in one of them only: what they found, or did not, is no change.
+    /// Checks that ran in one report only: their findings are not changes.
     #[serde(rename = "looked-once")] // as scripts know it
     pub ran_once: Vec<RanOnce>,
 }
@@ -29,9 +29,9 @@ pub struct Diff {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Changed {
-    /// How bad it was.
+    /// Its severity in the first report.
     pub was: Severity,
-    /// What it is now.
+    /// Its severity in the second report.
     pub now: Finding,
 }
 
@@ -41,13 +41,13 @@ pub struct Changed {
 pub struct RanOnce {
     /// Such as `D18`.
     pub check: String,
-    /// In which: 1 or 2.
+    /// The report that it ran in: 1 or 2.
     pub report: u8,
 }
 
 impl Diff {
-    /// Of two reports. All that is in order is left out; so is what could not be read, which is in
-    /// `ran_once` where only one could.
+    /// Compares two reports. Omits findings without a problem and evidence that could not be read;
+    /// if only one report could read it, the check is in `ran_once`.
     pub fn of(before: &Report, after: &Report) -> Diff {
         let shown = |report: &Report| -> Vec<Finding> {
             let is_shown = |one: &&Finding| one.severity >= Severity::Note;
@@ -86,7 +86,7 @@ impl Diff {
         }
     }
 
-    /// The worst of what is new or became worse; none if nothing did.
+    /// The highest severity of findings that are new or became worse, if any.
     pub fn worst(&self) -> Option<Severity> {
         let worse = self.changed.iter().filter(|one| one.now.severity > one.was);
         let worse = worse.map(|one| one.now.severity);
@@ -94,7 +94,7 @@ impl Diff {
     }
 }
 
-/// Whether two findings are about the same: numbers in what they say are not compared.
+/// Whether two findings have the same subject and text, apart from numbers.
 fn is_same(one: &Finding, other: &Finding) -> bool {
     let kind = |text: &str| -> String {
         text.chars().filter(|letter| !letter.is_ascii_digit() && *letter != '.').collect()

@@ -74,7 +74,7 @@ fn of_group(report: &Report, group: Group) -> Markup {
     }
 }
 
-/// What follows from a finding: below the first of its check.
+/// Findings that another one causes: shown below the first finding of that check.
 fn following<'a>(report: &'a Report, finding: &'a Finding) -> impl Iterator<Item = &'a Finding> {
     let is_first = report
         .findings

@@ -22,36 +22,36 @@ use crate::finding::{Finding, Severity};
 use ringway_evidence::Netns;
 use ringway_evidence::fact::{Host, HostKind, KernelRelease, Namespace, Remarks};
 
-/// The version of the JSON output: raised when a field changes its meaning or goes.
+/// The version of the JSON output. It increases when a field changes its meaning or is removed.
 pub const FORMAT: u32 = 1;
 
-/// A whole diagnosis.
+/// The diagnosis of a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
     /// The version of this format.
     pub format: u32,
-    /// What kind of host it is.
+    /// The kind of host.
     pub host: HostKind,
-    /// Its kernel's release, if it is known.
+    /// The kernel's release, if known.
     pub kernel: Option<String>,
-    /// Seconds between the two samples; none if there was one.
+    /// Seconds between the two samples; none if there was only one.
     pub interval_seconds: Option<f64>,
-    /// The worst of all findings.
+    /// The highest severity of all findings.
     pub worst: Severity,
-    /// Whether enough could be read to say that nothing else is wrong. If not, and nothing is a
-    /// warning or a problem, there is no verdict.
+    /// Whether enough evidence could be read to exclude other problems. If not, and there is no
+    /// warning or problem, there is no verdict.
     pub is_conclusive: bool,
-    /// In one line.
+    /// The result in one line.
     pub verdict: String,
     /// How much was checked.
     pub scope: Scope,
-    /// What limits the evidence as a whole: an archive that ends early, a network namespace.
+    /// Limits of the evidence as a whole: a truncated archive, a network namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// By check, the worst of each first. A check that does not fit this host has none.
+    /// By check, the most serious first. A check that does not apply to this host has none.
     pub findings: Vec<Finding>,
-    /// What someone knows of and does not want to see again: it does not count.
+    /// Known findings from a skip list. They do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
 }
@@ -86,8 +86,9 @@ impl Report {
         }
     }
 
-    /// As one of another network namespace: its findings say so, and `enter` makes commands of its
-    /// advice go there. What is of the whole machine, such as its CPUs, is not said again.
+    /// Marks the report as that of another network namespace: its findings name it, and `enter`
+    /// makes the commands of its advice run there. Findings about the whole machine, such as its
+    /// CPUs, are removed.
     #[must_use]
     pub fn within(mut self, netns: &str, enter: impl Fn(&str) -> String) -> Report {
         let is_of_machine = |check: &str| check::find(check).is_some_and(Check::is_of_machine);
@@ -102,8 +103,8 @@ impl Report {
         self
     }
 
-    /// What a program exits with: 0 if nothing is wrong, 3 for warnings, 4 for problems. 1 and 2
-    /// are the doctor's own failures, and 5 that too little could be read for a verdict.
+    /// The exit code: 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if too little
+    /// evidence could be read for a verdict. 1 and 2 are the doctor's own failures.
     pub fn exit_code(&self) -> u8 {
         match self.worst {
             Severity::Warning => 3,
@@ -118,7 +119,7 @@ fn worst(findings: &[Finding]) -> Severity {
     findings.iter().map(|one| one.severity).max().unwrap_or(Severity::Unknown)
 }
 
-/// The schema of [`Report`], as it is published.
+/// The published schema of [`Report`].
 pub fn schema() -> String {
     let schema = schemars::schema_for!(Report);
     serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n"
@@ -128,8 +129,8 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
     let count = |severity| findings.iter().filter(|one| one.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     let verdict = match (problems, warnings) {
-        (0, 0) if !scope.is_enough() => "No verdict: too little could be read".to_owned(),
-        (0, 0) => "Nothing wrong was found".to_owned(),
+        (0, 0) if !scope.is_enough() => "No verdict: too little evidence could be read".to_owned(),
+        (0, 0) => "No problems found".to_owned(),
         _ => {
             // The first of the worst: checks are in the order in which one should look.
             let worst = findings.iter().rev().max_by_key(|one| one.severity);
@@ -143,7 +144,7 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
     format!("{verdict}; {}.", scope.summary())
 }
 
-/// Leaves what follows from another finding below that one, if there is one that is wrong.
+/// Keeps `follows` only for findings whose cause was found to be wrong.
 fn settle(findings: &mut [Finding]) {
     let wrong = findings.iter().filter(|one| one.severity >= Severity::Warning);
     let wrong: BTreeSet<String> = wrong.map(|one| one.check.clone()).collect();
@@ -156,8 +157,8 @@ fn remarks(host: &Host) -> Vec<String> {
     let mut remarks = host.fact().map_or_else(|_| Vec::new(), |Remarks(remarks)| remarks);
     if matches!(host.fact(), Ok(Namespace(Some(Netns::Other)))) {
         remarks.push(
-            "this is a network namespace, not that of the machine: its cards, and what is set for \
-             all of it, were not checked"
+            "this is a network namespace other than the machine's own: the machine's cards and \
+             global settings were not checked"
                 .to_owned(),
         );
     }
@@ -240,12 +241,15 @@ mod tests {
         assert_eq!(
             verdict(&[warning.clone(), problem, unknown.clone()], &some),
             "1 problem and 1 warning: broken; 23 of 32 checks ran, 2 could not read their \
-             evidence, 7 are about what is not here."
+             evidence, 7 do not apply to this host."
         );
-        assert_eq!(verdict(&[], &scope(1, 0, 0)), "Nothing wrong was found; 1 of 1 checks ran.");
+        assert_eq!(verdict(&[], &scope(1, 0, 0)), "No problems found; 1 of 1 checks ran.");
         let little = scope(2, 19, 11);
         let said = verdict(&[unknown], &little);
-        assert!(said.starts_with("No verdict: too little could be read; 2 of 32 "), "{said}");
+        assert!(
+            said.starts_with("No verdict: too little evidence could be read; 2 of 32 "),
+            "{said}"
+        );
         // What was found is said, however little was checked.
         assert!(verdict(&[warning], &little).starts_with("1 warning: slow"));
         assert!(verdict(&[], &scope(0, 0, 3)).starts_with("No verdict"));

@@ -5,34 +5,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Ended};
 
-/// How much was checked: of each check that was wanted, how it ended.
+/// How much was checked: the outcome of each selected check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Scope {
-    /// Checks that ran; what they could not read of their evidence is among the findings.
+    /// Checks that ran. Evidence that they could not read is listed in the findings.
     pub ran: usize,
-    /// Checks that could read none of their evidence.
+    /// Checks that could not read any of their evidence.
     pub unread: usize,
-    /// Checks about what this host does not have, as far as the evidence says.
+    /// Checks that do not apply, because the evidence shows that this host lacks their subject.
     pub not_here: usize,
-    /// Each of them, in their order.
+    /// All checks, in order.
     pub checks: Vec<CheckOutcome>,
 }
 
-/// A check, and how it ended.
+/// A check and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct CheckOutcome {
     /// Such as `D18`.
     pub check: String,
-    /// How it ended.
+    /// Its outcome.
     pub ended: How,
     /// Why it did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
@@ -40,12 +40,12 @@ pub enum How {
     Ran,
     /// None of its evidence could be read.
     Unread,
-    /// It is about what this host does not have.
+    /// It does not apply: this host lacks its subject.
     NotHere,
 }
 
 impl Scope {
-    /// Takes a check in.
+    /// Adds a check.
     pub(super) fn add(&mut self, check: &Check, ended: Ended) {
         let (count, ended, why) = match ended {
             Ended::Ran => (&mut self.ran, How::Ran, None),
@@ -56,8 +56,8 @@ impl Scope {
         self.checks.push(CheckOutcome { check: check.id.to_owned(), ended, why });
     }
 
-    /// Whether that is enough to say that nothing is wrong: most of the checks that this host is
-    /// one for could read their evidence.
+    /// Whether that is enough to say that nothing is wrong: most of the checks that apply to this
+    /// host could read their evidence.
     pub fn is_enough(&self) -> bool {
         self.ran > 0 && self.ran >= self.unread
     }
@@ -67,14 +67,14 @@ impl Scope {
         self.checks.iter().filter(move |one| one.ended == how)
     }
 
-    /// How much that is, in one sentence without its end.
+    /// A summary in one sentence, without a full stop.
     pub(super) fn summary(&self) -> String {
         let mut parts = vec![format!("{} of {} checks ran", self.ran, self.checks.len())];
         if self.unread > 0 {
             parts.push(format!("{} could not read their evidence", self.unread));
         }
         if self.not_here > 0 {
-            parts.push(format!("{} are about what is not here", self.not_here));
+            parts.push(format!("{} do not apply to this host", self.not_here));
         }
         parts.join(", ")
     }

@@ -7,24 +7,24 @@ use super::{Report, verdict, worst};
 use crate::check;
 use crate::finding::Finding;
 
-/// A list of them, as a file has it.
+/// A skip list, as in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skips {
-    /// One each.
+    /// Its entries.
     #[serde(default, rename = "skip")]
     all: Vec<Skip>,
 }
 
-/// What is skipped, and why.
+/// A finding to skip, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Skip {
     /// The id or slug of a check.
     check: String,
-    /// Only findings about this; all of the check without it.
+    /// Skips findings about this subject only; without it, all findings of the check.
     subject: Option<String>,
-    /// For who reads the report.
+    /// The reason, shown in the report.
     reason: String,
 }
 
@@ -32,17 +32,17 @@ struct Skip {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Skipped {
-    /// What was found.
+    /// The finding.
     pub finding: Finding,
-    /// Why it does not count.
+    /// The reason from the skip list.
     pub reason: String,
 }
 
 impl Skips {
-    /// Whether each names a check that there is, and has a reason.
+    /// Checks that each entry names an existing check and has a reason.
     ///
     /// # Errors
-    /// What is wrong with one of them.
+    /// The first invalid entry, and what is wrong with it.
     pub fn verify(&self) -> Result<(), String> {
         for one in &self.all {
             if check::find(&one.check).is_none() {
@@ -64,8 +64,8 @@ impl Skips {
 }
 
 impl Report {
-    /// Leaves findings out that are on a list: they count no more, and are shown apart. An entry
-    /// for which nothing is found is a remark: what it was for may be over.
+    /// Removes findings that are on a skip list: they do not count, and are shown separately. An
+    /// entry without a finding becomes a remark, because its problem may be solved.
     #[must_use]
     pub fn without(mut self, skips: &Skips) -> Report {
         let mut used = vec![false; skips.all.len()];
@@ -82,7 +82,7 @@ impl Report {
         let unused = skips.all.iter().zip(used).filter(|(_, used)| !used);
         self.remarks.extend(unused.map(|(skip, _)| {
             let subject = skip.subject.as_ref().map(|of| format!(" of {of}")).unwrap_or_default();
-            format!("{}{subject} is on the list of what is skipped, and is not found", skip.check)
+            format!("{}{subject} is on the skip list but was not found", skip.check)
         }));
         self.worst = worst(&self.findings);
         self.verdict = verdict(&self.findings, &self.scope);
@@ -123,7 +123,7 @@ mod tests {
         let some = report.clone().without(&skips);
         assert_eq!((some.findings.len(), some.skipped.len(), some.exit_code()), (1, 1, 4));
         assert!(some.verdict.ends_with(", 1 skipped."), "{}", some.verdict);
-        assert!(some.remarks.iter().any(|one| one.contains("D18 is on the list")), "{some:?}");
+        assert!(some.remarks.iter().any(|one| one.contains("D18 is on the skip list")), "{some:?}");
         let all = report.without(&Skips { all: vec![skip("D19", None, "both")] });
         assert!(all.findings.is_empty() && all.exit_code() != 4);
     }

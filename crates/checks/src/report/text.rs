@@ -8,10 +8,10 @@ use super::{CheckOutcome, How, Report};
 use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
 
-/// How much is said.
+/// How much detail a report shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// What is wrong with its evidence and advice, the rest in a line each.
+    /// Problems with their evidence and advice; other findings in one line each.
     Terse,
     /// Evidence for everything.
     Full,
@@ -20,7 +20,7 @@ pub enum Detail {
 const GROUPS: [Group; 5] =
     [Group::Datapath, Group::Processors, Group::Queues, Group::Links, Group::Tcp];
 
-/// The whole report.
+/// Formats the whole report.
 pub fn render(report: &Report, detail: Detail) -> String {
     let mut text = head(report, detail);
     for group in GROUPS {
@@ -40,7 +40,7 @@ pub fn render(report: &Report, detail: Detail) -> String {
     text
 }
 
-/// What the checks that say something rest on.
+/// The sources of the checks that have findings.
 fn sources(report: &Report, detail: Detail) -> String {
     if detail == Detail::Terse {
         return String::new();
@@ -50,7 +50,7 @@ fn sources(report: &Report, detail: Detail) -> String {
     if titles.is_empty() { titles } else { format!("\n{titles}") }
 }
 
-/// What was found and does not count, each with the reason.
+/// Findings that do not count, each with the reason.
 fn skipped(report: &Report) -> String {
     let mut text = String::new();
     for one in &report.skipped {
@@ -63,15 +63,15 @@ fn skipped(report: &Report) -> String {
     text
 }
 
-/// Checks that say nothing above: those that are about what this host does not have, and those that
-/// could not know whether it has that.
+/// Checks that are not listed above: those whose subject this host lacks, and those that could not
+/// determine whether it has it.
 fn missed(report: &Report, detail: Detail) -> String {
     let is_silent =
         |one: &&CheckOutcome| !report.findings.iter().any(|found| found.check == one.check);
     let mut text = String::new();
     for (how, head) in [
-        (How::NotHere, "Not checked, because it is not here"),
-        (How::Unread, "Not checked, because nothing says whether it is here"),
+        (How::NotHere, "Not checked: not present on this host"),
+        (How::Unread, "Not checked: unknown whether present on this host"),
     ] {
         let silent: Vec<&CheckOutcome> = report.scope.missed(how).filter(is_silent).collect();
         if silent.is_empty() {
@@ -139,7 +139,7 @@ fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
     text + &following(check, report, detail)
 }
 
-/// What follows from the findings of a check, below them.
+/// Findings that are caused by those of a check, to be shown below them.
 fn following(check: &Check, report: &Report, detail: Detail) -> String {
     let is_its = |one: &&Finding| one.follows.as_deref() == Some(check.id);
     let of_one = |one: &Finding| {
@@ -189,10 +189,10 @@ fn quoted(quote: &ringway_evidence::Quote) -> String {
     format!("{}{line}: {}", quote.file, quote.text)
 }
 
-/// Columns of running text.
+/// The width of running text, in columns.
 const COLUMNS: usize = 96;
 
-/// Adds text at an indent, broken between words.
+/// Adds indented text, wrapped between words.
 fn wrapped(into: &mut String, text: &str) {
     let mut line = String::new();
     for word in text.split_whitespace() {

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The files of a host by their paths.
 pub(crate) type Pieces = BTreeMap<String, Vec<u8>>;
 
-/// All of them with their names, in the order of these.
+/// All fixtures with their names, sorted by name.
 pub(crate) fn hosts() -> Vec<(String, Pieces)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let mut hosts = Vec::new();

@@ -1,4 +1,4 @@
-//! Where in an archive or a directory a saved host begins.
+//! Finds the root of a saved host in an archive or a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::super::source::{PIECES_MAX, Source};
 
-/// What every saved host has some of: files that the kernel always has, and what `sos` makes.
+/// Signs of a saved host: files that every kernel has, and those that `sos` makes.
 const SIGNS: [&str; 8] = [
     "proc/cpuinfo",
     "proc/interrupts",
@@ -19,7 +19,7 @@ const SIGNS: [&str; 8] = [
 ];
 /// Folders around a saved host.
 const DEPTH_MAX: usize = 4;
-/// Saved hosts that are named where there is more than one.
+/// Saved hosts that an error names if there is more than one.
 const NAMED_MAX: usize = 4;
 
 /// The pieces of a saved host, without the folder around them.
@@ -43,7 +43,7 @@ pub(super) fn strip(pieces: BTreeMap<String, String>) -> io::Result<BTreeMap<Str
     Err(no_host())
 }
 
-/// Whether there is a saved host in a folder, of which the name ends in a slash.
+/// Whether a folder is a saved host. Its name ends in a slash.
 fn is_host(pieces: &BTreeMap<String, String>, folder: &str) -> bool {
     SIGNS.iter().any(|sign| {
         let start = format!("{folder}{sign}");
@@ -54,7 +54,7 @@ fn is_host(pieces: &BTreeMap<String, String>, folder: &str) -> bool {
     })
 }
 
-/// A saved host in a directory, or in the one folder there that is one.
+/// A saved host in a directory, or in its only folder that is one.
 pub(super) fn open(path: &Path) -> io::Result<Source> {
     let is_saved = |path: &Path| {
         SIGNS.iter().any(|sign| {
@@ -77,7 +77,7 @@ pub(super) fn open(path: &Path) -> io::Result<Source> {
     Err(no_host())
 }
 
-/// The folder to go on with: the only one that is a saved host, or the only one that there is.
+/// The folder to descend into: the only one that is a saved host, or the only one at all.
 fn the_one(folders: &BTreeSet<String>, is_host: impl Fn(&String) -> bool) -> io::Result<String> {
     let hosts: Vec<&String> = folders.iter().filter(|folder| is_host(folder)).collect();
     match hosts.as_slice() {
@@ -90,7 +90,7 @@ fn the_one(folders: &BTreeSet<String>, is_host: impl Fn(&String) -> bool) -> io:
             let names: Vec<&str> =
                 several.iter().take(NAMED_MAX).map(|name| name.as_str()).collect();
             Err(io::Error::other(format!(
-                "it holds {} saved hosts ({}): unpack it and give one of them",
+                "it holds {} saved hosts ({}): unpack it and use one of them",
                 several.len(),
                 names.join(", ")
             )))
@@ -100,8 +100,8 @@ fn the_one(folders: &BTreeSet<String>, is_host: impl Fn(&String) -> bool) -> io:
 
 fn no_host() -> io::Error {
     io::Error::other(
-        "no saved host: expected proc/, sample-1/ or sos_commands/ in it, or one folder with them. \
-         `ringway doctor record FILE` makes one on the host that is meant; `sos report` as well",
+        "no saved host: expected proc/, sample-1/ or sos_commands/ in it, or one folder with \
+         them. To create one, run `ringway doctor record FILE` or `sos report` on the host",
     )
 }
 

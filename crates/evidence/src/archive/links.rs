@@ -1,14 +1,14 @@
-//! Links in an archive: a sos report has `/proc/net` and the interfaces of `/sys/class/net` as
-//! such.
+//! Links in an archive: in a sos report, `/proc/net` and the interfaces of `/sys/class/net` are
+//! links.
 
 use std::collections::BTreeMap;
 
 use super::super::source::PIECES_MAX;
 
-/// Where a link at `path` points to, from the root of the archive; none if that is outside.
+/// The target of a link at `path`, relative to the root of the archive; `None` if it is outside.
 pub(super) fn target(path: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = match target.strip_prefix('/') {
-        // Of the saved host, or of the archive's one folder.
+        // An absolute target starts at the saved host's root, or at the archive's only folder.
         Some(_) => Vec::new(),
         None => path.split('/').collect(),
     };
@@ -23,8 +23,8 @@ pub(super) fn target(path: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Adds what is behind links, under the names of the links, while there are bytes `left` for it. A
-/// link to what is behind another link is not followed.
+/// Adds the files behind links under the links' names, as long as bytes are `left`. A link to a
+/// path behind another link is not followed.
 pub(super) fn follow(
     pieces: &mut BTreeMap<String, String>,
     links: &BTreeMap<String, String>,
@@ -33,7 +33,7 @@ pub(super) fn follow(
     let mut more: BTreeMap<String, String> = BTreeMap::new();
     for (link, target) in links {
         let folder = format!("{target}/");
-        // What a link has around itself would be in itself again.
+        // A link to a folder that contains it would never end.
         if target.is_empty() || link.starts_with(&folder) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The threads that serve guests' interfaces, and how full they and the CPUs of their host are.
+//! The threads that serve guests' interfaces, and the load of these and of the host's CPUs.
 
 use super::kind::{HostKind, Kind};
 use super::reader::{Basis, Span};
@@ -10,22 +10,23 @@ use crate::parse::domains::{VcpuTimes, Xentop};
 use crate::parse::threads::{Thread, Threads};
 use crate::{Gap, Piece, Quote};
 
-/// Ticks of a second in `/proc`: `USER_HZ`, the same on all that Linux runs on today.
+/// Ticks per second in `/proc`: `USER_HZ`, the same on every architecture that Linux supports
+/// today.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// The share of a CPU from which a thread, or who else runs on one, is full: the rest is what
-/// sampling loses.
+/// The share of a CPU from which a thread, or whatever else runs on it, counts as full: sampling
+/// loses the rest.
 pub const FULL: f64 = 0.95;
 
-/// A thread of a backend and what it did.
+/// A thread of a backend and its load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BackendThread {
-    /// Its name and number.
+    /// Its name and ID.
     pub thread: Thread,
-    /// Whose it is.
+    /// What it serves.
     pub of: Served,
     /// CPUs that it used, 0 to 1.
     pub busy: f64,
-    /// What it spent, to quote.
+    /// Its CPU time, to quote.
     pub quote: Quote,
 }
 
@@ -43,7 +44,7 @@ pub enum Served {
 /// The threads of kernel backends. Workers of ringway are left out: one that polls is always full.
 #[derive(Debug)]
 pub struct BackendThreads {
-    /// Between which samples.
+    /// The samples that the rates come from.
     pub basis: Basis,
     /// The busiest first.
     pub threads: Vec<BackendThread>,
@@ -83,9 +84,9 @@ impl Fact for OnlineCpus {
     }
 }
 
-/// A CPU that does nothing but work, by this kernel's own count, and the line that says so.
-/// Programs of low priority keep no other from it: beside a compiler at `nice 19` one connection
-/// had 95 Mbit/s, and eight 191.
+/// A CPU that is never idle, by this kernel's own count, and the line that shows it. Time of
+/// low-priority programs does not count as work, because they yield to all others: beside a
+/// compiler at `nice 19` one connection had 95 Mbit/s, and eight 191.
 #[derive(Debug)]
 pub struct FullCpu(pub Option<(usize, Quote)>);
 
@@ -106,13 +107,13 @@ impl Fact for FullCpu {
     }
 }
 
-/// CPUs that this host used, as who gives them counts: the hypervisor for domain 0, the kernel
+/// CPUs that this host used, as counted by their owner: the hypervisor for domain 0, the kernel
 /// elsewhere.
 #[derive(Debug)]
 pub struct BusyCpus {
     /// How many.
     pub count: f64,
-    /// What says so.
+    /// The line that shows it.
     pub quote: Quote,
 }
 
@@ -190,7 +191,7 @@ fn served(name: &str) -> Option<Served> {
     if is_vhost(name) {
         return Some(Served::Vhost);
     }
-    // A NAPI thread, or the thread that gives frames to a guest or takes grants back.
+    // A NAPI thread, or the thread that passes frames to a guest or releases grants.
     let name = name.strip_prefix("napi/").unwrap_or(name);
     let vif = name.split('-').next().unwrap_or_default();
     is_vif_name(vif).then(|| Served::Vif(vif.to_owned()))

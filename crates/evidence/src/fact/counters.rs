@@ -1,4 +1,4 @@
-//! Counters at both samples: which file or tool has each kind.
+//! Counters at both samples, and the file or tool that each kind comes from.
 
 use super::named::{RINGWAY_VIFS, RingwayVifs};
 use super::{Basis, Fact, Reader, Span};
@@ -107,7 +107,7 @@ impl Fact for DiskPressure {
     }
 }
 
-/// The daemon that moves interrupts, if it runs: its number and name.
+/// The daemon that moves interrupts, if it runs: its PID and name.
 #[derive(Debug)]
 pub struct Irqbalance(pub Option<(u64, String)>);
 
@@ -137,7 +137,7 @@ impl Fact for Span<Listeners> {
     }
 }
 
-/// Where most connections go, if ports may run out, and the ports that there are.
+/// The destinations of most connections, if ports may run out, and the range of ports.
 #[derive(Debug)]
 pub struct Ports {
     /// By destination.
@@ -167,7 +167,7 @@ impl Fact for Ports {
     }
 }
 
-/// Programs that sockets are of. None are known of a record that does not say it.
+/// The programs that own sockets; empty for a record without this information.
 #[derive(Debug)]
 pub struct SocketOwners(Option<Owners>);
 
@@ -187,19 +187,19 @@ impl SocketOwners {
         Some(format!("{name} (process {process})"))
     }
 
-    /// The same, or a program with the reason why it is not known.
+    /// The same, or "a program" with the reason why it is unknown.
     pub fn whose(&self, inode: u64) -> String {
         let why = || match &self.0 {
-            None => "the record does not say which",
-            Some(owners) if owners.late > 0 => "which one was not found in time",
-            Some(owners) if owners.refused > 0 => "which one only root may see",
-            Some(_) => "none that is seen here: the kernel's, or of another process namespace",
+            None => "the record does not contain it",
+            Some(owners) if owners.late > 0 => "the owner was not found in time",
+            Some(owners) if owners.refused > 0 => "only root may see the owner",
+            Some(_) => "no visible process: it is the kernel's, or in another process namespace",
         };
         self.of(inode).unwrap_or_else(|| format!("a program ({})", why()))
     }
 }
 
-/// Tables of sockets that take datagrams, those that could be read.
+/// Tables of datagram sockets, as far as they could be read.
 #[derive(Debug)]
 pub struct DatagramSockets(pub Vec<(&'static str, Span<Datagrams>)>);
 
@@ -219,14 +219,14 @@ impl Fact for DatagramSockets {
     }
 }
 
-/// What protocols counted between both samples, of `/proc/net/snmp` and `/proc/net/netstat`, and
-/// with IPv6 `/proc/net/snmp6`.
+/// Growth of protocol counters between both samples, from `/proc/net/snmp` and `/proc/net/netstat`,
+/// and with IPv6 `/proc/net/snmp6`.
 #[derive(Debug)]
 pub struct NetCounters {
     spans: Vec<Span<Protocols>>,
     /// Between the samples.
     pub seconds: f64,
-    /// How they came about.
+    /// The samples that they come from.
     pub basis: Basis,
 }
 
@@ -243,7 +243,7 @@ impl Fact for NetCounters {
         let mut spans = vec![snmp, at.span("proc/net/netstat")?];
         match at.span("proc/net/snmp6") {
             Ok(span) => spans.push(span),
-            // A host without IPv6, or a record of before it was read.
+            // A host without IPv6, or a record from before this file was collected.
             Err(Gap::Missing { .. }) => {}
             Err(gap) => return Err(gap),
         }
@@ -252,7 +252,7 @@ impl Fact for NetCounters {
 }
 
 impl NetCounters {
-    /// How much a counter grew, such as `Tcp.RetransSegs`; 0 of one that this kernel does not have.
+    /// How much a counter grew, such as `Tcp.RetransSegs`; 0 if this kernel does not have it.
     pub fn since(&self, name: &str) -> u64 {
         let of = |span: &Span<Protocols>| {
             let before = span.past(span.before.counters.get(name))?;
@@ -261,8 +261,7 @@ impl NetCounters {
         self.spans.iter().find_map(of).unwrap_or(0)
     }
 
-    /// The line of a protocol, or of a counter that has one of its own, such as
-    /// `Udp6.RcvbufErrors`.
+    /// The line of a protocol, or of a counter with a line of its own, such as `Udp6.RcvbufErrors`.
     pub fn quote(&self, protocol: &str) -> Option<Quote> {
         let of = |span: &Span<Protocols>| Some(span.text.quote(*span.after.lines.get(protocol)?));
         self.spans.iter().find_map(of)
@@ -283,9 +282,9 @@ impl Fact for DropReasons {
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         let text = at.file(DROPS).map_err(|gap| match gap {
-            // Of a sos report, or of a doctor that did not ask.
+            // A sos report, or a record of a doctor that did not collect this.
             Gap::Missing { why, .. } if why == "not there" => {
-                Gap::NotHere("the record does not say what the kernel dropped".to_owned())
+                Gap::NotHere("the record does not contain what the kernel dropped".to_owned())
             }
             gap => gap,
         })?;
@@ -293,7 +292,7 @@ impl Fact for DropReasons {
     }
 }
 
-/// TCP connections that are established, as they were at last.
+/// Established TCP connections at the last sample.
 #[derive(Debug)]
 pub struct Connections {
     /// All of them.
@@ -353,8 +352,8 @@ const IPTABLES: &[&str] = &["iptables-save", "-c"];
 impl Fact for Span<Rules> {
     const PIECES: &'static [Piece] = &[Piece::Sampled(NFT), Piece::Sampled(IPTABLES)];
 
-    /// Those of nftables, which has what newer versions of iptables set as well; where there are
-    /// none, those that older versions set.
+    /// The rules of nftables, which include those of newer iptables versions; without any, the
+    /// rules of older iptables versions.
     fn read(at: &Reader) -> Result<Self, Gap> {
         let listed: Result<Span<Rules>, Gap> = at.command_span(NFT);
         if listed.as_ref().is_ok_and(|span| span.after.count() > 0) {
@@ -367,7 +366,7 @@ impl Fact for Span<Rules> {
     }
 }
 
-/// Queueing disciplines, as they were at last, and at the first sample as far as that is known.
+/// Queueing disciplines at the last sample, and at the first one if known.
 #[derive(Debug)]
 pub struct Disciplines {
     /// At the first sample.
@@ -389,8 +388,8 @@ impl Fact for Disciplines {
     }
 }
 
-/// What a switch found among the flows that it has cached: as the daemon counts, or the kernel
-/// where it does not reply. `ovs-dpctl` sees no datapath in user space.
+/// Hits and misses of a switch's flow cache, from the daemon's counters, or from the kernel's if
+/// the daemon does not reply. `ovs-dpctl` sees no datapath in user space.
 #[derive(Debug)]
 pub struct SwitchLookups(pub Span<Lookups>);
 
@@ -407,7 +406,7 @@ impl Fact for SwitchLookups {
         };
         match at.command_span(KERNEL) {
             Err(gap) if !is_absent(&gap) => Err(gap),
-            // There is one that we may not ask.
+            // A daemon is there, but we may not query it.
             Err(_) if !is_absent(&daemon) => Err(daemon),
             Err(_) => Err(Gap::NotHere("no Open vSwitch".to_owned())),
             Ok(span) => Ok(SwitchLookups(span)),
@@ -415,13 +414,14 @@ impl Fact for SwitchLookups {
     }
 }
 
-/// Whether what it asks is not there: the tool, the kernel's module, or a daemon's file.
+/// Whether the subject of a query does not exist: the tool, the kernel's module, or a daemon's
+/// file.
 fn is_absent(gap: &Gap) -> bool {
     let absent = ["not installed", "not there", "'ovs_datapath' does not exist", "No such file"];
     matches!(gap, Gap::Missing { why, .. } if absent.iter().any(|absent| why.contains(absent)))
 }
 
-/// Counters of each interface, or of parts of it, which are read one by one.
+/// Counters of each interface or of its parts, read one by one.
 macro_rules! of_interfaces {
     ($($(#[$about:meta])* $name:ident = $piece:expr;)*) => {$(
         $(#[$about])*
@@ -439,15 +439,15 @@ macro_rules! of_interfaces {
 }
 
 of_interfaces! {
-    /// Counters of queues, as drivers have them. Netlink has those of the standards only.
+    /// Drivers' counters of queues. Netlink has only the standardised ones.
     QueueCounters = Piece::Sampled(&["ethtool", "-S", "{nic}"]);
     /// Frames that each card missed because its ring was full.
     Missed = Piece::Counters("sys/class/net/*/statistics/rx_missed_errors");
-    /// How often the carrier of each came or went.
+    /// How often the carrier of each changed.
     Carriers = Piece::Counters("sys/class/net/*/carrier_changes");
-    /// What filters that police did.
+    /// Counters of policing filters.
     FilterCounters = Piece::Filters;
-    /// What classes of HTB and HFSC did.
+    /// Counters of HTB and HFSC classes.
     ClassCounters = Piece::Classes;
 }
 
@@ -473,7 +473,7 @@ impl Carriers {
 }
 
 impl FilterCounters {
-    /// Those of one place of an interface.
+    /// Those of one hook of an interface.
     pub fn of(&self, hook: Hook, nic: &str) -> Result<Span<Policers>, Gap> {
         self.0.command_span(&hook.command(nic))
     }

@@ -1,23 +1,23 @@
-//! The interfaces of a host, and what each is for.
+//! The interfaces of a host, and the role of each.
 
 use super::thread_names::is_vif_name;
 use super::{Fact, Reader};
 use crate::{Gap, Piece, Quote, Text};
 
-/// What an interface is to a host of guests.
+/// The role of an interface on a host with guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NicRole {
-    /// A card, or what its virtual function looks like.
+    /// A card, or a virtual function of one.
     Physical,
     /// The host's end of a guest's interface: a vif or a TAP device.
     Backend,
     /// A guest's own end: netfront or virtio-net.
     Frontend,
-    /// Bridges, bonds, tunnels, veth and the like: they own no hardware.
+    /// Bridges, bonds, tunnels, veth and the like, which have no hardware.
     Software,
 }
 
-/// The interfaces of a host: what each is for, its driver and its queues, and what it is a port of.
+/// The interfaces of a host: the role, driver and queues of each, and its master.
 #[derive(Debug, Clone)]
 pub struct Interfaces(Reader);
 
@@ -44,23 +44,23 @@ impl Fact for Interfaces {
 }
 
 impl Interfaces {
-    /// The names of all interfaces but the loopback.
+    /// The names of all interfaces except loopback.
     pub fn names(&self) -> Vec<String> {
         let mut names = self.0.list("sys/class/net");
         if names.is_empty() {
-            // A sos report may have nothing but this.
+            // A sos report may have only this file.
             let dev = self.0.latest("proc/net/dev").ok();
             let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
             let lines = dev.iter().flat_map(Text::lines);
             names = lines.skip(2).filter_map(|(_, line)| name(line)).collect();
         }
-        // `x.link` stands for a link called x.
+        // `x.link` represents a link called x.
         let is_nic = |name: &str| !["lo", "bonding_masters"].contains(&name);
         names.retain(|name| is_nic(name) && !name.ends_with(".link"));
         names
     }
 
-    /// What an interface is for.
+    /// The role of an interface.
     pub fn role(&self, nic: &str) -> NicRole {
         let has = |file: &str| self.0.has(&format!("sys/class/net/{nic}/{file}"));
         if is_vif_name(nic) || has("tun_flags") {
@@ -87,8 +87,8 @@ impl Interfaces {
         }
     }
 
-    /// The driver of an interface's device, if it has a device. Older records and sos reports know
-    /// it of other interfaces as well.
+    /// The driver of an interface's device, if it has one. Older records and sos reports name
+    /// drivers of other interfaces as well.
     pub fn driver(&self, nic: &str) -> Option<String> {
         let uevent = self.0.file(&format!("sys/class/net/{nic}/device/uevent")).ok();
         let named = uevent.as_ref().and_then(|text| value_of(text, "DRIVER="));
@@ -103,7 +103,7 @@ impl Interfaces {
             })
     }
 
-    /// The line that says which driver that is.
+    /// The line that names the driver.
     pub fn driver_quote(&self, nic: &str, driver: &str) -> Quote {
         let path = format!("sys/class/net/{nic}/device/uevent");
         let uevent = self.0.file(&path).ok();
@@ -114,7 +114,7 @@ impl Interfaces {
         line.or_else(info).unwrap_or(Quote { file, line: None, text: driver.to_owned() })
     }
 
-    /// The same, if the kernel says it itself.
+    /// The same, if the kernel itself reports it.
     pub fn driver_line(&self, nic: &str) -> Option<Quote> {
         let uevent = self.0.file(&format!("sys/class/net/{nic}/device/uevent")).ok()?;
         uevent.quote_where(|line| line.starts_with("DRIVER="))
@@ -126,11 +126,21 @@ impl Interfaces {
         link.value().rsplit('/').next().map(str::to_owned)
     }
 
-    /// Queues that an interface sends by, and where that is seen.
+    /// Whether sysfs shows that an interface has no device behind it, although it may have a
+    /// vif's name: a veth or a similar interface. A vif of Linux's backend has one, and a TAP
+    /// device has a program.
+    pub fn is_without_device(&self, nic: &str) -> bool {
+        let has = |file: &str| self.0.has(&format!("sys/class/net/{nic}/{file}"));
+        let is_device = ["device.link", "device/uevent", "tun_flags"].into_iter().any(has);
+        let is_in_sysfs = !self.0.list(&format!("sys/class/net/{nic}")).is_empty();
+        is_in_sysfs && !is_device && self.driver(nic).is_none()
+    }
+
+    /// The number of an interface's transmit queues, and the evidence for it.
     pub fn tx_queues(&self, nic: &str) -> Option<(u64, Quote)> {
         let (rx, tx) = self.queues(nic);
-        // The kernel keeps `xps_cpus` of an interface's only queue to itself, and that file is what
-        // is read.
+        // The kernel does not show `xps_cpus` if an interface has only one queue, and that file is
+        // what is read here.
         let count = if tx == 0 && rx > 0 { 1 } else { tx };
         let file = format!("/sys/class/net/{nic}/queues");
         let text = format!("{count} directories tx-*");
@@ -138,7 +148,7 @@ impl Interfaces {
         Some((count, Quote { file, line: None, text }))
     }
 
-    /// Queues that an interface receives by.
+    /// The number of an interface's receive queues.
     pub fn rx_queues(&self, nic: &str) -> usize {
         self.queues(nic).0
     }
@@ -149,29 +159,29 @@ impl Interfaces {
         (count("rx-"), count("tx-"))
     }
 
-    /// CPUs that take over frames of a receive queue in software, as a mask.
+    /// CPUs that process frames of a receive queue in software (RPS), as a mask.
     pub fn rps_cpus(&self, nic: &str, queue: usize) -> Option<Text> {
         self.0.file(&format!("sys/class/net/{nic}/queues/rx-{queue}/rps_cpus")).ok()
     }
 
-    /// CPUs that send by a queue, as a mask.
+    /// CPUs that use a transmit queue (XPS), as a mask.
     pub fn xps_cpus(&self, nic: &str, queue: usize) -> Option<Text> {
         self.0.file(&format!("sys/class/net/{nic}/queues/tx-{queue}/xps_cpus")).ok()
     }
 
-    /// The link to what an interface is a port or a member of.
+    /// The link to an interface's master: a bridge, a bond and the like.
     pub fn master(&self, nic: &str) -> Option<Text> {
         self.0.file(&format!("sys/class/net/{nic}/master.link")).ok()
     }
 
-    /// What kind of interface the kernel says it is, such as `vlan`, `vxlan`, `bond`; nothing for
-    /// a card.
+    /// The type of interface that the kernel reports, such as `vlan`, `vxlan`, `bond`; `None` for a
+    /// card.
     pub fn device_type(&self, nic: &str) -> Option<String> {
         let uevent = self.0.file(&format!("sys/class/net/{nic}/uevent")).ok()?;
         value_of(&uevent, "DEVTYPE=")
     }
 
-    /// The interfaces that one says it stands on.
+    /// The lower interfaces that an interface names.
     pub(super) fn lower(&self, nic: &str) -> Vec<String> {
         let names = self.0.list(&format!("sys/class/net/{nic}"));
         let lower =
@@ -179,7 +189,8 @@ impl Interfaces {
         names.iter().filter_map(lower).collect()
     }
 
-    /// Whether frames of an interface go on to others: it is a port of a bridge or a switch.
+    /// Whether frames of an interface are forwarded to others: it is a port of a bridge or a
+    /// switch.
     pub fn is_forwarding(&self, nic: &str) -> bool {
         self.0.has(&format!("sys/class/net/{nic}/brport/port_id"))
             || self.0.has(&format!("sys/class/net/{nic}/master.link"))

@@ -1,4 +1,4 @@
-//! Interrupts of network queues, with what each did and where it may go.
+//! Interrupts of network queues, with the counts of each and its affinity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use crate::parse::cpus::cpu_list;
 use crate::parse::interrupts::{Interrupts, QueueIrq, Row, queue_irq};
 use crate::{Gap, Piece, Text};
 
-/// An interrupt of a queue, and how often it came on each CPU.
+/// An interrupt of a queue, and how often it was raised on each CPU.
 #[derive(Debug)]
 pub struct NetIrq<'a> {
     /// Its number.
     pub irq: u32,
-    /// What it serves; its device is an interface where that is known.
+    /// The queue that it serves; its device is an interface if known.
     pub of: QueueIrq,
-    /// In the file.
+    /// Its row in the file.
     pub row: &'a Row,
     /// Since the first sample, by column of [`Interrupts::cpus`].
     pub counts: Vec<u64>,
@@ -25,8 +25,8 @@ pub struct NetIrq<'a> {
 /// A queue: its interface, and its number if it has one.
 pub type Queue = (String, Option<usize>);
 
-/// Where interrupts should be served: those of a queue on one CPU, and queues on as many CPUs as
-/// there are near their card (`multi-queue-study:interrupts`).
+/// Where interrupts should be served: all of a queue on one CPU, and queues spread over the CPUs
+/// near their card (`multi-queue-study:interrupts`).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The CPU of each queue that is in use.
@@ -34,18 +34,18 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// How many CPUs it uses.
+    /// The number of CPUs that it uses.
     pub fn cpu_count(&self) -> usize {
         self.queues.values().collect::<BTreeSet<_>>().len()
     }
 
-    /// The CPU for an interrupt; none if its queue is not in use.
+    /// The CPU for an interrupt; `None` if its queue is not in use.
     pub fn cpu_of(&self, irq: &NetIrq<'_>) -> Option<usize> {
         self.queues.get(&irq.queue()).copied()
     }
 
-    /// Gives each queue the CPU that has the fewest yet, of those that may serve it; of equals the
-    /// first. A queue without any is left out.
+    /// Assigns each queue to the candidate CPU with the fewest queues so far, or the first of
+    /// several. A queue without candidates is left out.
     fn of(candidates: BTreeMap<Queue, Vec<usize>>) -> Layout {
         let mut loads: BTreeMap<usize, usize> = BTreeMap::new();
         let mut queues = BTreeMap::new();
@@ -61,18 +61,18 @@ impl Layout {
 }
 
 impl NetIrq<'_> {
-    /// What it serves.
+    /// The queue that it serves.
     pub fn queue(&self) -> Queue {
         (self.of.device.clone(), self.of.queue)
     }
 
-    /// Whether it came since the first sample.
+    /// Whether it was raised since the first sample.
     pub fn came(&self) -> bool {
         self.counts.iter().any(|count| *count > 0)
     }
 }
 
-/// Interrupts of network queues, what each did, and which CPUs may serve it.
+/// Interrupts of network queues, the counts of each, and the CPUs that may serve it.
 #[derive(Debug)]
 pub struct NetIrqs {
     /// All interrupts of the host.
@@ -96,9 +96,8 @@ impl Fact for NetIrqs {
 }
 
 impl NetIrqs {
-    /// Where interrupts should be served, by CPUs that are online. Of queues that are
-    /// [in use](NetIrq::came), most often: a card may have vectors for CPUs that this host will
-    /// never have.
+    /// Where interrupts should be served, on online CPUs. Callers usually pass only the queues that
+    /// are [in use](NetIrq::came): a card may have vectors for CPUs that this host will never have.
     pub fn layout<'a>(
         &self,
         irqs: impl IntoIterator<Item = &'a NetIrq<'a>>,
@@ -117,7 +116,7 @@ impl NetIrqs {
     /// The online CPUs of a card's NUMA node; all of them if it has none, or none is online.
     fn cpus_near(&self, nic: &str, online: &[usize]) -> Vec<usize> {
         let node = self.at.file(&format!("sys/class/net/{nic}/device/numa_node")).ok();
-        // -1, which is no number of ours, stands for a device that is near no node.
+        // -1, which does not parse, means that the device is near no node.
         let node = node.and_then(|text| text.number().ok());
         let list = node.and_then(|node| {
             self.at.file(&format!("sys/devices/system/node/node{node}/cpulist")).ok()
@@ -133,8 +132,8 @@ impl NetIrqs {
         let nics = self.nics.names();
         let devices: BTreeMap<String, &String> =
             nics.iter().filter_map(|nic| Some((self.nics.device(nic)?, nic))).collect();
-        // Linux' netfront names interrupts after the handle of the vif (`vif0-q1-rx`), whatever the
-        // interface is called; in domain 0 such a name has the domain as well (`vif7.0-q1-rx`).
+        // Linux' netfront names interrupts after the handle of the vif (`vif0-q1-rx`), not after
+        // the interface; in domain 0 such a name includes the domain (`vif7.0-q1-rx`).
         let frontends: BTreeMap<String, &String> = devices
             .iter()
             .filter_map(|(device, nic)| {
@@ -153,12 +152,14 @@ impl NetIrqs {
             if of.device.starts_with("virtio") {
                 match devices.get(&of.device) {
                     Some(nic) => of.device.clone_from(nic),
-                    // Consoles have inputs and outputs, too. Without links it is unknown.
+                    // Consoles have interrupts named input and output, too. Without links it is
+                    // unknown which is which.
                     None if !devices.is_empty() => continue,
                     None => {}
                 }
             }
-            // An interrupt that the first sample does not have is new, or that sample is torn.
+            // An interrupt that is missing from the first sample is new, or that sample is
+            // truncated.
             if span.basis == Basis::SinceBoot || span.before.rows.contains_key(label) {
                 found.push(NetIrq { irq, of, row, counts: since(span, label, row) });
             }
@@ -171,7 +172,7 @@ impl NetIrqs {
         Some(self.affinity_file(irq)?.value().to_owned())
     }
 
-    /// The file that says it.
+    /// The file with its affinity.
     pub fn affinity_file(&self, irq: u32) -> Option<Text> {
         self.at.file(&format!("proc/irq/{irq}/smp_affinity_list")).ok()
     }
@@ -180,7 +181,7 @@ impl NetIrqs {
 fn since(span: &Span<Interrupts>, label: &str, row: &Row) -> Vec<u64> {
     let before = span.before.rows.get(label);
     let at = |index: usize| {
-        // A CPU may have come or gone between the samples.
+        // A CPU may have gone online or offline between the samples.
         let cpu = span.after.cpus.get(index);
         let column = span.before.cpus.iter().position(|known| Some(known) == cpu);
         column.and_then(|column| before?.counts.get(column).copied()).unwrap_or(0)
@@ -234,7 +235,7 @@ mod tests {
             layout.cpu_of(irq)
         };
         assert_eq!((place(40), place(41), place(42)), (Some(0), Some(0), Some(1)));
-        // Both on the one CPU of their node that is online; the idle queue has none.
+        // Both on the only online CPU of their node; the idle queue has no CPU.
         assert_eq!((place(50), place(51), place(52)), (Some(2), Some(2), None));
         assert_eq!(layout.cpu_count(), 3);
     }

@@ -1,4 +1,4 @@
-//! What kind of host it is: the first thing that is said, with what shows it.
+//! The kind of host, which a report states first, with the evidence for it.
 
 use std::fmt;
 
@@ -59,7 +59,7 @@ impl fmt::Display for HostKind {
 }
 
 impl HostKind {
-    /// Of a host that says nothing of itself.
+    /// The kind of a host without any evidence.
     pub fn unknown() -> HostKind {
         HostKind { kind: Kind::Bare, is_network_node: false, evidence: Vec::new() }
     }
@@ -78,7 +78,7 @@ impl Fact for HostKind {
         Piece::Threads(&["vhost-", "CPU "]),
     ];
 
-    /// What kind of host it is, by its evidence.
+    /// Determines the kind of host from its evidence.
     fn read(at: &Reader) -> Result<Self, Gap> {
         let of = Evidence { at, nics: at.fact()? };
         let (kind, mut evidence) = of
@@ -93,7 +93,7 @@ impl Fact for HostKind {
     }
 }
 
-/// What shows the kind of a host.
+/// The evidence for the kind of a host.
 struct Evidence<'a> {
     at: &'a Reader,
     nics: Interfaces,
@@ -114,7 +114,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// A machine with virtual CPUs or their network threads at work.
+    /// A machine on which virtual CPUs or their network threads are running.
     fn kvm_host(&self) -> Option<(Kind, Vec<Quote>)> {
         let threads = self.at.latest("threads").ok()?;
         let of =

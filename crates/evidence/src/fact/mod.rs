@@ -1,8 +1,9 @@
-//! Facts: what the evidence says of a host, typed. A fact names its pieces of evidence and reads
-//! those alone; a check says which facts it needs and is handed them. So what is collected is the
-//! union of what facts name, and no check can depend on what is not recorded.
+//! Facts: typed statements about a host, read from evidence. A fact names its pieces of evidence
+//! and can read no others; a check declares the facts that it needs and receives them. So the
+//! collected evidence is the union of what facts name, and no check can depend on anything that is
+//! not recorded.
 //!
-//! Read first: `named.rs`, most of which is a file and a name for it.
+//! Read first: `named.rs`, where most facts are one file with a name.
 
 mod backend;
 mod counters;
@@ -37,24 +38,25 @@ pub use crate::number::{float, share, sum};
 
 use crate::{Gap, Piece};
 
-/// Something that is known of a host.
+/// Something that is known about a host.
 pub trait Fact: Sized {
-    /// What it is read from. Its reader refuses everything else.
+    /// The pieces that it is read from. Its reader refuses everything else.
     const PIECES: &'static [Piece];
 
-    /// Reads it.
+    /// Reads the fact.
     ///
     /// # Errors
-    /// A gap, if it is not there or cannot be read: a check that needs it then says so.
+    /// A gap, if the evidence is missing or cannot be read; a check that needs the fact then
+    /// reports the gap.
     fn read(at: &Reader) -> Result<Self, Gap>;
 }
 
-/// A fact that a check can do without, or needs only if something else is so.
+/// A fact that a check can do without, or needs only under some condition.
 #[derive(Debug)]
 pub struct Tried<T>(Result<T, Gap>);
 
 impl<T> Tried<T> {
-    /// The fact, where it is needed after all.
+    /// The fact, if it turns out to be needed.
     ///
     /// # Errors
     /// Why it could not be read.
@@ -76,8 +78,8 @@ impl<T: Fact> Fact for Tried<T> {
     }
 }
 
-/// Declares the facts that a check needs. They are read in their order, and the first that cannot
-/// be read is what the check says; what it can do without is [`Tried`].
+/// Declares the facts that a check needs. They are read in order, and the check reports the first
+/// that cannot be read; a fact that it can do without is [`Tried`].
 #[macro_export]
 macro_rules! facts {
     ($(#[$about:meta])* $visible:vis struct $name:ident {

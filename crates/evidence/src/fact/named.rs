@@ -1,4 +1,4 @@
-//! Facts that are one file, or what one tool prints, with a name.
+//! Facts that consist of one file, or of the output of one tool, with a name.
 
 use std::ops::Deref;
 
@@ -35,29 +35,33 @@ texts! { file, Piece::File;
     KernelRelease = "proc/sys/kernel/osrelease";
     /// The kernel's command line.
     CommandLine = "proc/cmdline";
-    /// Frames that may wait before a CPU.
+    /// Frames that may wait in a CPU's backlog.
     BacklogMax = "proc/sys/net/core/netdev_max_backlog";
-    /// Frames that a round of softirqs takes in.
+    /// Frames that a softirq round processes at most.
     BudgetFrames = "proc/sys/net/core/netdev_budget";
-    /// Microseconds that it takes, since Linux 4.12.
+    /// Microseconds that a softirq round takes at most, since Linux 4.12.
     BudgetUsecs = "proc/sys/net/core/netdev_budget_usecs";
-    /// The queueing discipline that interfaces get.
+    /// The default queueing discipline of interfaces.
     DefaultQdisc = "proc/sys/net/core/default_qdisc";
     /// The largest send buffer that a program may ask for.
     SendBufferMax = "proc/sys/net/core/wmem_max";
     /// Sizes of TCP's send buffers.
     TcpSendBuffers = "proc/sys/net/ipv4/tcp_wmem";
+    /// Sizes of TCP's receive buffers.
+    TcpReceiveBuffers = "proc/sys/net/ipv4/tcp_rmem";
+    /// Whether TCP lets receive buffers grow by itself.
+    TcpReceiveGrowth = "proc/sys/net/ipv4/tcp_moderate_rcvbuf";
     /// Congestion control of new connections.
     TcpCongestion = "proc/sys/net/ipv4/tcp_congestion_control";
-    /// All that the kernel has of it.
+    /// Congestion controls that the kernel has.
     TcpCongestionAvailable = "proc/sys/net/ipv4/tcp_available_congestion_control";
-    /// Those of which every program may choose.
+    /// Congestion controls that any program may choose.
     TcpCongestionAllowed = "proc/sys/net/ipv4/tcp_allowed_congestion_control";
-    /// Seconds that connections are kept which one end has closed.
+    /// Seconds for which connections that one end has closed are kept.
     TcpFinTimeout = "proc/sys/net/ipv4/tcp_fin_timeout";
-    /// Bytes that TCP lets wait below it.
+    /// Bytes that TCP lets wait in the layers below it.
     TcpBelow = "proc/sys/net/ipv4/tcp_limit_output_bytes";
-    /// Whether TCP looks for the longest packet itself.
+    /// Whether TCP probes for the largest packet itself.
     TcpMtuProbing = "proc/sys/net/ipv4/tcp_mtu_probing";
     /// Selective acknowledgements.
     TcpSack = "proc/sys/net/ipv4/tcp_sack";
@@ -71,15 +75,15 @@ texts! { file, Piece::File;
     SwitchModule = "sys/module/openvswitch/version";
     /// Which switch XAPI uses.
     XapiBackend = "etc/xensource/network.conf";
-    /// What XAPI knows of this host's installation.
+    /// XAPI's description of this host's installation.
     XapiInventory = "etc/xensource-inventory";
     /// How many CPUs a service of old XenServers leaves to domain 0.
     UnplugSetting = "etc/sysconfig/unplug-vcpus";
     /// That service.
     UnplugService = "etc/init.d/unplug-vcpus";
-    /// CPUs that the kernel has.
+    /// CPUs that are present.
     CpusPresent = "sys/devices/system/cpu/present";
-    /// CPUs that it uses.
+    /// CPUs that are online.
     CpusOnline = "sys/devices/system/cpu/online";
     /// Queues that netfront may ask for.
     NetfrontQueues = "sys/module/xen_netfront/parameters/max_queues";
@@ -93,34 +97,33 @@ texts! { latest, Piece::Counters;
 }
 
 texts! { command, Piece::Command;
-    /// What Open vSwitch lets in of each interface. Only these columns: among the others there are
+    /// Open vSwitch's ingress limits for each interface. Only these columns, because others contain
     /// keys of tunnels.
     SwitchLimits = &["ovs-vsctl", "--columns=name,ingress_policing_rate", "list", "interface"];
-    /// Guests by XAPI, of which only these parameters are asked: others hold what administrators
-    /// wrote.
+    /// XAPI's guests, with these parameters only, because others hold administrators' free text.
     XapiGuests = &[
         "xe",
         "vm-list",
         "is-control-domain=false",
         "params=uuid,dom-id,name-label,power-state,PV-drivers-version",
     ];
-    /// Networks by XAPI, with what their interfaces get when they are plugged.
+    /// XAPI's networks, with the MTU that their interfaces get when they are plugged.
     XapiNetworks = &["xe", "network-list", "params=uuid,bridge,MTU"];
-    /// Cards by XAPI, those of all hosts of the pool.
+    /// XAPI's cards of all hosts of the pool.
     XapiCards = &[
         "xe",
         "pif-list",
         "params=uuid,device,currently-attached,MTU,VLAN,management,network-uuid,host-uuid",
     ];
-    /// Interfaces of guests by XAPI.
+    /// XAPI's interfaces of guests.
     XapiVifs =
         &["xe", "vif-list", "params=uuid,vm-uuid,device,MAC,MTU,currently-attached,network-uuid"];
-    /// What the hypervisor says of itself.
+    /// The hypervisor's description of itself.
     XenInfo = &["xl", "info"];
     /// Domains, with their CPUs.
     XenDomains = &["xl", "list"];
-    /// Xen's vifs, by the part of XenStore that their backends keep. Only this part: elsewhere in
-    /// the store there are passwords of consoles.
+    /// Xen's vifs, from the backends' part of XenStore. Only this part, because others contain
+    /// passwords of consoles.
     VifStore = &["xenstore-ls", "-f", "/local/domain/0/backend/vif"];
 }
 
@@ -128,9 +131,9 @@ texts! { command, Piece::Command;
 pub(super) const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];
 
 texts! { command, Piece::Sampled;
-    /// The vifs of a running ringway; asked of the program that we are part of.
+    /// The vifs of a running ringway, from the program that we are part of.
     RingwayVifs = RINGWAY_VIFS;
-    /// Virtual CPUs of Xen, as they were at last.
+    /// Virtual CPUs of Xen at the last sample.
     XenVcpus = &["xl", "vcpu-list"];
 }
 
@@ -146,7 +149,7 @@ impl Fact for Modules {
     }
 }
 
-/// The kernel's release, in the file that has nothing else or in the one that has more.
+/// The kernel's release, from the file that has nothing else or from the one that has more.
 #[derive(Debug)]
 pub struct Release(pub Text);
 
@@ -160,7 +163,7 @@ impl Fact for Release {
 }
 
 impl Release {
-    /// Its first two numbers, such as (6, 1); none if they are not there.
+    /// Its first two numbers, such as (6, 1); `None` if they are missing.
     pub fn version(&self) -> Option<(u32, u32)> {
         let release = self.0.value().trim_start_matches("Linux version ");
         let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
@@ -193,7 +196,7 @@ impl Fact for KernelMessages {
     }
 }
 
-/// The package of irqbalance, where a package manager knows it.
+/// The package of irqbalance, if a package manager knows it.
 #[derive(Debug)]
 pub struct IrqbalancePackage(pub Text);
 
@@ -237,7 +240,7 @@ macro_rules! of_interfaces {
         }
 
         impl $name {
-            /// That of one interface.
+            /// The file of one interface.
             pub fn of(&self, nic: &str) -> Result<Text, Gap> {
                 self.0.file(&format!(concat!("sys/class/net/{}/", $file), nic))
             }
@@ -246,17 +249,17 @@ macro_rules! of_interfaces {
 }
 
 of_interfaces! {
-    /// The longest packet of each interface.
+    /// The MTU of each interface.
     Mtus = Piece::File, "mtu";
-    /// What each says of its speed, in Mbit/s.
+    /// The speed that each reports, in Mbit/s.
     Speeds = Piece::File, "speed";
     /// Whether each is up.
     LinkStates = Piece::File, "operstate";
-    /// What kind of link each is, by the numbers of `linux/if_arp.h`.
+    /// The type of each link, as a number of `linux/if_arp.h`.
     LinkTypes = Piece::File, "type";
-    /// Whether each may send and receive at a time.
+    /// The duplex mode of each.
     Duplexes = Piece::File, "duplex";
-    /// Packets that may wait before each.
+    /// The transmit queue length of each, in packets.
     QueueLengths = Piece::File, "tx_queue_len";
     /// The NUMA node of each card.
     CardNodes = Piece::File, "device/numa_node";
@@ -268,7 +271,7 @@ of_interfaces! {
     IommuTypes = Piece::File, "device/iommu_group/type";
 }
 
-/// Settings of each interface, as the kernel or a tool says them.
+/// Settings of each interface, as reported by the kernel or a tool.
 macro_rules! settings {
     ($($(#[$about:meta])* $name:ident = $settings:path;)*) => {$(
         $(#[$about])*
@@ -295,15 +298,15 @@ macro_rules! settings {
 settings! {
     /// Offloads.
     Offloads = NicSettings::Features;
-    /// Queues, where a driver lets them be set.
+    /// Queues, if the driver lets them be set.
     Channels = NicSettings::Channels;
-    /// Lengths of queues of cards.
+    /// Ring lengths of cards.
     Rings = NicSettings::Rings;
-    /// When a card interrupts.
+    /// Interrupt coalescing of cards.
     Coalescence = NicSettings::Coalescing;
 }
 
-/// Guests by libvirt.
+/// libvirt's guests.
 #[derive(Debug)]
 pub struct Guests(Reader);
 
@@ -326,18 +329,18 @@ impl Guests {
         self.0.command(GUESTS)
     }
 
-    /// The configuration of one.
+    /// The XML of one guest.
     pub fn of(&self, name: &str) -> Result<Text, Gap> {
         self.0.command(&["virsh", "-r", "dumpxml", name])
     }
 }
 
-/// What guests of Xen ask for, by the part of XenStore that their frontends keep.
+/// The features and queues that Xen guests request, from the frontends' part of XenStore.
 #[derive(Debug)]
 pub struct FrontendStores(Reader);
 
 impl Fact for FrontendStores {
-    // Only these parts: elsewhere in the store there are passwords of consoles.
+    // Only these parts, because others contain passwords of consoles.
     const PIECES: &'static [Piece] =
         &[Piece::Command(&["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"])];
 
@@ -353,7 +356,7 @@ impl FrontendStores {
     }
 }
 
-/// How many queues Xen's drivers may have, as they were loaded.
+/// The most queues of Xen's drivers: the parameters that they were loaded with.
 #[derive(Debug)]
 pub struct ModuleQueues(Reader);
 
@@ -375,11 +378,11 @@ impl ModuleQueues {
     }
 }
 
-/// What an administrator wrote for `modprobe`.
+/// The administrator's configuration of `modprobe`.
 #[derive(Debug)]
 pub struct ModuleOptions(Reader);
 
-/// Where that is.
+/// Its directory.
 const MODPROBE: &str = "etc/modprobe.d";
 
 impl Fact for ModuleOptions {
@@ -398,7 +401,7 @@ impl ModuleOptions {
     }
 }
 
-/// What packets met on the way to hosts that `--path` names.
+/// Results of probing the paths to the hosts that `--path` names.
 #[derive(Debug)]
 pub struct Paths(Reader);
 
@@ -418,7 +421,7 @@ impl Paths {
     }
 }
 
-/// Which sysctls of TCP's buffers are there: a network namespace has not all of them.
+/// The sysctls of TCP's buffers that exist: a network namespace does not have all of them.
 #[derive(Debug)]
 pub struct BufferSettings(Reader);
 
@@ -432,7 +435,7 @@ impl Fact for BufferSettings {
 }
 
 impl BufferSettings {
-    /// The command that shows those of some sysctls that are there; none if none is.
+    /// The command that shows those sysctls of `names` that exist; `None` if no such sysctl exists.
     pub fn command(&self, names: &[&str]) -> Option<String> {
         let is_there = |name: &&&str| self.0.has(&format!("proc/sys/{}", name.replace('.', "/")));
         let names: Vec<&str> = names.iter().filter(is_there).copied().collect();
@@ -440,7 +443,7 @@ impl BufferSettings {
     }
 }
 
-/// Which version of Xen runs this guest or domain.
+/// The version of Xen below this guest or domain.
 #[derive(Debug)]
 pub struct XenVersion(Reader);
 
@@ -454,12 +457,12 @@ impl Fact for XenVersion {
 }
 
 impl XenVersion {
-    /// The first number, and the line that says so.
+    /// The major version, and its line.
     pub fn major(&self) -> Result<(u64, Quote), Gap> {
         self.number("major")
     }
 
-    /// The second.
+    /// The minor version, and its line.
     pub fn minor(&self) -> Result<(u64, Quote), Gap> {
         self.number("minor")
     }
@@ -470,7 +473,7 @@ impl XenVersion {
     }
 }
 
-/// Bonds, by what each says of itself.
+/// Bonds, with the status file of each.
 #[derive(Debug)]
 pub struct Bonds(Reader);
 
@@ -488,7 +491,7 @@ impl Bonds {
         self.0.list("proc/net/bonding")
     }
 
-    /// What one says.
+    /// The status of one bond.
     pub fn of(&self, bond: &str) -> Result<Text, Gap> {
         self.0.file(&format!("proc/net/bonding/{bond}"))
     }

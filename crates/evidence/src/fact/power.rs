@@ -4,10 +4,10 @@ use super::{Fact, Reader, Span};
 use crate::parse::Single;
 use crate::{Gap, Piece, Text};
 
-/// Where the kernel has a folder for each CPU.
+/// The directory in which the kernel has a folder for each CPU.
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// How fast CPUs run and may run, and what decides it.
+/// Current and permitted frequencies of CPUs, and what selects them.
 #[derive(Debug)]
 pub struct CpuFrequencies(Reader);
 
@@ -25,22 +25,22 @@ impl Fact for CpuFrequencies {
     }
 }
 
-/// How fast one CPU runs, in kHz.
+/// The frequencies of one CPU, in kHz.
 #[derive(Debug)]
 pub struct Frequency {
-    /// What decides it.
+    /// The governor, which selects the frequency.
     pub governor: Text,
-    /// Who sets it.
+    /// The driver, which sets it.
     pub driver: String,
-    /// Between the samples.
+    /// The current frequency, read between the samples.
     pub now: Text,
-    /// What it is.
+    /// Its value.
     pub now_khz: u64,
-    /// The most that it may be.
+    /// The permitted maximum.
     pub allowed: Text,
-    /// What that is.
+    /// Its value.
     pub allowed_khz: u64,
-    /// The most that it can be.
+    /// The hardware's maximum.
     pub able_khz: u64,
 }
 
@@ -66,7 +66,7 @@ impl CpuFrequencies {
     }
 }
 
-/// How deep CPUs sleep, and how often.
+/// The sleep states of CPUs, and how often they were entered.
 #[derive(Debug)]
 pub struct CpuSleeps(Reader);
 
@@ -87,16 +87,16 @@ impl Fact for CpuSleeps {
 pub struct Sleep {
     /// Such as `C6`.
     pub name: String,
-    /// How long it takes to wake up from it, in microseconds.
+    /// Its exit latency in microseconds.
     pub latency_us: u64,
-    /// The file that says so.
+    /// The file with the latency.
     pub latency: Text,
     /// How often it was entered.
     pub entered: Span<Single>,
 }
 
 impl CpuSleeps {
-    /// Those of one CPU, the lightest first; none where the kernel has no choice.
+    /// The states of one CPU, the lightest first; empty if the kernel does not control them.
     pub fn of(&self, cpu: usize) -> Result<Vec<Sleep>, Gap> {
         let folder = format!("{CPUS}/cpu{cpu}/cpuidle");
         let states = self.0.list(&folder);

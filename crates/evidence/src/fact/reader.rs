@@ -1,5 +1,5 @@
-//! A host as it was saved, and how facts read it: settings and descriptions once, counters at both
-//! samples, and nothing that they do not name.
+//! A saved host, and the reader of facts: settings and descriptions once, counters at both samples,
+//! and only the pieces that a fact names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::parse::Counters;
 use crate::parse::sockets::Sockets;
 use crate::{Gap, NicSettings, Piece, Source, Text};
 
-/// A host that is examined.
+/// An examined host.
 #[derive(Debug, Clone)]
 pub struct Host {
     saved: Arc<Saved>,
 }
 
-/// What a host is known by.
+/// The evidence of a host.
 #[derive(Debug)]
 struct Saved {
     source: Source,
     samples: Vec<Sample>,
 }
 
-/// What one fact may read of a host: the pieces that it names.
+/// Reads the pieces of a host that one fact names, and no others.
 #[derive(Debug, Clone)]
 pub struct Reader {
     saved: Arc<Saved>,
@@ -36,37 +36,37 @@ pub struct Reader {
 struct Sample {
     /// `sample-1/`, or nothing for evidence that was collected once.
     prefix: String,
-    /// Of a clock that only moves forward.
+    /// Time of the monotonic clock.
     seconds: f64,
 }
 
-/// What rates are made from.
+/// The samples that rates are computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
     /// Two samples of the same host.
     Samples,
-    /// One sample: everything since the boot, in which a bad minute may hide.
+    /// One sample: the average since boot, which may hide a bad minute.
     SinceBoot,
 }
 
 /// Counters at two moments.
 #[derive(Debug)]
 pub struct Span<T> {
-    /// At the first; all zero if there is one sample only.
+    /// At the first; all zero if there is only one sample.
     pub before: T,
     /// At the last.
     pub after: T,
     /// Between them; above 0.
     pub seconds: f64,
-    /// How they came about.
+    /// The samples that they come from.
     pub basis: Basis,
     /// The last text, to quote.
     pub text: Text,
 }
 
 impl<T> Span<T> {
-    /// What was counted before. None if there is a first sample and it does not know: whatever
-    /// happened until then must not be taken for what happens now.
+    /// The earlier value of a counter. `None` if there is a first sample without it: growth before
+    /// that sample must not count as growth since.
     pub fn past<V: Copy + Default>(&self, known: Option<&V>) -> Option<V> {
         match (known, self.basis) {
             (Some(value), _) => Some(*value),
@@ -77,7 +77,7 @@ impl<T> Span<T> {
 }
 
 impl Host {
-    /// A host from its evidence. Needs at least one sample, or the uptime in its place.
+    /// A host from its evidence, which must have at least one sample, or the uptime instead.
     pub fn new(source: Source) -> Host {
         let mut samples: Vec<Sample> = ["sample-1/", "sample-2/"]
             .into_iter()
@@ -85,14 +85,14 @@ impl Host {
             .map(|prefix| {
                 let monotonic = source.file(&format!("{prefix}monotonic")).ok();
                 let seconds = monotonic.and_then(|monotonic| seconds(monotonic.value()));
-                // A sample without its time gives no rate, nor is it known to be the only one.
+                // A sample without its time gives no rate, and may not be the only one.
                 Sample { prefix: prefix.to_owned(), seconds: seconds.unwrap_or(f64::NAN) }
             })
             .collect();
         if samples.is_empty() {
             let uptime = source.file("proc/uptime").ok();
             let seconds = uptime.and_then(|uptime| seconds(uptime.value()));
-            // A sos report has what the tool says, to the minute.
+            // A sos report has the output of the tool, precise to the minute.
             let tool = || uptime_seconds(source.command("", &["uptime"]).ok()?.value());
             let seconds = seconds.or_else(tool).unwrap_or(0.0);
             samples.push(Sample { prefix: String::new(), seconds });
@@ -100,7 +100,7 @@ impl Host {
         Host { saved: Arc::new(Saved { source, samples }) }
     }
 
-    /// A fact of it.
+    /// Reads a fact about this host.
     pub fn fact<F: Fact>(&self) -> Result<F, Gap> {
         F::read(&Reader { saved: Arc::clone(&self.saved), pieces: F::PIECES })
     }
@@ -113,15 +113,15 @@ impl Host {
         }
     }
 
-    /// Why a setting that could be read could not be set where the evidence is from; none if it
-    /// could, or if nothing says so. `path` has no leading slash.
+    /// Why a readable setting could not be set where the evidence was collected; `None` if it
+    /// could, or if that is unknown. `path` has no leading slash.
     pub fn read_only(&self, path: &str) -> Option<String> {
         self.saved.source.read_only(path)
     }
 }
 
 impl Reader {
-    /// A fact that this one is made of.
+    /// Reads a fact that this one is derived from.
     pub fn fact<F: Fact>(&self) -> Result<F, Gap> {
         F::read(&Reader { saved: Arc::clone(&self.saved), pieces: F::PIECES })
     }
@@ -137,7 +137,7 @@ impl Reader {
         self.named(path, |piece| piece.is_file(path)).is_ok() && self.saved.source.has(path)
     }
 
-    /// The names in a directory of which the evidence has files.
+    /// The names in a directory of the evidence.
     pub fn list(&self, path: &str) -> Vec<String> {
         match self.named(path, |piece| piece.is_below(path)) {
             Ok(()) => self.saved.source.list(path),
@@ -145,12 +145,12 @@ impl Reader {
         }
     }
 
-    /// What a tool of the manifest printed; of a sampled one, the last time.
+    /// The output of a tool of the manifest; the last one if it was run in both samples.
     pub fn command(&self, words: &[&str]) -> Result<Text, Gap> {
         self.command_at(self.last(), words)
     }
 
-    /// A file of counters, as it was at last.
+    /// A file of counters at the last sample.
     pub fn latest(&self, path: &str) -> Result<Text, Gap> {
         self.counted(self.last(), path)
     }
@@ -165,7 +165,7 @@ impl Reader {
         self.span_of(|sample| self.command_at(sample, words))
     }
 
-    /// Some settings of an interface, as the kernel or a tool says them.
+    /// Some settings of an interface, as reported by the kernel or a tool.
     pub fn settings(&self, nic: &str, settings: NicSettings) -> Result<Text, Gap> {
         let path = settings.path(nic);
         self.named(&path, |piece| piece.has(Piece::Settings(settings)))?;
@@ -178,7 +178,7 @@ impl Reader {
         self.saved.source.command(&self.last().prefix, PROFILE[1])
     }
 
-    /// TCP connections that are established, as they were at last.
+    /// Established TCP connections at the last sample.
     pub fn connections(&self) -> Result<Text, Gap> {
         self.connections_at(self.last())
     }
@@ -213,7 +213,7 @@ impl Reader {
         if seconds > 0.0 {
             return Ok(Span { before, after, seconds, basis, text });
         }
-        let why = "no time passed between the samples, or nothing says how much";
+        let why = "no time passed between the samples, or the time is unknown";
         Err(text.unreadable(None, why))
     }
 
@@ -224,7 +224,7 @@ impl Reader {
             return self.saved.source.file(path);
         }
         let text = self.saved.source.file(&format!("{prefix}{path}"));
-        // Shown as the host has it, not as it was saved.
+        // Shown with its path on the host, not with the one in the record.
         text.map(|text| Text::new(format!("/{path}"), text.body())).map_err(|gap| match gap {
             Gap::Missing { why, .. } => Gap::Missing { file: format!("/{path}"), why },
             other => other,
@@ -235,7 +235,7 @@ impl Reader {
         self.saved.samples.last().expect("a host has at least one sample")
     }
 
-    /// Refuses what no piece of the fact stands for: it would not be collected either.
+    /// Refuses anything that no piece of the fact covers: it would not be collected either.
     fn named(&self, what: &str, is_it: impl Fn(&Piece) -> bool) -> Result<(), Gap> {
         if self.pieces.iter().any(is_it) {
             return Ok(());

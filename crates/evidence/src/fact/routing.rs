@@ -1,4 +1,4 @@
-//! Where packets are sent, and what decides it: routes, addresses, settings of both, bridges.
+//! What decides where packets are sent: routes, addresses, their settings, and bridges.
 
 use super::{Fact, Reader};
 use crate::parse::Counters;
@@ -11,7 +11,7 @@ const ADDRESSES: &[&str] = &["ip", "-j", "addr", "show"];
 /// Routes and addresses of a network namespace.
 #[derive(Debug)]
 pub struct Routing {
-    /// All routes but those of multicast and of its own addresses.
+    /// All routes except multicast ones and those to local addresses.
     pub routes: Routes,
     /// All interfaces with their addresses.
     pub addresses: Addresses,
@@ -26,7 +26,7 @@ impl Fact for Routing {
     }
 }
 
-/// What decides how IPv4 finds its way: sysctls of the namespace and of each interface.
+/// What decides IPv4 routing: sysctls of the namespace and of each interface.
 #[derive(Debug)]
 pub struct Switches(Reader);
 
@@ -47,8 +47,8 @@ impl Fact for Switches {
 }
 
 impl Switches {
-    /// One of them by its dotted name, in which a slash stands for the dot of an interface's name,
-    /// as sysctl(8) has it.
+    /// One of them by its dotted name, in which a slash replaces a dot in an interface's name, as
+    /// in sysctl(8).
     pub fn get(&self, name: &str) -> Option<Text> {
         let swapped = |letter| match letter {
             '.' => '/',
@@ -59,7 +59,7 @@ impl Switches {
         self.0.file(&format!("proc/sys/{path}")).ok()
     }
 
-    /// The number that counts for an interface: the greater one of its own and that of all.
+    /// The effective value for an interface: the greater of its own and that of `all`.
     pub fn of(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
         let read = |of: &str| {
             let text = self.0.file(&format!("proc/sys/net/ipv4/conf/{of}/{name}")).ok()?;
@@ -88,12 +88,13 @@ impl Fact for BridgeSettings {
 }
 
 impl BridgeSettings {
-    /// A setting of a bridge: its number, and the text to quote. None if it is no bridge.
+    /// A setting of a bridge: its value, and the text to quote. `None` if the interface is not a
+    /// bridge.
     pub fn bridge(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
         self.number(&format!("sys/class/net/{nic}/bridge/{name}"))
     }
 
-    /// The same of a port.
+    /// The same for a port.
     pub fn port(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
         self.number(&format!("sys/class/net/{nic}/brport/{name}"))
     }

@@ -1,11 +1,11 @@
-//! What the evidence is of, and how much of it there is.
+//! What the evidence describes, and how complete it is.
 
 use super::interfaces::Interfaces;
 use super::named::{TcpCongestionAllowed, TcpCongestionAvailable};
 use super::{Fact, Reader, Tried};
 use crate::{Gap, NETNS, Netns, Piece, REMARKS_FILE};
 
-/// Which network namespace the evidence is of; none if it does not say.
+/// The network namespace that the evidence describes; `None` if unknown.
 #[derive(Debug, Clone, Copy)]
 pub struct Namespace(pub Option<Netns>);
 
@@ -32,8 +32,8 @@ impl Fact for Remarks {
     }
 }
 
-/// Whether the evidence says which interfaces there are. What does not say that is no evidence that
-/// a host lacks anything.
+/// Whether the evidence lists the interfaces. Without the list, it cannot show that a host lacks
+/// anything.
 #[derive(Debug, Clone, Copy)]
 pub struct ListsInterfaces(pub bool);
 
@@ -46,13 +46,13 @@ impl Fact for ListsInterfaces {
     }
 }
 
-/// The algorithms of congestion control that new connections may be given. A network namespace may
-/// choose from those only that the machine allows to everybody.
+/// The congestion control algorithms that can be set for new connections. A network namespace can
+/// set only those that the machine allows for everyone.
 #[derive(Debug)]
 pub struct CongestionControls {
     available: Tried<TcpCongestionAvailable>,
     allowed: Tried<TcpCongestionAllowed>,
-    /// Where the evidence is from.
+    /// The namespace that the evidence describes.
     pub netns: Option<Netns>,
 }
 
@@ -70,7 +70,7 @@ impl Fact for CongestionControls {
 }
 
 impl CongestionControls {
-    /// Whether new connections may be given this one.
+    /// Whether this one can be set for new connections.
     pub fn may_use(&self, algorithm: &str) -> bool {
         let has = |list: &str| list.split_whitespace().any(|one| one == algorithm);
         let is_there = self.available.ok().is_some_and(|text| has(text.value()));

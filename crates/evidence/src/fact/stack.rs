@@ -1,4 +1,4 @@
-//! Which interfaces stand on which: VLANs and tunnels on cards, bridges and bonds on members.
+//! The layering of interfaces: VLANs and tunnels over cards, bridges and bonds over members.
 
 use std::collections::BTreeSet;
 
@@ -9,26 +9,26 @@ use crate::{Gap, Piece};
 /// Interfaces of one stack; a bridge may have a thousand.
 const STACK_MAX: usize = 1024;
 
-/// All interfaces that stand on others.
+/// All links between upper and lower interfaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// The one above, and the one below; of a bridge or a bond, a member.
+    /// The upper and the lower interface; below a bridge or a bond is a member.
     pub links: BTreeSet<(String, String)>,
 }
 
 impl Stack {
-    /// The interfaces that this one stands on.
+    /// The interfaces directly below this one.
     pub fn below<'a>(&'a self, nic: &'a str) -> impl Iterator<Item = &'a String> {
         self.links.iter().filter(move |(upper, _)| upper == nic).map(|(_, lower)| lower)
     }
 
-    /// The same, with those that they stand on, and so forth.
+    /// All interfaces below this one, directly or not.
     pub fn all_below(&self, nic: &str) -> BTreeSet<String> {
         self.reached(nic, |one| self.below(one).cloned().collect())
     }
 
-    /// All that frames of an interface can pass on this host: those below it, those above it, and
-    /// those that are on a bridge with it; without itself.
+    /// All interfaces that frames of this one can pass on this host: those below it, those above
+    /// it, and those on the same bridge; without itself.
     pub fn around(&self, nic: &str) -> BTreeSet<String> {
         let mut around = self.reached(nic, |one| {
             let above = self.links.iter().filter(|(_, lower)| lower == one);
@@ -68,7 +68,8 @@ impl Fact for Stack {
     }
 }
 
-/// The bridge, bond or team that an interface is a member of. Open vSwitch has one for all.
+/// The bridge, bond or team that an interface is a member of. Open vSwitch has a single master for
+/// all.
 fn master(nics: &Interfaces, nic: &str) -> Option<String> {
     let link = nics.master(nic)?;
     let master = link.value().rsplit('/').next()?.to_owned();

@@ -1,5 +1,5 @@
-//! Which packets the kernel drops, and why: its trace point `skb:kfree_skb`, in an instance of the
-//! trace buffers that is ours alone and goes when we do, however we end.
+//! Counts the packets that the kernel drops, by reason, with its trace point `skb:kfree_skb`. The
+//! trace instance is ours alone and is removed with us, however we end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,29 +19,29 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use crate::parse::drops::{FILE, Reason};
 
-/// Where trace buffers are mounted, where they are.
+/// The usual mount point of trace buffers.
 const MOUNTED: &str = "/sys/kernel/tracing";
 const EVENT: &str = "events/skb/kfree_skb/enable";
-/// What our instances are called, before a number of a process.
+/// Prefix of our instances' names; a PID follows.
 const NAME: &str = "ringway-doctor-";
-/// Of each CPU; what does not fit is counted as lost.
+/// Buffer size per CPU; events that do not fit are counted as lost.
 const BUFFER_KIB: &str = "512";
-/// How long it is watched, and events that are read: more say no more.
+/// The longest time to watch, and the most events to read: more would add nothing.
 const TIME_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u64 = 200_000;
-/// Reasons and places that are counted each, and those that are written, the most frequent ones.
+/// Most pairs of reason and place to count, and to write; the most frequent ones are written.
 const REASONS_MAX: usize = 1024;
 const WRITTEN_MAX: usize = 64;
-/// Bytes at a time, and of a line.
+/// Most bytes of a read, and of a line.
 const CHUNK: usize = 64 << 10;
-/// How often it is seen whether there is more.
+/// Pause between two checks for more events.
 const NAP: Duration = Duration::from_millis(20);
-/// Waits until its standard input ends, which is when we do; then removes the instance if that is
-/// still there. What we had open may be closed a moment later.
-const WARDEN: &str = "cat > /dev/null; for i in 1 2 3 4 5 6 7 8 9; do [ -d \"$1\" ] || exit; rmdir \
-                      \"$1\" && exit; sleep 0.2; done";
+/// Waits until its standard input ends, which happens when we do, then removes the instance if it
+/// still exists. It retries, because the kernel may close our files a moment later.
+const CLEANUP_SCRIPT: &str = "cat > /dev/null; for i in 1 2 3 4 5 6 7 8 9; do \
+     [ -d \"$1\" ] || exit; rmdir \"$1\" && exit; sleep 0.2; done";
 
-/// Sees what is dropped from its start on, for at most [`TIME_MAX`].
+/// Watches drops from its start on, for at most [`TIME_MAX`].
 pub(super) struct Watch {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<String>>,
@@ -55,10 +55,10 @@ impl Watch {
         Watch { is_over, thread }
     }
 
-    /// Name and text of the file of the record, or why it could not be seen.
+    /// Name and text of the file of the record, or why drops could not be watched.
     pub(super) fn finish(self) -> (&'static str, io::Result<String>) {
         self.is_over.store(true, Ordering::Relaxed);
-        let failed = |_| Err(io::Error::other("the thread that watched it failed"));
+        let failed = |_| Err(io::Error::other("the thread that recorded it failed"));
         (FILE, self.thread.join().unwrap_or_else(failed))
     }
 }
@@ -82,11 +82,11 @@ fn watch(is_over: &AtomicBool) -> io::Result<String> {
     Ok(seen.file(seconds))
 }
 
-/// A folder below `instances`, and who removes it if we cannot.
+/// A folder below `instances`, and the process that removes it if we cannot.
 struct Instance {
     path: PathBuf,
     warden: Option<Child>,
-    /// Holds the mount that the path is in.
+    /// Keeps the mount of the path alive.
     _tracing: Tracing,
 }
 
@@ -96,9 +96,10 @@ impl Instance {
         let instances = tracing.path.join("instances");
         remove_left(&instances);
         let name = format!("{NAME}{}", std::process::id());
-        // Before there is anything to remove. A group of its own: Ctrl-C does not end it.
+        // Started before there is anything to remove. A process group of its own: Ctrl-C does not
+        // end it.
         let mut warden = Command::new("sh")
-            .args(["-c", WARDEN, "sh", &name])
+            .args(["-c", CLEANUP_SCRIPT, "sh", &name])
             .current_dir(&instances)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -107,9 +108,9 @@ impl Instance {
             .spawn()?;
         let path = instances.join(&name);
         if let Err(error) = fs::create_dir(&path) {
-            // What is there is not ours to remove.
+            // An existing instance is not ours to remove.
             let _ = warden.kill().and_then(|()| warden.wait());
-            let why = format!("make {name} in the instances of tracefs: {error}");
+            let why = format!("create {name} in the instances of tracefs: {error}");
             return Err(io::Error::new(error.kind(), why));
         }
         Ok(Instance { path, warden: Some(warden), _tracing: tracing })
@@ -142,19 +143,19 @@ impl Drop for Instance {
     }
 }
 
-/// Removes instances of a doctor that ended together with its warden.
+/// Removes instances of a doctor that was killed together with its warden.
 fn remove_left(instances: &Path) {
     for name in super::names(instances) {
         let process = name.strip_prefix(NAME).filter(|process| process.parse::<u32>().is_ok());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-            // It is refused while someone reads it, in whatever process namespace that is.
+            // The kernel refuses this while any process reads it, in any PID namespace.
             let _ = fs::remove_dir(instances.join(name));
         }
     }
 }
 
-/// The trace buffers of the kernel: mounted nowhere but in this process, so that it does not matter
-/// whether and where they are mounted, and nothing has to be unmounted.
+/// The trace buffers of the kernel, mounted for this process only: it does not matter whether and
+/// where else they are mounted, and nothing must be unmounted.
 struct Tracing {
     path: PathBuf,
     _mount: Option<OwnedFd>,
@@ -167,13 +168,13 @@ impl Tracing {
                 let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
                 Ok(Tracing { path, _mount: Some(mount) })
             }
-            // Before Linux 5.2, or without the right to mount.
+            // Before Linux 5.2, or without permission to mount.
             Err(_) if Path::new(MOUNTED).join("instances").is_dir() => {
                 Ok(Tracing { path: PathBuf::from(MOUNTED), _mount: None })
             }
             Err(error) => {
                 let why = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-                    Some(rustix::io::Errno::PERM) => "only root may look into tracefs".to_owned(),
+                    Some(rustix::io::Errno::PERM) => "only root may read tracefs".to_owned(),
                     Some(rustix::io::Errno::NODEV) => "this kernel has no tracefs".to_owned(),
                     _ => format!("tracefs: {error}"),
                 };
@@ -204,7 +205,7 @@ impl Seen {
         self.events >= EVENTS_MAX
     }
 
-    /// Takes in all that there is at the moment.
+    /// Reads all that is available now.
     fn read(&mut self, pipe: &mut File) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK];
         while !self.is_full() {
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn a_drop_is_seen_with_its_reason_and_nothing_is_left() {
         let watch = Watch::start();
-        // The first event may come before the watch has begun.
+        // The first event may occur before the watch has begun.
         for _ in 0..25 {
             let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
             // No one listens on the port of a socket that is closed.

@@ -1,4 +1,4 @@
-//! Who uses the CPUs, and which control groups are held to a quota of them.
+//! The busiest programs, and control groups with a CPU quota.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,42 +11,43 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{names, read};
 
-/// Threads that are named: those that used the most.
+/// Threads that are recorded: those that used the most CPU time.
 const THREADS_MAX: usize = 32;
-/// Ticks from which a thread's waits are read in the first sample: most threads sleep all the time.
+/// CPU ticks from which a thread's wait time is read in the first sample: most threads always
+/// sleep.
 const TICKS_MIN: u64 = 10;
-/// Open files of a program that are checked for sockets.
+/// Open files of a program to check for sockets.
 const FILES_MAX: usize = 4096;
-/// CPU time that is spent on finding owners of sockets, and how long that may take where other
-/// programs have the CPUs.
+/// CPU time to spend on finding owners of sockets, and the elapsed time if other programs use the
+/// CPUs.
 const OWNERS_CPU_MAX: Duration = Duration::from_millis(300);
 const OWNERS_TIME_MAX: Duration = Duration::from_secs(5);
-/// Programs of a control group that are named.
+/// Programs of a control group that are recorded.
 const MEMBERS_MAX: usize = 4;
 /// Control groups that are read; a host may have thousands, and a quota is rare.
 const GROUPS_MAX: usize = 4096;
-/// Columns of `/proc/PID/stat` behind the name, from 0: `flags`, `utime`, `stime`, `policy`.
+/// Columns of `/proc/PID/stat` after the name, from 0: `flags`, `utime`, `stime`, `policy`.
 const FLAGS: usize = 6;
 const UTIME: usize = 11;
 const STIME: usize = 12;
 const POLICY: usize = 38;
 /// The flag of a thread of the kernel: `PF_KTHREAD`.
 const OF_KERNEL: u64 = 0x0020_0000;
-/// Policies before which all others give way: `SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`.
+/// Policies that preempt all others: `SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`.
 const REAL_TIME: [u64; 3] = [1, 2, 6];
 
-/// Where control groups are.
+/// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
-/// Parents of ours that are checked.
+/// Our ancestors to check.
 const PARENTS_MAX: usize = 8;
-/// Below it: of version 2, of hybrids, and of version 1.
+/// Hierarchies below it: of version 2, of hybrids, and of version 1.
 const MOUNTS: [&str; 4] = ["", "unified", "cpu", "cpu,cpuacct"];
 
-/// All threads, as they were when they were read.
+/// All threads at one reading.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
     threads: BTreeMap<u64, Thread>,
-    /// By process: its control groups, where their CPUs can have a quota.
+    /// By process: its control groups that can have a CPU quota.
     groups: BTreeMap<u64, Vec<String>>,
 }
 
@@ -57,12 +58,12 @@ struct Thread {
     ticks: u64,
     is_real_time: bool,
     is_of_kernel: bool,
-    /// Nanoseconds that it waited for a CPU, if that was read.
+    /// Nanoseconds that it waited for a CPU, if read.
     waited: Option<u64>,
 }
 
 impl Programs {
-    /// Takes in the line of a thread. `has_waits` is for the first sample, which does not know yet
+    /// Adds the line of a thread. `has_waits` is for the first sample, when it is still unknown
     /// whose waits matter.
     pub(super) fn take(&mut self, process: &str, thread: &str, stat: &str, has_waits: bool) {
         let (Ok(process), Ok(id)) = (process.parse(), thread.parse()) else { return };
@@ -83,7 +84,7 @@ impl Programs {
         );
     }
 
-    /// Takes in the control groups of a process.
+    /// Adds the control groups of a process.
     pub(super) fn take_groups(&mut self, process: &str) {
         let Ok(id) = process.parse() else { return };
         let Ok(text) = read(Path::new(&format!("/proc/{process}/cgroup"))) else { return };
@@ -91,11 +92,11 @@ impl Programs {
     }
 
     /// The threads that used the most CPU time since `self`, as they were then and as they are
-    /// `now`: a file of lines for each sample.
+    /// `now`: one file of lines per sample.
     pub(super) fn busiest(&self, now: &Programs) -> [String; 2] {
         let mut grown: Vec<(u64, u64)> = Vec::new();
         for (id, thread) in &now.threads {
-            // A thread that began since then used all that it has.
+            // All the time of a thread that was started since then counts.
             let known = self.threads.get(id).filter(|known| known.process == thread.process);
             let ticks = thread.ticks.saturating_sub(known.map_or(0, |known| known.ticks));
             if ticks > 0 {
@@ -118,13 +119,13 @@ impl Programs {
         [before, after].map(|lines| file("busiest", &lines))
     }
 
-    /// What groups with a quota got, a line each.
+    /// CPU time and throttling of the groups with a quota, one per line.
     pub(super) fn quotas(&self) -> String {
         let roots = roots();
         let mut members: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
         for (process, groups) in &self.groups {
             for group in groups {
-                // A quota of a group is one of all below it.
+                // A group's quota also limits all groups below it.
                 let mut at = group.as_str();
                 while !at.is_empty() && at != "/" {
                     members.entry(at).or_default().insert(*process);
@@ -181,7 +182,7 @@ impl Thread {
         }
     }
 
-    /// Process, what it is, nanoseconds that it waited or `-`, and the line of `stat`.
+    /// The process, its kind, nanoseconds that it waited or `-`, and the line of `stat`.
     fn line(&self, kind: &str, waited: Option<u64>) -> String {
         let policy = if self.is_real_time { "real-time" } else { "fair" };
         let waited = waited.map_or("-".to_owned(), |waited| waited.to_string());
@@ -190,8 +191,8 @@ impl Thread {
     }
 }
 
-/// Where control groups may be seen: `ip netns exec` hides those of the machine behind a `/sys` of
-/// its own, and its caller sees them still.
+/// Paths where control groups may be visible: `ip netns exec` hides the machine's behind its own
+/// `/sys`, but its caller still sees them.
 fn roots() -> Vec<String> {
     let mut roots = vec![GROUPS.to_owned()];
     let mut process = "self".to_owned();
@@ -210,7 +211,7 @@ fn roots() -> Vec<String> {
     roots
 }
 
-/// The path of a line of `/proc/PID/cgroup`, if CPUs are limited there.
+/// The path in a line of `/proc/PID/cgroup`, if that hierarchy limits CPUs.
 fn group(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;
@@ -218,7 +219,7 @@ fn group(line: &str) -> Option<&str> {
     (is_cpu && path.starts_with('/') && path != "/" && !path.contains("/..")).then_some(path)
 }
 
-/// Microseconds of a period that the group may use, and those of the period; none without a quota.
+/// The quota and the period in microseconds; `None` without a quota.
 fn limit(folder: &str) -> Option<(u64, u64)> {
     let file = |name: &str| read(Path::new(&format!("{folder}/{name}"))).ok();
     if let Some(both) = file("cpu.max") {
@@ -238,14 +239,14 @@ fn program(process: u64) -> String {
     read(Path::new(&format!("/proc/{process}/comm"))).unwrap_or_default().trim().to_owned()
 }
 
-/// A name without what would end a column.
+/// A name without characters that would end a column.
 fn plain(name: &str) -> String {
     let word =
         |letter: char| if letter.is_whitespace() || letter.is_control() { '_' } else { letter };
     if name.is_empty() { "-".to_owned() } else { name.chars().map(word).collect() }
 }
 
-/// Whether a program has a socket of the network, as far as we may see its files.
+/// Whether a program has a network socket, as far as we may read its files.
 fn has_sockets(process: u64) -> bool {
     let folder = format!("/proc/{process}/fd");
     names(Path::new(&folder)).into_iter().take(FILES_MAX).any(|name| {
@@ -263,9 +264,9 @@ fn is_of_network(path: &str) -> bool {
     ["TCP", "UDP", "RAW", "PING", "SCTP", "MPTCP", "PACKET"].iter().any(|one| name.starts_with(one))
 }
 
-/// Whose sockets these are, as far as we may see it: a file of lines. A host may have a hundred
-/// thousand open files, so it ends when its time is over. The head says how many programs could not
-/// be read, and how many were left then.
+/// The owners of these sockets, as far as we may see them: a file of lines. A host may have a
+/// hundred thousand open files, so the search has a time limit. The head says how many programs
+/// could not be read, and how many were left at the limit.
 pub(super) fn owners(inodes: &BTreeSet<u64>) -> String {
     let (began, deadline) = (cpu_time(), Instant::now() + OWNERS_TIME_MAX);
     let is_over = || cpu_time().saturating_sub(began) > OWNERS_CPU_MAX || Instant::now() > deadline;
@@ -303,7 +304,7 @@ pub(super) fn owners(inodes: &BTreeSet<u64>) -> String {
     lines.iter().fold(head, |text, line| text + line + "\n")
 }
 
-/// What this thread has had of the CPUs.
+/// The CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

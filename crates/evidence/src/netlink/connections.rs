@@ -1,7 +1,7 @@
-//! TCP connections, over sock_diag: what `ss -ti` shows, and from where it has it.
+//! TCP connections, over sock_diag: the same source and data as `ss -ti`.
 //!
-//! `struct tcp_info` is read from its bytes, because it has grown with the kernel: what an older
-//! one does not have is left out, where the structure of the crate would refuse the whole.
+//! `struct tcp_info` is read from its bytes, because it has grown with the kernel: fields that an
+//! older kernel lacks are left out, while the structure of the crate would refuse the whole.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::NLM_F_DUMP;
-use netlink_packet_sock_diag::inet::nlas::Nla;
+use netlink_packet_sock_diag::inet::nlas::{MemInfo, Nla};
 use netlink_packet_sock_diag::inet::{
     ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags,
 };
@@ -22,29 +22,36 @@ use ringway_net::socket::NetlinkSocket;
 
 use super::file;
 
-/// Connections that are kept: those that sent the longest. A proxy may have a million.
+/// Connections that are recorded: those that were busy the longest. A proxy may have a million.
 const CONNECTIONS_MAX: usize = 4096;
-/// Destinations that are kept: those with the most connections.
+/// Destinations that are recorded: those with the most connections.
 const DESTINATIONS_MAX: usize = 16;
 /// How long one family of addresses may take.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
-/// All connections that are established, as a file of the record.
+/// All established connections, as a file of the record.
 ///
 /// # Errors
-/// The kernel's error: `NotFound` if it was built without this.
+/// The kernel's error: `NotFound` if it was built without sock_diag.
 pub(crate) fn connections() -> io::Result<String> {
+    let all = || ExtensionFlags::INFO | ExtensionFlags::CONG;
+    // Before Linux 4.10 the kernel's memory of sockets is shorter than the crate accepts.
+    connections_with(&(all() | ExtensionFlags::SKMEMINFO)).or_else(|_| connections_with(&all()))
+}
+
+fn connections_with(extensions: &ExtensionFlags) -> io::Result<String> {
     let mut kept = Kept::default();
     for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
         let question = SockDiagMessage::InetRequest(InetRequest {
             family,
             protocol: IPPROTO_TCP,
-            extensions: ExtensionFlags::INFO | ExtensionFlags::CONG,
+            extensions: extensions.clone(),
             states: StateFlags::ESTABLISHED,
             socket_id,
         });
         let deadline = Instant::now() + TIME_MAX;
-        // One each: what is left when time is up goes with it.
+        // A separate socket for each family: closing it discards replies that are left when time is
+        // up.
         let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
         socket.request_each(question, NLM_F_DUMP, |reply| {
             if let SockDiagMessage::InetResponse(reply) = reply {
@@ -57,8 +64,8 @@ pub(crate) fn connections() -> io::Result<String> {
     Ok(kept.finish())
 }
 
-/// Sockets that listen, as a file of the record: how many connections wait for their program, how
-/// many may, and the number of the socket.
+/// Listening sockets, as a file of the record: how many connections wait for the program, how many
+/// may, and the inode of the socket.
 ///
 /// # Errors
 /// The kernel's error.
@@ -77,8 +84,8 @@ pub(crate) fn listeners() -> io::Result<String> {
     Ok(file(format_args!("listeners: {}", lines.len()), &lines))
 }
 
-/// Where most connections go, of all states, as a file of the record: this end without its port,
-/// the other end, and how many ports they take.
+/// The destinations of most connections in any state, as a file of the record: this end without its
+/// port, the other end, and how many ports they use.
 ///
 /// # Errors
 /// The kernel's error.
@@ -100,7 +107,7 @@ pub(crate) fn destinations() -> io::Result<String> {
     Ok(file(format_args!("destinations: {}", lines.len()), &lines))
 }
 
-/// Sockets of TCP in some states, of both families.
+/// Passes on each TCP socket in some states, of both families.
 fn each(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
     for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
         let question = SockDiagMessage::InetRequest(InetRequest {
@@ -129,7 +136,7 @@ fn each(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<
 /// The busiest connections so far.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The time that each was busy in microseconds, the bytes that it moved, and its line.
+    /// For each: its busy time in microseconds, the bytes that it moved, and its line.
     lines: Vec<(u64, u64, String)>,
     seen: usize,
     is_late: bool,
@@ -169,7 +176,7 @@ impl Kept {
     }
 }
 
-/// Both ends, the congestion control, and all that is known by name.
+/// Both ends, the congestion control, and all known fields by name.
 fn line(reply: &InetResponse, info: &[u8]) -> String {
     let id = &reply.header.socket_id;
     let local = SocketAddr::new(id.source_address, id.source_port);
@@ -188,7 +195,24 @@ fn line(reply: &InetResponse, info: &[u8]) -> String {
     let (received, queued, inode) = (header.recv_queue, header.send_queue, header.inode);
     write!(line, " recv_queue={received} send_queue={queued} inode={inode}")
         .expect("a String takes all");
-    // Two in a byte, the first in its low half on the machines that we run on.
+    let memory = reply.nlas.iter().find_map(|nla| match nla {
+        Nla::MemInfo(memory) => Some(memory),
+        _ => None,
+    });
+    if let Some(memory) = memory {
+        let MemInfo { receive_queue, receive_queue_max, bottom_send_queues, .. } = memory;
+        let MemInfo { send_queue_max, cache, send_queue, options, .. } = memory;
+        let MemInfo { backlog_queue_length, drops, .. } = memory;
+        write!(
+            line,
+            " rmem_alloc={receive_queue} rcvbuf={receive_queue_max} \
+             wmem_alloc={bottom_send_queues} sndbuf={send_queue_max} fwd_alloc={cache} \
+             wmem_queued={send_queue} optmem={options} sk_backlog={backlog_queue_length} \
+             sk_drops={drops}"
+        )
+        .expect("a String takes all");
+    }
+    // Two bit fields in a byte; the first is in the low half on the machines that we support.
     if let Some(scales) = number(info, WSCALES_AT, 1) {
         write!(line, " snd_wscale={} rcv_wscale={}", scales & 15, scales >> 4)
             .expect("a String takes all");

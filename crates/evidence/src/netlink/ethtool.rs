@@ -1,7 +1,7 @@
 //! The kernel's ethtool family: features, channels, rings and coalescing of an interface.
 //!
-//! The crate `ethtool` is not used: it loses feature 0, which is scatter-gather, and wants an async
-//! runtime. What is left are the numbers of attributes, from `linux/ethtool_netlink.h`.
+//! The crate `ethtool` is not used: it loses feature 0, which is scatter-gather, and requires an
+//! async runtime. Instead, this file has the numbers of attributes from `linux/ethtool_netlink.h`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,7 +18,7 @@ use ringway_net::socket::NetlinkSocket;
 
 use super::{NicSettings, file};
 
-/// The family, resolved.
+/// The resolved family.
 #[derive(Debug)]
 pub(crate) struct Ethtool {
     socket: NetlinkSocket,
@@ -26,7 +26,7 @@ pub(crate) struct Ethtool {
 }
 
 impl Ethtool {
-    /// Looks the family up.
+    /// Resolves the family.
     ///
     /// # Errors
     /// `NotFound` if the kernel has none.
@@ -43,7 +43,7 @@ impl Ethtool {
         Ok(Ethtool { socket, family: family.ok_or(io::ErrorKind::NotFound)? })
     }
 
-    /// Asks for some settings of an interface, as a file of the record.
+    /// Queries some settings of an interface, as a file of the record.
     ///
     /// # Errors
     /// `Unsupported` if the driver has none; else the kernel's error.
@@ -79,7 +79,7 @@ fn command(settings: NicSettings) -> u8 {
     }
 }
 
-/// What every question begins with, and the name of the interface in it.
+/// The header attribute of every request, and the interface name in it.
 const HEADER: u16 = 1;
 const HEADER_DEV_NAME: u16 = 2;
 
@@ -184,7 +184,7 @@ const COALESCING: [Number; 24] = [
     ("cqe mode rx", 25, None),
 ];
 
-/// What the driver has of these, a line each.
+/// Those numbers that the driver has, one per line.
 fn numbers(reply: &Message, table: &[Number]) -> Result<Vec<String>, DecodeError> {
     let mut lines = Vec::new();
     for (name, current, maximum) in table {
@@ -200,19 +200,18 @@ fn number(value: &[u8]) -> Result<u32, DecodeError> {
     if value.len() == 1 { parse_u8(value).map(u32::from) } else { parse_u32(value) }
 }
 
-/// Sets of features: what a driver lets be changed, what was wanted, what is in force, and what
-/// cannot be changed.
+/// Sets of features: changeable, requested, active, and fixed.
 const FEATURES_HW: u16 = 2;
 const FEATURES_WANTED: u16 = 3;
 const FEATURES_ACTIVE: u16 = 4;
 const FEATURES_NOCHANGE: u16 = 5;
-/// A set, and what it has of a feature.
+/// The attributes of a set and of a feature in it.
 const BITSET_NOMASK: u16 = 1;
 const BITSET_BITS: u16 = 3;
 const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
-/// Every feature that the kernel knows, as `ethtool -k` says it.
+/// Every feature that the kernel knows, with the state that `ethtool -k` shows.
 fn features(reply: &Message) -> Result<Vec<String>, DecodeError> {
     let set = |kind: u16| bitset(reply.get(kind).unwrap_or_default());
     let (hw, wanted) = (set(FEATURES_HW)?, set(FEATURES_WANTED)?);
@@ -248,7 +247,7 @@ fn bitset(bytes: &[u8]) -> Result<Bitset, DecodeError> {
             BITSET_BITS => {
                 for bit in NlasIterator::new(nla.value()) {
                     let (name, has_value) = bit_of(bit?.value())?;
-                    // Some bits have no name any more.
+                    // Some bits no longer have a name.
                     if !name.is_empty() {
                         if has_value || !has_mask {
                             set.on.insert(name.clone());

@@ -1,8 +1,7 @@
-//! What the kernel says over netlink, as text: a person can read and write it, and a finding can
-//! quote it.
+//! The kernel's netlink replies as text, which a person can read and write and a finding can quote.
 //!
-//! Each reply is a file of lines below `netlink/` in the record. Its head says how many lines
-//! follow, so that a file which lost some is not taken for a host that lacks something:
+//! Each reply is a file of lines below `netlink/` in the record. Its head gives the number of
+//! lines, so that a truncated file is not mistaken for a host that lacks something:
 //!
 //! ```text
 //! netlink/eth0/features        netlink/eth0/channels      sample-1/netlink/connections
@@ -11,8 +10,8 @@
 //! tx-lockless: off [fixed]     combined max: 8                rtt=321 rttvar=12 snd_cwnd=10 ...
 //! ```
 //!
-//! (A connection is one line.) Features have the kernel's names, and behind them what `ethtool -k`
-//! says of them. Numbers of connections have the names and units of `struct tcp_info`.
+//! (A connection is one line.) Features have the kernel's names, followed by the state that
+//! `ethtool -k` shows. Numbers of connections have the names and units of `struct tcp_info`.
 
 mod connections;
 mod ethtool;
@@ -26,14 +25,14 @@ pub(super) use ethtool::Ethtool;
 use super::text::Text;
 use super::tool::output;
 
-/// Where the replies are in a record.
+/// The folder of replies in a record.
 const FOLDER: &str = "netlink";
-/// The file of TCP connections, below that of a sample.
+/// The file of TCP connections, below the folder of a sample.
 pub(crate) const CONNECTIONS: &str = "netlink/connections";
-/// Those of sockets that listen, and of where most connections go.
+/// The files of listening sockets, and of the destinations of most connections.
 pub(crate) const LISTENERS: &str = "netlink/listeners";
 pub(crate) const DESTINATIONS: &str = "netlink/destinations";
-/// What printed connections in older records.
+/// The command that printed connections in older records.
 pub(crate) const CONNECTIONS_COMMAND: &[&str] = &["ss", "-tinHO", "state", "established"];
 
 /// A group of settings of an interface.
@@ -43,9 +42,9 @@ pub enum NicSettings {
     Features,
     /// Queues.
     Channels,
-    /// Lengths of queues.
+    /// Ring lengths.
     Rings,
-    /// When an interrupt is raised.
+    /// Interrupt coalescing.
     Coalescing,
 }
 
@@ -54,7 +53,7 @@ impl NicSettings {
     pub const ALL: [NicSettings; 4] =
         [NicSettings::Features, NicSettings::Channels, NicSettings::Rings, NicSettings::Coalescing];
 
-    /// The name of its file, with which the head of the file begins.
+    /// The name of its file, which also begins the head of the file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             NicSettings::Features => "features",
@@ -64,13 +63,13 @@ impl NicSettings {
         }
     }
 
-    /// Where it is in a record.
+    /// Its path in a record.
     pub(crate) fn path(self, nic: &str) -> String {
         format!("{FOLDER}/{nic}/{}", self.name())
     }
 
-    /// The command that says the same: in a sos report, an older record, and on a kernel before
-    /// 5.6, which has no such family of netlink.
+    /// The command with the same content: for a sos report, an older record, and a kernel before
+    /// 5.6, which lacks this netlink family.
     pub(crate) fn command(self, nic: &str) -> [&str; 3] {
         let option = match self {
             NicSettings::Features => "-k",
@@ -82,7 +81,7 @@ impl NicSettings {
     }
 }
 
-/// Asks this host, over netlink or, if its kernel is too old for that, through the tool.
+/// Queries this host over netlink or, if its kernel is too old, through the tool.
 pub fn nic_settings(nic: &str, settings: NicSettings) -> io::Result<Text> {
     match Ethtool::open() {
         Ok(mut ethtool) => Ok(Text::new(settings.path(nic), ethtool.ask(nic, settings)?)),
@@ -93,7 +92,7 @@ pub fn nic_settings(nic: &str, settings: NicSettings) -> io::Result<Text> {
     }
 }
 
-/// A file of the record. What stands in a line has no line break: the caller sees to that.
+/// A file of the record. The caller ensures that no line contains a line break.
 fn file(head: impl Display, lines: &[String]) -> String {
     let mut text = head.to_string();
     text.push('\n');

@@ -2,26 +2,26 @@
 
 use crate::{Gap, Text};
 
-/// What a bond says of itself.
+/// The status of a bond.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bond {
     /// Such as `IEEE 802.3ad Dynamic link aggregation`.
     pub mode: String,
-    /// Such as `layer2`; none in modes that need none.
+    /// Such as `layer2`; `None` in modes without a hash.
     pub hash: Option<String>,
     /// Where that is.
     pub hash_line: usize,
-    /// Whether it has a link at all.
+    /// Whether any link is up.
     pub is_up: bool,
     /// Where that is.
     pub up_line: usize,
-    /// Whether anything watches its links: the carrier, or ARP.
+    /// Whether its links are monitored, by carrier or by ARP.
     pub is_watched: bool,
-    /// Where the interval is.
+    /// The line of the interval.
     pub watched_line: usize,
-    /// The aggregator that is in use, of 802.3ad.
+    /// The active aggregator of 802.3ad.
     pub aggregator: Option<u64>,
-    /// Where the address of the other end is, if no one is there that speaks LACP.
+    /// The line of the partner's address, if no LACP partner responds.
     pub no_partner_line: Option<usize>,
     /// Its links.
     pub links: Vec<BondLink>,
@@ -34,16 +34,16 @@ pub struct BondLink {
     pub name: String,
     /// Whether the bond may use it.
     pub is_up: bool,
-    /// Its speed, if it is known.
+    /// Its speed in Mbit/s, if known.
     pub mbit: Option<u64>,
-    /// With which others it is together, of 802.3ad.
+    /// Its aggregator of 802.3ad.
     pub aggregator: Option<u64>,
-    /// Where it says whether it is up.
+    /// The line of its status.
     pub line: usize,
 }
 
 impl Bond {
-    /// Reads a file of the folder.
+    /// Parses a file of the folder.
     pub fn parse(text: &Text) -> Result<Bond, Gap> {
         let mut bond = Bond::default();
         let mut statuses = 0;

@@ -15,29 +15,29 @@ pub struct Classes {
 /// One of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Class {
-    /// Bits a second that it may send at most: `ceil` of HTB, the upper limit of HFSC.
+    /// The rate limit in bit/s: `ceil` of HTB, the upper limit of HFSC.
     pub bits: f64,
-    /// What it did.
+    /// Its counters.
     pub sent: Sent,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
-/// What a class or a discipline did.
+/// The counters of a class or a discipline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Bytes that were sent.
     pub bytes: u64,
     /// Packets that were dropped.
     pub dropped: u64,
-    /// Times that it had to hold back.
+    /// Times that the limit delayed it.
     pub overlimits: u64,
-    /// Bytes that wait.
+    /// Bytes in the backlog.
     pub backlog: u64,
 }
 
 impl Sent {
-    /// What came since; what waits is as it is now.
+    /// The growth of the counters; the backlog is the current one.
     #[must_use]
     pub fn since(&self, before: &Sent) -> Sent {
         Sent {
@@ -48,8 +48,9 @@ impl Sent {
         }
     }
 
-    /// Whether more came than may go: it held back, and packets waited or were dropped.
-    pub fn is_pressed(&self) -> bool {
+    /// Whether more arrived than the limit allows: the limit took effect, and packets waited or
+    /// were dropped.
+    pub fn is_over_limit(&self) -> bool {
         self.overlimits > 0 && (self.dropped > 0 || self.backlog > 0)
     }
 }
@@ -106,7 +107,7 @@ impl Counters for Classes {
     }
 }
 
-/// The word that has the most that a class may send.
+/// The word with the rate limit of a class.
 fn limit<'a>(kind: &str, words: &[&'a str]) -> Option<&'a str> {
     let behind = |from: &str, words: &[&'a str]| {
         let at = words.iter().position(|word| *word == from)?;
@@ -119,7 +120,7 @@ fn limit<'a>(kind: &str, words: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-/// Bits a second, as tc prints them: `10Mbit`, `1500Kbit`, `9bit`.
+/// A rate in bit/s, as tc prints it: `10Mbit`, `1500Kbit`, `9bit`.
 fn rate(word: &str) -> Option<f64> {
     let number = word.strip_suffix("bit")?;
     let (number, factor) = match number.chars().last()? {
@@ -166,7 +167,7 @@ mod tests {
         let htb = read["1:1"];
         assert_eq!((htb.bits, htb.line), (2e7, 1));
         assert_eq!(htb.sent, Sent { bytes: 700, dropped: 3, overlimits: 9, backlog: 2048 });
-        assert!(htb.sent.is_pressed());
+        assert!(htb.sent.is_over_limit());
         assert_eq!(read["2:1"].bits, 1.5e6);
         assert!(Classes::parse(&Text::new("tc", "class htb 1:1 root ceil fast\n")).is_err());
     }

@@ -1,24 +1,23 @@
-//! How long a card waits before it interrupts: as the kernel says it over netlink, and as
-//! `ethtool -c` prints it.
+//! How long a card waits before it interrupts, from netlink or from `ethtool -c`.
 
 use super::ethtool::Settings;
 use super::reply_lines;
 use crate::{Gap, NicSettings, Text};
 
-/// What a card may wait for when it received something.
+/// How long a card may delay a receive interrupt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Whether the driver changes the others by the load.
+    /// Whether the driver adapts the other values to the load.
     pub is_adaptive: bool,
-    /// Microseconds, with the line; none if the driver has none.
+    /// Microseconds, with the line; `None` if the driver has no such setting.
     pub usecs: Option<(u64, usize)>,
     /// Frames, whichever comes first.
     pub frames: Option<(u64, usize)>,
 }
 
 impl Coalescing {
-    /// Reads what the kernel says, or the output of `ethtool -c`, where `n/a` stands for what a
-    /// driver does not have.
+    /// Parses the kernel's reply, or the output of `ethtool -c`, where `n/a` marks settings that a
+    /// driver lacks.
     pub fn parse(text: &Text) -> Result<Coalescing, Gap> {
         if reply_lines(text, NicSettings::Coalescing.name())?.is_some() {
             let settings = Settings::parse(text)?.current;
@@ -43,7 +42,7 @@ impl Coalescing {
             let number = word.parse().map_err(|_| text.unreadable(Some(line), "expected a number"));
             number.map(|number| Some((number, line)))
         };
-        // Its line ends with TX's, so a torn one has no end and is refused before.
+        // The line ends with TX's value, so a truncated one has no end and was refused before.
         let adaptive = text.lines().find_map(|(_, row)| row.strip_prefix("Adaptive RX:"));
         let is_adaptive = adaptive.is_some_and(|row| row.split_whitespace().next() == Some("on"));
         Ok(Coalescing { is_adaptive, usecs: value("rx-usecs:")?, frames: value("rx-frames:")? })

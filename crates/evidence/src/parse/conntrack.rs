@@ -1,4 +1,4 @@
-//! `/proc/net/stat/nf_conntrack`: what became of connections that were not tracked.
+//! `/proc/net/stat/nf_conntrack`: failures to track connections.
 
 use super::Counters;
 use crate::{Gap, Text};
@@ -10,7 +10,7 @@ pub struct Conntrack {
     pub insert_failed: u32,
     /// Packets that were dropped because there was no entry for them.
     pub drop: u32,
-    /// Entries that had to go before their time.
+    /// Entries that were removed early to make room.
     pub early_drop: u32,
     /// Lines that were summed, one for each CPU.
     pub lines: usize,

@@ -18,9 +18,9 @@ pub struct CpuTimes {
 pub struct Times {
     /// All of them together.
     pub total: u64,
-    /// Nothing to do, or waiting for a disk.
+    /// Idle, or waiting for a disk.
     pub idle: u64,
-    /// Programs of low priority, which give way to all other work.
+    /// Programs of low priority, which yield to all other work.
     pub nice: u64,
     /// Interrupts of devices (`hi`).
     pub irq: u64,
@@ -30,7 +30,7 @@ pub struct Times {
     pub steal: u64,
     /// Running a guest.
     pub guest: u64,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
@@ -60,7 +60,7 @@ impl Counters for CpuTimes {
             let guest = guest.saturating_add(guest_nice);
             cpus.insert(number, Times { total, idle, nice, irq, softirq, steal, guest, line });
         }
-        // What follows the CPUs: without it some of them may be missing.
+        // This line follows the CPUs: without it some of them may be missing.
         let is_whole = text.lines().any(|(_, line)| line.starts_with("intr "));
         if cpus.is_empty() || !is_whole {
             return Err(text.unreadable(None, "expected a line for each CPU, and intr behind them"));
@@ -70,13 +70,13 @@ impl Counters for CpuTimes {
 }
 
 impl Times {
-    /// Ticks in which the machine had the CPU: while the hypervisor runs another guest, neither
-    /// work nor idleness is seen.
+    /// Ticks in which this machine had the CPU: while the hypervisor runs another guest, the kernel
+    /// sees neither work nor idleness.
     pub fn had(&self) -> u64 {
         self.total.saturating_sub(self.steal)
     }
 
-    /// What passed since `before`. `iowait` may run backwards, so nothing is below 0.
+    /// The ticks since `before`. `iowait` may decrease, so differences saturate at 0.
     pub fn since(&self, before: &Times) -> Times {
         Times {
             total: self.total.saturating_sub(before.total),

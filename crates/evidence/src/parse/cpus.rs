@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-/// `NR_CPUS` of the largest kernels: who numbers more than these is not to be believed, and would
-/// have us make sets of that size.
+/// `NR_CPUS` of the largest kernels: a higher CPU number is not credible, and would make us
+/// allocate sets of that size.
 const CPUS_MAX: usize = 8192;
 
-/// The number of a CPU; none if it is no number that a CPU may have.
+/// The number of a CPU; `None` if a CPU cannot have it.
 pub fn cpu_number(word: &str) -> Option<usize> {
     word.parse().ok().filter(|number| *number < CPUS_MAX)
 }
 
-/// CPUs as a mask: words of 32 bits with commas between. Those that cannot be are left out.
+/// CPUs as a mask: comma-separated words of 32 bits. Impossible CPUs are left out.
 pub fn cpu_mask(cpus: impl IntoIterator<Item = usize>) -> String {
     let mut words = vec![0_u32];
     for cpu in cpus.into_iter().filter(|cpu| *cpu < CPUS_MAX) {
@@ -22,7 +22,7 @@ pub fn cpu_mask(cpus: impl IntoIterator<Item = usize>) -> String {
     rest.iter().rev().fold(format!("{first:x}"), |mask, word| format!("{mask},{word:08x}"))
 }
 
-/// The CPUs of a mask such as `f` or `1,00000000`; none if it is no mask.
+/// The CPUs of a mask such as `f` or `1,00000000`; `None` if it is not a mask.
 pub fn masked_cpus(mask: &str) -> Option<Vec<usize>> {
     let digits: Vec<char> = mask.trim().chars().filter(|letter| *letter != ',').collect();
     if digits.is_empty() || digits.len() > CPUS_MAX / 4 {
@@ -36,7 +36,7 @@ pub fn masked_cpus(mask: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// The CPUs of a list such as `0-3,8`; none if it is no such list.
+/// The CPUs of a list such as `0-3,8`; `None` if it is not such a list.
 pub fn cpu_list(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in list.trim().split(',') {

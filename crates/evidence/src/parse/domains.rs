@@ -1,4 +1,4 @@
-//! What Xen's tools say of domains: `xl list`, `xl vcpu-list`, `xl info`, `xentop -b -f -i 1`.
+//! Xen's domains according to its tools: `xl list`, `xl vcpu-list`, `xl info`, `xentop -b -f -i 1`.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ pub struct VcpuTimes {
 pub struct Vcpu {
     /// The name of its domain.
     pub domain: String,
-    /// Whether it is plugged in: one that is not has no CPU, and a `p` as its state.
+    /// Whether it is plugged in: an unplugged one has no CPU, and the state `p`.
     pub is_online: bool,
     /// Seconds that it ran, to a tenth.
     pub seconds: f64,
-    /// The real CPUs that it is held to; none if it may run on all.
+    /// The physical CPUs that it is pinned to; `None` if it may run on all.
     pub pinned: Option<Vec<usize>>,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
@@ -34,7 +34,7 @@ impl Counters for VcpuTimes {
         head(text, "VCPU")?;
         for (line, row) in text.lines().skip(1) {
             let words: Vec<&str> = row.split_whitespace().collect();
-            // A name may have spaces and hold anything, so the last place that fits is it.
+            // A name may contain spaces and anything else, so the last match counts.
             let place = words.windows(5).rposition(is_vcpu);
             let Some((place, vcpu)) = place.and_then(|place| Some((place, vcpu(&words, place)?)))
             else {
@@ -62,7 +62,7 @@ fn vcpu(words: &[&str], place: usize) -> Option<((u32, u32), Vcpu)> {
     let [id, vcpu, _, state, seconds] = known else { return None };
     let seconds: f64 = seconds.parse().ok()?;
     let is_time = seconds.is_finite() && seconds >= 0.0;
-    // Hard before soft; `all` is no list, nor is the `any cpu` of Xen before 4.5.
+    // Hard affinity comes before soft; neither `all` nor the `any cpu` of Xen before 4.5 is a list.
     let pinned = affinity.first().and_then(|hard| cpu_list(hard));
     let vcpu_of = Vcpu { is_online: !state.ends_with('p'), seconds, pinned, ..Vcpu::default() };
     is_time.then_some(((id.parse().ok()?, vcpu.parse().ok()?), vcpu_of))
@@ -80,7 +80,7 @@ impl VcpuTimes {
     }
 }
 
-/// `xl list`: the domains that there are.
+/// `xl list`: the existing domains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Domains {
     /// By id.
@@ -90,11 +90,11 @@ pub struct Domains {
 /// One domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Domain {
-    /// As its configuration has it.
+    /// The name in its configuration.
     pub name: String,
     /// Virtual CPUs.
     pub vcpus: u32,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
@@ -117,10 +117,10 @@ impl Domains {
     }
 }
 
-/// `xentop -b -f -i 1`: seconds of whole domains, where `xl` is not there.
+/// `xentop -b -f -i 1`: CPU seconds of whole domains, for hosts without `xl`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Xentop {
-    /// Seconds since its start, by name, with the line in the output.
+    /// CPU seconds since a domain's start, by name, with the line in the output.
     pub seconds: BTreeMap<String, (u64, usize)>,
 }
 
@@ -134,7 +134,7 @@ impl Counters for Xentop {
         let mut seconds = BTreeMap::new();
         for (line, row) in text.lines().skip(1) {
             let words: Vec<&str> = row.split_whitespace().collect();
-            // Names have spaces, and so has "no limit" in the columns behind.
+            // Names may contain spaces, and so does "no limit" in later columns.
             let state = words.iter().position(|word| is_state(word));
             let read = state.and_then(|at| Some((at, words.get(at + 1)?.parse().ok()?)));
             let Some((at, spent)) = read.filter(|(at, _)| *at > 0) else {
@@ -146,14 +146,14 @@ impl Counters for Xentop {
     }
 }
 
-/// Six places, each a letter or a dash: `--b---`, `-----r`.
+/// Six characters, each a letter or a dash: `--b---`, `-----r`.
 fn is_state(word: &str) -> bool {
     word.len() == 6
         && word.contains('-')
         && word.bytes().all(|byte| b"-dsbcpr".contains(&byte.to_ascii_lowercase()))
 }
 
-/// `xl info`: `KEY : VALUE`, one a line.
+/// `xl info`: `KEY : VALUE`, one per line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct XlInfo {
     values: BTreeMap<String, (String, usize)>,

@@ -1,4 +1,4 @@
-//! Packets that the kernel dropped, by reason: a file of the record, a line each.
+//! Packets that the kernel dropped, by reason: a file of the record with a line for each.
 
 use std::fmt;
 
@@ -8,41 +8,41 @@ use crate::{Gap, Text};
 /// Its name in a record, and the first word of its head.
 pub const FILE: &str = "drops";
 
-/// What was dropped while it was watched.
+/// The drops during the watch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drops {
     /// The most frequent first.
     pub all: Vec<Drop>,
-    /// For how long it was watched; above 0.
+    /// Duration of the watch in seconds; above 0.
     pub seconds: f64,
-    /// Events that there was no room for.
+    /// Events that did not fit into the buffer.
     pub lost: u64,
 }
 
-/// How often something was dropped at a place for a reason.
+/// The number of packets dropped at one place for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drop {
     /// Why and where.
     pub reason: Reason,
     /// How often.
     pub count: u64,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
-/// Why and where something was dropped.
+/// Why and where packets were dropped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reason {
-    /// Of `enum skb_drop_reason`, without its prefix; `-` of a kernel that does not say it.
+    /// A value of `enum skb_drop_reason`, without its prefix; `-` if the kernel does not report it.
     pub name: String,
-    /// The function that dropped it.
+    /// The function that dropped them.
     pub place: String,
 }
 
 impl Reason {
-    /// Of a line of a trace buffer; none if that is of something else.
+    /// Parses a line of a trace buffer; `None` if it is another event.
     pub fn of_event(line: &str) -> Option<Reason> {
-        // A program may be called anything: what the kernel writes is behind its name.
+        // A program may have any name, so the kernel's text is searched from the end of the line.
         let (_, event) = line.rsplit_once(" kfree_skb: ")?;
         let (_, place) = event.split_once("location=")?;
         let place = place.split([' ', '+']).next().filter(|place| !place.is_empty())?;

@@ -1,5 +1,4 @@
-//! Features, channels, rings: as the kernel says them over netlink, and as `ethtool` prints them;
-//! statistics as it prints them.
+//! Features, channels and rings from netlink or from `ethtool`, and statistics from `ethtool`.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +14,13 @@ pub struct Features {
 /// One offload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Feature {
-    /// In force.
+    /// Active.
     pub is_on: bool,
-    /// Setting it changes nothing: the driver, the other side or another offload is in the way.
+    /// It cannot be changed: the driver, the other side or another offload prevents that.
     pub is_fixed: bool,
-    /// A program asked for another value, and something in the way does not allow it.
+    /// A program requested the other value, and something prevents it.
     pub is_requested: bool,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
@@ -31,7 +30,7 @@ impl Features {
         self.features.get(name).copied()
     }
 
-    /// Reads what the kernel says, or the output of `ethtool -k`.
+    /// Parses the kernel's reply, or the output of `ethtool -k`.
     pub fn parse(text: &Text) -> Result<Features, Gap> {
         let mut features = BTreeMap::new();
         let rows = match reply_lines(text, NicSettings::Features.name())? {
@@ -46,7 +45,7 @@ impl Features {
                 Some("off") => false,
                 _ => return Err(text.unreadable(Some(line), "expected on or off")),
             };
-            // "[requested on]": wanted, and something that it depends on is off or not offered.
+            // "[requested on]": requested, but something that it depends on is off or not offered.
             let mark = words.next();
             let is_requested = mark == Some("[requested");
             let is_fixed = is_requested || mark == Some("[fixed]");
@@ -67,7 +66,7 @@ impl Features {
     }
 }
 
-/// The words that `ethtool -K` takes for what `ethtool -k` prints by longer names.
+/// The short names that `ethtool -K` accepts, and the long ones that `ethtool -k` prints.
 const WORDS: [(&str, &str); 7] = [
     ("rx", "rx-checksumming"),
     ("tx", "tx-checksumming"),
@@ -78,12 +77,12 @@ const WORDS: [(&str, &str); 7] = [
     ("lro", "large-receive-offload"),
 ];
 
-/// The name in `ethtool -k` of what `ethtool -K` takes.
+/// The name that `ethtool -k` prints for a name that `ethtool -K` accepts.
 pub fn long_name(word: &str) -> &str {
     WORDS.iter().find(|(short, _)| *short == word).map_or(word, |(_, long)| long)
 }
 
-/// What `ethtool` has one name for, and the features of the kernel that it means.
+/// Names of `ethtool` for groups of kernel features.
 const GROUPS: [(&str, &str); 11] = [
     ("rx-checksumming", "rx-checksum"),
     ("tx-checksumming", "tx-checksum-*"),
@@ -105,8 +104,8 @@ fn fits(name: &str, pattern: &str) -> bool {
     }
 }
 
-/// A group is on if one of its features is, and fixed if none can be changed, or if one is asked
-/// for already and none is on. Its line is the first that says so.
+/// A group is on if one of its features is, and fixed if none can be changed, or if one is already
+/// requested and none is on. Its line is the first that shows the state.
 fn together(members: impl Iterator<Item = Feature>) -> Option<Feature> {
     let mut members: Vec<Feature> = members.collect();
     members.sort_by_key(|member| (!member.is_on, member.line));
@@ -116,26 +115,26 @@ fn together(members: impl Iterator<Item = Feature>) -> Option<Feature> {
     members.first().map(|first| Feature { is_fixed, is_requested, ..*first })
 }
 
-/// Channels, rings or coalescing: numbers that can be set, with their limits if there are any.
+/// Channels, rings or coalescing: numeric settings, with their limits if there are any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// By name in lower case, as far as the driver has them.
+    /// Current values by name in lower case, as far as the driver has them.
     pub current: BTreeMap<String, Setting>,
-    /// The same, as far as they may go.
+    /// The maximum values, in the same form.
     pub maximum: BTreeMap<String, Setting>,
 }
 
 /// One number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// What it is.
+    /// Its value.
     pub value: u64,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
 impl Settings {
-    /// Reads what the kernel says, or the output of `ethtool -l`, `-g` or `-c`. Of that, `n/a` and
+    /// Parses the kernel's reply, or the output of `ethtool -l`, `-g` or `-c`, from which `n/a` and
     /// words are left out.
     pub fn parse(text: &Text) -> Result<Settings, Gap> {
         for name in NicSettings::ALL.map(NicSettings::name) {
@@ -177,7 +176,7 @@ impl Settings {
     }
 }
 
-/// `ethtool -S`: counters of the driver, under the names that it gave them.
+/// `ethtool -S`: the driver's counters, under the driver's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// By name, with the line in the output.
@@ -188,7 +187,7 @@ impl Counters for Statistics {
     fn parse(text: &Text) -> Result<Statistics, Gap> {
         let mut counters = BTreeMap::new();
         for (line, row) in body(text, "NIC statistics")? {
-            // Some names have colons themselves; some values are not numbers.
+            // Some names contain colons; some values are not numbers.
             let Some((name, value)) = row.rsplit_once(':') else {
                 return Err(text.unreadable(Some(line), "expected a name and a value"));
             };
@@ -200,7 +199,7 @@ impl Counters for Statistics {
     }
 }
 
-/// The value of a line of `ethtool -i`.
+/// The driver in the output of `ethtool -i`.
 pub fn driver(text: &Text) -> Result<String, Gap> {
     let line = text.lines().find_map(|(_, line)| line.strip_prefix("driver:"));
     line.map(|driver| driver.trim().to_owned())
@@ -224,8 +223,8 @@ fn pair<'a>(text: &Text, line: usize, row: &'a str) -> Result<(&'a str, &'a str)
     Ok((name.trim(), value.trim()))
 }
 
-/// Reads which queue and direction a counter of bytes or packets is of: `rx_queue_0_bytes`,
-/// `tx3_bytes`, `queue_0_tx_bytes`, `rx-0.packets`. Drivers never agreed on a name.
+/// Determines the queue and direction of a counter of bytes or packets: `rx_queue_0_bytes`,
+/// `tx3_bytes`, `queue_0_tx_bytes`, `rx-0.packets`. Drivers never agreed on names.
 pub fn queue_counter(name: &str) -> Option<(QueueCounter, usize)> {
     let parts: Vec<&str> =
         name.split(['_', '-', '.', ' ', '[', ']', ':']).filter(|part| !part.is_empty()).collect();
@@ -249,8 +248,9 @@ pub fn queue_counter(name: &str) -> Option<(QueueCounter, usize)> {
     Some((QueueCounter { is_tx: is_tx?, is_bytes: is_bytes? }, queue?))
 }
 
-/// Whether a counter is of pause frames, and if so whether of those that the card sent. Each driver
-/// has names of its own, such as `rx_pause_ctrl_phy` and `tx_flow_control_xoff`.
+/// Whether a counter counts pause frames: `Some(true)` for those that the card sent, `Some(false)`
+/// for received ones. Drivers' names differ, such as `rx_pause_ctrl_phy` and
+/// `tx_flow_control_xoff`.
 pub fn counts_pauses(name: &str) -> Option<bool> {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -261,7 +261,7 @@ pub fn counts_pauses(name: &str) -> Option<bool> {
     };
     let words: Vec<&str> = words.collect();
     let is_pause = words.iter().any(|word| ["pause", "xoff", "pauseframes"].contains(word));
-    // Times and changes are no frames.
+    // Durations and transitions are not frames.
     let others = ["duration", "transition", "storm", "error", "events", "time", "us"];
     (is_pause && !words.iter().any(|word| others.contains(word))).then_some(is_sent)
 }
@@ -269,7 +269,7 @@ pub fn counts_pauses(name: &str) -> Option<bool> {
 /// What a queue's counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueCounter {
-    /// Towards the wire.
+    /// Transmitted, towards the wire; otherwise received.
     pub is_tx: bool,
     /// Bytes; otherwise packets.
     pub is_bytes: bool,
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_and_is_not_given_was_not_turned_off() {
-        // A TAP device whose program takes no large packets; ethtool -K ... tso on fails.
+        // A TAP device whose program accepts no large packets, so `ethtool -K ... tso on` fails.
         let printed = "Features for tap0:\ntcp-segmentation-offload: off\n\
             \ttx-tcp-segmentation: off [requested on]\n\ttx-tcp-mangleid-segmentation: off\n";
         let asked = "features of tap0: 2\ntx-tcp-segmentation: off [requested on]\n\

@@ -1,4 +1,4 @@
-//! `/proc/interrupts`: who interrupts which CPU.
+//! `/proc/interrupts`: which devices interrupt which CPUs.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use crate::{Gap, Text};
 /// All interrupts of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// The columns: CPUs that are online, in order, perhaps with holes.
+    /// The columns: online CPUs in order, perhaps with gaps.
     pub cpus: Vec<usize>,
-    /// By label: a number, or letters for what no device raises.
+    /// By label: a number, or letters if no device raises it.
     pub rows: BTreeMap<String, Row>,
 }
 
 /// One interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Times per column.
+    /// Counts by column.
     pub counts: Vec<u64>,
     /// What raises it: chip, kind and name.
     pub action: String,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
 impl Row {
-    /// The last word: the name that a driver gave.
+    /// The last word: the name that the driver set.
     pub fn name(&self) -> &str {
         self.action.split_whitespace().next_back().unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl Counters for Interrupts {
             let words = rest.split_whitespace();
             let numbers = words.clone().map_while(|word| word.parse().ok()).take(cpus.len());
             let counts: Vec<u64> = numbers.collect();
-            // Errors are counted once for all CPUs; a device is counted on each.
+            // Errors have one count for all CPUs; devices have one for each.
             let is_device = label.bytes().all(|byte| byte.is_ascii_digit());
             if is_device && counts.len() != cpus.len() {
                 let why = format!("expected {} counts, found {}", cpus.len(), counts.len());
@@ -64,18 +64,18 @@ impl Counters for Interrupts {
     }
 }
 
-/// Which queue of which interface an interrupt serves.
+/// The interface and queue that an interrupt serves.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueIrq {
-    /// The interface, or the virtio device that has it, such as `virtio3`.
+    /// The interface, or its virtio device, such as `virtio3`.
     pub device: String,
-    /// None for an interface that has one.
+    /// `None` for an interface with a single queue.
     pub queue: Option<usize>,
-    /// None if it serves both directions.
+    /// `None` if it serves both directions.
     pub direction: Option<Direction>,
 }
 
-/// As the interrupt's owner names it.
+/// The direction from the point of view of the interrupt's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// `tx`, `output`.
@@ -84,8 +84,8 @@ pub enum Direction {
     Rx,
 }
 
-/// Reads an interrupt's name: `vif1.0-q0-tx` and `eth0-q1` of Xen, `virtio3-input.0`,
-/// `eth0-TxRx-3` and the like of hardware. `None` if it is not that of a network queue.
+/// Parses an interrupt's name: `vif1.0-q0-tx` and `eth0-q1` of Xen, `virtio3-input.0`,
+/// `eth0-TxRx-3` and the like of hardware. `None` if it does not belong to a network queue.
 pub fn queue_irq(name: &str, nics: &[String]) -> Option<QueueIrq> {
     virtio(name).or_else(|| {
         let (device, rest) = split_device(name, nics)?;
@@ -122,7 +122,7 @@ fn virtio(name: &str) -> Option<QueueIrq> {
 }
 
 /// Finds the interface in a name: a known one anywhere in it, or a vif at its start. The longest
-/// wins, so that `eth0.10` is not taken for `eth0`.
+/// wins, so that `eth0.10` is not mistaken for `eth0`.
 fn split_device<'a>(name: &'a str, nics: &[String]) -> Option<(&'a str, &'a str)> {
     let is_edge = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
     let at = |nic: &String| {

@@ -1,4 +1,4 @@
-//! `virsh dumpxml`: what a guest's network interfaces are made of.
+//! `virsh dumpxml`: the configuration of a guest's network interfaces.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,23 @@ use roxmltree::{Document, Node, ParsingOptions};
 use super::cpus::cpu_list;
 use crate::{Gap, Text};
 
-/// Nodes of a guest's XML; one with more is no guest's.
+/// Nodes of a guest's XML; no guest has more.
 const NODES_MAX: u32 = 100_000;
-/// Virtual CPUs of a guest; libvirt knows of no more.
+/// Virtual CPUs of a guest; libvirt supports no more.
 const VCPUS_MAX: usize = 4096;
 
-/// A guest, as libvirt runs it.
+/// A guest of libvirt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guest {
     /// Its name.
     pub name: String,
     /// Virtual CPUs.
     pub vcpus: u32,
-    /// The real CPUs that they are held to, by their numbers; those that are held to none are not
-    /// there.
+    /// The physical CPUs that virtual CPUs are pinned to, by number; unpinned ones are left out.
     pub pinned: BTreeMap<u32, Vec<usize>>,
-    /// The line that says so of the first.
+    /// The line that pins the first of them.
     pub pinned_line: Option<usize>,
-    /// The NUMA nodes that its memory is held to, and the line that says so; none if it may be on
-    /// all.
+    /// The NUMA nodes that its memory is bound to, with the line; `None` if it may be on all.
     pub memory: Option<(Vec<usize>, usize)>,
     /// In the order of the XML.
     pub interfaces: Vec<Interface>,
@@ -34,20 +32,20 @@ pub struct Guest {
 /// One network interface of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Such as `virtio`, `e1000`; nothing if the XML leaves it to libvirt.
+    /// Such as `virtio`, `e1000`; empty if the XML leaves it to libvirt.
     pub model: String,
-    /// The host's end, such as `vnet3`; nothing while the guest is off.
+    /// The host's end, such as `vnet3`; empty while the guest is off.
     pub target: String,
-    /// `vhost` or `qemu`; nothing if it is left to libvirt.
+    /// `vhost` or `qemu`; empty if it is left to libvirt.
     pub driver: String,
-    /// Queues that are asked for.
+    /// The configured number of queues.
     pub queues: u32,
-    /// Of the model, or of the interface.
+    /// The line of the model, or of the interface.
     pub line: usize,
 }
 
 impl Guest {
-    /// Reads the XML of a guest.
+    /// Parses the XML of a guest.
     pub fn parse(text: &Text) -> Result<Guest, Gap> {
         let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text.body(), options).map_err(|error| {
@@ -87,7 +85,7 @@ impl Guest {
     }
 }
 
-/// `<vcpupin>`, and what `<vcpu>` says of all that have none.
+/// The CPUs of `<vcpupin>`, or of `<vcpu>` for virtual CPUs without one.
 fn pinned(root: Node<'_, '_>) -> BTreeMap<u32, Vec<usize>> {
     let vcpu = child(root, "vcpu");
     let of_all = vcpu.and_then(|node| cpu_list(node.attribute("cpuset")?));
@@ -102,10 +100,10 @@ fn pinned(root: Node<'_, '_>) -> BTreeMap<u32, Vec<usize>> {
     pinned
 }
 
-/// Nodes are numbered as CPUs are.
+/// Lists of nodes have the same syntax as lists of CPUs.
 fn memory<'a>(root: Node<'a, 'a>) -> Option<(Vec<usize>, Node<'a, 'a>)> {
     let memory = child(child(root, "numatune")?, "memory")?;
-    // The other modes prefer nodes, or take turns.
+    // The other modes prefer nodes or interleave.
     let is_strict = memory.attribute("mode").is_none_or(|mode| mode == "strict");
     Some((cpu_list(memory.attribute("nodeset").filter(|_| is_strict)?)?, memory))
 }

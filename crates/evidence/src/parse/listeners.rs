@@ -1,11 +1,11 @@
-//! Sockets that listen, those of UDP and raw ones, where connections go, and whose they are.
+//! Listening sockets, UDP and raw sockets, destinations of connections, and owners of sockets.
 
 use std::collections::BTreeMap;
 
 use super::{Counters, reply_lines};
 use crate::{Gap, Text};
 
-/// Sockets of TCP that listen.
+/// Listening TCP sockets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listeners {
     /// In the order of the file.
@@ -17,13 +17,13 @@ pub struct Listeners {
 pub struct Listener {
     /// Address and port.
     pub local: String,
-    /// Connections that wait for their program.
+    /// Connections that wait to be accepted.
     pub waiting: u64,
-    /// So many may.
+    /// The limit of these.
     pub most: u64,
-    /// The number of the socket.
+    /// The inode of the socket.
     pub inode: u64,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
@@ -41,10 +41,10 @@ impl Counters for Listeners {
     }
 }
 
-/// Where most connections go.
+/// The destinations of most connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// This end, the other end, how many ports, and the line; the most first.
+    /// This end, the other end, the number of ports, and the line; the largest number first.
     pub all: Vec<(String, String, u64, usize)>,
 }
 
@@ -60,14 +60,14 @@ impl Counters for Destinations {
     }
 }
 
-/// Programs by the numbers of their sockets.
+/// Programs by the inodes of their sockets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// Process and name.
+    /// PID and name.
     pub by_inode: BTreeMap<u64, (u64, String)>,
     /// Programs whose open files may not be read.
     pub refused: u64,
-    /// Programs that were not read because the time was over.
+    /// Programs that were not read because the time limit was reached.
     pub late: u64,
 }
 
@@ -81,7 +81,7 @@ impl Counters for Owners {
             Ok((number(inode)?, (number(process)?, (*name).to_owned())))
         });
         let by_inode = all.collect::<Result<_, _>>()?;
-        // Behind the number of lines, in records that say it.
+        // After the number of lines, in records that contain it.
         let head = text.lines().next().map_or("", |(_, head)| head);
         let count = |name: &str| {
             let word = head.split(' ').find_map(|word| word.strip_prefix(name));
@@ -91,21 +91,21 @@ impl Counters for Owners {
     }
 }
 
-/// Sockets of UDP, or raw ones: a table of `/proc/net`.
+/// UDP or raw sockets: a table of `/proc/net`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Datagrams {
-    /// By the number of the socket.
+    /// By the inode of the socket.
     pub sockets: BTreeMap<u64, Datagram>,
 }
 
 /// One of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Datagram {
-    /// Its port; the protocol of a raw one.
+    /// Its port, or the protocol of a raw socket.
     pub port: u64,
     /// Datagrams that were dropped, because its buffer was full.
     pub drops: u64,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 

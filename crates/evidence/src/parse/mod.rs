@@ -1,7 +1,7 @@
-//! Readers of evidence: from a [`Text`] to values that know their lines.
+//! Parsers of evidence: from a [`Text`] to values with their lines.
 //!
-//! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
-//! its line. Property tests hold them to that. Why these are our own: `docs/adr/0014`.
+//! No parser panics on any input; truncated or foreign input is a [`Gap::Unreadable`] with its
+//! line. Property tests verify that. Why these are our own: `docs/adr/0014`.
 
 pub mod bonds;
 pub mod classes;
@@ -35,13 +35,13 @@ pub mod xenstore;
 
 use crate::{Gap, Text};
 
-/// Counters of a host, of which two samples make rates.
+/// Counters of a host; two samples give rates.
 pub trait Counters: Sized {
     /// Reads them.
     fn parse(text: &Text) -> Result<Self, Gap>;
 }
 
-/// A file that is one counter.
+/// A file that consists of one counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Single(pub u64);
 
@@ -51,8 +51,8 @@ impl Counters for Single {
     }
 }
 
-/// The lines below the head of a file of `netlink/`, if the text is one: the head has the name of
-/// such a file and the number of lines (see [`evidence::netlink`](crate::netlink)).
+/// The lines below the head of a file of `netlink/`, or `None` for another text: the head contains
+/// the name of the file and the number of lines (see [`evidence::netlink`](crate::netlink)).
 fn reply_lines<'a>(text: &'a Text, name: &str) -> Result<Option<Vec<(usize, &'a str)>>, Gap> {
     let mut lines = text.lines();
     let head = lines.next().map_or("", |(_, head)| head);

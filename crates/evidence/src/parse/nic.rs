@@ -1,4 +1,4 @@
-//! `/proc/net/dev`: what each interface moved.
+//! `/proc/net/dev`: the counters of each interface.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ pub struct NicCounters {
 /// One interface, as its own host sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes that came in.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Frames that came in.
+    /// Frames received.
     pub rx_packets: u64,
-    /// Frames that came in damaged, or that the card could not take.
+    /// Frames that arrived damaged, or that the card could not accept.
     pub rx_errors: u64,
-    /// Frames that came in and were dropped.
+    /// Received frames that were dropped.
     pub rx_dropped: u64,
-    /// Bytes that went out.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames that went out.
+    /// Frames sent.
     pub tx_packets: u64,
     /// Frames that could not be sent.
     pub tx_errors: u64,
-    /// Frames that should have gone out.
+    /// Outgoing frames that were dropped.
     pub tx_dropped: u64,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
@@ -71,7 +71,7 @@ impl Counters for NicCounters {
 }
 
 impl Moved {
-    /// What moved since `before`. An interface that was made again has no past.
+    /// The growth since `before`. An interface that was created again starts at 0.
     pub fn since(&self, before: &Moved) -> Moved {
         Moved {
             rx_bytes: self.rx_bytes.saturating_sub(before.rx_bytes),
@@ -86,7 +86,7 @@ impl Moved {
         }
     }
 
-    /// Both directions.
+    /// Packets in both directions.
     pub fn packets(&self) -> u64 {
         self.rx_packets.saturating_add(self.tx_packets)
     }

@@ -1,5 +1,5 @@
-//! `ovs-appctl dpctl/show` and `ovs-dpctl show`: how often the datapath knew what to do with a
-//! packet; `ovs-vsctl list interface`: what it lets in.
+//! `ovs-appctl dpctl/show` and `ovs-dpctl show`: hits and misses of the datapath's flow table;
+//! `ovs-vsctl list interface`: ingress limits.
 
 use super::Counters;
 use crate::{Gap, Text};
@@ -7,13 +7,13 @@ use crate::{Gap, Text};
 /// Sums over all datapaths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Found among the flows of a datapath.
+    /// Packets with a flow in the datapath.
     pub hit: u64,
-    /// Looked up in all rules.
+    /// Packets without one, which are looked up in all rules.
     pub missed: u64,
-    /// Dropped, because that was too slow.
+    /// Packets dropped because that lookup was too slow.
     pub lost: u64,
-    /// Of the last datapath, in the output.
+    /// The line of the last datapath in the output.
     pub line: usize,
 }
 
@@ -39,15 +39,15 @@ impl Counters for Lookups {
     }
 }
 
-/// Interfaces that Open vSwitch takes in only so much of.
+/// Interfaces with an ingress limit in Open vSwitch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policing {
-    /// Their names, 1000 bits a second, and the line of the rate.
+    /// Name, rate in kbit/s, and the line of the rate.
     pub limits: Vec<(String, u64, usize)>,
 }
 
 impl Policing {
-    /// Reads the records, which are apart by empty lines. A rate of 0 is no limit.
+    /// Parses the records, which empty lines separate. A rate of 0 is no limit.
     pub fn parse(text: &Text) -> Result<Policing, Gap> {
         let mut limits = Vec::new();
         let mut name = None;

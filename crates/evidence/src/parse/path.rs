@@ -1,4 +1,5 @@
-//! What packets of different lengths met on the way to a host: what [`probe`](crate::probe) wrote.
+//! The results of probing the path to a host with packets of different lengths, written by
+//! [`probe`](crate::probe).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,80 +7,81 @@ use std::str::FromStr;
 
 use crate::{Gap, Text};
 
-/// The way to one address of a host.
+/// The path to one address of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// As the administrator named it.
+    /// The host's name as the administrator gave it.
     pub host: String,
-    /// What was asked.
+    /// The probed address.
     pub address: IpAddr,
-    /// What happened, in its order, each with its line.
+    /// The steps in order, each with its line.
     pub steps: Vec<(usize, Step)>,
 }
 
-/// One thing that was learned. Lengths are those of IP packets, in bytes.
+/// One result. Lengths are those of IP packets, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// How it was asked.
+    /// The kind of probe.
     Asked(Means),
     /// The interface that packets leave by.
     Through(String),
-    /// The longest packet of that interface.
+    /// The MTU of that interface.
     Local(u32),
-    /// The longest that the kernel sends there, by its routes and by what it learned before.
+    /// The longest packet that the kernel sends there, according to its routes and the path MTU
+    /// that it knows.
     Known(u32),
     /// A packet arrived.
     Passed {
         /// Its length.
         len: u32,
-        /// Until the reply came.
+        /// Microseconds until the reply.
         micros: u64,
     },
-    /// A hop on the way said that a packet was too long for it.
+    /// A hop reported that a packet was too long for it.
     Refused {
         /// Its length.
         len: u32,
-        /// Who said so.
+        /// The hop that reported it.
         by: IpAddr,
-        /// What it takes.
+        /// Its MTU.
         mtu: u32,
     },
-    /// No reply came to a packet, nor to its repetition.
+    /// Neither a packet nor its repetition got a reply.
     Lost {
         /// Its length.
         len: u32,
     },
-    /// A packet that is lost came as far as this.
+    /// The lost packet got as far as this hop.
     Reached {
         /// How many routers away.
         hops: u8,
-        /// Who has that place.
+        /// The router there.
         by: IpAddr,
     },
-    /// One did not come as far as this, to which a short one came.
+    /// The lost packet did not get as far as this hop, but a short one did.
     Missed {
         /// How many routers away.
         hops: u8,
-        /// Who has that place.
+        /// The router there.
         by: IpAddr,
     },
-    /// It ended early.
+    /// The probe ended early, for this reason.
     Stopped(String),
-    /// All was written.
+    /// The end of a complete result.
     End,
 }
 
-/// What is sent, and what replies to it.
+/// What is sent, and the expected reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
     /// An echo request, and its reply.
     Echo,
-    /// A datagram to a closed port, and the refusal of the host.
+    /// A datagram to a closed port, and the host's ICMP error.
     Datagram,
 }
 
 impl Path {
-    /// Reads what was written; it has to be whole.
+    /// Parses a result, which must be complete.
     pub fn parse(text: &Text) -> Result<Path, Gap> {
         let mut lines = text.lines();
         let (_, head) = lines.next().ok_or_else(|| text.unreadable(None, "empty"))?;
@@ -110,7 +112,7 @@ impl Path {
         passed.max()
     }
 
-    /// The first of its steps that `wanted` takes, with its line.
+    /// The first of its steps that `wanted` accepts, with its line.
     pub fn find<T>(&self, wanted: impl Fn(&Step) -> Option<T>) -> Option<(T, usize)> {
         self.steps.iter().find_map(|(line, step)| Some((wanted(step)?, *line)))
     }

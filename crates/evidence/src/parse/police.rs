@@ -1,13 +1,14 @@
-//! `tc -s filter show dev X ...`: what filters police, and what they dropped.
+//! `tc -s filter show dev X ...`: policing filters, and what they dropped.
 //!
-//! As text, because tc leaves the rate out of its JSON (`print_police` in iproute2's `m_police.c`).
+//! It is parsed as text, because tc leaves the rate out of its JSON (`print_police` in iproute2's
+//! `m_police.c`).
 
 use std::collections::BTreeMap;
 
 use super::Counters;
 use crate::{Gap, Text};
 
-/// What tc writes before `bit`, each a thousand of the one before.
+/// The prefixes that tc writes before `bit`, each a thousand times the previous one.
 const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
 
 /// All policers of one hook of an interface.
@@ -17,29 +18,29 @@ pub struct Policers {
     pub all: BTreeMap<u32, Policer>,
 }
 
-/// One action that lets so much pass.
+/// One action that limits a rate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policer {
-    /// In bits a second; none if it is about the length or number of packets.
+    /// The rate in bit/s; `None` if it limits the length or number of packets.
     pub bits_per_second: Option<u64>,
-    /// The words that name its filter to `tc filter del`; none if they are not understood.
+    /// The words that identify its filter for `tc filter del`; `None` if they are not understood.
     pub filter: Option<String>,
-    /// What came to it; none if tc does not say.
+    /// Its counters; `None` if tc does not print them.
     pub counts: Option<PolicerCounts>,
-    /// Of the action.
+    /// The line of the action.
     pub line: usize,
 }
 
-/// Since it was installed.
+/// Counters since it was installed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PolicerCounts {
-    /// Bytes that came, those that were dropped as well.
+    /// Bytes that arrived, including dropped ones.
     pub bytes: u64,
-    /// Packets that came.
+    /// Packets that arrived.
     pub packets: u64,
     /// Packets that were dropped.
     pub dropped: u64,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
@@ -75,18 +76,19 @@ impl Counters for Policers {
     }
 }
 
-/// `police 0x1 rate 100Mbit burst 100Kb mtu 2Kb action drop overhead 0b`, and `avrate` perhaps.
+/// Parses `police 0x1 rate 100Mbit burst 100Kb mtu 2Kb action drop overhead 0b`, perhaps with
+/// `avrate`.
 fn policer(words: &[&str], line: usize, filter: Option<String>) -> Option<(u32, Policer)> {
     let index = u32::from_str_radix(words.get(1)?.strip_prefix("0x")?, 16).ok()?;
     let value =
         |name: &str| words.iter().position(|word| *word == name).map(|at| words.get(at + 1));
-    // Without one it has the rate 0.
+    // A policer without a rate limit prints the rate 0.
     let rates = [bits(value("rate")??)?, value("avrate").map_or(Some(0), |rate| bits(rate?))?];
     let bits_per_second = rates.into_iter().find(|rate| *rate > 0);
     Some((index, Policer { bits_per_second, filter, counts: None, line }))
 }
 
-/// `100Mbit`, or `100Mibit` of who asked tc for that.
+/// Parses `100Mbit`, or `100Mibit` if tc was asked for binary prefixes.
 fn bits(word: &str) -> Option<u64> {
     let word = word.strip_suffix("bit")?;
     let (word, kilo) = word.strip_suffix('i').map_or((word, 1000), |word| (word, 1024_u64));
@@ -96,7 +98,7 @@ fn bits(word: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(kilo.checked_pow(u32::try_from(power).ok()?)?)
 }
 
-/// `Sent 5 bytes 1 pkt (dropped 0, overlimits 0 requeues 0)`.
+/// Parses `Sent 5 bytes 1 pkt (dropped 0, overlimits 0 requeues 0)`.
 fn counts(words: &[&str], line: usize) -> Option<PolicerCounts> {
     let ["Sent", bytes, "bytes", packets, _, "(dropped", dropped, ..] = words else { return None };
     let bytes = bytes.parse().ok()?;
@@ -105,7 +107,8 @@ fn counts(words: &[&str], line: usize) -> Option<PolicerCounts> {
     Some(PolicerCounts { bytes, packets, dropped, line })
 }
 
-/// `filter protocol ip pref 7 u32 chain 0 fh 800::800 ...` as `tc filter del` takes it.
+/// Converts `filter protocol ip pref 7 u32 chain 0 fh 800::800 ...` to the words for `tc filter
+/// del`.
 fn name_of(words: &[&str]) -> Option<String> {
     let place = |name: &str| words.iter().position(|word| *word == name);
     let value = |name: &str| words.get(place(name)? + 1).copied();

@@ -3,12 +3,12 @@
 use super::Counters;
 use crate::{Gap, Text};
 
-/// Microseconds, since the boot.
+/// Microseconds since boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// In which some program waited.
+    /// Time in which some program waited.
     pub some_us: u64,
-    /// In which all waited that had something to do.
+    /// Time in which all programs with work waited.
     pub full_us: u64,
 }
 

@@ -1,8 +1,8 @@
-//! `perf report` by thread and symbol: where the CPUs were when they were sampled.
+//! `perf report` by thread and symbol: where the CPUs spent their time.
 
 use crate::{Gap, Text};
 
-/// What shares add up to if all are there.
+/// The least sum of shares in a complete report.
 const TOTAL_MIN: f64 = 0.9;
 
 /// Rows of the report.
@@ -15,18 +15,18 @@ pub struct Profile {
 /// A symbol in a thread.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampled {
-    /// Share of all samples, as a part of 1.
+    /// Share of all samples, from 0 to 1.
     pub share: f64,
     /// The thread's name.
     pub thread: String,
     /// The function.
     pub symbol: String,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
 impl Profile {
-    /// Reads `12.3%|thread|[k] symbol`, one a line.
+    /// Parses `12.3%|thread|[k] symbol`, one per line.
     pub fn parse(text: &Text) -> Result<Profile, Gap> {
         let is_row = |row: &str| !row.trim().is_empty() && !row.starts_with('#');
         let mut rows = Vec::new();
@@ -42,7 +42,7 @@ impl Profile {
             if !(0.0..=100.0).contains(&percent) {
                 return Err(refuse());
             }
-            // "[k]" and "[.]" say whether it is the kernel's.
+            // "[k]" and "[.]" distinguish symbols of the kernel and of programs.
             let symbol = symbol.split_once("] ").map_or(symbol, |(_, symbol)| symbol);
             let (thread, symbol) = (thread.to_owned(), symbol.trim().to_owned());
             rows.push(Sampled { share: percent / 100.0, thread, symbol, line });

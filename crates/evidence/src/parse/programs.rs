@@ -1,4 +1,5 @@
-//! Who uses the CPUs, and control groups with a quota of them: files of the record, a line each.
+//! The busiest programs, and control groups with a CPU quota: files of the record, one line for
+//! each.
 
 use std::collections::BTreeMap;
 
@@ -6,31 +7,31 @@ use super::threads::{Thread, Threads};
 use super::{Counters, reply_lines};
 use crate::{Gap, Quote, Text};
 
-/// The threads that used the CPUs the most between both samples.
+/// The threads that used the most CPU time between the samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busiest {
     /// By thread id.
     pub threads: BTreeMap<u64, Busy>,
 }
 
-/// What someone who uses a CPU has to do with the network.
+/// What a thread that uses a CPU has to do with the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Trade {
+pub enum ProgramKind {
     /// A thread of the kernel.
     Kernel,
-    /// A program with a socket of the network.
+    /// A program with a network socket.
     Network,
-    /// A program without.
+    /// A program without one.
     #[default]
     Other,
 }
 
-impl Trade {
-    fn of(word: &str) -> Option<Trade> {
+impl ProgramKind {
+    fn of(word: &str) -> Option<ProgramKind> {
         match word {
-            "kernel" => Some(Trade::Kernel),
-            "network" => Some(Trade::Network),
-            "other" => Some(Trade::Other),
+            "kernel" => Some(ProgramKind::Kernel),
+            "network" => Some(ProgramKind::Network),
+            "other" => Some(ProgramKind::Other),
             _ => None,
         }
     }
@@ -39,19 +40,19 @@ impl Trade {
 /// One of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busy {
-    /// The process that it is of.
+    /// Its process.
     pub process: u64,
-    /// The name of that.
+    /// The name of the process.
     pub program: String,
-    /// What that does.
-    pub trade: Trade,
-    /// Whether others have to wait for it.
+    /// What the process does.
+    pub trade: ProgramKind,
+    /// Whether it has a real-time policy, so that others wait for it.
     pub is_real_time: bool,
     /// Nanoseconds that it waited for a CPU, if they were read.
     pub waited_ns: Option<u64>,
-    /// Its time.
+    /// Its CPU time.
     pub thread: Thread,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
@@ -64,7 +65,7 @@ impl Counters for Busiest {
             let mut word = || words.next().ok_or_else(refuse);
             let process = word()?.parse().map_err(|_| refuse())?;
             let program = word()?.to_owned();
-            let trade = Trade::of(word()?).ok_or_else(refuse)?;
+            let trade = ProgramKind::of(word()?).ok_or_else(refuse)?;
             let is_real_time = match word()? {
                 "real-time" => true,
                 "fair" => false,
@@ -84,7 +85,7 @@ impl Counters for Busiest {
 }
 
 impl Busy {
-    /// Whose it is, for people: the program, and the thread if it has another name.
+    /// Its name for people: the program, and the thread if it has another name.
     pub fn name(&self) -> String {
         if self.program == self.thread.name {
             return format!("{} (process {})", self.program, self.process);
@@ -92,7 +93,7 @@ impl Busy {
         format!("{} of {} (process {})", self.thread.name, self.program, self.process)
     }
 
-    /// What it spent.
+    /// Quotes its CPU time.
     pub fn quote(&self, ticks: u64, seconds: f64) -> Quote {
         self.thread.quote(ticks, seconds)
     }
@@ -108,21 +109,21 @@ pub struct Quotas {
 /// One of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Microseconds of each period that it may use, of all CPUs together.
+    /// The quota: microseconds of CPU time in each period, on all CPUs together.
     pub quota_us: u64,
-    /// Those of a period.
+    /// Microseconds of a period.
     pub period_us: u64,
-    /// Periods in which it wanted a CPU.
+    /// Periods in which it was runnable.
     pub periods: u64,
-    /// Periods in which it was stopped.
+    /// Periods in which it was throttled.
     pub throttled: u64,
-    /// How long its threads were stopped for.
+    /// Microseconds for which its threads were throttled.
     pub throttled_us: u64,
-    /// Some of its programs: number and name, those with sockets first.
+    /// Some of its programs: PID and name, those with sockets first.
     pub programs: Vec<(u64, String)>,
-    /// Whether one has a socket of the network.
+    /// Whether one has a network socket.
     pub is_network: bool,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
@@ -150,8 +151,8 @@ impl Counters for Quotas {
                 let mut parts = word.splitn(3, ':');
                 let mut part = || parts.next().ok_or_else(refuse);
                 let process = part()?.parse().map_err(|_| refuse())?;
-                let trade = Trade::of(part()?).ok_or_else(refuse)?;
-                quota.is_network |= trade == Trade::Network;
+                let trade = ProgramKind::of(part()?).ok_or_else(refuse)?;
+                quota.is_network |= trade == ProgramKind::Network;
                 quota.programs.push((process, part()?.to_owned()));
             }
             groups.insert(path, quota);

@@ -1,5 +1,5 @@
-//! `/proc/net/snmp` and `/proc/net/netstat`: what protocols counted, a line of names and a line of
-//! numbers for each. `/proc/net/snmp6`: the same of IPv6, a line for each counter.
+//! `/proc/net/snmp` and `/proc/net/netstat`: protocol counters, a line of names and a line of
+//! numbers for each protocol. `/proc/net/snmp6`: the same for IPv6, a line for each counter.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use crate::{Gap, Text};
 pub struct Protocols {
     /// By protocol and name, such as `Tcp.RetransSegs`.
     pub counters: BTreeMap<String, u64>,
-    /// Of each protocol, in the file: its line of numbers. Of each counter, where it has a line.
+    /// Lines in the file: the line of numbers of each protocol, and the line of each counter that
+    /// has its own.
     pub lines: BTreeMap<String, usize>,
 }
 
@@ -38,7 +39,7 @@ impl Counters for Protocols {
                 return Err(refuse("expected a number for each name above"));
             }
             for (name, value) in names.into_iter().zip(values) {
-                // -1 stands for no limit, and is no count.
+                // -1 means no limit and is not a count.
                 let count: i64 = value.parse().map_err(|_| refuse("expected numbers"))?;
                 if let Ok(count) = u64::try_from(count) {
                     read.counters.insert(format!("{protocol}.{name}"), count);

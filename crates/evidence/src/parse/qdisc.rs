@@ -1,4 +1,4 @@
-//! `tc -s -j qdisc show`: what each queue of an interface sent, and what waits or was dropped.
+//! `tc -s -j qdisc show`: what each queue of an interface sent, its backlog and its drops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ pub struct Qdiscs {
     pub all: Vec<Qdisc>,
 }
 
-/// One of them, as far as checks look.
+/// One of them, with the fields that checks use.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Qdisc {
     /// Such as `mq`, `fq_codel`, `tbf`.
     pub kind: String,
     /// The interface.
     pub dev: String,
-    /// Its parent: `:1` for the first queue of `mq`. None at the root.
+    /// Its parent: `:1` for the first queue of `mq`. `None` at the root.
     #[serde(default)]
     pub parent: Option<String>,
     /// Bytes that were sent.
@@ -34,10 +34,10 @@ pub struct Qdisc {
     /// Packets that were dropped.
     #[serde(default)]
     pub drops: u64,
-    /// Times that it had to hold back.
+    /// Times that a limit delayed it.
     #[serde(default)]
     pub overlimits: u64,
-    /// Bytes that wait.
+    /// Bytes in the backlog.
     #[serde(default)]
     pub backlog: u64,
     /// Its parameters.
@@ -45,18 +45,18 @@ pub struct Qdisc {
     pub options: serde_json::Value,
 }
 
-/// Where filters see the traffic of an interface.
+/// Hooks at which filters see the traffic of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// What comes in, before anybody else sees it.
+    /// Incoming packets, before all other processing.
     Ingress,
-    /// What goes out, before it waits.
+    /// Outgoing packets, before they are queued.
     Egress,
-    /// What goes out, on its way into the classes of the discipline at the root.
+    /// Outgoing packets, when the root discipline selects their class.
     Root,
 }
 
-/// Disciplines at the root whose filters choose a class.
+/// Root disciplines whose filters select a class.
 const CLASSFUL: [&str; 8] = ["cbq", "drr", "ets", "hfsc", "htb", "multiq", "prio", "qfq"];
 
 impl Hook {
@@ -67,7 +67,7 @@ impl Hook {
         words
     }
 
-    /// As `tc filter` names it; nothing stands for the root.
+    /// Its name for `tc filter`; `None` for the root.
     pub fn word(self) -> Option<&'static str> {
         match self {
             Hook::Ingress => Some("ingress"),
@@ -86,13 +86,13 @@ impl Counters for Qdiscs {
 }
 
 impl Qdisc {
-    /// What it did.
+    /// Its counters.
     pub fn sent(&self) -> Sent {
         let Qdisc { bytes, drops, overlimits, backlog, .. } = *self;
         Sent { bytes, dropped: drops, overlimits, backlog }
     }
 
-    /// Bytes a second that it lets pass at most, of all traffic or, of `fq`, of each connection.
+    /// Its rate limit in bytes per second, for all traffic or, with `fq`, for each connection.
     pub fn rate(&self) -> Option<u64> {
         let rate = match self.kind.as_str() {
             "tbf" => self.options.get("rate"),

@@ -1,4 +1,5 @@
-//! `ringway vif list --json`: what guests of a running ringway may ask for, and what they use.
+//! `ringway vif list --json`: the queues that guests of a running ringway may request, and those in
+//! use.
 
 use serde::Deserialize;
 
@@ -12,7 +13,7 @@ pub struct Vifs {
     pub all: Vec<Vif>,
 }
 
-/// One vif, as far as checks look.
+/// One vif, with the fields that checks use.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Vif {
     /// Such as `vif1.0`.
@@ -20,13 +21,13 @@ pub struct Vif {
     /// `xen`, or `virtio` for one behind a vhost-user socket.
     #[serde(default)]
     pub kind: String,
-    /// Queues that its guest may ask for; 0 of the uplink.
+    /// Queues that its guest may request; 0 for the uplink.
     pub max_queues: u64,
     /// Those in use.
     pub queues: Vec<Queue>,
 }
 
-/// What a queue has moved. Directions are the guest's.
+/// The counters of a queue. Directions are the guest's.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Queue {
     /// From 0.

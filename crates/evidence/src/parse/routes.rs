@@ -18,15 +18,15 @@ pub struct Routes {
 /// One of them.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Route {
-    /// Where to, such as `default` or `10.0.0.0/8`.
+    /// The destination, such as `default` or `10.0.0.0/8`.
     pub dst: String,
-    /// By whom; none for neighbours, and for a route of several hops.
+    /// The gateway; `None` for on-link destinations, and for a route with several next hops.
     #[serde(default)]
     pub gateway: Option<String>,
-    /// Over which interface.
+    /// The interface.
     #[serde(default)]
     pub dev: Option<String>,
-    /// The same for each of several.
+    /// The next hops of a multipath route.
     #[serde(default)]
     pub nexthops: Vec<Hop>,
     /// Such as `linkdown`.
@@ -37,13 +37,13 @@ pub struct Route {
     pub metrics: Vec<BTreeMap<String, serde_json::Value>>,
 }
 
-/// One of several ways.
+/// One next hop of several.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Hop {
-    /// By whom.
+    /// The gateway.
     #[serde(default)]
     pub gateway: Option<String>,
-    /// Over which interface.
+    /// The interface.
     #[serde(default)]
     pub dev: Option<String>,
     /// Such as `linkdown`.
@@ -70,10 +70,10 @@ pub struct Neighbours {
 pub struct Neighbour {
     /// Its address.
     pub dst: String,
-    /// Where it is.
+    /// The interface behind which it is.
     #[serde(default)]
     pub dev: String,
-    /// The address of its interface, if it replied.
+    /// Its link-layer address, if it replied.
     #[serde(default)]
     pub lladdr: Option<String>,
     /// Such as `REACHABLE`.
@@ -82,13 +82,13 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Whether it was asked and did not reply.
+    /// Whether resolution failed: it did not reply.
     pub fn is_failed(&self) -> bool {
         self.state.iter().any(|state| state == "FAILED")
     }
 
-    /// Whether it is asked, and did not reply yet.
-    pub fn is_asked(&self) -> bool {
+    /// Whether resolution is in progress: it has not replied yet.
+    pub fn is_resolving(&self) -> bool {
         self.state.iter().any(|state| state == "INCOMPLETE")
     }
 }
@@ -113,7 +113,7 @@ pub struct Addressed {
     /// The interface.
     #[serde(default)]
     pub ifname: String,
-    /// What it stands on, or the other end.
+    /// Its lower interface, or its peer.
     #[serde(default)]
     pub link: Option<String>,
     /// Its bridge, bond or VRF.
@@ -136,7 +136,7 @@ pub struct Address {
     /// The address.
     #[serde(default)]
     pub local: String,
-    /// Bits that it has in common with its neighbours.
+    /// The prefix length.
     #[serde(default)]
     pub prefixlen: u32,
 }

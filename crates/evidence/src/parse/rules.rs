@@ -1,4 +1,4 @@
-//! Rules of filters with their counters, as `nft -a list ruleset` and `iptables-save -c` print
+//! Packet filter rules with their counters, as `nft -a list ruleset` and `iptables-save -c` print
 //! them.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::{Gap, Text};
 pub struct Rules {
     /// How many rules each chain has, by table and chain.
     pub chains: BTreeMap<String, u64>,
-    /// Rules that drop and count, and policies that do, by their text.
+    /// Rules and policies that drop and count, by their text.
     pub dropping: BTreeMap<String, Dropping>,
 }
 
@@ -20,7 +20,7 @@ pub struct Rules {
 pub struct Dropping {
     /// Packets so far.
     pub packets: u64,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
@@ -40,7 +40,7 @@ impl Counters for Rules {
 }
 
 impl Rules {
-    /// Of `nft`: tables, in these chains, in these rules; sets are passed over.
+    /// Parses the output of `nft`: tables contain chains, which contain rules; sets are skipped.
     fn listed(&mut self, text: &Text) -> Result<(), Gap> {
         let (mut table, mut chain, mut depth) = (String::new(), None::<String>, 0_usize);
         for (line, row) in text.lines() {
@@ -87,7 +87,7 @@ impl Rules {
         self.add(rule, packets, line);
     }
 
-    /// Of `iptables-save -c`.
+    /// Parses the output of `iptables-save -c`.
     fn saved(&mut self, text: &Text) -> Result<(), Gap> {
         let mut table = "";
         let mut is_open = false;
@@ -121,13 +121,13 @@ impl Rules {
         if is_open { Err(text.unreadable(None, "expected COMMIT")) } else { Ok(()) }
     }
 
-    /// Rules that say the same count together.
+    /// Adds a rule; rules with the same text are counted together.
     fn add(&mut self, rule: String, packets: u64, line: usize) {
         let one = self.dropping.entry(rule).or_insert(Dropping { packets: 0, line });
         one.packets = one.packets.saturating_add(packets);
     }
 
-    /// All rules.
+    /// The number of all rules.
     pub fn count(&self) -> u64 {
         self.chains.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
     }

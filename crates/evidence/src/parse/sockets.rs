@@ -1,5 +1,6 @@
-//! TCP connections and what holds them up, a line each: as the kernel says them over netlink, and
-//! as `ss -tinHO` prints them.
+//! TCP connections and what limits them: from netlink, or as `ss` prints them.
+
+mod ss;
 
 use std::collections::BTreeMap;
 
@@ -25,80 +26,110 @@ pub struct Socket {
     pub congestion: String,
     /// The smoothed round trip in milliseconds.
     pub rtt_ms: Option<f64>,
-    /// The shortest round trip of the last minutes, in milliseconds: without what waited.
+    /// The shortest round trip of the last minutes, in milliseconds: without queueing.
     pub min_rtt_ms: Option<f64>,
-    /// How fast what was sent arrived of late, in bit/s.
+    /// The most recent delivery rate, in bit/s.
     pub delivery_bits: Option<f64>,
-    /// How long there was something to send, in milliseconds.
+    /// Time with data to send, in milliseconds.
     pub busy_ms: f64,
-    /// Part of that in which the receiver's window was full.
+    /// Fraction of that time limited by the receiver's window.
     pub rwnd_limited: f64,
-    /// Part of that in which the send buffer was full.
+    /// Fraction of that time limited by the send buffer.
     pub sndbuf_limited: f64,
-    /// Bytes that the other end acknowledged, and those that came from it.
+    /// Bytes that the other end acknowledged, plus bytes received from it.
     pub moved_bytes: u64,
     /// Bytes in a packet.
     pub mss: u64,
-    /// Packets that congestion control lets travel at a time.
+    /// The congestion window, in packets.
     pub cwnd: u64,
-    /// Packets that travel.
+    /// Packets in flight.
     pub unacked: u64,
-    /// Bytes that wait to be sent for the first time.
+    /// Bytes that have not been sent yet.
     pub notsent_bytes: u64,
-    /// What more the kernel says of it, by the names of `struct tcp_info`; nothing in what `ss`
-    /// printed.
+    /// Further fields of `struct tcp_info` and of `ss -m`, under the same names; 0 if missing.
     pub more: More,
-    /// In the output.
+    /// Its line in the output.
     pub line: usize,
 }
 
-/// What the kernel says of a connection over netlink, and no other record has.
+/// Further fields of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct More {
-    /// Timeouts in a row.
+    /// Consecutive timeouts.
     pub retransmits: u64,
-    /// Segments that were sent again, all in all.
+    /// How often the time until the next retransmission was doubled.
+    pub backoff: u64,
+    /// Microseconds from one retransmission to the next.
+    pub rto: u64,
+    /// Milliseconds since the last acknowledgement.
+    pub last_ack_recv: u64,
+    /// Retransmitted segments in total.
     pub total_retrans: u64,
-    /// Segments that were sent, all in all.
+    /// Segments sent in total.
     pub segs_out: u64,
-    /// Bytes a second that its program or congestion control lets it send.
+    /// The pacing rate in bytes per second, set by its program or by congestion control.
     pub pacing_rate: u64,
-    /// The same by its program alone; the largest number stands for no limit.
+    /// The program's limit of the pacing rate; the largest number means no limit.
     pub max_pacing_rate: u64,
-    /// Times that segments overtook one another.
+    /// Reordering events.
     pub reord_seen: u64,
-    /// Segments that arrived.
+    /// Segments delivered.
     pub delivered: u64,
-    /// Segments of which a queue on the way said that it gets full.
+    /// Segments delivered with an ECN congestion mark.
     pub delivered_ce: u64,
-    /// The longest packet that the path takes, as far as it is known.
+    /// The known path MTU.
     pub pmtu: u64,
-    /// Bytes that wait for the program here.
+    /// Bytes in a packet that arrives, as the kernel estimates them.
+    pub rcv_mss: u64,
+    /// Bytes in a packet that this end announced to be able to receive.
+    pub advmss: u64,
+    /// Bytes that the program here has not read yet.
     pub recv_queue: u64,
+    /// Bytes that were not acknowledged yet, sent or not.
+    pub send_queue: u64,
     /// Bytes that were acknowledged.
     pub bytes_acked: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes_received: u64,
-    /// The window that the other end offers; 0 as well if the kernel does not say it.
+    /// Segments with data received.
+    pub data_segs_in: u64,
+    /// The window that the other end offers; also 0 if the kernel does not report it.
     pub snd_wnd: u64,
-    /// Whether its program gave it less to send than could have been on its way, of late.
+    /// The window that this end offers; also 0 if the kernel does not report it (before Linux 6.2).
+    pub rcv_wnd: u64,
+    /// Bytes that the program here reads in a round trip.
+    pub rcv_space: u64,
+    /// The largest window that this end would offer now.
+    pub rcv_ssthresh: u64,
+    /// The round trip in microseconds, as a receiver estimates it; 0 if it has not.
+    pub rcv_rtt: u64,
+    /// Memory of what has arrived and was not read.
+    pub rmem_alloc: u64,
+    /// The size of the receive buffer; 0 if it was not recorded.
+    pub rcvbuf: u64,
+    /// The size of the send buffer; 0 if it was not recorded.
+    pub sndbuf: u64,
+    /// Whether both ends agreed to congestion marks.
+    pub has_ecn: bool,
+    /// Whether the program recently supplied less data than the connection could have sent.
     pub is_app_limited: bool,
-    /// The number of the socket.
+    /// The inode of the socket.
     pub inode: u64,
 }
 
-/// Timeouts in a row from which it is not a loss: half a minute without a reply follows.
+/// With this many consecutive timeouts it is not just packet loss: the next one comes after half a
+/// minute without a reply.
 const TIMEOUTS_MIN: u64 = 3;
 
 impl Socket {
-    /// Whether it sends the same again and again, and nothing acknowledges it.
+    /// Whether it keeps retransmitting without any acknowledgement.
     pub fn gets_no_acknowledgement(&self) -> bool {
         self.more.retransmits >= TIMEOUTS_MIN && self.unacked > 0
     }
 
-    /// Bytes a second that its program lets it send, if that set a limit.
+    /// The program's rate limit in bytes per second, if it set one.
     pub fn program_limit(&self) -> Option<u64> {
-        // The largest numbers of 32 and 64 bits stand for none.
+        // The largest 32-bit and 64-bit numbers mean no limit.
         Some(self.more.max_pacing_rate).filter(|limit| (1..u64::from(u32::MAX)).contains(limit))
     }
 
@@ -121,52 +152,11 @@ impl Counters for Sockets {
             let all = rows.iter().map(|(line, row)| connection(text, *line, row));
             return Ok(Sockets { all: all.collect::<Result<_, _>>()? });
         }
-        let mut all = Vec::new();
-        for (line, row) in text.lines().filter(|(_, row)| !row.trim().is_empty()) {
-            let words: Vec<&str> = row.split_whitespace().collect();
-            let [received, queued, local, peer, info @ ..] = words.as_slice() else {
-                return Err(text.unreadable(Some(line), "expected a connection"));
-            };
-            if received.parse::<u64>().is_err() || queued.parse::<u64>().is_err() {
-                return Err(text.unreadable(Some(line), "expected two queues and two addresses"));
-            }
-            let value = |key: &str| info.iter().find_map(|word| word.strip_prefix(key));
-            let rtt = value("rtt:").and_then(|rtt| rtt.split('/').next()?.parse().ok());
-            let min_rtt = value("minrtt:").and_then(|rtt| rtt.parse().ok());
-            let delivered = info.windows(2).find(|two| two[0] == "delivery_rate");
-            let busy = value("busy:").and_then(|busy| busy.trim_end_matches("ms").parse().ok());
-            let number = |key| value(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
-            let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
-            all.push(Socket {
-                local: (*local).to_owned(),
-                peer: (*peer).to_owned(),
-                // The first word without a value, but for options of the connection.
-                congestion: info
-                    .iter()
-                    .filter(is_name)
-                    .find(|word| !["ts", "sack", "ecn", "ecnseen", "fastopen"].contains(word))
-                    .map(|word| (*word).to_owned())
-                    .unwrap_or_default(),
-                rtt_ms: rtt,
-                min_rtt_ms: min_rtt,
-                delivery_bits: delivered.and_then(|two| rate(two[1])),
-                busy_ms: busy.unwrap_or(0.0),
-                rwnd_limited: percent(value("rwnd_limited:")),
-                sndbuf_limited: percent(value("sndbuf_limited:")),
-                moved_bytes: number("bytes_acked:").saturating_add(number("bytes_received:")),
-                mss: number("mss:"),
-                cwnd: number("cwnd:"),
-                unacked: number("unacked:"),
-                notsent_bytes: number("notsent:"),
-                more: More::default(),
-                line,
-            });
-        }
-        Ok(Sockets { all })
+        ss::connections(text).map(|all| Sockets { all })
     }
 }
 
-/// The bits a second of `9.41Gbps`, or of `9410000000bps`.
+/// Parses `9.41Gbps` or `9410000000bps` to bit/s.
 fn rate(word: &str) -> Option<f64> {
     let number = word.strip_suffix("bps")?;
     let (number, factor) = match number.char_indices().next_back()? {
@@ -179,7 +169,7 @@ fn rate(word: &str) -> Option<f64> {
     (rate.is_finite() && rate >= 0.0).then_some(rate)
 }
 
-/// A connection as the kernel says it; what an old kernel does not know counts as 0.
+/// Parses a connection from netlink; fields that an old kernel lacks are 0.
 fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
     let words: Vec<&str> = row.split_whitespace().collect();
     let [local, peer, congestion, info @ ..] = words.as_slice() else {
@@ -192,15 +182,26 @@ fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
             pair.ok_or_else(|| text.unreadable(Some(line), "expected names and numbers"))?;
         known.insert(name, value);
     }
+    Ok(connection_of(local, peer, congestion, &known, line))
+}
+
+/// A connection from the fields of its `struct tcp_info` and its memory; missing ones are 0.
+fn connection_of(
+    local: &str,
+    peer: &str,
+    congestion: &str,
+    known: &BTreeMap<&str, u64>,
+    line: usize,
+) -> Socket {
     let number = |name: &str| known.get(name).copied().unwrap_or(0);
     let known_us = |name| Some(number(name)).filter(|us| *us > 0 && *us < u64::from(u32::MAX));
     let (rtt_us, busy_us) = (number("rtt"), number("busy_time"));
-    Ok(Socket {
-        local: (*local).to_owned(),
-        peer: (*peer).to_owned(),
-        congestion: (*congestion).to_owned(),
+    Socket {
+        local: local.to_owned(),
+        peer: peer.to_owned(),
+        congestion: congestion.to_owned(),
         rtt_ms: (rtt_us > 0).then(|| float(rtt_us) / 1000.0),
-        // The kernel says the largest number where it has none.
+        // The kernel reports the largest number if it has no value.
         min_rtt_ms: known_us("min_rtt").map(|us| float(us) / 1000.0),
         delivery_bits: known.get("delivery_rate").map(|bytes| float(*bytes) * 8.0),
         busy_ms: float(busy_us) / 1000.0,
@@ -213,6 +214,9 @@ fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
         notsent_bytes: number("notsent_bytes"),
         more: More {
             retransmits: number("retransmits"),
+            backoff: number("backoff"),
+            rto: number("rto"),
+            last_ack_recv: number("last_ack_recv"),
             total_retrans: number("total_retrans"),
             segs_out: number("segs_out"),
             pacing_rate: number("pacing_rate"),
@@ -221,18 +225,33 @@ fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
             delivered: number("delivered"),
             delivered_ce: number("delivered_ce"),
             pmtu: number("pmtu"),
+            rcv_mss: number("rcv_mss"),
+            advmss: number("advmss"),
             recv_queue: number("recv_queue"),
+            send_queue: number("send_queue"),
             bytes_acked: number("bytes_acked"),
             bytes_received: number("bytes_received"),
+            data_segs_in: number("data_segs_in"),
             snd_wnd: number("snd_wnd"),
+            rcv_wnd: number("rcv_wnd"),
+            rcv_space: number("rcv_space"),
+            rcv_ssthresh: number("rcv_ssthresh"),
+            rcv_rtt: number("rcv_rtt"),
+            rmem_alloc: number("rmem_alloc"),
+            rcvbuf: number("rcvbuf"),
+            sndbuf: number("sndbuf"),
+            has_ecn: number("ecn") == 1 || number("options") & ECN > 0,
             is_app_limited: number("app_limited") == 1,
             inode: number("inode"),
         },
         line,
-    })
+    }
 }
 
-/// The percentage in `1234ms(56.7%)`, as a part of 1.
+/// `TCPI_OPT_ECN` of `linux/tcp.h`.
+const ECN: u64 = 8;
+
+/// The percentage in `1234ms(56.7%)`, from 0 to 1.
 fn percent(value: Option<&str>) -> f64 {
     let inside = value.and_then(|value| value.split_once('(')).map(|(_, rest)| rest);
     let number = inside.and_then(|rest| rest.trim_end_matches([')', '%']).parse::<f64>().ok());
@@ -252,7 +271,7 @@ mod tests {
                     cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 busy:9000ms \
                     rwnd_limited:4500ms(50.0%)\n";
         let read = |text| Sockets::parse(&Text::new("t", text)).expect("sound").all.remove(0);
-        let Socket { more, .. } = read(kernel);
+        let more = More { send_queue: 0, ..read(tool).more };
         assert_eq!(read(kernel), Socket { line: 2, more, ..read(tool) });
     }
 

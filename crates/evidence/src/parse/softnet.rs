@@ -1,4 +1,4 @@
-//! `/proc/net/softnet_stat`: what each CPU's backlog took, dropped and left for later.
+//! `/proc/net/softnet_stat`: what each CPU's backlog accepted, dropped and deferred.
 
 use super::Counters;
 use crate::{Gap, Text};
@@ -13,15 +13,15 @@ pub struct Softnet {
 /// One CPU's counters. They are 32 bits wide and wrap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Which CPU; kernels before 5.10 do not say, and then it is the place in the file.
+    /// The CPU; for kernels before 5.10, which do not report it, the position in the file.
     pub cpu: usize,
-    /// Frames that were taken in.
+    /// Frames that were processed.
     pub processed: u32,
     /// Frames that found the backlog full (`netdev_max_backlog`).
     pub dropped: u32,
     /// Times that a round ended with work left (`netdev_budget`, `netdev_budget_usecs`).
     pub squeezed: u32,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
@@ -53,7 +53,7 @@ impl Counters for Softnet {
 }
 
 impl Row {
-    /// What was counted since `before`; a counter may have wrapped once.
+    /// The growth since `before`; a counter may have wrapped once.
     pub fn since(&self, before: &Row) -> Row {
         Row {
             processed: self.processed.wrapping_sub(before.processed),

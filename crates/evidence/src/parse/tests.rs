@@ -1,4 +1,4 @@
-//! No text whatever makes a reader panic, nor does any part of a sound one.
+//! No parser panics on any text, nor on any part of a valid one.
 
 use proptest::prelude::*;
 
@@ -164,7 +164,7 @@ proptest! {
     }
 }
 
-/// What a reader makes of bytes, as they are on a disk: those that are no text never reach it.
+/// Runs a parser on bytes from a disk: bytes that are not text never reach it.
 fn read_bytes(read: Reader, bytes: Vec<u8>) {
     if let Ok(text) = String::from_utf8(bytes) {
         let _ = read(&Text::new("x", text));

@@ -1,4 +1,4 @@
-//! CPU time of the threads that move frames: a `stat` line of each.
+//! CPU time of the threads that move frames: one `stat` line for each.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ pub struct Thread {
     pub id: u64,
     /// Such as `vif1.0-q0-guest`; the kernel cuts names to fifteen letters.
     pub name: String,
-    /// Ticks of CPU time, its own and the kernel's for it.
+    /// Ticks of CPU time, in user mode and in the kernel.
     pub ticks: u64,
     /// The CPU that it ran on last.
     pub cpu: Option<u64>,
-    /// In the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
-/// Columns behind the name, from 0: `utime`, `stime`, `processor` of `proc_pid_stat(5)`.
+/// Columns after the name, from 0: `utime`, `stime`, `processor` of `proc_pid_stat(5)`.
 const UTIME: usize = 11;
 const STIME: usize = 12;
 const PROCESSOR: usize = 36;
@@ -37,7 +37,7 @@ impl Counters for Threads {
         let mut threads = BTreeMap::new();
         for (line, row) in text.lines() {
             let refuse = || text.unreadable(Some(line), "expected a line of /proc/PID/stat");
-            // A name may hold spaces and parentheses; the last one ends it.
+            // A name may contain spaces and parentheses; the last closing one ends it.
             let (id, rest) = row.split_once(" (").ok_or_else(refuse)?;
             let (name, rest) = rest.rsplit_once(") ").ok_or_else(refuse)?;
             let columns: Vec<&str> = rest.split_whitespace().collect();
@@ -54,7 +54,8 @@ impl Counters for Threads {
 }
 
 impl Thread {
-    /// The thread and what it spent, in the words of `/proc/PID/stat`, which has too many columns.
+    /// Quotes the thread and its CPU time in the terms of `/proc/PID/stat`, whose lines have too
+    /// many columns to quote.
     pub fn quote(&self, ticks: u64, seconds: f64) -> Quote {
         let Thread { id, name, .. } = self;
         let text = format!("{id} ({name}) utime and stime grew by {ticks} ticks in {seconds:.1} s");

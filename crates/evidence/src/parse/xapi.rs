@@ -1,10 +1,11 @@
-//! `xe ...-list`: records of XAPI's database, `NAME ( RW): VALUE` a line, empty lines between.
+//! `xe ...-list`: records of XAPI's database, one `NAME ( RW): VALUE` per line, separated by empty
+//! lines.
 
 use std::collections::BTreeMap;
 
 use crate::{Gap, Text};
 
-/// What XAPI has instead of a value.
+/// What XAPI prints for a missing value.
 const ABSENT: &str = "<not in database>";
 
 /// By parameter: its value, and its line.
@@ -18,7 +19,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Reads the output of `xe vm-list` and the like.
+    /// Parses the output of `xe vm-list` and the like.
     pub fn parse(text: &Text) -> Result<Records, Gap> {
         let mut all = Vec::new();
         let mut record = BTreeMap::new();
@@ -44,8 +45,8 @@ impl Records {
 }
 
 impl Records {
-    /// The UUID of a guest of `xe vm-list`, by its domain and name: other hosts of the pool have
-    /// domains of the same numbers.
+    /// The UUID of a guest of `xe vm-list`, by domain and name: other hosts of the pool use the
+    /// same domain numbers.
     pub fn guest(&self, domain: u32, name: &str) -> Option<&str> {
         let domain = domain.to_string();
         let is = |record: &Record, field: &str, value: &str| {
@@ -58,43 +59,43 @@ impl Records {
     }
 }
 
-/// Whether it is safe as a part of a command.
+/// Whether it is safe to use in a command.
 fn is_uuid(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// A network, as `xe network-list` has it.
+/// A network of `xe network-list`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Network {
     /// Its name for XAPI.
     pub uuid: String,
-    /// The interface of each host that stands for it.
+    /// The bridge that implements it on each host.
     pub bridge: String,
-    /// What its interfaces get when they are plugged.
+    /// The MTU that its interfaces get when they are plugged.
     pub mtu: u64,
-    /// Of the MTU.
+    /// The line of the MTU.
     pub line: usize,
 }
 
-/// What is plugged into a network: a card of `xe pif-list`, or a guest's interface of
+/// An interface that is plugged into a network: a card of `xe pif-list`, or a guest's interface of
 /// `xe vif-list`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plug {
     /// Its name for XAPI.
     pub uuid: String,
-    /// The network's name for XAPI.
+    /// The network's UUID.
     pub network: String,
-    /// The host's or the guest's name for XAPI.
+    /// The host's or the guest's UUID.
     pub owner: String,
-    /// Such as `eth0`; of a guest's the number.
+    /// Such as `eth0`; for a guest's interface, its number.
     pub device: String,
-    /// Of a card's VLAN.
+    /// The VLAN of a card.
     pub vlan: Option<u32>,
-    /// Of a guest's interface.
+    /// The address of a guest's interface.
     pub mac: String,
     /// Whether XAPI is reached over it.
     pub is_management: bool,
-    /// Of the MTU that XAPI last saw.
+    /// The line of the MTU that XAPI last saw.
     pub line: usize,
 }
 
@@ -112,7 +113,7 @@ impl Network {
 }
 
 impl Plug {
-    /// All that are plugged at the moment.
+    /// All that are currently plugged.
     pub fn all(text: &Text) -> Result<Vec<Plug>, Gap> {
         let mut plugs = Vec::new();
         for record in &Records::parse(text)?.all {
@@ -127,7 +128,7 @@ impl Plug {
                 network: of.uuid("network-uuid")?,
                 owner: of.uuid(owner)?,
                 device: of.field("device")?.0.to_owned(),
-                // -1 stands for none.
+                // -1 means no VLAN.
                 vlan: value("VLAN").parse().ok(),
                 mac: value("MAC").to_owned(),
                 is_management: value("management") == "true",
@@ -138,7 +139,7 @@ impl Plug {
     }
 }
 
-/// A record and where it is from.
+/// A record and its origin.
 struct Fields<'a> {
     text: &'a Text,
     record: &'a Record,
@@ -151,7 +152,7 @@ impl<'a> Fields<'a> {
         found.ok_or_else(|| self.text.unreadable(first, format!("expected {name} in this record")))
     }
 
-    /// Refuses what would be more than a name in a command.
+    /// Refuses a value that would be unsafe in a command.
     fn uuid(&self, name: &str) -> Result<String, Gap> {
         let (uuid, line) = self.field(name)?;
         if !is_uuid(uuid) {

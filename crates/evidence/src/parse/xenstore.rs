@@ -1,4 +1,4 @@
-//! `xenstore-ls -f`: what both ends of a vif agreed on.
+//! `xenstore-ls -f`: what both ends of a vif negotiated.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Reads `PATH = "VALUE"`, one a line; permissions behind it are ignored.
+    /// Parses `PATH = "VALUE"`, one per line; permissions after it are ignored.
     pub fn parse(text: &Text) -> Result<Nodes, Gap> {
         let mut nodes = BTreeMap::new();
         for (line, row) in text.lines().filter(|(_, row)| !row.trim().is_empty()) {

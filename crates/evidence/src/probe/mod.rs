@@ -1,7 +1,7 @@
-//! Finds the longest packet that passes to a host, and who is in the way of longer ones.
+//! Finds the longest packet that reaches a host, and what stops longer ones.
 //!
-//! Sends at most [`PACKETS_MAX`] packets in at most [`TIME_MAX`] to each address, and changes
-//! nothing. What it writes is evidence like any other: [`crate::parse::path`] reads it.
+//! It sends at most [`PACKETS_MAX`] packets in at most [`TIME_MAX`] to each address, and changes
+//! nothing. The result is evidence like any other: [`crate::parse::path`] reads it.
 
 mod search;
 mod socket;
@@ -21,30 +21,32 @@ use crate::{Piece, Source, tool};
 const PACKETS_MAX: u32 = 100;
 /// Time for one address.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// A packet that gets no reply is sent so many times.
+/// Attempts for a packet that gets no reply.
 const TRIES: u32 = 2;
-/// How long a reply may take while the distance of the host is unknown.
+/// How long to wait for a reply while the distance of the host is unknown.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// An echo is late when it takes so many times as long as the first one.
+/// An echo is late when it takes this many times as long as the first one.
 const WAIT_FACTOR: u32 = 4;
-/// And not before that, because a CPU may be busy.
+/// The least time to wait, because a CPU may be busy.
 const WAIT_MIN: Duration = Duration::from_millis(300);
-/// Linux gives a host one refusal of a datagram a second, after six at once (`icmp_ratelimit`).
+/// Linux sends a host one ICMP error for a datagram per second, after a burst of six
+/// (`icmp_ratelimit`).
 const DATAGRAM_WAIT: Duration = Duration::from_millis(1200);
-/// What links of IPv4 take in practice; RFC 791 has hosts take as much.
+/// The least MTU of IPv4 links in practice; RFC 791 requires hosts to accept this length.
 const LEAST_V4: u32 = 576;
-/// What links of IPv6 have to take (RFC 8200).
+/// The least MTU of IPv6 links (RFC 8200).
 const LEAST_V6: u32 = 1280;
 
-/// Hosts that are probed at once.
+/// Hosts that are probed concurrently.
 pub const HOSTS_MAX: usize = 8;
-/// Where a record has them.
+/// The folder of results in a record.
 pub(crate) const FOLDER: &str = "probes";
 
-/// These pieces of this host, with the ways to some others, which are probed between both samples.
+/// Collects these pieces of this host, with the paths to some other hosts, which are probed between
+/// the samples.
 ///
 /// # Errors
-/// If a host has no address, which is known at once, or none that anything can be sent to.
+/// If a host has no address, which is reported at once, or none that is routable.
 pub fn collect(interval: Duration, hosts: &[String], pieces: &[Piece]) -> io::Result<Source> {
     let addresses: Vec<Vec<IpAddr>> =
         hosts.iter().take(HOSTS_MAX).map(|host| addresses(host)).collect::<io::Result<_>>()?;
@@ -69,7 +71,7 @@ fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
     Ok([first(true), first(false)].into_iter().flatten().collect())
 }
 
-/// The ways to a host's addresses, as pieces of evidence.
+/// The paths to a host's addresses, as pieces of evidence.
 fn paths(host: &str, addresses: &[IpAddr]) -> io::Result<Vec<(String, String)>> {
     let mut pieces = Vec::new();
     let mut refusal = io::Error::other("no address");
@@ -78,7 +80,7 @@ fn paths(host: &str, addresses: &[IpAddr]) -> io::Result<Vec<(String, String)>> 
             Ok(steps) => {
                 pieces.push((format!("{FOLDER}/{address}"), write(host, *address, &steps)));
             }
-            // Many hosts have an address of a family that has no route from here.
+            // Many hosts have an address of a family without a route from here.
             Err(error) => refusal = io::Error::new(error.kind(), format!("{host}: {error}")),
         }
     }
@@ -91,7 +93,7 @@ fn write(host: &str, address: IpAddr, steps: &[Step]) -> String {
 }
 
 fn path(address: IpAddr) -> io::Result<Vec<Step>> {
-    // Who may send echo requests is a setting (`net.ipv4.ping_group_range`).
+    // A setting limits which users may send echo requests (`net.ipv4.ping_group_range`).
     let echo = Packet::new(address, Means::Echo);
     let (first, means) = match echo {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -110,7 +112,7 @@ fn path(address: IpAddr) -> io::Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The interface that packets to an address leave by.
+/// The outgoing interface for an address.
 fn interface(address: IpAddr) -> Option<String> {
     let text = tool(&["ip", "-j", "route", "get", &address.to_string()]).ok()?;
     let routes: serde_json::Value = serde_json::from_str(&text).ok()?;

@@ -1,38 +1,38 @@
-//! Which lengths to try, and what follows from the replies. Sends nothing itself.
+//! Selects the lengths to try, and evaluates the replies. It sends nothing itself.
 
 use std::net::IpAddr;
 
 use crate::parse::path::Step;
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The host has it.
+    /// The host received it.
     Arrived { micros: u64 },
-    /// A router says that it is too long for the next link.
+    /// A router reported that it is too long for the next link.
     TooLong { by: IpAddr, mtu: u32 },
-    /// A router says that it made more hops than it may.
+    /// A router reported that its hop limit was exceeded.
     Expired { by: IpAddr },
-    /// Nothing, in all the time that was given.
+    /// There was no reply within the time limit.
     Silence,
 }
 
-/// Sends a packet of a length, which may make so many hops, or any number of them. An error ends
-/// the search; its text is part of what was found.
+/// Sends a packet of a length with a hop limit, or without one. An error ends the search; its text
+/// is part of the result.
 pub(super) type Ask<'a> = dyn FnMut(u32, Option<u8>) -> Result<Outcome, String> + 'a;
 
-/// Routers that may name a smaller length one after the other; a path has a few, a liar many.
+/// Reports of smaller and smaller lengths to follow; an honest path has few, a forged one many.
 const REFUSALS_MAX: usize = 8;
-/// Routers that are asked where a packet is lost.
+/// Hops to probe to find where a packet is lost.
 const HOPS_MAX: u8 = 16;
-/// Routers in a row that reply to nothing at all, after which no more are asked.
+/// Consecutive silent routers after which no more are probed.
 const SILENT_HOPS_MAX: u8 = 3;
-/// Lengths that links have: they are tried first, because each that is too long costs a wait.
-/// IPv6's least, tunnels over Ethernet, Ethernet, tunnels over jumbo frames, jumbo frames.
+/// Usual MTUs of links, tried first because each length that is too long costs a timeout: IPv6's
+/// minimum, tunnels over Ethernet, Ethernet, tunnels over jumbo frames, jumbo frames.
 const USUAL: [u32; 11] = [1280, 1400, 1420, 1450, 1480, 1492, 1500, 4000, 8950, 9000, 9216];
 
-/// Finds the longest packet that passes, between `least`, which every link has to take, and
-/// `local`, which the interface takes; then who refuses longer ones, or where they are lost.
+/// Finds the longest packet that passes, between `least`, which every link must carry, and `local`,
+/// the interface's MTU; then which router refuses longer ones, or where they are lost.
 pub(super) fn search(ask: &mut Ask<'_>, least: u32, local: u32) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Err(why) = find(ask, least, local, &mut steps) {
@@ -63,8 +63,8 @@ fn find(ask: &mut Ask<'_>, least: u32, local: u32, steps: &mut Vec<Step>) -> Res
     locate(ask, least, lost, steps)
 }
 
-/// Follows what routers say, from the longest packet down. The length of the first that no one
-/// says anything about; none if one arrived.
+/// Follows the routers' reports from the longest packet down. Returns the first length without any
+/// report; `None` if one arrived.
 fn descend(
     ask: &mut Ask<'_>,
     least: u32,
@@ -81,7 +81,7 @@ fn descend(
                 steps.push(Step::Passed { len, micros });
                 return Ok(None);
             }
-            // What is no length for a link, or no shorter one, is ignored.
+            // A length that is impossible for a link, or no shorter, is ignored.
             Outcome::TooLong { by, mtu } if (least..len).contains(&mtu) => {
                 steps.push(Step::Refused { len, by, mtu });
                 len = mtu;
@@ -93,8 +93,8 @@ fn descend(
     Ok(Some(len))
 }
 
-/// A length between one that passed and one that did not: the middle one of the usual lengths; when
-/// no such length is left, the next byte after a usual one; else the middle.
+/// The next length to try between one that passed and one that did not: the middle one of the usual
+/// lengths; if none is left, one byte more than a usual one that passed; else the middle.
 fn between(passed: u32, lost: u32) -> Option<u32> {
     if lost - passed <= 1 {
         return None;
@@ -106,7 +106,7 @@ fn between(passed: u32, lost: u32) -> Option<u32> {
     Some(middle.or_else(next).unwrap_or(passed + (lost - passed) / 2))
 }
 
-/// How far a packet comes that is lost, and who is behind it.
+/// Finds how far a lost packet gets, and the next router.
 fn locate(ask: &mut Ask<'_>, short: u32, long: u32, steps: &mut Vec<Step>) -> Result<(), String> {
     let mut silent = 0;
     for hops in 1..=HOPS_MAX {
@@ -120,7 +120,7 @@ fn locate(ask: &mut Ask<'_>, short: u32, long: u32, steps: &mut Vec<Step>) -> Re
                 steps.push(Step::Missed { hops, by });
                 return Ok(());
             }
-            // The host itself: it is behind the last router.
+            // The host itself, which is beyond the last router.
             Outcome::Arrived { .. } => return Ok(()),
             _ => silent += 1,
         }
@@ -135,7 +135,7 @@ fn locate(ask: &mut Ask<'_>, short: u32, long: u32, steps: &mut Vec<Step>) -> Re
 mod tests {
     use super::*;
 
-    /// A router, its next link, and whether it says that a packet is too long.
+    /// A router: the MTU of its next link, and whether it reports packets that are too long.
     type Hop = (u32, bool);
 
     fn router(index: usize) -> IpAddr {

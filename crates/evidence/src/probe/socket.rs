@@ -1,7 +1,8 @@
-//! One packet of a given length that no router may cut, and its reply.
+//! One packet of a given length that no router may fragment, and its reply.
 //!
-//! Needs no rights: routers' reports come from the socket's error queue, as with `tracepath`. Each
-//! packet has a socket of its own, so a late reply to another one cannot be taken for its own.
+//! It needs no privileges: routers' reports come from the socket's error queue, as with
+//! `tracepath`. Each packet has its own socket, so that a late reply to another packet cannot be
+//! mistaken for its own.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,9 +27,9 @@ use rustix::net::{
 use super::search::Outcome;
 use crate::parse::path::Means;
 
-/// Where datagrams go that no program waits for, as with `traceroute`.
+/// The port of datagrams, on which no program is expected to listen, as with `traceroute`.
 const PORT: u16 = 33434;
-/// The header of ICMP, and that of UDP.
+/// Bytes of the header of ICMP, and of UDP.
 const HEADER: u32 = 8;
 /// Types of ICMP.
 const ECHO: u8 = 8;
@@ -39,10 +40,10 @@ const UNREACHABLE_V6: u8 = 1;
 const UNREACHABLE_PORT_V6: u8 = 4;
 const EXPIRED: u8 = 11;
 const EXPIRED_V6: u8 = 3;
-/// More in the queue of errors than one packet causes.
+/// More entries of the error queue than one packet causes.
 const ERRORS_MAX: usize = 16;
 
-/// What reports that a packet was too long, and how it was reported.
+/// A report about a packet, and its origin.
 #[derive(Debug, Clone, Copy)]
 struct Report {
     is_local: bool,
@@ -94,11 +95,11 @@ impl Packet {
         Ok(known?)
     }
 
-    /// The longest packet that the interface takes, by its refusal of one that is longer than any.
+    /// The interface's MTU, from its refusal of the longest possible packet.
     pub(super) fn local_mtu(&self) -> io::Result<Option<u32>> {
-        // The longest that a length of 16 bits can say, which for IPv6 is without its header.
+        // The longest packet that a 16-bit length allows; for IPv6 the length excludes the header.
         match self.send(u32::from(u16::MAX)) {
-            // It takes all, as the loopback does.
+            // The interface accepts any length, like loopback.
             Ok(()) => Ok(Some(u32::from(u16::MAX))),
             Err(Errno::MSGSIZE) => {
                 let reports = self.reports()?;
@@ -108,7 +109,7 @@ impl Packet {
         }
     }
 
-    /// Sends it with so many bytes in all, over so many hops, and waits.
+    /// Sends the packet with a total length and a hop limit, and waits for the outcome.
     pub(super) fn ask(
         &self,
         len: u32,
@@ -125,7 +126,7 @@ impl Packet {
         let sent = Instant::now();
         match self.send(len) {
             Ok(()) => {}
-            // Its interface became smaller meanwhile, or its queue is full.
+            // The interface's MTU has become smaller meanwhile, or its queue is full.
             Err(Errno::MSGSIZE | Errno::NOBUFS) => return Ok(Ok(Outcome::Silence)),
             Err(errno) => return Err(errno.into()),
         }
@@ -172,7 +173,7 @@ impl Packet {
         let mut byte = [0];
         match recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT) {
             Ok(_) => Ok(true),
-            // What the queue of errors has reported already.
+            // Errors that the error queue has already reported.
             Err(
                 Errno::AGAIN
                 | Errno::CONNREFUSED
@@ -207,7 +208,7 @@ impl Packet {
         Some(Err(format!("{by} says: {why}")))
     }
 
-    /// What is in the queue of errors.
+    /// The content of the error queue.
     fn reports(&self) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         while reports.len() < ERRORS_MAX {
@@ -254,7 +255,7 @@ fn report(message: &ControlMessageOwned) -> Option<Report> {
     })
 }
 
-/// `linux/errqueue.h`: the report is of this kernel itself.
+/// `linux/errqueue.h`: the report comes from this kernel itself.
 const SO_EE_ORIGIN_LOCAL: u8 = 1;
 
 fn bytes(len: u32) -> usize {

@@ -1,5 +1,5 @@
-//! Sick set-ups of two network namespaces: the doctor says what is wrong, fixes it, and it is
-//! faster by a factor. What is not confirmed is taken back.
+//! Sick set-ups of two network namespaces: the doctor finds the problem and fixes it, and the
+//! set-up becomes faster by a factor. Unconfirmed changes are reverted.
 
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -48,7 +48,7 @@ fn a_limit_that_is_reached_is_taken_away() {
     assert!(shown.contains("tbf") && shown.contains("rate 50Mbit"), "{shown}");
 }
 
-/// Long packets that come back, of five.
+/// How many of five long packets get a reply.
 fn long_replies(pair: &Pair) -> usize {
     let mut ping = pair.on_host(&format!("ping -c 5 -i 0.2 -W 1 -M do -s 8000 {GUEST}"));
     let output = ping.output().expect("it starts");
@@ -102,15 +102,15 @@ fn what_is_not_confirmed_is_taken_back_though_the_terminal_is_gone() {
     assert_eq!(sack(&pair), "1");
     // As the kernel does when the terminal closes. The group may have no process left.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::HUP);
-    until("it is taken back", || sack(&pair) == "0");
+    until("it is undone", || sack(&pair) == "0");
     let shown = || text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
-    until("the journal knows", || shown().contains("taken back"));
+    until("the journal knows", || shown().contains("undone"));
     // Not again, and not what was set since.
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1"));
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=2"));
     let left = pair.fix(&pair.host, "undo").output().expect("it starts");
     assert_eq!(left.status.code(), Some(3));
-    assert!(text(&left.stdout).contains("left at 2"), "{}", text(&left.stdout));
+    assert!(text(&left.stdout).contains("kept at 2"), "{}", text(&left.stdout));
     assert_eq!(sack(&pair), "2");
 }
 
@@ -141,9 +141,9 @@ fn a_trial_keeps_what_helps_and_nothing_else() {
     let kept = pair.fix(&pair.host, &line).output().expect("it starts");
     let printed = text(&kept.stdout) + &text(&kept.stderr);
     if kept.status.code() == Some(3) && is_inconclusive("a trial of what helps", &printed) {
-        return assert!(!is_on(), "what is not kept is taken back: {printed}");
+        return assert!(!is_on(), "what is not kept is undone: {printed}");
     }
-    assert!(kept.status.success() && printed.contains("Kept"), "{printed}");
+    assert!(kept.status.success() && printed.contains("is kept"), "{printed}");
     assert!(is_on());
 }
 
@@ -157,5 +157,5 @@ fn a_trial_that_is_killed_leaves_nothing() {
     let trial = Traffic(trial);
     until("it is applied", || sack(&pair) == "1");
     drop(trial);
-    until("it is taken back", || sack(&pair) == "0");
+    until("it is undone", || sack(&pair) == "0");
 }

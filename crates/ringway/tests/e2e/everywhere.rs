@@ -1,5 +1,5 @@
-//! `doctor --all-netns`: a sick namespace with a name and one that only a process is in are both
-//! found, once each, and the commands that are shown put them right.
+//! `doctor --all-netns` finds a sick namespace with a name and one that only a process holds, once
+//! each, and the shown commands fix them.
 
 use std::process::{Command, Stdio};
 

@@ -36,7 +36,7 @@ fn is_given_back(check: &str, setting: &str, before: &str) {
     let apply = |seconds: u32| {
         pair.fix(&pair.host, &format!("apply {check} --interval 2 --confirm-within {seconds}"))
     };
-    // What there is to see takes a while, and longer on a busy machine.
+    // The symptoms take a while to appear, and longer on a busy machine.
     until("it is found and set", || {
         let _ = apply(120).output().expect("it starts");
         value() != before
@@ -45,10 +45,10 @@ fn is_given_back(check: &str, setting: &str, before: &str) {
     ok(&mut pair.fix(&pair.host, "undo"));
     assert_eq!(value(), before, "{setting}");
     until("it is set, and apply killed", || killed(pair, &mut apply(4), || value() != before));
-    until("it is taken back all the same", || value() == before);
+    until("it is undone all the same", || value() == before);
 }
 
-/// Kills `apply` with the first look that sees its change; whether there was one.
+/// Kills `apply` as soon as its change is visible; returns whether it was.
 fn killed(
     pair: &Pair,
     apply: &mut std::process::Command,

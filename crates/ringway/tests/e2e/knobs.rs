@@ -1,5 +1,5 @@
-//! Every setting that the doctor changes is changed on a running kernel and given back: a set-up is
-//! made sick, the check finds it, `apply` sets and reads back, `undo` restores.
+//! Every setting that the doctor can change is changed on a running kernel and restored: a set-up
+//! is made sick, the check finds it, `apply` sets it and reads it back, `undo` restores it.
 //!
 //! | setting | check | shown by |
 //! |---|---|---|
@@ -57,13 +57,13 @@ fn read(netns: &str, path: &str) -> String {
     text(&ok(inside(netns, &format!("cat {path}"))).stdout).trim().to_owned()
 }
 
-/// What a verb of the doctor says, with its exit code.
+/// The output of a verb of the doctor, with its exit code.
 fn said(mut command: Command) -> (Option<i32>, String) {
     let output = command.output().expect("it starts");
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
-/// That there is a finding of the check, about the subject, with a change of this kind.
+/// Asserts that the check has a finding about the subject, with a change of this kind.
 fn assert_found(command: &mut Command, subject: &str, kind: &str) {
     let output = command.output().expect("it starts");
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -166,7 +166,7 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
     until("the check finds it", || {
         let run = if is_allowed { Pair::fix } else { Pair::doctor };
         (code, printed) = said(run(&pair, &pair.host, verb));
-        !printed.contains("Nothing was found") && !printed.contains("Nothing wrong")
+        !printed.contains("These checks found nothing") && !printed.contains("No problems found")
     });
     if is_allowed {
         assert!(printed.contains(&format!("D26 {control}: bbr -> cubic")), "{printed}");
@@ -206,7 +206,7 @@ fn channels_are_used_and_given_back() {
     ok(inside(&pair.guest, "ip route add default via 10.98.0.1 dev eth0"));
     refusal("apply D14 --interval 1", "logged in over");
     let at_once = "apply D14 --interval 1 --allow-disruptive --confirm-within 0";
-    refusal(at_once, "--confirm-within 0 is refused");
+    refusal(at_once, "--confirm-within 0 is not allowed");
     ok(&mut guest.change("apply D14 --interval 1 --allow-disruptive"));
     let most = u32::try_from(cpus).expect("not that many");
     assert!(channels().iter().all(|count| (2..=most).contains(count)), "{:?}", channels());
@@ -244,7 +244,7 @@ fn a_guest_of_ringway_may_have_more_queues() {
     let other = host.vif("vif2.0").map(|vif| vif.max_queues);
     assert_eq!(other, Some(1), "not the other vif's");
     // It is not confirmed: the process that takes it back has to find ringway as well.
-    until("it is taken back", || offered() == Some((1, 1)));
+    until("it is undone", || offered() == Some((1, 1)));
     ok(&mut change(&format!("{line} --allow-disruptive")));
     ok(&mut change("undo"));
     until("the guest is back at one queue", || offered() == Some((1, 1)));
@@ -271,13 +271,13 @@ fn what_the_kernel_refuses_is_taken_back_with_all_else() {
     let (code, printed) = said(pair.fix(&pair.host, line));
     assert!(code == Some(1), "{code:?} {printed}");
     assert!(printed.contains("MTU of over cannot be set to \"9000\""), "{printed}");
-    assert!(printed.contains("MTU of a-port: 1500 again"), "{printed}");
+    assert!(printed.contains("MTU of a-port: restored to 1500"), "{printed}");
     assert_eq!(["a-port", "over", "br0"].map(mtu), ["1500", "1500", "1500"]);
     let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
-    assert!(journal.contains("taken back") && !journal.contains("being made"), "{journal}");
+    assert!(journal.contains("undone") && !journal.contains("being applied"), "{journal}");
 }
 
-/// A `tc` that kills who runs it before or after it replaced a discipline.
+/// A `tc` that kills its parent before or after it replaced a discipline.
 fn deadly_tc(pair: &Pair, when: When, apply: &mut Command) {
     let deed = match when {
         When::Before => "",
@@ -319,12 +319,15 @@ fn a_kill_in_between_leaves_what_can_be_undone() {
             let mut apply = pair.fix(&pair.host, &line);
             deadly_tc(&pair, when, &mut apply);
             let (code, printed) = said(apply);
-            assert!(code.is_none() || printed.contains("Nothing was found"), "{code:?} {printed}");
+            assert!(
+                code.is_none() || printed.contains("These checks found nothing"),
+                "{code:?} {printed}"
+            );
             code.is_none()
         });
         assert_eq!(is_limited(), when == When::Before);
         let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
-        assert!(journal.contains("being made, or was interrupted"), "{journal}");
+        assert!(journal.contains("being applied, or interrupted"), "{journal}");
     };
     for when in [When::Before, When::After] {
         killed(when, 120);
@@ -333,7 +336,7 @@ fn a_kill_in_between_leaves_what_can_be_undone() {
     }
     // The process that was to wait lives on.
     killed(When::After, 3);
-    until("it is taken back", is_limited);
+    until("it is undone", is_limited);
 }
 
 /// Rules that a packet is compared with, so that taking it in is work.
@@ -365,7 +368,7 @@ fn one_queue_is_served_by_both_cpus() {
         return assert_eq!(mask(), before);
     }
     assert_eq!(code, Some(0), "{printed}");
-    assert!(printed.contains("RPS of eth0 rx-0") && printed.contains("Kept"), "{printed}");
+    assert!(printed.contains("RPS of eth0 rx-0") && printed.contains("is kept"), "{printed}");
     assert_ne!(mask(), before);
     ok(&mut guest.change("undo"));
     assert_eq!(mask(), before);
@@ -374,7 +377,7 @@ fn one_queue_is_served_by_both_cpus() {
 /// Whether a measurement that is not as it should be says nothing, and a line that says so: it
 /// shows no difference, or other programs use the CPUs.
 pub(crate) fn is_inconclusive(what: &str, printed: &str) -> bool {
-    let is_same = printed.contains("no more than luck makes");
+    let is_same = printed.contains("the difference is not significant");
     let is_inconclusive = is_same || !is_quiet();
     if is_inconclusive {
         let why =
@@ -430,7 +433,7 @@ fn inside_a_namespace() {
     let sack = Knob::Sysctl { name: "net.ipv4.tcp_sack".to_owned() };
     let error = bare.fail(vec![(sack.clone(), "1"), (control, "none-such")]);
     assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
-    // The kernel takes a range whose end is before its beginning for none.
+    // The kernel treats a range whose end precedes its beginning as empty.
     let range = Knob::Sysctl { name: "net.ipv4.ping_group_range".to_owned() };
     let error = bare.fail(vec![(sack, "1"), (range, "10 5")]);
     assert!(matches!(error, ApplyError::NotTaken { .. }), "{error}");

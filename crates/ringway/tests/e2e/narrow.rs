@@ -1,5 +1,5 @@
-//! A path of three links: the doctor finds the longest packet that passes, who is in the way of
-//! longer ones, and fixes what this host sends.
+//! A path of three links: the doctor finds the longest packet that passes and what stops longer
+//! ones, and fixes the length of what this host sends.
 
 use std::io::Write;
 use std::process::Command;
@@ -25,7 +25,7 @@ struct Way {
 }
 
 impl Way {
-    /// None, and a line that says so, without the rights.
+    /// `None`, with a line that says so, without the privileges.
     fn new(name: &str, middle: u32) -> Option<Way> {
         if !rustix::process::geteuid().is_root() {
             let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// Makes the first router send nothing back to the near host, and forward all the same.
+    /// Makes the first router send nothing back to the near host, while it still forwards.
     fn silence(&self) {
         ok(inside(&self.first, "ip rule add iif lo to 10.97.1.1 blackhole"));
         ok(inside(&self.first, "ip -6 rule add iif lo to fd97:1::1 blackhole"));
@@ -129,7 +129,7 @@ fn a_path_that_is_as_wide_as_the_interface_is_in_order() {
     assert_eq!(findings.len(), 2, "{findings:#?}");
     for finding in &findings {
         assert_eq!(said(finding, "severity"), "ok", "{finding:#}");
-        assert!(said(finding, "summary").contains("takes packets of 9000 bytes"), "{finding:#}");
+        assert!(said(finding, "summary").contains("receives packets of 9000 bytes"), "{finding:#}");
     }
 }
 
@@ -141,9 +141,9 @@ fn the_hop_that_refuses_long_packets_is_named() {
     assert_eq!(findings.len(), 2, "{findings:#?}");
     for (by, finding) in ["10.97.1.2", "fd97:1::2"].into_iter().zip(&findings) {
         assert_eq!(said(finding, "severity"), "warning", "{finding:#}");
-        let summary = format!("{by} on the way to");
+        let summary = format!("{by} on the path to");
         assert!(said(finding, "summary").starts_with(&summary), "{finding:#}");
-        assert!(said(finding, "summary").ends_with("takes 1400 bytes, not 9000"), "{finding:#}");
+        assert!(said(finding, "summary").ends_with("passes 1400 bytes, not 9000"), "{finding:#}");
     }
 }
 

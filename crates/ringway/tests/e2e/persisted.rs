@@ -1,5 +1,5 @@
-//! What was confirmed in a network namespace is not written into files of the machine, however that
-//! namespace was entered.
+//! Changes confirmed in a network namespace are never written into files of the machine, regardless
+//! of how the namespace was entered.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Records sick set-ups and the same ones put right, of which `crates/doctor/fixtures` has what the
-//! checks read; each check says what is wrong of the first and nothing of the second:
+//! Records sick set-ups and the same ones after the fix; `crates/doctor/fixtures` has the parts
+//! that checks read. Each check reports the problem in the former and nothing in the latter:
 //!
 //! ```text
 //! RINGWAY_E2E_RECORDS=/some/directory cargo test -p ringway --test e2e records -- --ignored
@@ -39,7 +39,7 @@ struct Scenario {
     states: Vec<State>,
 }
 
-/// Which end is recorded.
+/// The end that is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Host,

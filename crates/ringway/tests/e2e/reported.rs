@@ -1,5 +1,5 @@
-//! What the doctor makes of its findings for others: a diff of two records, a list of what is
-//! skipped, a page for a ticket, files of other tools; and that reading drops leaves nothing.
+//! What the doctor makes of its findings: a diff of two records, a skip list, a page for a ticket,
+//! files for other tools. Recording drops leaves nothing behind.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -52,7 +52,7 @@ fn two_records_are_compared_skipped_and_shown_as_a_page() {
     assert!(text(&refused.stderr).contains("expected a reason"), "{}", text(&refused.stderr));
 }
 
-/// Instances of the doctor that are left in the trace buffers, seen by a mount of our own.
+/// Instances of the doctor that remain in the trace buffers, seen through the test's own mount.
 fn instances() -> Option<Vec<String>> {
     let script = "mount -t tracefs tracefs /sys/kernel/tracing && ls /sys/kernel/tracing/instances";
     let output = Command::new("unshare").args(["-m", "sh", "-c", script]).output().ok()?;
@@ -88,7 +88,7 @@ fn drops_are_reported_with_their_reason() {
         return skipped("no tracefs that may be mounted here");
     }
     let Some(pair) = Pair::linked("drp") else { return };
-    // A neighbour that does not reply, and what is for it.
+    // A neighbour that does not reply, and packets for it.
     let flood = "while :; do for i in 1 2 3 4 5 6 7 8; do echo x > /dev/udp/10.98.0.9/9; done; \
                  sleep 0.05; done";
     let mut flooding = Command::new("ip");
@@ -100,7 +100,7 @@ fn drops_are_reported_with_their_reason() {
     let checked = doctor(&["--check", "D49", "--interval", "3", "--json"]);
     let said = text(&checked.stdout);
     assert!(said.contains("NEIGH_") || said.contains("neigh_invalidate"), "{said}");
-    // In a network namespace it is a note, because it may be another one's.
+    // In a network namespace it is a note, because the drops may be in another one.
     let there = pair.doctor(&pair.host, "--check D49 --interval 3 --json").output();
     let there = text(&there.expect("it starts").stdout);
     assert!(there.contains("\"worst\": \"note\""), "{there}");

@@ -13,7 +13,7 @@ use ringway_evidence::parse::rules::Rules;
 pub(crate) const CHECK: Check = Check {
     id: "D42",
     slug: "bridges",
-    title: "a bridge floods, or passes frames through rules of IP",
+    title: "a bridge floods frames, or passes them through IP rules",
     group: Group::Datapath,
     sources: &["kernel-bridge:forwarding", "man-ip-link:ageing-time", "man-ip-link:nf-call"],
     explanation: text::EXPLANATION,
@@ -32,11 +32,11 @@ facts! {
     }
 }
 
-/// Packets a second from which it matters where they go.
+/// Packets per second from which flooding matters.
 const PACKETS_MIN: f64 = 100.0;
-/// The same, where each costs a little more.
+/// The same for a small cost per packet.
 const PACKETS_MANY: f64 = 5000.0;
-/// Rules from which frames that pass them are worth a word.
+/// Number of rules from which passing frames through them is worth a note.
 const RULES_MIN: u64 = 100;
 const SETTING: &str = "net.bridge.bridge-nf-call-iptables";
 
@@ -74,7 +74,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             if !is_flooded || ports.len() < 3 || moved(port).is_none_or(|rate| rate < PACKETS_MIN) {
                 continue;
             }
-            let summary = format!("{nic} does not learn who is behind {port}, and floods for it");
+            let summary =
+                format!("{nic} does not learn addresses behind {port}, and floods frames for them");
             let command = format!("bridge -d link show dev {port}");
             out.add([Finding::new(Severity::Warning, (*port).clone(), summary)
                 .cause(text::learning_cause())
@@ -86,11 +87,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if !is_any {
         return not_here(CHECK.absent);
     }
-    out.well("bridges send frames where they belong", None);
+    out.well("bridges send frames to the right ports", None);
     Ok(())
 }
 
-/// The command, if the name means nothing to a shell.
+/// The command, if the name has no special meaning in a shell.
 fn plain<'a>(nic: &str, command: &'a str) -> Vec<&'a str> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let is_plain = nic.bytes().all(is_letter) && !nic.starts_with('-');
@@ -111,11 +112,11 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
     if rate < PACKETS_MANY || count == 0 {
         return None;
     }
-    let summary = format!("frames of {nic} pass through {count} rules of IP: {rate:.0} a second");
+    let summary = format!("frames of {nic} pass through {count} IP rules: {rate:.0} a second");
     let severity = if count >= RULES_MIN { Severity::Warning } else { Severity::Note };
     let finding =
         Finding::new(severity, nic, summary).cause(text::rules_cause()).quote([setting.quote(1)]);
-    // Not by a change: containers would lose rules that they need, and no evidence here excludes
-    // that there are any.
+    // Not an automatic change: containers would lose rules that they need, and no evidence here
+    // excludes containers.
     Some(finding.advise(Advice::by_hand(text::rules_advice(), &[])))
 }

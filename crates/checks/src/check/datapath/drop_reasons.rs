@@ -1,4 +1,4 @@
-//! D49: what the kernel drops, with the reason that it gives.
+//! D49: packets that the kernel drops, with its reasons.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use ringway_evidence::parse::nic::NicCounters;
 pub(crate) const CHECK: Check = Check {
     id: "D49",
     slug: "drop-reasons",
-    title: "the kernel drops packets, and says why",
+    title: "the kernel drops packets and reports why",
     group: Group::Datapath,
     sources: &["kernel-drop-reasons:reasons", "kernel-ftrace:instances"],
     explanation: text::EXPLANATION,
-    absent: "the record does not say what the kernel dropped",
+    absent: "the record does not contain what the kernel dropped",
     rule: rule!(Facts, judge),
 };
 
@@ -30,26 +30,26 @@ facts! {
     }
 }
 
-/// Packets a second, and their part of all, from which it is more than strays.
+/// Drops per second, and their fraction of all packets, from which they are more than strays.
 const RATE_MIN: f64 = 20.0;
 const PART_MIN: f64 = 0.001;
-/// A second, from which it is shown at all.
+/// Drops per second from which a reason is shown at all.
 const SHOWN_MIN: f64 = 1.0;
 /// Reasons that are shown, and lines of each.
 const SHOWN_MAX: usize = 8;
 const QUOTES_MAX: usize = 3;
 
-/// Whether something that is dropped for a reason was wanted.
+/// Whether a packet that is dropped for a reason was wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Was {
-    /// It is lost to someone.
+    /// A receiver misses it.
     Wanted,
-    /// A filter, a full queue by which TCP finds its rate, or what no one waits for.
+    /// A filter drops it, a full queue by which TCP finds its rate, or it has no receiver.
     Expected,
 }
 use Was::{Expected, Wanted};
 
-/// What a reason means, and the check whose matter it is.
+/// The meaning of a reason, and the check that covers it.
 struct Meaning {
     reason: &'static str,
     was: Was,
@@ -66,69 +66,89 @@ const fn of(
     Meaning { reason, was, what, check }
 }
 
-/// Reasons that are known, by their names.
+/// Known reasons, by name.
 const MEANINGS: [Meaning; 41] = [
     of("BRIDGE_INGRESS_STP_STATE", Expected, "the port of a bridge is not forwarding yet", None),
     of("CPU_BACKLOG", Wanted, "the backlog of a CPU is full", Some("D18")),
     of("DEV_READY", Expected, "the device is not up", None),
-    of("DUP_FRAG", Expected, "a fragment came twice", None),
-    of("FRAG_REASM_TIMEOUT", Wanted, "fragments waited in vain for the rest", Some("D33")),
-    of("FULL_RING", Wanted, "what reads the ring of a TAP device is too slow", Some("D38")),
-    of("HDR_TRUNC", Wanted, "they end within a header", None),
-    of("ICMP_CSUM", Wanted, "the checksum of ICMP is wrong", Some("D33")),
-    of("IP_CSUM", Wanted, "the checksum of IP is wrong", Some("D33")),
-    of("IP_INADDRERRORS", Expected, "they are for an address that is not of this host", None),
-    of("IP_INNOROUTES", Wanted, "there is no route for what came in", None),
-    of("IP_INVALID_SOURCE", Expected, "their sender's address is not that of a host", None),
-    of("IP_OUTNOROUTES", Wanted, "there is no route for what is sent", None),
-    of("IP_RPFILTER", Wanted, "the reverse-path filter refuses their senders", Some("D41")),
-    of("MAC_INVALID_SOURCE", Expected, "their sender's link address is not that of a device", None),
-    of("NEIGH_CREATEFAIL", Wanted, "there is no room for another neighbour", Some("D39")),
-    of("NEIGH_FAILED", Wanted, "the next hop that they are for does not reply", Some("D39")),
-    of("NEIGH_QUEUEFULL", Wanted, "too many wait for the address of a next hop", Some("D39")),
-    of("NETFILTER_DROP", Expected, "a rule of the filter drops them", Some("D43")),
+    of("DUP_FRAG", Expected, "a fragment arrived twice", None),
+    of("FRAG_REASM_TIMEOUT", Wanted, "the other fragments did not arrive in time", Some("D33")),
+    of("FULL_RING", Wanted, "the reader of a TAP device's ring is too slow", Some("D38")),
+    of("HDR_TRUNC", Wanted, "they are too short for their headers", None),
+    of("ICMP_CSUM", Wanted, "the ICMP checksum is wrong", Some("D33")),
+    of("IP_CSUM", Wanted, "the IP checksum is wrong", Some("D33")),
+    of("IP_INADDRERRORS", Expected, "their destination is not an address of this host", None),
+    of("IP_INNOROUTES", Wanted, "there is no route for received packets", None),
+    of("IP_INVALID_SOURCE", Expected, "their source is not the address of a host", None),
+    of("IP_OUTNOROUTES", Wanted, "there is no route for packets to send", None),
+    of("IP_RPFILTER", Wanted, "the reverse-path filter rejects their senders", Some("D41")),
+    of("MAC_INVALID_SOURCE", Expected, "their source link address is not that of a device", None),
+    of("NEIGH_CREATEFAIL", Wanted, "the neighbour table is full", Some("D39")),
+    of("NEIGH_FAILED", Wanted, "their next hop does not reply", Some("D39")),
+    of(
+        "NEIGH_QUEUEFULL",
+        Wanted,
+        "too many packets wait for the address of a next hop",
+        Some("D39"),
+    ),
+    of("NETFILTER_DROP", Expected, "a filter rule drops them", Some("D43")),
     of("NOMEM", Wanted, "there is no memory for them", Some("D36")),
     of("NO_SOCKET", Expected, "no program listens on their port", None),
-    of("NO_TX_TARGET", Wanted, "a bridge or tunnel has no port to send them by", None),
+    of("NO_TX_TARGET", Wanted, "a bridge or tunnel has no port for them", None),
     of("OTHERHOST", Expected, "they are for other hosts", Some("D42")),
-    of("PKT_TOO_BIG", Wanted, "they are longer than the MTU of the way out", Some("D08")),
-    of("PROTO_MEM", Wanted, "sockets together have all the memory that they may", Some("D33")),
+    of(
+        "PKT_TOO_BIG",
+        Wanted,
+        "they are longer than the MTU of the outgoing interface",
+        Some("D08"),
+    ),
+    of(
+        "PROTO_MEM",
+        Wanted,
+        "sockets together use all the memory that they are allowed",
+        Some("D33"),
+    ),
     of("QDISC_CONGESTED", Expected, "a discipline drops early to slow senders down", None),
     of("QDISC_DROP", Expected, "a queueing discipline drops them", Some("D38")),
     of("QDISC_OVERLIMIT", Expected, "a queueing discipline is full", Some("D38")),
     of("SKB_CSUM", Wanted, "a checksum is wrong", Some("D33")),
-    of("SOCKET_BACKLOG", Wanted, "a program's socket is busy and its backlog full", Some("D47")),
-    of("SOCKET_FILTER", Expected, "a program's own filter refuses them", None),
+    of("SOCKET_BACKLOG", Wanted, "a program's socket is busy and its backlog is full", Some("D47")),
+    of("SOCKET_FILTER", Expected, "a program's own filter rejects them", None),
     of("SOCKET_RCVBUFF", Wanted, "the receive buffer of a program is full", Some("D47")),
-    of("TCP_CSUM", Wanted, "the checksum of TCP is wrong", Some("D33")),
+    of("TCP_CSUM", Wanted, "the TCP checksum is wrong", Some("D33")),
     of("TCP_LISTEN_OVERFLOW", Wanted, "a program does not accept its connections", Some("D47")),
-    of("TC_EGRESS", Expected, "a filter of tc drops what is sent", Some("D30")),
-    of("TC_INGRESS", Expected, "a filter of tc drops what comes in", Some("D30")),
-    of("UDP_CSUM", Wanted, "the checksum of UDP is wrong", Some("D33")),
-    of("UNHANDLED_PROTO", Expected, "nothing here knows their protocol", None),
-    of("VXLAN_INVALID_HDR", Wanted, "their header of VXLAN is not sound", None),
-    of("VXLAN_VNI_NOT_FOUND", Wanted, "no tunnel here has their network's number", None),
-    of("XDP", Expected, "a program of XDP drops them", None),
+    of("TC_EGRESS", Expected, "a tc filter drops outgoing packets", Some("D30")),
+    of("TC_INGRESS", Expected, "a tc filter drops incoming packets", Some("D30")),
+    of("UDP_CSUM", Wanted, "the UDP checksum is wrong", Some("D33")),
+    of("UNHANDLED_PROTO", Expected, "this host does not support their protocol", None),
+    of("VXLAN_INVALID_HDR", Wanted, "their VXLAN header is invalid", None),
+    of(
+        "VXLAN_VNI_NOT_FOUND",
+        Wanted,
+        "no tunnel on this host has their VXLAN network identifier",
+        None,
+    ),
+    of("XDP", Expected, "an XDP program drops them", None),
 ];
 
-/// What functions are about that drop without a reason, or on kernels that have none.
+/// The purposes of functions that drop without a reason, or on kernels without reasons.
 const PLACES: [(&str, &str); 16] = [
-    ("__dev_queue_xmit", "a queueing discipline or device does not take them"),
-    ("__netif_receive_skb_core", "nothing here takes such frames"),
+    ("__dev_queue_xmit", "a queueing discipline or device does not accept them"),
+    ("__netif_receive_skb_core", "nothing on this host accepts such frames"),
     ("__udp4_lib_rcv", "UDP: no program listens, or a checksum is wrong"),
     ("arp_process", "ARP: a request or reply that is not for this host"),
-    ("br_handle_frame", "a bridge does not take them"),
+    ("br_handle_frame", "a bridge does not accept them"),
     ("enqueue_to_backlog", "the backlog of a CPU is full"),
-    ("icmp_rcv", "ICMP: a type that no one waits for"),
-    ("ip_error", "IP: there is no route for what came in"),
+    ("icmp_rcv", "ICMP: no program waits for this type"),
+    ("ip_error", "IP: there is no route for received packets"),
     ("ip_forward", "IP: they cannot be forwarded"),
-    ("ip_rcv_finish_core", "IP: routing refuses them"),
+    ("ip_rcv_finish_core", "IP: routing rejects them"),
     ("neigh_invalidate", "the next hop does not reply"),
-    ("nf_hook_slow", "a rule of the filter drops them"),
-    ("packet_rcv", "a program that captures has no room for its copy"),
-    ("tcp_v4_rcv", "TCP: no connection of theirs is here"),
-    ("tun_net_xmit", "what reads the ring of a TAP device is too slow"),
-    ("veth_xmit", "the other end of a veth does not take them"),
+    ("nf_hook_slow", "a filter rule drops them"),
+    ("packet_rcv", "a capturing program has no room for its copy"),
+    ("tcp_v4_rcv", "TCP: this host does not have their connection"),
+    ("tun_net_xmit", "the reader of a TAP device's ring is too slow"),
+    ("veth_xmit", "the other end of a veth does not accept them"),
 ];
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -159,7 +179,7 @@ fn finding(facts: &Facts, name: &str, count: u64, all: &[&Drop]) -> Finding {
     let DropReasons { drops, text: file } = &facts.drops;
     let rate = float(count) / drops.seconds;
     let known = MEANINGS.iter().find(|known| known.reason == name);
-    // Elsewhere it may be another namespace that drops, and no one says which.
+    // Elsewhere the drops may be those of another namespace, and the trace does not say which.
     let is_here = facts.netns.0 == Some(Netns::Initial);
     let is_lost = known.is_some_and(|known| known.was == Wanted)
         && rate >= RATE_MIN
@@ -185,7 +205,7 @@ fn finding(facts: &Facts, name: &str, count: u64, all: &[&Drop]) -> Finding {
     }
 }
 
-/// What is dropped a second, of all that moves here; all of it, if nothing says how much moves.
+/// Drops as a fraction of all packets here; 1 if the number of packets is unknown.
 fn part(facts: &Facts, rate: f64) -> f64 {
     let Some(span) = facts.moved.ok() else { return 1.0 };
     let moved = span.after.nics.iter().filter_map(|(nic, after)| {

@@ -43,7 +43,7 @@ const EMULATED: [&str; 7] =
     ["8139cp", "8139too", "e1000", "e1000e", "ne2k-pci", "pcnet32", "tulip"];
 /// The same as QEMU's and libvirt's models.
 const EMULATED_MODELS: [&str; 6] = ["e1000", "e1000e", "i82551", "ne2k_pci", "pcnet", "rtl8139"];
-/// Packets a second from which it matters.
+/// Packets per second from which it matters.
 const PACKETS_MIN: f64 = 10.0;
 /// The state of a vif whose guest has connected.
 const CONNECTED: &str = "4";
@@ -54,7 +54,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         Kind::KvmGuest | Kind::XenGuest | Kind::OtherGuest => inside(facts, out),
         Kind::KvmHost => kvm(facts, out),
         Kind::XenDom0 => xen(facts, out),
-        Kind::Bare | Kind::XenDriverDomain => not_here("no guest's card"),
+        Kind::Bare | Kind::XenDriverDomain => not_here("no interface of a guest"),
     }
 }
 
@@ -65,7 +65,7 @@ fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
         let Some(driver) = facts.nics.driver(&nic) else { continue };
         let quote = facts.nics.driver_quote(&nic, &driver);
         if !EMULATED.contains(&driver.as_str()) {
-            out.well("interfaces have paravirtual or real drivers", Some(quote));
+            out.well("interfaces have paravirtual or physical drivers", Some(quote));
             continue;
         }
         let finding = Finding::new(
@@ -145,7 +145,7 @@ fn of_guest(facts: &Facts, guest: &Guest, text: &Text) -> Result<Vec<Finding>, G
     Ok(findings)
 }
 
-/// A guest whose vif has no frontend, and whose emulated card (`vifX.Y-emu`) is at work.
+/// A guest whose vif has no frontend, and whose emulated card (`vifX.Y-emu`) carries traffic.
 fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
     let store = facts.store.get()?;
     let nodes = Nodes::parse(store)?;
@@ -196,7 +196,7 @@ fn name_of(facts: &Facts, domain: &str) -> Option<Quote> {
     Some(list.quote(line))
 }
 
-/// What XAPI knows of the guest's drivers.
+/// XAPI's information about the guest's drivers.
 fn tools_of(facts: &Facts, domain: &str) -> Option<Quote> {
     let text = facts.xapi.ok()?;
     let records = Records::parse(text).ok()?;

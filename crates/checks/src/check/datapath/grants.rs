@@ -16,7 +16,7 @@ use ringway_evidence::{Gap, Quote};
 pub(crate) const CHECK: Check = Check {
     id: "D23",
     slug: "grants",
-    title: "grants run out",
+    title: "grants are used up",
     group: Group::Datapath,
     sources: &["throughput-guide:tx-path", "throughput-guide:rx-path"],
     explanation: text::EXPLANATION,
@@ -40,12 +40,12 @@ facts! {
 const GRANTS_PER_QUEUE: u64 = 2 * 256 + 2;
 /// Grants in a frame of the table, in its first version: a page over eight bytes.
 const GRANTS_PER_FRAME: u64 = 512;
-/// Share of the table from which disks and what else grants may find no room.
+/// Share of the table from which disks and other users of grants may find no room.
 const NEARLY: f64 = 0.9;
-/// What the kernel says when it has happened.
+/// The kernel's message when it has happened.
 const REACHED: &str = "max_grant_frames reached";
 
-/// How many frames a guest's table may have, and what says so.
+/// The limit of frames of a guest's table, and its evidence.
 struct Limit {
     frames: u64,
     quote: Quote,
@@ -94,7 +94,7 @@ fn own_queues(facts: &Facts) -> BTreeMap<String, u64> {
     BTreeMap::from_iter((queues > 0).then(|| ("this guest".to_owned(), queues)))
 }
 
-/// By the hypervisor's command line, or by what its version has.
+/// From the hypervisor's command line, or the default of its version.
 fn limit(facts: &Facts) -> Result<Limit, Gap> {
     if let Some(text) = facts.xen.ok() {
         let info = XlInfo::parse(text)?;
@@ -115,7 +115,7 @@ fn limit(facts: &Facts) -> Result<Limit, Gap> {
     Ok(Limit { frames, quote, is_default: true })
 }
 
-/// A guest's kernel that complained already; its messages are only in a sos report.
+/// The message of a guest's kernel; only sos reports contain it.
 fn said(facts: &Facts) -> Option<Quote> {
     let KernelMessages(text) = facts.messages.ok()?;
     text.quote_where(|line| line.contains(REACHED))
@@ -136,7 +136,7 @@ fn crowded(
     }
     let severity = if is_over { Severity::Problem } else { Severity::Warning };
     let summary = format!("{queues} queues of {whose} need {need} of its {table} grants");
-    // Twice what is needed, so that disks fit as well; and more than there are.
+    // Twice what is needed, so that disks fit as well, and no less than now.
     let wanted = need.div_ceil(GRANTS_PER_FRAME).max(limit.frames).min(u64::from(u32::MAX));
     let frames = wanted.saturating_mul(2).next_power_of_two();
     let finding = Finding::new(severity, whose, summary)

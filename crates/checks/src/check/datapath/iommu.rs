@@ -42,7 +42,7 @@ facts! {
     }
 }
 
-/// Packets a second from which mapping each of them is felt.
+/// Packets per second from which mapping each of them is noticeable.
 const PACKETS_MIN: f64 = 100_000.0;
 /// Functions to begin with: one for each guest of a small host.
 const FUNCTIONS: u64 = 4;
@@ -64,7 +64,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_card = |nic: &String| facts.nics.role(nic) == NicRole::Physical;
     if let Some(nic) = facts.nics.names().into_iter().find(is_card) {
         let quote = facts.iommu.of(&nic).ok().map(|text| text.quote(1));
-        out.well("no card is divided, and none pays for an IOMMU that is felt", quote);
+        out.well("no card is divided, and the IOMMU slows none", quote);
     }
     Ok(())
 }
@@ -83,7 +83,8 @@ fn given(facts: &Facts, nic: &str) -> Finding {
         .advise(Advice::by_hand(text::given_advice(), &[]))
 }
 
-/// Functions of a card that no guest can be given without an IOMMU, or that could be made.
+/// Functions of a card that cannot be assigned to a guest without an IOMMU, or that could be
+/// created.
 fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     let read = |text: Result<Text, Gap>| match text {
         Err(Gap::Missing { .. }) => Ok(None),
@@ -101,7 +102,7 @@ fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
         Finding::new(severity, nic, summary).cause(text::price()).quote(quotes)
     };
     if total == 0 || made == 0 {
-        let summary = format!("{nic} could be divided into {total} functions (SR-IOV)");
+        let summary = format!("{nic} can be divided into {total} functions (SR-IOV)");
         return Ok((total > 0).then(|| {
             finding(Severity::Note, summary).gain(text::divide_gain()).advise(Advice::by_change(
                 text::divide_advice(),
@@ -113,7 +114,7 @@ fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
         let summary = format!("{nic} is divided into {made} of {total} functions");
         return Ok(Some(finding(Severity::Note, summary)));
     }
-    let summary = format!("{nic} is divided into {made} functions, and there is no IOMMU for them");
+    let summary = format!("{nic} is divided into {made} functions, but there is no IOMMU");
     Ok(Some(
         finding(Severity::Warning, summary)
             .confidence(Confidence::Medium)
@@ -121,7 +122,7 @@ fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     ))
 }
 
-/// By the hypervisor where there is one, by the kernel elsewhere.
+/// From the hypervisor if there is one, else from the kernel.
 fn has_iommu(facts: &Facts) -> Result<bool, Gap> {
     if matches!(facts.kind.kind, Kind::XenDom0) {
         let text = facts.xen.get()?;

@@ -26,7 +26,7 @@ facts! {
     }
 }
 
-/// The first that scaled, as the network node's makers measured it.
+/// The first version that scaled, according to the network node's makers.
 const OVS_MIN: (u32, u32) = (2, 5);
 const KERNEL_MIN: (u32, u32) = (4, 4);
 
@@ -34,7 +34,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_ovs = |line: &str| line.split_whitespace().next() == Some("openvswitch");
     let module = facts.modules.0.quote_where(is_ovs);
     let Some(module) = module else { return not_here(CHECK.absent) };
-    // A module of its own says its version; the kernel's says none, and is as old as the kernel.
+    // An external module reports its version; the kernel's own reports none, and is as old as the
+    // kernel.
     match facts.version.get() {
         Ok(version) => {
             let Some(number) = first_numbers(version.value()) else {

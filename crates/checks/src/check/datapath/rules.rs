@@ -1,4 +1,4 @@
-//! D43: rules of filters drop what comes, or are so many that each packet takes long.
+//! D43: filter rules drop packets, or are so many that each packet takes long.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -11,11 +11,11 @@ use ringway_evidence::parse::rules::Rules;
 pub(crate) const CHECK: Check = Check {
     id: "D43",
     slug: "rules",
-    title: "rules drop packets, or are too many",
+    title: "rules drop packets, or there are too many",
     group: Group::Datapath,
     sources: &["man-nft:counter", "man-nft:verdict"],
     explanation: text::EXPLANATION,
-    absent: "no rules of filters, or no right to see them",
+    absent: "no filter rules, or no right to see them",
     rule: rule!(Facts, judge),
 };
 
@@ -26,10 +26,11 @@ facts! {
     }
 }
 
-/// Drops a second of one rule, and their part of all packets, from which it may be what is missed.
+/// Drops per second of one rule, and their fraction of all packets, from which they may be the
+/// missing ones.
 const DROPS_MIN: f64 = 5.0;
 const DROPS_PART: f64 = 0.01;
-/// Rules of one chain, and packets a second, from which they cost a CPU a good part of its time.
+/// Rules in one chain, and packets per second, from which they take much of a CPU's time.
 const CHAIN_LONG: u64 = 1000;
 const PACKETS_MANY: f64 = 5000.0;
 
@@ -39,7 +40,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         return not_here(CHECK.absent);
     }
     if span.basis == Basis::SinceBoot {
-        return not_here("what rules drop is only known since the boot");
+        return not_here("drops by rules are only known since the boot");
     }
     let packets = packets(&facts.moved);
     for (rule, after) in &span.after.dropping {
@@ -60,8 +61,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let rate = float(packets) / facts.moved.seconds;
     if let Some((chain, count)) = longest.filter(|(_, count)| **count >= CHAIN_LONG) {
         if rate >= PACKETS_MANY {
-            let summary =
-                format!("chain {chain} has {count} rules, and {rate:.0} packets a second pass");
+            let summary = format!(
+                "chain {chain} has {count} rules, and {rate:.0} packets a second pass through it"
+            );
             let name = chain.rsplit(' ').next().unwrap_or(chain);
             let quote =
                 span.text.quote_where(|line| line.split_whitespace().any(|one| one == name));
@@ -72,11 +74,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 .advise(Advice::by_hand(text::long_advice(), &[]))]);
         }
     }
-    out.well(format!("none of {} rules drops much", span.after.count()), None);
+    out.well(format!("none of {} rules drops many packets", span.after.count()), None);
     Ok(())
 }
 
-/// All that came in or went out between the samples.
+/// All packets received or sent between the samples.
 fn packets(span: &Span<NicCounters>) -> u64 {
     let moved = span.after.nics.iter().filter_map(|(nic, after)| {
         Some(after.since(&span.past(span.before.nics.get(nic))?).packets())

@@ -29,9 +29,9 @@ facts! {
     }
 }
 
-/// Share of packets that are asked about, from which the cache is of no use.
+/// Share of misses from which the cache is of no use.
 const MISSED: f64 = 0.05;
-/// Fewer packets a second than this are no load.
+/// Packets per second below which there is no load.
 const RATE_MIN: f64 = 1000.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {

@@ -11,7 +11,7 @@ use ringway_evidence::{Text, facts};
 pub(crate) const CHECK: Check = Check {
     id: "D52",
     slug: "bonds",
-    title: "a bond lacks links, or uses one of several",
+    title: "a bond has links down, or uses one of several",
     group: Group::Links,
     sources: &["bonding-hash:policies"],
     explanation: text::EXPLANATION,
@@ -26,9 +26,9 @@ facts! {
     }
 }
 
-/// Part of what links send together from which one has it all.
+/// Fraction of a bond's bytes from which one link carries all of them.
 const ALL: f64 = 0.95;
-/// Bit a second from which that matters, and part of the speed of the link from which it limits.
+/// Bit/s from which that matters, and fraction of the link's speed from which it is a limit.
 const TRAFFIC_MIN: f64 = 50e6;
 const NEARLY_FULL: f64 = 0.7;
 
@@ -45,7 +45,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.add(partner(name, &bond, &file));
         out.add(one_of_several(facts, name, &bond, &file));
     }
-    out.well("bonds have all their links, and use them", None);
+    out.well("bonds have all their links and use them", None);
     Ok(())
 }
 
@@ -75,7 +75,7 @@ fn watch(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     if bond.is_watched {
         return None;
     }
-    let summary = format!("{name} does not look whether its links work");
+    let summary = format!("{name} does not monitor its links");
     Some(
         Finding::new(Severity::Warning, name, summary)
             .cause(text::blind_cause())
@@ -84,7 +84,7 @@ fn watch(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     )
 }
 
-/// Links that are up, and that 802.3ad does not use.
+/// Links that are up but not used by 802.3ad.
 fn partner(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     let active = bond.aggregator?;
     let apart = |link: &&ringway_evidence::parse::bonds::BondLink| {
@@ -93,7 +93,7 @@ fn partner(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     let apart: Vec<_> = bond.links.iter().filter(apart).collect();
     let no_partner = bond.no_partner_line.filter(|_| bond.links.iter().any(|link| link.is_up));
     let summary = match (no_partner, apart.as_slice()) {
-        (Some(_), _) => format!("no one at the other end of {name} speaks LACP"),
+        (Some(_), _) => format!("the other end of {name} does not run LACP"),
         (None, []) => return None,
         (None, apart) => {
             let names: Vec<&str> = apart.iter().map(|link| link.name.as_str()).collect();
@@ -109,7 +109,7 @@ fn partner(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     )
 }
 
-/// All that is sent goes by one link, as the hash has it.
+/// The hash sends everything over one link.
 fn one_of_several(facts: &Facts, name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     let span = facts.moved.ok().filter(|span| span.basis == Basis::Samples)?;
     let up: Vec<_> = bond.links.iter().filter(|link| link.is_up).collect();

@@ -1,4 +1,4 @@
-//! D09: the wire is full, and nothing in software can change that.
+//! D09: the link is full, and nothing in software can change that.
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -11,7 +11,7 @@ use ringway_evidence::parse::nic::{Moved, NicCounters};
 pub(crate) const CHECK: Check = Check {
     id: "D09",
     slug: "full-wire",
-    title: "the wire is full",
+    title: "the link is full",
     group: Group::Links,
     sources: &[
         "throughput-guide:physical-limit",
@@ -19,7 +19,7 @@ pub(crate) const CHECK: Check = Check {
         "network-node-blog:ideal",
     ],
     explanation: text::EXPLANATION,
-    absent: "no card that says its speed",
+    absent: "no card that reports its speed",
     rule: rule!(Facts, judge),
 };
 
@@ -32,11 +32,12 @@ facts! {
     }
 }
 
-/// Share of its speed from which a link carries what it can.
+/// Share of its speed from which a link is full.
 const FULL: f64 = 0.97;
 /// Bytes on the wire for each frame that are not counted: preamble, checksum and gap.
 const FRAMING: u64 = 24;
-/// Cards that cut large packets may count them before that; so many bytes at most are one frame.
+/// Cards that segment large packets may count them unsegmented. A single frame has at most this
+/// many bytes.
 const FRAME_BYTES: u64 = 1514;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -52,8 +53,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             most = Some((full, nic.clone()));
         }
         if full >= FULL && span.basis == Basis::Samples {
-            let summary =
-                format!("{nic} {way} {:.0} % of what its {speed} Mbit/s can carry", full * 100.0);
+            let summary = format!(
+                "{nic} {way} {:.0} % of what its {speed} Mbit/s link can carry",
+                full * 100.0
+            );
             out.add([Finding::new(Severity::Warning, nic.clone(), summary)
                 .cause(text::cause())
                 .quote([span.text.quote(after.line), quote])
@@ -62,12 +65,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
     }
     if let Some((full, nic)) = most {
-        out.well(format!("{nic} carries {:.0} % of what it can", full * 100.0), None);
+        out.well(format!("{nic} carries {:.0} % of its capacity", full * 100.0), None);
     }
     Ok(())
 }
 
-/// A card's speed in Mbit/s; virtual ones name a speed that means nothing.
+/// A card's speed in Mbit/s; that of virtual ones is meaningless.
 fn speed(facts: &Facts, nic: &str) -> Option<(u64, Quote)> {
     if facts.nics.role(nic) != NicRole::Physical {
         return None;

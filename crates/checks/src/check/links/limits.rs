@@ -23,7 +23,7 @@ use ringway_evidence::{Gap, Quote};
 pub(crate) const CHECK: Check = Check {
     id: "D30",
     slug: "limits",
-    title: "a limit is set",
+    title: "a limit is configured",
     group: Group::Links,
     sources: &["throughput-guide:physical-limit"],
     explanation: text::EXPLANATION,
@@ -44,36 +44,36 @@ facts! {
     }
 }
 
-/// How near to a limit traffic is when the limit is what holds it.
+/// Traffic relative to a limit that holds it.
 const AT_LIMIT: RangeInclusive<f64> = 0.9..=1.1;
-/// The same where what is above it is dropped: TCP stays well below, and what does not listen to
-/// losses is counted before it is dropped.
+/// The same if excess is dropped: TCP stays well below the limit, and traffic without congestion
+/// control is counted before it is dropped.
 const AT_POLICE: RangeInclusive<f64> = 0.7..=f64::INFINITY;
-/// The same where each connection has all of it.
+/// The same if each connection has the whole rate.
 const AT_EACH: RangeInclusive<f64> = 0.9..=f64::INFINITY;
-/// Part of a limit from which it is what holds traffic that waits or is dropped before it: each
-/// drop halves what TCP sends, and a burst that is held back for a moment is no limit.
+/// Traffic relative to a limit from which waiting or drops are due to the limit: each drop halves
+/// TCP's rate, while a burst that is briefly delayed does not show a limit.
 const PRESSED_MIN: f64 = 0.3;
 const STORE: &str = "/local/domain/0/backend/vif";
 
-/// What was set for one direction of an interface.
+/// A limit that was set for one direction of an interface.
 struct Limit {
     nic: String,
     bytes_per_second: f64,
     /// From the host's side.
     is_sent: bool,
     quote: Quote,
-    /// How near to it traffic is held.
+    /// Traffic relative to the limit that shows that it is in effect.
     held: RangeInclusive<f64>,
-    /// Whether more came than could go: TCP then stays below it.
+    /// Whether more arrived than was allowed: TCP then stays below the limit.
     is_pressed: bool,
-    /// Parts of the interface that have the whole of it each.
+    /// The number of parts of the interface that each have the whole rate.
     parts: u64,
-    /// What takes it away, if that is one setting of this host.
+    /// What removes it, if one setting of this host does.
     remedy: Remedy,
 }
 
-/// What takes a limit away.
+/// What removes a limit.
 enum Remedy {
     Change(Change),
     Command(String),
@@ -98,10 +98,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.add(reached(limit, &moved, span));
     }
     if count == 0 {
-        out.well("no limit is set that the doctor knows of", None);
+        out.well("no limit is configured that the doctor knows of", None);
     } else {
         let quote = limits.first().map(|limit| limit.quote.clone()).or(policed.quote);
-        out.well(format!("{count} limits are set, and none is reached"), quote);
+        out.well(format!("{count} limits are configured, and none is reached"), quote);
     }
     Ok(())
 }
@@ -120,12 +120,12 @@ fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Fin
     let mbit = limit.bytes_per_second * 8.0 / 1e6;
     let way = if limit.is_sent { "to" } else { "from" };
     let mut summary =
-        format!("traffic {way} {nic} is at the {mbit:.0} Mbit/s that were set for it");
+        format!("traffic {way} {nic} reaches its configured limit of {mbit:.0} Mbit/s");
     if !is_held(&parts) {
         let moved = rate * 8.0 / 1e6;
         summary = format!(
-            "traffic {way} {nic} is held at {moved:.0} Mbit/s by the {mbit:.0} Mbit/s that were \
-             set for it"
+            "traffic {way} {nic} is held at {moved:.0} Mbit/s by its configured limit of \
+             {mbit:.0} Mbit/s"
         );
     }
     let mut cause = text::cause().to_owned();
@@ -146,13 +146,13 @@ fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Fin
     Some(finding)
 }
 
-/// Disciplines that hold back what an interface sends, and classes that do.
+/// Disciplines and classes that shape what an interface sends.
 fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     let Disciplines { before, now, text } = match facts.disciplines.get() {
         Err(Gap::Missing { .. }) => return Ok(Vec::new()),
         other => other?,
     };
-    // What was there before the limit is not known. Every kernel has pfifo_fast.
+    // The discipline before the limit is unknown. Every kernel has pfifo_fast.
     let default = facts.default.ok();
     let default = default.map_or_else(|| "pfifo_fast".to_owned(), |text| text.value().to_owned());
     let limit = |qdisc: &Qdisc| {
@@ -179,7 +179,7 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
             quote: Quote { file: text.origin().to_owned(), line: None, text: said },
             // Each connection has the rate of fq.
             held: if kind == "fq" { AT_EACH } else { AT_LIMIT },
-            is_pressed: sent.is_pressed(),
+            is_pressed: sent.is_over_limit(),
             parts: 1,
             remedy,
         })
@@ -191,7 +191,7 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     Ok(limits)
 }
 
-/// The class of an interface that sent the most of those that are at their limit.
+/// The class of an interface that sent the most, among those at their limit.
 fn of_classes(facts: &Facts, nic: &str) -> Result<Option<Limit>, Gap> {
     let span = match facts.classes.of(nic) {
         Err(Gap::Missing { .. }) => return Ok(None),
@@ -203,7 +203,7 @@ fn of_classes(facts: &Facts, nic: &str) -> Result<Option<Limit>, Gap> {
     });
     let is_held = |(sent, class): &(Sent, &Class)| {
         let share = float(sent.bytes) * 8.0 / span.seconds / class.bits.max(1.0);
-        AT_LIMIT.contains(&share) || sent.is_pressed() && share >= PRESSED_MIN
+        AT_LIMIT.contains(&share) || sent.is_over_limit() && share >= PRESSED_MIN
     };
     let most = at_work.filter(is_held).max_by_key(|(sent, _)| sent.bytes);
     Ok(most.map(|(sent, class)| Limit {
@@ -212,13 +212,13 @@ fn of_classes(facts: &Facts, nic: &str) -> Result<Option<Limit>, Gap> {
         is_sent: true,
         quote: span.text.quote(class.line),
         held: AT_LIMIT,
-        is_pressed: sent.is_pressed(),
+        is_pressed: sent.is_over_limit(),
         parts: 1,
         remedy: Remedy::Elsewhere,
     }))
 }
 
-/// What a toolstack set for a vif: bytes in so many microseconds, of what the guest sends.
+/// Limits that a toolstack set for a vif's guest: bytes it may send per interval in microseconds.
 fn rates(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     let text = match facts.store.get() {
         Err(Gap::Missing { .. }) => return Ok(Vec::new()),
@@ -256,14 +256,14 @@ fn rates(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     Ok(limits)
 }
 
-/// How many queues of a vif have its rate each: all of Linux' netback, whose `connect` sets
-/// `credit_bytes` of every queue; of another backend the vif has one.
+/// The number of queues that each have a vif's rate: all of them with Linux' netback, whose
+/// `connect` sets `credit_bytes` of every queue; with another backend the whole vif shares it.
 fn credits(facts: &Facts, vif: &str) -> u64 {
     let is_linux = facts.nics.driver(vif).as_deref() == Some("vif");
     if is_linux { facts.nics.tx_queues(vif).map_or(1, |(queues, _)| queues) } else { 1 }
 }
 
-/// What Open vSwitch takes in of an interface; the rest it drops.
+/// Ingress limits of Open vSwitch; it drops the excess.
 fn switched(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     let text = match facts.switch.get() {
         Err(Gap::Missing { .. }) => return Ok(Vec::new()),
@@ -293,7 +293,8 @@ mod tests {
 
     const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
 
-    /// A host of which eth0 sent so many bytes in a second, with what tc says at both moments.
+    /// The findings for a host whose eth0 sent this many bytes in a second, with tc's output at
+    /// both samples.
     fn found(bytes: u64, tc: [(&str, &str); 2]) -> Vec<Finding> {
         let dev = |bytes: u64| format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 {bytes} 1 0 0 0 0 0 0\n");
         let mut pieces = vec![
@@ -324,8 +325,11 @@ mod tests {
         let (before, after) = (qdisc("tbf", options, 0), qdisc("tbf", options, 90));
         let held = found(600_000, [(&before, ""), (&after, "")]);
         assert_eq!(held[0].severity, Severity::Warning, "{held:#?}");
-        assert!(held[0].summary.contains("held at 5 Mbit/s by the 10 Mbit/s"), "{held:#?}");
-        // Nothing waits and nothing is dropped: it is not what holds that traffic.
+        assert!(
+            held[0].summary.contains("held at 5 Mbit/s by its configured limit of 10 Mbit/s"),
+            "{held:#?}"
+        );
+        // Nothing waits or is dropped, so the limit is not in effect.
         let free = found(600_000, [(&before, ""), (&before, "")]);
         assert_eq!(free[0].severity, Severity::Ok, "{free:#?}");
     }
@@ -341,7 +345,10 @@ mod tests {
         for (kind, options) in kinds {
             let text = qdisc(kind, options, 0);
             let held = found(1_240_000, [(&text, ""), (&text, "")]);
-            assert!(held[0].summary.contains("at the 10 Mbit/s"), "{kind}: {held:#?}");
+            assert!(
+                held[0].summary.contains("reaches its configured limit of 10 Mbit/s"),
+                "{kind}: {held:#?}"
+            );
         }
         let text = qdisc("cake", r#"{"bandwidth":"unlimited"}"#, 0);
         assert_eq!(found(1_240_000, [(&text, ""), (&text, "")])[0].severity, Severity::Ok);
@@ -358,7 +365,10 @@ mod tests {
             };
             let root = qdisc(kind, "{}", 0);
             let held = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 60))]);
-            assert!(held[0].summary.contains("held at 6 Mbit/s by the 10"), "{kind}: {held:#?}");
+            assert!(
+                held[0].summary.contains("held at 6 Mbit/s by its configured limit of 10"),
+                "{kind}: {held:#?}"
+            );
             let free = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 0))]);
             assert_eq!(free[0].severity, Severity::Ok, "{kind}: {free:#?}");
         }

@@ -1,4 +1,4 @@
-//! D37: a link damages frames, or comes and goes.
+//! D37: a link damages frames, or flaps.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -12,7 +12,7 @@ use ringway_evidence::parse::nic::{Moved, NicCounters};
 pub(crate) const CHECK: Check = Check {
     id: "D37",
     slug: "link-errors",
-    title: "a link errs, or comes and goes",
+    title: "a link has errors, or goes up and down",
     group: Group::Links,
     sources: &["kernel-statistics:errors"],
     explanation: text::EXPLANATION,
@@ -31,13 +31,13 @@ facts! {
     }
 }
 
-/// Errors a second from which they are more than chance.
+/// Errors per second from which they are more than chance.
 const ERRORS_MIN: f64 = 1.0;
-/// Part of all frames from which they matter: TCP halves its speed for each.
+/// Fraction of all frames from which errors matter: TCP halves its rate for each.
 const ERRORS_PART: f64 = 0.0001;
-/// Changes of the carrier from which a link comes and goes: once each.
+/// Carrier changes from which a link flaps: down and up once.
 const CHANGES_MIN: u64 = 2;
-/// A card of today that says so few Mbit/s met a bad cable or an old switch.
+/// A modern card at this speed in Mbit/s or less has a bad cable or an old switch.
 const SLOW_MBIT: u64 = 100;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -53,7 +53,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add(errors(span, nic, &after.since(&before)));
         }
     }
-    out.well("links err next to never, and stay up", None);
+    out.well("links have almost no errors, and stay up", None);
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn flaps(facts: &Facts, nic: &str) -> Option<Finding> {
         return None;
     }
     let summary =
-        format!("the link of {nic} came or went {changes} times in {:.1} s", span.seconds);
+        format!("the link of {nic} went up or down {changes} times in {:.1} s", span.seconds);
     Some(
         Finding::new(Severity::Problem, nic, summary)
             .cause(text::flaps_cause())
@@ -78,7 +78,7 @@ fn half(facts: &Facts, nic: &str) -> Option<Finding> {
     if facts.states.of(nic).is_ok_and(|state| state.value() == "down") {
         return None;
     }
-    let summary = format!("{nic} sends and receives in turn: half duplex");
+    let summary = format!("{nic} runs in half duplex");
     Some(
         Finding::new(Severity::Warning, nic, summary)
             .cause(text::half_cause())
@@ -93,7 +93,7 @@ fn slow(facts: &Facts, nic: &str) -> Option<Finding> {
     if facts.nics.role(nic) != NicRole::Physical {
         return None;
     }
-    let summary = format!("the wire of {nic} carries {mbit} Mbit/s");
+    let summary = format!("the link of {nic} runs at {mbit} Mbit/s");
     let finding = Finding::new(Severity::Note, nic, summary);
     Some(finding.cause(text::slow_cause()).quote([text.quote(1)]))
 }

@@ -1,4 +1,4 @@
-//! D39: a next hop or a neighbour does not reply, or is two.
+//! D39: a next hop or a neighbour does not reply, or has two link-layer addresses.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
@@ -11,11 +11,11 @@ use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
 pub(crate) const CHECK: Check = Check {
     id: "D39",
     slug: "next-hops",
-    title: "a next hop does not reply, or an address is there twice",
+    title: "a next hop does not reply, or an address is duplicate",
     group: Group::Links,
     sources: &["ip-sysctl:fib-multipath-use-neigh", "ip-sysctl:linkdown", "rfc-5227"],
     explanation: text::EXPLANATION,
-    absent: "nothing says where packets are sent",
+    absent: "there is no data on where packets are sent",
     rule: rule!(Facts, judge),
 };
 
@@ -54,21 +54,21 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let finding = Finding::new(Severity::Note, "neighbours", summary);
         out.add([finding.cause(text::silent_cause()).quote([quoted(span, silent[0])])]);
     }
-    out.well("next hops reply, as far as they are used", None);
+    out.well("next hops in use reply", None);
     Ok(())
 }
 
-/// The neighbour alone: the tool prints all of them in a line.
+/// Quotes only this neighbour, because the tool prints all of them on one line.
 fn quoted(span: &Span<Neighbours>, one: &Neighbour) -> Quote {
     let lladdr = one.lladdr.as_deref().unwrap_or("no address");
     let text = format!("{} dev {} {lladdr} {}", one.dst, one.dev, one.state.join(" "));
     Quote { file: span.text.origin().to_owned(), line: None, text }
 }
 
-/// Whether it did not reply, or is asked for as long as both samples are apart.
+/// Whether it did not reply, or its resolution has been in progress in both samples.
 fn is_silent(span: &Span<Neighbours>, one: &Neighbour) -> bool {
-    let was = span.before.same(one).is_some_and(|was| was.is_failed() || was.is_asked());
-    one.is_failed() || (one.is_asked() && was && span.basis == Basis::Samples)
+    let was = span.before.same(one).is_some_and(|was| was.is_failed() || was.is_resolving());
+    one.is_failed() || (one.is_resolving() && was && span.basis == Basis::Samples)
 }
 
 fn failed<'a>(
@@ -132,7 +132,7 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
 fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Finding> {
     let one = failed(span, gateway, route.dev.as_ref())?;
     let summary = format!("the next hop to {}, {gateway}, does not reply", route.dst);
-    // Many hosts have a route for IPv6 that leads nowhere, and do without.
+    // Many hosts have an IPv6 route that leads nowhere, and do not need it.
     let severity = if gateway.contains(':') { Severity::Note } else { Severity::Problem };
     Some(
         Finding::new(severity, route.dst.clone(), summary)
@@ -142,7 +142,7 @@ fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Fin
     )
 }
 
-/// A neighbour that had another address five seconds ago.
+/// A neighbour that had another link-layer address in the first sample.
 fn twice(span: &Span<Neighbours>, one: &Neighbour) -> Option<Finding> {
     let before = span.before.same(one)?;
     let (then, now) = (before.lladdr.as_ref()?, one.lladdr.as_ref()?);

@@ -37,12 +37,11 @@ facts! {
     }
 }
 
-/// Offloads that have to be on, by the names that `ethtool -K` takes, in the order in which they
-/// depend on each other.
+/// Offloads that must be on, by their names for `ethtool -K`, in the order of their dependencies.
 const WANTED: [&str; 6] = ["rx", "tx", "sg", "tso", "gso", "gro"];
 /// `ARPHRD_ETHER` of `linux/if_arp.h`.
 const ETHERNET: &str = "1";
-/// What a veth has off unless it is asked for.
+/// Offloads that are off by default on a veth.
 const OFF_IN_VETH: [&str; 2] = ["rx-checksumming", "generic-receive-offload"];
 const LRO: &str = "large-receive-offload";
 
@@ -66,8 +65,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// An end of a veth, or what is like one: it passes frames on as they are, so that offloads that
-/// are off make every frame small and summed for nothing.
+/// An end of a veth or a similar interface: it passes frames on unchanged, so that disabled
+/// offloads needlessly make every frame small and checksummed.
 fn is_plain_ethernet(facts: &Facts, nic: &str) -> bool {
     let kind = facts.types.of(nic);
     kind.is_ok_and(|kind| kind.value() == ETHERNET) && facts.nics.device_type(nic).is_none()
@@ -80,6 +79,8 @@ fn is_down(facts: &Facts, nic: &str) -> bool {
 fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
     let text = facts.offloads.of(nic)?;
     let features = Features::parse(&text)?;
+    // A veth may have a vif's name.
+    let is_virtual = role == NicRole::Software || facts.nics.is_without_device(nic);
     let mut off = Vec::new();
     for short in WANTED {
         let name = long_name(short);
@@ -87,16 +88,17 @@ fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap>
         let Some(feature) = feature else {
             return Err(text.unreadable(None, format!("expected a line with {name}")));
         };
-        // Nothing is received by the host's end of a guest's interface but by memory.
+        // The host's end of a guest's interface receives only through memory.
         let is_moot = role == NicRole::Backend && name == "rx-checksumming"
-            // Nothing is received by it but what the other end sent at once; off by default.
-            || role == NicRole::Software && (feature.is_fixed || OFF_IN_VETH.contains(&name));
+            || role == NicRole::Software && feature.is_fixed
+            // A veth receives only what the other end has just sent; off by default.
+            || is_virtual && OFF_IN_VETH.contains(&name);
         if !feature.is_on && !is_moot {
             off.push((name, short, feature));
         }
     }
     let (mut stuck, loose): (Vec<_>, Vec<_>) = off.into_iter().partition(|(_, _, f)| f.is_fixed);
-    // What is asked for comes with what it depends on.
+    // A requested offload becomes active together with those that it depends on.
     stuck.retain(|(_, _, feature)| loose.is_empty() || !feature.is_requested);
     let mut findings = Vec::new();
     if !loose.is_empty() {
@@ -134,7 +136,7 @@ fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
     let (severity, summary, cause) = match role {
         NicRole::Backend => (
             Severity::Warning,
-            format!("the guest of {nic} does not take: {names}"),
+            format!("the guest of {nic} does not accept: {names}"),
             text::guest_side_cause(),
         ),
         NicRole::Frontend => (
@@ -143,7 +145,7 @@ fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
             text::host_side_cause(),
         ),
         NicRole::Physical | NicRole::Software => {
-            (Severity::Note, format!("{nic} cannot: {names}"), text::card_cause())
+            (Severity::Note, format!("{nic} does not support: {names}"), text::card_cause())
         }
     };
     let finding = Finding::new(severity, nic, summary)
@@ -162,7 +164,7 @@ fn lro_on(nic: &str, text: &Text, lro: Feature) -> Finding {
     Finding::new(
         Severity::Problem,
         nic,
-        format!("{nic} forwards, and merges packets for good (LRO)"),
+        format!("{nic} forwards, and merges packets irreversibly (LRO)"),
     )
     .cause(text::lro_cause())
     .quote([text.quote(lro.line)])

@@ -22,7 +22,7 @@ use ringway_evidence::{Gap, Quote};
 pub(crate) const CHECK: Check = Check {
     id: "D08",
     slug: "packet-length",
-    title: "the hops of a path take packets of different lengths",
+    title: "the hops of a path have different MTUs",
     group: Group::Links,
     sources: &[
         "throughput-guide:packet-cost",
@@ -33,7 +33,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:jumbo-guest",
     ],
     explanation: text::EXPLANATION,
-    absent: "one hop, and no path was asked for",
+    absent: "one hop, and no path was requested",
     rule: rule!(Facts, judge),
 };
 
@@ -52,14 +52,14 @@ facts! {
     }
 }
 
-/// What every link has to take for IPv6 (RFC 8200, 5): below it an interface loses its addresses.
+/// The minimum MTU for IPv6 (RFC 8200, 5): below it an interface loses its IPv6 addresses.
 const IPV6_MTU: u64 = 1280;
 
-/// A member of a bridge: its name, its MTU, and the line that says so.
+/// A member of a bridge: its name, its MTU, and the line with the MTU.
 type Hop = (String, u64, Quote);
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    // What XAPI has comes first: it sets its bridges again, over any other setting.
+    // XAPI comes first, because it overrides any other setting of its bridges.
     let set = xapi::look(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
     let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
     let is_set_any = !set.is_empty();
@@ -79,13 +79,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if findings.is_empty() && (!bridges.is_empty() || stacked) {
         let names: Vec<&str> = bridges.keys().map(String::as_str).collect();
         let summary = if names.is_empty() {
-            "interfaces take no longer packets than those below them".to_owned()
+            "no interface has a larger MTU than those below it".to_owned()
         } else {
-            format!("all members take packets of the same length: {}", names.join(", "))
+            format!("all members have the same MTU: {}", names.join(", "))
         };
         findings.push(all_well(summary, None));
     }
-    // Where there is one hop and no path was asked for, tunnels are not read either.
+    // With a single hop and no requested path, tunnels are not read either.
     if !bridges.is_empty() || stacked || !paths.is_empty() || is_set_any {
         out.add(findings);
         out.add(paths);
@@ -98,7 +98,7 @@ fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     for nic in facts.nics.names() {
         let Some(master) = facts.nics.master(&nic) else { continue };
         let bridge = master.value().rsplit('/').next().unwrap_or_default().to_owned();
-        // Open vSwitch's members have a common master and many bridges: nothing can be said.
+        // Members of all Open vSwitch bridges have one common master, so they cannot be judged.
         if bridge == "ovs-system" {
             continue;
         }
@@ -108,18 +108,18 @@ fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     Ok(bridges)
 }
 
-/// The longest packet of an interface, with the line that says so.
+/// The MTU of an interface, with its line.
 fn mtu(facts: &Facts, nic: &str) -> Result<(u64, Quote), Gap> {
     let text = facts.mtus.of(nic)?;
     Ok((text.number()?, text.quote(1)))
 }
 
-/// The change that lets an interface take longer packets.
+/// The change that raises an interface's MTU.
 fn widen(nic: &str, current: u64, proposed: u64) -> Option<Change> {
     Change::raise(Knob::Mtu { nic: nic.to_owned() }, current, proposed)
 }
 
-/// The change that lets an interface send no longer packets than pass.
+/// The change that lowers an interface's MTU to what passes.
 fn narrow(nic: &str, current: u64, proposed: u64) -> Option<Change> {
     let is_for_both = proposed >= IPV6_MTU;
     Change::lower(Knob::Mtu { nic: nic.to_owned() }, current, proposed).filter(|_| is_for_both)

@@ -1,4 +1,4 @@
-//! D51: pause frames: a card is asked to stop sending, or asks others.
+//! D51: pause frames: a card is asked to stop sending, or asks its peers to stop.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -25,8 +25,8 @@ facts! {
     }
 }
 
-/// Pause frames a second from which they take a good part of a link: at 10 Gbit/s one stops it for
-/// up to 3.4 ms.
+/// Pause frames per second from which they take a good part of a link: at 10 Gbit/s one frame stops
+/// the link for up to 3.4 ms.
 const PAUSES_MIN: f64 = 50.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -45,7 +45,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if !is_counted {
         return not_here(CHECK.absent);
     }
-    out.well("cards stop one another next to never", None);
+    out.well("cards almost never pause each other", None);
     Ok(())
 }
 
@@ -64,10 +64,10 @@ fn of_way(span: &Span<Statistics>, nic: &str, is_sent: bool) -> Option<Finding> 
         return None;
     }
     let (summary, cause, advice) = if is_sent {
-        let summary = format!("{nic} asks the other end to stop sending, {rate:.0} times a second");
+        let summary = format!("{nic} asks the other end to pause, {rate:.0} times a second");
         (summary, text::sent_cause(), text::sent_advice())
     } else {
-        let summary = format!("{nic} is asked to stop sending, {rate:.0} times a second");
+        let summary = format!("{nic} is asked to pause, {rate:.0} times a second");
         (summary, text::received_cause(), text::received_advice())
     };
     let finding = Finding::new(Severity::Warning, nic, summary)

@@ -1,4 +1,4 @@
-//! D38: queues before interfaces drop, and no one set a limit.
+//! D38: interface queues drop packets although no limit was set.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use ringway_evidence::parse::qdisc::{Qdisc, Qdiscs};
 pub(crate) const CHECK: Check = Check {
     id: "D38",
     slug: "queue-drops",
-    title: "the queue of an interface drops",
+    title: "the queue of an interface drops packets",
     group: Group::Links,
     sources: &["man-tc:qdisc", "kernel-statistics:dropped", "man-netem:purpose"],
     explanation: text::EXPLANATION,
@@ -30,17 +30,17 @@ facts! {
     }
 }
 
-/// Drops a second, and their part of all frames, from which it is not how TCP finds its speed.
+/// Drops per second, and their fraction of all frames, that exceed normal TCP rate probing.
 const DROPS_MIN: f64 = 10.0;
 const DROPS_PART: f64 = 0.01;
-/// Disciplines that drop what they are given beyond their length, and for no other reason.
+/// Disciplines that drop only when their length is exceeded.
 const PLAIN: [&str; 3] = ["bfifo", "pfifo", "pfifo_fast"];
-/// Disciplines that limit; what is below one drops for its limit, which D30 says.
+/// Disciplines with a limit; drops below one are due to that limit, which D30 reports.
 const LIMITING: [&str; 5] = ["cake", "hfsc", "htb", "netem", "tbf"];
-/// What netem does to a network, by the names of its options.
+/// netem's emulated impairments, by the names of its options.
 const EMULATED: [&str; 6] =
     ["loss-random", "loss-state", "loss-gemodel", "corrupt", "duplicate", "reorder"];
-/// A queue that is shorter than this is too short for a burst.
+/// Queue length below which a queue is too short for a burst.
 const LENGTH_GOOD: u64 = 1000;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -49,7 +49,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         return not_here(CHECK.absent);
     }
     if span.basis == Basis::SinceBoot {
-        return not_here("what queues drop is only known since the boot");
+        return not_here("drops by queues are only known since the boot");
     }
     out.add(disciplines(facts));
     for (nic, after) in span.after.nics.iter().filter(|(nic, _)| nic.as_str() != "lo") {
@@ -59,7 +59,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add([device(facts, nic, moved.tx_dropped, moved.tx_packets, after.line)]);
         }
     }
-    out.well("queues of interfaces drop next to nothing", None);
+    out.well("queues of interfaces drop almost nothing", None);
     Ok(())
 }
 
@@ -141,15 +141,15 @@ fn emulated(qdisc: &Qdisc) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The queue of a device itself: of a TAP, behind which a program reads; of a veth, whose other end
-/// does not take frames in.
+/// The device's own queue: that of a TAP whose program reads too slowly, or of a veth whose other
+/// end does not accept frames.
 fn device(facts: &Facts, nic: &str, drops: u64, sent: u64, line: usize) -> Finding {
     let span = &facts.moved;
     let driver = facts.nics.driver(nic);
     let is_tun =
         driver.as_deref() == Some("tun") || nic.starts_with("tap") || nic.starts_with("vnet");
     let summary = format!(
-        "{nic} drops {:.0} packets a second that it should send, {}",
+        "{nic} drops {:.0} outgoing packets a second, {}",
         float(drops) / span.seconds,
         percent(drops, sent)
     );
@@ -171,7 +171,7 @@ fn device(facts: &Facts, nic: &str, drops: u64, sent: u64, line: usize) -> Findi
     }
 }
 
-/// More room for bursts, if there is little.
+/// A longer queue for bursts, if it is short.
 fn longer(facts: &Facts, nic: &str) -> Option<(Change, ringway_evidence::Quote)> {
     let text = facts.lengths.of(nic).ok()?;
     let now = text.number().ok().filter(|now| *now < LENGTH_GOOD)?;

@@ -18,11 +18,11 @@ use ringway_evidence::parse::sockets::Sockets;
 pub(crate) const CHECK: Check = Check {
     id: "D29",
     slug: "rings",
-    title: "rings are too small, or interrupts too many",
+    title: "rings are too small, or there are too many interrupts",
     group: Group::Links,
     sources: &["throughput-guide:packet-cost"],
     explanation: text::EXPLANATION,
-    absent: "no card that says what its ring missed, or waits",
+    absent: "no card that reports ring misses or coalescing",
     rule: rule!(Facts, judge),
 };
 

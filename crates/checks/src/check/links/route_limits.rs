@@ -1,4 +1,4 @@
-//! D40: a route holds TCP down.
+//! D40: a route limits TCP.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Finding, Severity};
@@ -11,11 +11,11 @@ use ringway_evidence::parse::routes::Route;
 pub(crate) const CHECK: Check = Check {
     id: "D40",
     slug: "route-limits",
-    title: "a route limits what TCP may do",
+    title: "a route limits TCP",
     group: Group::Tcp,
     sources: &["man-ip-route:metrics"],
     explanation: text::EXPLANATION,
-    absent: "nothing says which routes there are",
+    absent: "there is no data on routes",
     rule: rule!(Facts, judge),
 };
 
@@ -25,11 +25,11 @@ facts! {
     }
 }
 
-/// What a route can set, from which value that holds TCP down, and what it is: below the first
-/// number, or above the second.
+/// Metrics of a route, the range outside which they limit TCP (below the first number, or above the
+/// second), and their meaning.
 const LIMITS: [(&str, u64, u64, &str); 7] = [
     ("window", u64::MAX, u64::MAX, "bytes of window at most"),
-    ("cwnd", u64::MAX, u64::MAX, "packets under way at most, if it is locked"),
+    ("cwnd", u64::MAX, u64::MAX, "packets in flight at most, if it is locked"),
     ("initcwnd", 10, u64::MAX, "packets at the start"),
     ("initrwnd", 10, u64::MAX, "packets of receive window at the start"),
     ("advmss", 1200, u64::MAX, "bytes a segment at most"),
@@ -42,7 +42,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     for route in &routing.routes.all {
         out.add(of_route(route));
     }
-    out.well(format!("none of {} routes holds TCP down", routing.routes.all.len()), None);
+    out.well(format!("none of {} routes limits TCP", routing.routes.all.len()), None);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! D41: two interfaces in one network, and paths that are refused because they are not symmetric.
+//! D41: two interfaces in one network, and packets that are refused because of asymmetric paths.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
@@ -12,11 +12,11 @@ use ringway_evidence::parse::routes::{Address, Addressed};
 pub(crate) const CHECK: Check = Check {
     id: "D41",
     slug: "same-subnet",
-    title: "two interfaces are in one network, or paths are not symmetric",
+    title: "two interfaces are in one network, or paths are asymmetric",
     group: Group::Links,
     sources: &["ip-sysctl:arp-filter", "ip-sysctl:arp-ignore", "ip-sysctl:rp-filter"],
     explanation: text::EXPLANATION,
-    absent: "nothing says which addresses there are",
+    absent: "there is no data on addresses",
     rule: rule!(Facts, judge),
 };
 
@@ -28,7 +28,7 @@ facts! {
     }
 }
 
-/// Packets a second that are refused, from which it is no stray.
+/// Refused packets per second from which they are more than strays.
 const REFUSED_MIN: f64 = 1.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -56,11 +56,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
     }
     out.add(refused(facts, routing.addresses.all.iter().map(|nic| nic.ifname.as_str())));
-    out.well("each interface is in a network of its own", None);
+    out.well("each interface is in its own network", None);
     Ok(())
 }
 
-/// The network of an address of IPv4 that has neighbours.
+/// The network of an IPv4 address, if it can have neighbours.
 fn network(address: &Address) -> Option<u32> {
     let local: Ipv4Addr = address.local.parse().ok()?;
     let bits = address.prefixlen;
@@ -74,7 +74,7 @@ fn flux(
 ) -> Option<Finding> {
     let value = |nic: &str, name: &str| facts.switches.of(nic, name);
     let names = [nic.ifname.as_str(), other.ifname.as_str()];
-    // With either of them each replies for itself.
+    // With either setting each interface replies for its own addresses only.
     let is_kept =
         |name: &str| names.iter().all(|nic| value(nic, name).is_none_or(|(it, _)| it > 0));
     if is_kept("arp_ignore") || is_kept("arp_filter") {
@@ -94,12 +94,12 @@ fn flux(
         .quote([quote(&other.ifname, more), quote(&nic.ifname, address)])
         .quote(value(&nic.ifname, "arp_ignore").map(|(_, text)| text.quote(1)))
         .confidence(Confidence::Medium);
-    // Not by a program: with arp_ignore addresses that are on no interface of this network, as
-    // those of load balancers are, no longer get a reply.
+    // Not an automatic change: with arp_ignore, addresses on no interface of this network, such as
+    // those of load balancers, no longer get ARP replies.
     Some(finding.advise(Advice::by_hand(text::flux_advice(), &["ip addr show"])))
 }
 
-/// What the reverse-path filter drops, with the interfaces on which it may be.
+/// Drops of the reverse-path filter, with the interfaces on which they may occur.
 fn refused<'a>(facts: &Facts, nics: impl Iterator<Item = &'a str>) -> Option<Finding> {
     let counters = facts.counters.ok().filter(|counters| counters.basis == Basis::Samples)?;
     let rate = float(counters.since("TcpExt.IPReversePathFilter")) / counters.seconds;

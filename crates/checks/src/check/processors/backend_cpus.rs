@@ -1,4 +1,4 @@
-//! D24: more backend threads at work than CPUs to run them, or CPUs that domain 0 may not use.
+//! D24: more busy backend threads than CPUs to run them, or CPUs that domain 0 may not use.
 
 #[path = "backend_cpus/hidden.rs"]
 mod hidden;
@@ -18,7 +18,7 @@ use ringway_evidence::parse::domains::XlInfo;
 pub(crate) const CHECK: Check = Check {
     id: "D24",
     slug: "backend-cpus",
-    title: "more backend threads than CPUs",
+    title: "there are more backend threads than CPUs",
     group: Group::Processors,
     sources: &[
         "throughput-guide:unplug-vcpus",
@@ -48,16 +48,16 @@ facts! {
     }
 }
 
-/// CPUs from which a thread is at work.
+/// CPU share from which a thread is at work.
 const AT_WORK: f64 = 0.05;
-/// Part of the host's CPUs from which threads wait for each other.
+/// Fraction of the host's CPUs from which threads wait for each other.
 const BUSY: f64 = 0.8;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 3;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    let threads = Verdicts::part("no thread of a kernel backend", |out| threads(facts, out));
-    let hidden = Verdicts::part("domain 0 has all its CPUs", |out| hidden::judge(facts, out));
+    let threads = Verdicts::part("no kernel backend thread", |out| threads(facts, out));
+    let hidden = Verdicts::part("domain 0 uses all its CPUs", |out| hidden::judge(facts, out));
     out.both(threads, hidden, "domain 0")
 }
 
@@ -76,7 +76,7 @@ fn threads(facts: &Facts, out: &mut Verdicts) -> Judged {
             return Ok(());
         }
         let quote = threads.first().map(|one| one.quote.clone());
-        out.well(format!("{count} backend threads at work on {cpus} CPUs"), quote);
+        out.well(format!("{count} busy backend threads on {cpus} CPUs"), quote);
         return Ok(());
     }
     let BusyCpus { count: busy, quote } = facts.busy.get()?;
@@ -95,7 +95,7 @@ fn threads(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// The backend of 2011: four threads, however many CPUs there are.
+/// The backend of 2011: four threads, regardless of the number of CPUs.
 fn few_groups(groups: usize, cpus: u64, threads: &[BackendThread]) -> Option<Finding> {
     let groups = u64::try_from(groups).unwrap_or(u64::MAX);
     if groups == 0 || groups >= cpus {
@@ -115,7 +115,7 @@ fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
     if facts.kind.kind != Kind::XenDom0 {
         return finding.advise(Advice::by_hand(text::guest_queues_advice(), &[]));
     }
-    // Not more than there are; who says nothing is asked by hand.
+    // Not more than exist; if their number is unknown, the advice is by hand.
     let real = real_cpus(facts);
     let wanted = real.map_or(threads, |real| threads.min(real));
     let fewer = Advice::by_change(

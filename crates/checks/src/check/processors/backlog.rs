@@ -1,4 +1,4 @@
-//! D18: frames that a CPU's backlog dropped, and rounds that ended with work left.
+//! D18: frames that a CPU's backlog dropped, and softirq rounds that ended with work left.
 
 use std::ops::Deref;
 
@@ -15,7 +15,7 @@ use ringway_evidence::{Quote, Text};
 pub(crate) const CHECK: Check = Check {
     id: "D18",
     slug: "backlog",
-    title: "a CPU's backlog drops or is cut short",
+    title: "a CPU's backlog drops frames, or its rounds end early",
     group: Group::Processors,
     sources: &["throughput-guide:long-queues"],
     explanation: text::EXPLANATION,
@@ -32,23 +32,24 @@ facts! {
     }
 }
 
-/// Cut rounds per frame from which it is more than an occasional burst: alarms on "more than none"
-/// are wrong on nearly every host.
+/// Rounds cut short per frame, from which it is more than an occasional burst: an alarm on any cut
+/// round would be wrong on nearly every host.
 const SQUEEZED_SHARE_MAX: f64 = 0.001;
 /// Fewer cut rounds than this between two samples are a burst.
 const SQUEEZED_MIN: u32 = 10;
-/// Drops or cut rounds a second, averaged since the boot, from which that is how the host is and
-/// not what it was once.
+/// Drops or cut rounds per second, averaged since boot, from which they show the present and not
+/// one bad moment in the past.
 const SINCE_BOOT_MIN: f64 = 1.0;
 /// More waiting frames than this only add delay.
 const BACKLOG_MAX: u64 = 16_384;
 const BACKLOG: &str = "net.core.netdev_max_backlog";
-/// Frames or microseconds of a round above which it only keeps a CPU from all else: 100 ms.
+/// Frames or microseconds of a round above which it only keeps the CPU from other work: 100 ms.
 const ROUND_MAX: u64 = 100_000;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.softnet;
-    // A file that was cut between two lines says less, and nothing in it says that.
+    // A file that was truncated between two lines has fewer rows, and nothing else shows the
+    // truncation.
     if span.after.rows.len() < span.before.rows.len() {
         return Err(span.text.unreadable(None, "fewer CPUs than in the first sample"));
     }
@@ -69,7 +70,7 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
         return None;
     }
     let rate = float(dropped) / span.seconds;
-    // Some since the boot may be of one bad minute long ago.
+    // A few since boot may come from one bad minute long ago.
     if span.basis == Basis::SinceBoot && rate < SINCE_BOOT_MIN {
         return None;
     }
@@ -93,7 +94,7 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     Some(advice.into_iter().fold(finding, Finding::advise))
 }
 
-/// Bursts fit into a queue four times as long; what is always too much fits into none.
+/// Bursts fit into a queue four times as long; constant overload fits into none.
 fn longer_backlog(current: u64) -> Option<Advice> {
     let proposed = current.saturating_mul(4).min(BACKLOG_MAX);
     let change = Change::raise(Knob::Sysctl { name: BACKLOG.to_owned() }, current, proposed)?;
@@ -114,7 +115,7 @@ fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     let worst = guilty.iter().max_by_key(|row| row.squeezed)?;
     let percent = 100.0 * share(u64::from(worst.squeezed), u64::from(worst.processed));
     let summary = format!(
-        "{} ended {:.0} rounds/s with frames left, {percent:.2} % of what it took in",
+        "{} ended {:.0} rounds/s with frames left, {percent:.2} % of the frames it received",
         cpus(&guilty),
         f64::from(worst.squeezed) / span.seconds
     );
@@ -142,7 +143,7 @@ fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     Some(finding.advise(advice))
 }
 
-/// A limit of a round, twice as large.
+/// Doubles a limit of a round.
 fn doubled(name: &str, text: &Text) -> Option<(Change, Quote)> {
     let current = text.number().ok().filter(|current| *current > 0)?;
     let knob = Knob::Sysctl { name: name.to_owned() };

@@ -1,4 +1,4 @@
-//! D03: all interrupts of the network on one CPU, which is full of them.
+//! D03: one CPU handles all network interrupts and is saturated by them.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, placing, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -35,14 +35,14 @@ facts! {
     }
 }
 
-/// Share of the interrupts from which one CPU has them all.
+/// Share of the interrupts from which one CPU counts as having them all.
 const SHARE_MIN: f64 = 0.9;
-/// Share of its time in interrupts and softirqs from which a CPU is full of them.
+/// Share of its time in interrupts and softirqs from which a CPU is saturated.
 const FULL: f64 = 0.8;
-/// The same, from which it is on its way.
+/// The same, from which it is nearly saturated.
 const BUSY: f64 = 0.4;
-/// Fewer network interrupts a second than this are no load. It is low, because a queue that is
-/// polled without a pause interrupts seldom.
+/// Network interrupts per second below which there is no load. It is low, because a queue that is
+/// polled continuously seldom interrupts.
 const RATE_MIN: f64 = 10.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
@@ -70,7 +70,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let cpu = crowd.cpu;
     let times = facts.times.get()?;
     let Some(after) = times.after.cpus.get(&cpu) else {
-        let why = format!("no line for CPU {cpu}, which takes interrupts");
+        let why = format!("no line for CPU {cpu}, which serves interrupts");
         return Err(times.text.unreadable(None, why));
     };
     let Some(before) = times.past(times.before.cpus.get(&cpu)) else {
@@ -104,7 +104,7 @@ struct Crowd<'a> {
     quotes: Vec<Quote>,
 }
 
-/// By what was counted; what was counted instead if no CPU stands out.
+/// Finds the CPU by the counts; an error describes the counts if no CPU stands out.
 fn busiest<'a>(span: &Span<Interrupts>, seen: &'a [NetIrq<'a>]) -> Result<Crowd<'a>, String> {
     let cpus = &span.after.cpus;
     let per_cpu: Vec<u64> =
@@ -129,8 +129,8 @@ fn busiest<'a>(span: &Span<Interrupts>, seen: &'a [NetIrq<'a>]) -> Result<Crowd<
     })
 }
 
-/// By where they may go. A queue of which there is always more to take is polled, and interrupts no
-/// more; so the fuller a CPU is of them, the fewer are counted.
+/// Finds the CPU by the affinities. A queue that always has packets is polled and no longer
+/// interrupts; so the busier a CPU is, the fewer interrupts are counted.
 fn only_allowed<'a>(facts: &Facts, seen: &'a [NetIrq<'a>]) -> Option<Crowd<'a>> {
     let allowed = |seen: &NetIrq<'_>| cpu_list(&facts.irqs.affinity(seen.irq)?);
     let cpus = allowed(seen.first()?)?;
@@ -142,7 +142,7 @@ fn only_allowed<'a>(facts: &Facts, seen: &'a [NetIrq<'a>]) -> Option<Crowd<'a>> 
     Some(Crowd {
         cpu,
         irqs: seen.iter().collect(),
-        how: format!("only CPU {cpu} may take the network interrupts, which are masked by polling"),
+        how: format!("only CPU {cpu} may serve the network interrupts, which polling masks"),
         quotes: seen.iter().filter_map(quote).take(QUOTES_MAX).collect(),
     })
 }

@@ -1,4 +1,4 @@
-//! D35: programs of the network wait for a CPU that others use; and who uses a CPU that is full.
+//! D35: network programs wait for a CPU that others use; and what uses a saturated CPU.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::text::crowded_out as text;
 use ringway_evidence::fact::{Basis, FULL, Span, Tried, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
-use ringway_evidence::parse::programs::{Busiest, Busy, Trade};
+use ringway_evidence::parse::programs::{Busiest, Busy, ProgramKind};
 
 pub(crate) const CHECK: Check = Check {
     id: "D35",
@@ -17,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
     group: Group::Processors,
     sources: &["kernel-sched-stats:schedstat", "man-sched:real-time", "man-sched:limit"],
     explanation: text::EXPLANATION,
-    absent: "nothing says who uses the CPUs",
+    absent: "there is no data on what uses the CPUs",
     rule: rule!(Facts, judge),
 };
 
@@ -28,15 +28,15 @@ facts! {
     }
 }
 
-/// Part of a second from which waiting is more than taking turns with what belongs together.
+/// Fraction of time from which waiting is more than taking turns with related threads.
 const WAITS: f64 = 0.25;
-/// Part of a CPU from which a program that has nothing to do with the network is in the way.
+/// Fraction of a CPU from which an unrelated program is in the way.
 const USES: f64 = 0.3;
-/// The same of real-time programs: no one takes turns with them.
+/// The same for real-time programs, with which other threads cannot take turns.
 const REAL_TIME_USES: f64 = 0.25;
-/// Part of a CPU's time from which it does softirqs.
+/// Fraction of a CPU's time from which it handles softirqs.
 const SOFTIRQS: f64 = 0.01;
-/// Ticks of a second in `/proc`.
+/// Ticks per second in `/proc`.
 const TICKS_PER_SECOND: f64 = 100.0;
 const NANOSECONDS: f64 = 1e9;
 /// Threads of the kernel that move packets.
@@ -48,9 +48,9 @@ const NAMED_MAX: usize = 3;
 struct Used<'a> {
     busy: &'a Busy,
     ticks: u64,
-    /// Part of a CPU that it used.
+    /// Fraction of a CPU that it used.
     used: f64,
-    /// Part of the time that it waited for one.
+    /// Fraction of the time that it waited for one.
     waited: f64,
 }
 
@@ -66,7 +66,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         by_cpu.entry(one.busy.thread.cpu.unwrap_or(u64::MAX)).or_default().push(one);
     }
     let of_others = all.iter().filter(|one| one.is_in_the_way()).map(|one| one.used).sum::<f64>();
-    // Where others fill half of all CPUs, each wait is for them, wherever each ran last.
+    // If others use half of all CPUs, every wait is for them, regardless of where each ran last.
     let is_crowded = of_others >= 0.5 * float(u64::try_from(cpus).unwrap_or(u64::MAX));
     let mut found = 0;
     for (cpu, here) in &by_cpu {
@@ -89,7 +89,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.add(real_time(facts, span, &by_cpu));
         out.add(full(facts, &by_cpu));
     }
-    out.well("no program of the network waits long for a CPU", None);
+    out.well("no network program waits long for a CPU", None);
     Ok(())
 }
 
@@ -113,20 +113,20 @@ impl Used<'_> {
     fn is_network(&self) -> bool {
         let name = &self.busy.thread.name;
         match self.busy.trade {
-            Trade::Network => true,
-            Trade::Kernel => MOVERS.iter().any(|start| name.starts_with(start)),
-            Trade::Other => self.is_guest(),
+            ProgramKind::Network => true,
+            ProgramKind::Kernel => MOVERS.iter().any(|start| name.starts_with(start)),
+            ProgramKind::Other => self.is_guest(),
         }
     }
 
-    /// A guest is whom the host works for, even if it only calculates.
+    /// The host's work is for its guests, even if a guest only computes.
     fn is_guest(&self) -> bool {
         self.busy.program.starts_with("qemu") || self.busy.thread.name.starts_with("CPU ")
     }
 
     fn is_in_the_way(&self) -> bool {
-        let is_other = self.busy.trade == Trade::Other && !self.is_guest();
-        let is_first = self.busy.is_real_time && self.busy.trade != Trade::Kernel;
+        let is_other = self.busy.trade == ProgramKind::Other && !self.is_guest();
+        let is_first = self.busy.is_real_time && self.busy.trade != ProgramKind::Kernel;
         (is_other || is_first) && self.used >= 0.05
     }
 }
@@ -176,7 +176,7 @@ fn crowded(
         .advise(Advice::by_hand(advice, &[&command]))
 }
 
-/// Real-time programs on a CPU that does softirqs, of whom no one that waits was seen.
+/// Real-time programs on a CPU that handles softirqs, where no waiting thread was seen.
 fn real_time(
     facts: &Facts,
     span: &Span<Busiest>,
@@ -199,7 +199,8 @@ fn real_time(
         }
         let who = names(first.clone());
         let summary = format!(
-            "{who}, of real-time priority, uses {:.0} % of CPU {cpu}, which does softirqs, too",
+            "{who}, with real-time priority, uses {:.0} % of CPU {cpu}, which also handles \
+             softirqs",
             used * 100.0
         );
         let pid = first.first().map_or(0, |one| one.busy.process);
@@ -217,7 +218,7 @@ fn real_time(
     found
 }
 
-/// Who uses a CPU that has nothing left: good to know, and what a host with work to do looks like.
+/// The users of a saturated CPU: a note only, because any busy host looks like that.
 fn full(facts: &Facts, by_cpu: &BTreeMap<u64, Vec<&Used<'_>>>) -> Vec<Finding> {
     let span = &facts.times;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! D04: one CPU does all the softirqs of a host, the others none.
+//! D04: one CPU handles all the softirqs of a host.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use ringway_evidence::parse::nic::{Moved, NicCounters};
 pub(crate) const CHECK: Check = Check {
     id: "D04",
     slug: "crowded-softirqs",
-    title: "one CPU does all the deferred work",
+    title: "one CPU handles all softirqs",
     group: Group::Processors,
     sources: &[
         "throughput-guide:softirq",
@@ -40,15 +40,15 @@ facts! {
     }
 }
 
-/// Share of a CPU's time in softirqs from which it is the one.
+/// Share of a CPU's time in softirqs from which it is the busy one.
 const BUSY: f64 = 0.6;
-/// Share below which the others idle in comparison: their median.
+/// Median share of the others below which they are idle in comparison.
 const IDLE: f64 = 0.2;
 
-/// Interrupts of a network queue a second from which they are what keeps a CPU busy. It is low,
-/// because a queue that is polled without a pause interrupts seldom.
+/// Interrupts per second of a network queue from which they keep a CPU busy. It is low, because a
+/// queue that is polled continuously seldom interrupts.
 const IRQS_MIN: f64 = 10.0;
-/// Packets a second from which an interface receives anything.
+/// Packets per second from which an interface counts as receiving.
 const PACKETS_MIN: f64 = 1000.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -95,7 +95,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// Interfaces that receive packets; none if nothing says which.
+/// Interfaces that receive packets; `None` if that is unknown.
 fn receiving(facts: &Facts) -> Option<BTreeSet<String>> {
     let span = facts.moved.ok()?;
     let is_busy = |(nic, after): &(&String, &Moved)| {
@@ -107,7 +107,7 @@ fn receiving(facts: &Facts) -> Option<BTreeSet<String>> {
     Some(span.after.nics.iter().filter(is_busy).map(|(nic, _)| nic.clone()).collect())
 }
 
-/// What brings the work to a CPU, as far as the evidence says it, and what to do about that.
+/// What brings the work to a CPU, as far as the evidence shows it, and what to do about that.
 fn brought_by(
     facts: &Facts,
     cpu: usize,
@@ -144,12 +144,12 @@ fn brought_by(
     (cause.to_owned(), advice, None)
 }
 
-/// Whether an interface is where packets come into this host.
+/// Whether packets enter this host through an interface.
 fn is_own(facts: &Facts, nic: &str) -> bool {
     !matches!(facts.nics.role(nic), NicRole::Software | NicRole::Backend)
 }
 
-/// RPS for interfaces that receive by one queue, of those that receive anything.
+/// Advice to use RPS for interfaces that receive packets by a single queue.
 fn packet_steering(
     facts: &Facts,
     times: &CpuTimes,

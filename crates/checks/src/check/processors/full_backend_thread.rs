@@ -22,7 +22,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-groups",
     ],
     explanation: text::EXPLANATION,
-    absent: "no thread of a kernel backend",
+    absent: "no kernel backend thread",
     rule: rule!(Facts, judge),
 };
 
@@ -78,10 +78,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// Whether the rest of the host fits.
+/// Whether the load of the rest of the host confirms the finding.
 enum Confirmed {
     Yes(Quote),
-    /// So many CPUs do something else.
+    /// No: this many CPUs do other work.
     No(f64, Quote),
     Unread(Gap),
 }

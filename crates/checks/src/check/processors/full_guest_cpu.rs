@@ -39,7 +39,7 @@ facts! {
     }
 }
 
-/// Packets a second from which a guest works for its network.
+/// Packets per second from which a guest's load is its network.
 const PACKETS_MIN: f64 = 1000.0;
 /// Ticks of a second in `/proc`.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -102,7 +102,7 @@ fn of_domain(facts: &Facts, span: &Span<VcpuTimes>, domain: u32, lines: &[usize]
     if span.basis == Basis::Samples {
         return finding;
     }
-    // Over the host's whole time, so at least that much.
+    // Averaged since boot, so the present value is at least that much.
     Finding { severity: Severity::Warning, ..finding }.confidence(Confidence::Low)
 }
 
@@ -138,7 +138,7 @@ fn kvm(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
     }
     if !is_any {
-        return not_here("no thread of a virtual CPU is seen");
+        return not_here("no thread of a virtual CPU is visible");
     }
     if full.is_empty() {
         out.well("no guest's CPU is full", None);
@@ -163,7 +163,8 @@ fn advise(finding: Finding) -> Finding {
     finding.advise(Advice::by_hand(text::offloads_advice(), &["ringway doctor explain D13"]))
 }
 
-/// A guest does not know what its host gave to others, so it may say that something is up, no more.
+/// A guest does not know how much CPU time its host gave to others, so it can report a suspicion
+/// and no more.
 fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = facts.times.get()?;
     for (cpu, after) in &span.after.cpus {
@@ -172,8 +173,8 @@ fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
         let busy = 1.0 - share(spent.idle, spent.total.max(1));
         if busy >= FULL && spent.total > 0 {
             let summary = format!(
-                "CPU {cpu} is {:.0} % busy by this guest's own count, which is good for comparison \
-                 only: ask the host",
+                "CPU {cpu} is {:.0} % busy by this guest's own count, which is for comparison \
+                 only: check on the host",
                 busy * 100.0
             );
             let quote = span.text.quote(spent.line);

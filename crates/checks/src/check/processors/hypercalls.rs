@@ -11,7 +11,7 @@ use ringway_evidence::parse::profile::{Profile, Sampled};
 pub(crate) const CHECK: Check = Check {
     id: "D25",
     slug: "hypercalls",
-    title: "hypercalls take the time",
+    title: "the backend spends its time in hypercalls",
     group: Group::Processors,
     sources: &["arm64-latency-report:domain-switch"],
     explanation: text::EXPLANATION,
@@ -28,12 +28,12 @@ facts! {
     }
 }
 
-/// Share of a backend's time from which calls are the work.
+/// Share of a backend's time from which hypercalls dominate.
 const CALLS_MAX: f64 = 0.4;
-/// Share of all samples below which the backend idles, and the shares of so few say nothing.
+/// Share of all samples below which the backend is idle, so that its own shares mean nothing.
 const WORK_MIN: f64 = 0.02;
 /// Threads of backends, by the beginning of their names; softirqs are where vifs send from.
-/// Microseconds that a card may wait: a tenth of what a round trip through a guest takes.
+/// Microseconds that a card may wait: a tenth of a round trip through a guest.
 const WAIT_USECS: u64 = 50;
 const BACKENDS: [&str; 5] = ["vif", "netback", "napi/vif", "ringway", "ksoftirqd"];
 /// Lines that a finding quotes.
@@ -73,12 +73,12 @@ fn is_backends(row: &Sampled) -> bool {
     BACKENDS.iter().any(|start| row.thread.starts_with(start))
 }
 
-/// A call, unless it is how a paravirtual kernel sleeps.
+/// Whether it is a hypercall, except those with which a paravirtual kernel sleeps.
 fn is_call(row: &Sampled) -> bool {
     row.symbol.starts_with("xen_hypercall_") && !row.symbol.contains("sched_op")
 }
 
-/// The command that lets a card wait for longer; none if it does, or does not say how long.
+/// The command that lets a card wait longer; `None` if it already does, or if its wait is unknown.
 fn longer_wait(facts: &Facts, nic: &str) -> Option<String> {
     if facts.nics.role(nic) != NicRole::Physical || nic.starts_with('-') {
         return None;

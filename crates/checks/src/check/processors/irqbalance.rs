@@ -13,7 +13,7 @@ use ringway_evidence::parse::cpus::cpu_list;
 pub(crate) const CHECK: Check = Check {
     id: "D17",
     slug: "irqbalance",
-    title: "irqbalance runs and balances nothing",
+    title: "irqbalance runs but balances nothing",
     group: Group::Processors,
     sources: &["throughput-guide:irqbalance", "throughput-guide:irqbalance-install"],
     explanation: text::EXPLANATION,
@@ -31,7 +31,7 @@ facts! {
 
 /// Share of the interrupts on one CPU from which nothing is balanced.
 const SHARE_MIN: f64 = 0.9;
-/// Network interrupts a second from which there is something to balance.
+/// Network interrupts per second from which there is something to balance.
 const RATE_MIN: f64 = 500.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
@@ -60,7 +60,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let cpu = cpus[column];
     let quotes = busy.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line));
     let Some(daemon) = line(facts.daemon.get()?) else {
-        // What that does is D03's matter; here it only is a way to fix it.
+        // D03 covers the effect; this is only a way to fix it.
         let finding = Finding::new(Severity::Note, "irqbalance", "irqbalance does not run")
             .cause(text::stopped_cause())
             .quote(quotes)
@@ -71,7 +71,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     };
     let pinned = busy.iter().filter(|irq| is_pinned(facts, irq.irq)).count();
     let summary = format!(
-        "irqbalance runs, and {:.0} % of the network interrupts come on CPU {cpu}",
+        "irqbalance runs, but {:.0} % of the network interrupts arrive on CPU {cpu}",
         concentrated * 100.0
     );
     let cause = if pinned == busy.len() { text::pinned_cause() } else { text::unknown_cause() };

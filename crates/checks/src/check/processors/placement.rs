@@ -1,5 +1,5 @@
 //! D28: a card's interrupts are served on another NUMA node than its own, or a guest's CPUs are
-//! held to where they cannot do well.
+//! pinned to unsuitable CPUs.
 
 #[path = "placement/pinning.rs"]
 mod pinning;
@@ -24,7 +24,7 @@ pub(crate) const CHECK: Check = Check {
     group: Group::Processors,
     sources: &["throughput-guide:pinning"],
     explanation: text::EXPLANATION,
-    absent: "no card says its NUMA node",
+    absent: "no card reports its NUMA node",
     rule: rule!(Facts, judge),
 };
 
@@ -42,9 +42,9 @@ facts! {
     }
 }
 
-/// Share of a card's interrupts that come on another node.
+/// Share of a card's interrupts on another node, from which it matters.
 const FOREIGN: f64 = 0.5;
-/// Interrupts between the samples that are needed to tell.
+/// Interrupts between the samples that are needed for a verdict.
 const COUNT_MIN: u64 = 1000;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
@@ -69,7 +69,7 @@ fn nodes(facts: &Facts) -> Result<BTreeMap<usize, Vec<usize>>, Gap> {
     Ok(nodes)
 }
 
-/// The node of a card, and the line that says so. -1 stands for a device that is near no node.
+/// The node of a card, with its line. -1 means that the device is near no node.
 fn node_of(facts: &Facts, nic: &str) -> Option<(usize, Quote)> {
     let text = facts.cards.of(nic).ok()?;
     Some((text.value().parse().ok()?, text.quote(1)))
@@ -116,7 +116,8 @@ fn far(
     if total < COUNT_MIN || part < FOREIGN || near.is_empty() {
         return None;
     }
-    let summary = format!("{:.0} % of {nic}'s interrupts come on another NUMA node", part * 100.0);
+    let summary =
+        format!("{:.0} % of {nic}'s interrupts arrive on another NUMA node", part * 100.0);
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(text::far_cause())
         .quote([quote])

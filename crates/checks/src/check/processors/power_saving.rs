@@ -30,24 +30,25 @@ facts! {
     }
 }
 
-/// Part of its time from which a CPU has so much to do that it should be fast.
+/// Fraction of its time from which a CPU is so busy that it should run fast.
 const BUSY: f64 = 0.5;
-/// Part of what a CPU can do below which it is slow: with all others busy, less than the most is
-/// what it has.
+/// Fraction of its maximum frequency below which a CPU is slow: with all others busy, it cannot
+/// reach the maximum.
 const SLOW: f64 = 0.7;
-/// Governors that keep a CPU slow although it is busy, of drivers for which they mean that.
+/// Governors that keep a busy CPU slow, with the drivers for which the name means that.
 const SLOW_GOVERNORS: [&str; 3] = ["conservative", "powersave", "userspace"];
 /// Drivers whose `powersave` is a balance that follows the load.
 const BALANCED: [&str; 3] = ["amd-pstate-epp", "amd_pstate_epp", "intel_pstate"];
-/// Microseconds to wake up from which a neighbour's round trip feels it, and how often a second.
+/// Wake-up latency in microseconds from which a neighbour's round trip is affected, and wake-ups
+/// per second.
 const LATENCY_US: u64 = 100;
 const WAKES_MIN: f64 = 200.0;
-/// A round trip of so many times as long does not.
+/// A round trip this many times as long is not affected.
 const ROUND_TRIPS: f64 = 10.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if facts.times.basis == Basis::SinceBoot {
-        return not_here("how busy CPUs are is only known since the boot");
+        return not_here("CPU usage is only known since the boot");
     }
     let frequencies = Verdicts::part(CHECK.absent, |out| frequencies(facts, out));
     let sleeps = Verdicts::part(CHECK.absent, |out| sleeps(facts, out));
@@ -84,7 +85,7 @@ fn frequencies(facts: &Facts, out: &mut Verdicts) -> Judged {
                 .confidence(Confidence::Medium)
         };
         out.add([if is_capped {
-            finding(Severity::Warning, format!("{summary}: more is not allowed"))
+            finding(Severity::Warning, format!("{summary}: its limit allows no more"))
                 .cause(text::capped_cause())
                 .quote([frequency.allowed.quote(1)])
                 .advise(Advice::by_hand(text::capped_advice(), &[]))
@@ -100,7 +101,7 @@ fn frequencies(facts: &Facts, out: &mut Verdicts) -> Judged {
             finding(Severity::Note, summary).cause(text::slow_cause())
         }]);
     }
-    out.well("CPUs that are busy run fast", None);
+    out.well("busy CPUs run at full speed", None);
     Ok(())
 }
 
@@ -125,7 +126,8 @@ fn sleeps(facts: &Facts, out: &mut Verdicts) -> Judged {
     if let Some((cpu, rate, sleep)) = worst {
         let near = near(facts, sleep.latency_us);
         let summary = format!(
-            "CPU {cpu} sleeps {rate:.0} times a second so deep ({}) that it takes {} us to wake up",
+            "CPU {cpu} enters a sleep state ({}) {rate:.0} times a second that takes {} us to \
+             wake up from",
             sleep.name, sleep.latency_us
         );
         let severity = if near.is_some() { Severity::Warning } else { Severity::Note };
@@ -137,7 +139,7 @@ fn sleeps(facts: &Facts, out: &mut Verdicts) -> Judged {
             .confidence(Confidence::Medium)
             .advise(Advice::by_hand(text::sleep_advice(), &[]))]);
     }
-    out.well("CPUs wake up soon enough", None);
+    out.well("CPUs wake up fast enough", None);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! D36: programs stand still, because memory is short.
+//! D36: programs stall because memory is short.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -25,9 +25,9 @@ facts! {
     }
 }
 
-/// Part of the time from which programs wait for memory.
+/// Fraction of the time that programs wait for memory, from which it matters.
 const MEMORY: f64 = 0.1;
-/// Part of the time from which it is good to know that programs wait for disks.
+/// Fraction of the time that programs wait for disks, from which it is worth a note.
 const DISKS: f64 = 0.4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -52,8 +52,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if let Some(DiskPressure(span)) = facts.disks.ok() {
         let (some, _) = parts(span);
         if some >= DISKS {
-            let summary =
-                format!("some program waits for a disk {:.0} % of the time", some * 100.0);
+            let summary = format!("programs wait for a disk {:.0} % of the time", some * 100.0);
             let finding = Finding::new(Severity::Note, "disks", summary);
             out.add([finding.cause(text::disk_cause()).quote([span.text.quote(1)])]);
         }

@@ -16,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     group: Group::Processors,
     sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
     explanation: text::EXPLANATION,
-    absent: "no hypervisor that could steal CPU time",
+    absent: "no hypervisor that can steal CPU time",
     rule: rule!(Facts, judge),
 };
 
@@ -29,9 +29,9 @@ facts! {
     }
 }
 
-/// Share of the time of all CPUs that were stolen.
+/// Stolen share of the time of all CPUs, from which it matters.
 const STOLEN: f64 = 0.05;
-/// The same, from which nothing else is worth a check.
+/// The same, from which no other check is meaningful.
 const STARVED: f64 = 0.20;
 
 /// CPUs that the guide left to domain 0 when it gave each of the others to a guest
@@ -61,7 +61,7 @@ fn promised(facts: &Facts) -> Result<Option<Finding>, Gap> {
     if vcpus <= best {
         return Ok(None);
     }
-    let summary = format!("guests have {vcpus} virtual CPUs on {cpus} real ones");
+    let summary = format!("guests have {vcpus} virtual CPUs on {cpus} physical ones");
     let finding = Finding::new(Severity::Note, "guests", summary)
         .cause(text::promised_cause(&best))
         .quote([info.quote(line)]);

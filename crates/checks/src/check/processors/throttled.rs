@@ -1,4 +1,4 @@
-//! D34: programs of the network are stopped, because their control group has used its CPU time.
+//! D34: network programs are throttled, because their control group has used up its CPU quota.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Finding, Severity};
@@ -10,7 +10,7 @@ use ringway_evidence::parse::programs::{Quota, Quotas};
 pub(crate) const CHECK: Check = Check {
     id: "D34",
     slug: "throttled",
-    title: "a quota of CPU time stops a program",
+    title: "a CPU quota stops a program",
     group: Group::Processors,
     sources: &[
         "kernel-sched-bwc:throttled",
@@ -18,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
         "kernel-sched-bwc:statistics",
     ],
     explanation: text::EXPLANATION,
-    absent: "nothing says which control groups have a quota",
+    absent: "there is no data on quotas of control groups",
     rule: rule!(Facts, judge),
 };
 
@@ -28,9 +28,9 @@ facts! {
     }
 }
 
-/// Part of the periods from which a group is stopped too often to be chance.
+/// Fraction of throttled periods from which it is not by chance.
 const STOPPED: f64 = 0.05;
-/// Periods that have to be: of 100 ms each, most often.
+/// The least number of throttled periods; a period is usually 100 ms.
 const STOPPED_MIN: u64 = 3;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -40,10 +40,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     let count = span.after.groups.len();
     let quote = span.after.groups.values().next().map(|quota| span.text.quote(quota.line));
-    out.well(
-        format!("no program waits for its quota of CPU time ({count} groups have one)"),
-        quote,
-    );
+    out.well(format!("no program waits for its CPU quota ({count} groups have one)"), quote);
     for (path, after) in &span.after.groups {
         let Some(before) = span.before.groups.get(path) else { continue };
         out.add(of_group(span, path, before, after));
@@ -66,8 +63,7 @@ fn of_group(span: &Span<Quotas>, path: &str, before: &Quota, after: &Quota) -> O
     };
     let waited = float(after.throttled_us.saturating_sub(before.throttled_us)) / 1000.0;
     let summary = format!(
-        "{programs}: stopped in {:.0} % of all periods for its quota of CPU time, {:.0} ms \
-         a second",
+        "{programs}: stopped by its CPU quota in {:.0} % of all periods, {:.0} ms a second",
         part * 100.0,
         waited / span.seconds
     );

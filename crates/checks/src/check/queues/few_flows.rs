@@ -1,4 +1,4 @@
-//! D10: fewer connections with something to send than there are queues for them.
+//! D10: fewer connections with data to send than queues for them.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -19,7 +19,7 @@ pub(crate) const CHECK: Check = Check {
     group: Group::Queues,
     sources: &["throughput-guide:parallelism"],
     explanation: text::EXPLANATION,
-    absent: "no interface that ends connections",
+    absent: "no interface with connections of this host",
     rule: rule!(Facts, judge),
 };
 
@@ -34,13 +34,14 @@ facts! {
     }
 }
 
-/// Packets a second from which it matters.
+/// Packets per second from which it matters.
 const PACKETS_MIN: f64 = 1000.0;
-/// Part of the time in which a connection has something to send if it is held up.
+/// Fraction of time with data to send from which a connection is limited by something else than its
+/// program.
 const HUNGRY: f64 = 0.8;
-/// Part of what the largest connection moves, below which one does not count.
+/// Fraction of the largest connection's bytes below which a connection does not count.
 const COUNTS: f64 = 0.05;
-/// Part of the wire's rate from which it is full (D09).
+/// Fraction of the wire's rate from which it is full (D09).
 const WIRE_FULL: f64 = 0.97;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
@@ -57,18 +58,18 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     let sockets = facts.sockets.get()?;
     if sockets.basis == Basis::SinceBoot {
-        let why = "one sample does not show which connections move";
+        let why = "one sample does not show which connections move data";
         return Err(sockets.text.unreadable(None, why));
     }
     let flows = moving(sockets)?;
     if flows.is_empty() {
-        return not_here("no connection of its own moves");
+        return not_here("none of its own connections moves data");
     }
     let hungry: Vec<&Socket> =
         flows.iter().filter(|flow| flow.hungry >= HUNGRY).map(|flow| flow.socket).collect();
     let quotes = || hungry.iter().take(QUOTES_MAX).map(|flow| sockets.text.quote(flow.line));
     if flows.len() >= queues || hungry.is_empty() {
-        let summary = format!("{} connections move on {queues} queues of {nic}", flows.len());
+        let summary = format!("{} connections move data on {queues} queues of {nic}", flows.len());
         out.well(summary, quotes().next());
         return Ok(());
     }
@@ -78,7 +79,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     let busy = busy_queues(flows.len(), queues);
     let summary = format!(
-        "{} connections want more and use {busy:.1} of {queues} queues of {nic} on average",
+        "{} connections have more to send and use {busy:.1} of {queues} queues of {nic} on average",
         flows.len()
     );
     let finding = Finding::new(Severity::Warning, nic, summary)
@@ -104,7 +105,7 @@ fn busiest(facts: &Facts, span: &Span<NicCounters>) -> Option<(String, Moved)> {
     all.into_iter().max_by_key(|(_, moved)| moved.packets())
 }
 
-/// How many queues it sends by.
+/// The number of queues that it sends by.
 fn queues(facts: &Facts, nic: &str) -> Result<(usize, Quote), Gap> {
     let one = || Gap::NotHere("one queue".to_owned());
     let of_tool = facts.channels.of(nic).ok();
@@ -123,7 +124,7 @@ fn queues(facts: &Facts, nic: &str) -> Result<(usize, Quote), Gap> {
 struct Flow<'a> {
     socket: &'a Socket,
     bytes: u64,
-    /// Part of the time in which it had something to send.
+    /// Fraction of the time in which it had data to send.
     hungry: f64,
 }
 
@@ -139,7 +140,7 @@ fn moving(span: &Span<Sockets>) -> Result<Vec<Flow<'_>>, Gap> {
             flows.push(Flow { socket, bytes, hungry });
         }
     }
-    // Where they come and go, or a sample is torn, their number says nothing.
+    // If connections come and go, or a sample is truncated, their number means nothing.
     if known * 10 < span.before.all.len().max(span.after.all.len()) * 9 {
         return Err(span.text.unreadable(None, "other connections than in the first sample"));
     }
@@ -148,7 +149,7 @@ fn moving(span: &Span<Sockets>) -> Result<Vec<Flow<'_>>, Gap> {
     Ok(flows)
 }
 
-/// What else is at its end: then more connections do not help.
+/// Another limit that is reached: then more connections do not help.
 fn other_limit(
     facts: &Facts,
     nic: &str,
@@ -160,14 +161,14 @@ fn other_limit(
         return Ok(Some((summary, quote.clone())));
     }
     let Ok(speed) = facts.speeds.of(nic) else { return Ok(None) };
-    // Virtual interfaces say -1, which is no number of ours.
+    // Virtual interfaces report -1, which does not parse.
     let Ok(mbit) = speed.number() else { return Ok(None) };
     let most = moved.tx_bytes.max(moved.rx_bytes);
     let is_full = float(most) * 8.0 / seconds >= float(mbit) * 1e6 * WIRE_FULL && mbit > 0;
-    Ok(is_full.then(|| ("the wire is full, so flows are not the limit".to_owned(), speed.quote(1))))
+    Ok(is_full.then(|| ("the link is full, so flows are not the limit".to_owned(), speed.quote(1))))
 }
 
-/// Queues that so many flows use on average if each falls anywhere.
+/// The average number of queues that a number of flows use if each queue is chosen at random.
 fn busy_queues(flows: usize, queues: usize) -> f64 {
     let many = |number: usize| float(u64::try_from(number).unwrap_or(u64::MAX));
     let missed = (1.0 - 1.0 / many(queues)).powf(many(flows));

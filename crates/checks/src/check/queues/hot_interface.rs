@@ -1,4 +1,5 @@
-//! D07: one interface brings more than its backend thread can take, while others bring little.
+//! D07: one interface has more traffic than its backend thread can handle, while others have
+//! little.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
@@ -13,11 +14,11 @@ use ringway_evidence::parse::nic::{Moved, NicCounters};
 pub(crate) const CHECK: Check = Check {
     id: "D07",
     slug: "hot-interface",
-    title: "one interface is too hot for its thread",
+    title: "one interface overloads its thread",
     group: Group::Queues,
     sources: &["throughput-guide:add-vif"],
     explanation: text::EXPLANATION,
-    absent: "no thread of a kernel backend",
+    absent: "no kernel backend thread",
     rule: rule!(Facts, judge),
 };
 
@@ -31,7 +32,7 @@ facts! {
 
 /// Share of all guests' bytes from which one interface has them.
 const SHARE_MIN: f64 = 0.8;
-/// Packets a second below which a thread is full of something else.
+/// Packets per second below which something else saturates the thread.
 const PACKETS_MIN: f64 = 1000.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -39,7 +40,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let Some(fullest) = threads.first() else { return Ok(()) };
     if fullest.busy < FULL {
         let quote = Some(fullest.quote.clone());
-        out.well("no interface fills its thread", quote);
+        out.well("no interface overloads its thread", quote);
         return Ok(());
     }
     let span = facts.moved.get()?;
@@ -55,7 +56,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_its_own = |one: &&BackendThread| one.busy >= FULL && may_serve(&one.of, nic);
     let Some(thread) = threads.iter().find(is_its_own) else {
         let quote = Some(span.text.quote(most.line));
-        out.well(format!("{nic} has the most traffic, and its threads time"), quote);
+        out.well(format!("{nic} has the most traffic, and its threads have time left"), quote);
         return Ok(());
     };
     if part <= SHARE_MIN || float(most.packets()) / span.seconds < PACKETS_MIN {

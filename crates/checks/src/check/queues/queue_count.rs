@@ -1,4 +1,4 @@
-//! D15: a number of queues was asked for, and another one is in force.
+//! D15: the requested number of queues is not in effect.
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, more_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -14,7 +14,7 @@ use ringway_evidence::{Gap, Quote, Text};
 pub(crate) const CHECK: Check = Check {
     id: "D15",
     slug: "queue-count",
-    title: "the number of queues is not what was asked for",
+    title: "the number of queues is not the one requested",
     group: Group::Queues,
     sources: &["multi-queue-series:maximum"],
     explanation: text::EXPLANATION,
@@ -40,7 +40,7 @@ facts! {
 const QUEUES_SINCE: (u32, u32) = (3, 16);
 /// The first kernel that keeps the number that its modules were loaded with.
 const KEPT_SINCE: (u32, u32) = (4, 3);
-/// A number of queues, and the line that says so.
+/// A number of queues, with its line.
 type Number = (u64, Quote);
 const STORE: &str = "/local/domain/0/backend/vif";
 
@@ -65,12 +65,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     match in_force {
         Some((queues, quote)) => out.well(format!("{module} allows {queues} queues"), Some(quote)),
-        None => out.well(format!("{module} has no number of queues to set"), None),
+        None => out.well(format!("{module} has no setting for the number of queues"), None),
     }
     Ok(())
 }
 
-/// What an administrator asked of a module: on the kernel's command line, or for `modprobe`.
+/// The number that an administrator set for a module: on the kernel's command line, or for
+/// `modprobe`.
 fn asked(facts: &Facts, module: &str) -> Result<Option<(u64, Quote)>, Gap> {
     let key = format!("{module}.max_queues=");
     let dashed = key.replace('_', "-").replace("max-queues", "max_queues");
@@ -97,7 +98,7 @@ fn asked(facts: &Facts, module: &str) -> Result<Option<(u64, Quote)>, Gap> {
 
 fn number(text: &Text, line: usize, value: Option<&str>) -> Result<Option<(u64, Quote)>, Gap> {
     let Some(value) = value else { return Ok(None) };
-    let refuse = |_| text.unreadable(Some(line), "expected a number behind max_queues=");
+    let refuse = |_| text.unreadable(Some(line), "expected a number after max_queues=");
     Ok(Some((value.parse().map_err(refuse)?, text.quote(line))))
 }
 
@@ -114,7 +115,7 @@ fn judge_module(
         if kernel.is_none_or(|kernel| kernel >= QUEUES_SINCE) {
             return None;
         }
-        let summary = format!("{asked} queues were asked of {module}, and {version} has one");
+        let summary = format!("{asked} queues were requested from {module}, but {version} has one");
         let finding = Finding::new(Severity::Warning, module, summary);
         return Some(
             finding
@@ -126,7 +127,7 @@ fn judge_module(
     if queues == asked {
         return None;
     }
-    let summary = format!("{asked} queues were asked of {module}, and {queues} are in force");
+    let summary = format!("{asked} queues were requested from {module}, but {queues} are in use");
     let cause = if kernel.is_some_and(|kernel| kernel < KEPT_SINCE) {
         text::replaced_cause(&version)
     } else {
@@ -138,14 +139,14 @@ fn judge_module(
             .quote([asked_quote.clone(), quote.clone()])
             .advise(Advice::by_change(
                 text::changed_advice(),
-                // Fewer as well: that is what was asked for.
+                // Also if that is fewer: it is the requested number.
                 more_queues(&facts.modules, module, *asked)
                     .or_else(|| fewer_queues(&facts.modules, module, *asked)),
             )),
     )
 }
 
-/// Vifs that were offered another number, and guests that ask for more than they are offered.
+/// Vifs that were offered another number, and guests that request more than they are offered.
 fn vifs(facts: &Facts, in_force: Option<&(u64, Quote)>, out: &mut Verdicts) -> Judged {
     let store = match facts.store.get() {
         Err(Gap::Missing { .. }) => return Ok(()),
@@ -193,7 +194,7 @@ fn requested(facts: &Facts, domain: &str, handle: &str) -> Result<Option<(u64, Q
 }
 
 fn refused(facts: &Facts, vif: &str, (wanted, offered): (u64, u64), quotes: [Quote; 2]) -> Finding {
-    let summary = format!("the guest of {vif} asks for {wanted} queues, and {offered} are offered");
+    let summary = format!("the guest of {vif} asks for {wanted} queues, but {offered} are offered");
     Finding::new(Severity::Problem, vif, summary).cause(text::refused_cause()).quote(quotes).advise(
         Advice::by_change(
             text::refused_advice(),
@@ -203,7 +204,7 @@ fn refused(facts: &Facts, vif: &str, (wanted, offered): (u64, u64), quotes: [Quo
 }
 
 fn stale(vif: &str, offered: u64, queues: u64, quotes: [Quote; 2]) -> Finding {
-    let summary = format!("{vif} was offered {offered} queues, and new vifs get {queues}");
+    let summary = format!("{vif} was offered {offered} queues, but new vifs get {queues}");
     let domain = vif.trim_start_matches("vif").split('.').next().unwrap_or_default();
     Finding::new(Severity::Warning, vif, summary)
         .cause(text::stale_cause())
@@ -223,7 +224,7 @@ fn frontends(facts: &Facts, allowed: u64, quote: &Quote, out: &mut Verdicts) -> 
             continue;
         }
         let summary =
-            format!("{nic} has {used} queues; {allowed} may be asked for, by {cpus} CPUs");
+            format!("{nic} has {used} queues; it may ask for {allowed}, and there are {cpus} CPUs");
         let finding = Finding::new(Severity::Warning, nic.clone(), summary)
             .cause(text::lesser_cause())
             .quote([quote.clone(), seen])

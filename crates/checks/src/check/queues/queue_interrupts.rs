@@ -70,7 +70,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_crowded = !shared.is_empty() && used.len() < planned.len();
     let mut findings = Vec::new();
     if !torn.is_empty() {
-        let summary = "tx and rx interrupts of a queue come on different CPUs";
+        let summary = "tx and rx interrupts of a queue arrive on different CPUs";
         findings.push(finding(span, &torn, summary));
     }
     if is_crowded {
@@ -80,13 +80,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     let strays = strays(facts, &queues, cpus);
     if !strays.is_empty() {
-        let summary = "CPUs send by queues whose interrupts come on others (XPS)";
+        let summary = "CPUs send by queues whose interrupts arrive on other CPUs (XPS)";
         let irqs: Vec<&NetIrq<'_>> = strays.iter().map(|stray| stray.irq).collect();
         let masks = strays.iter().take(QUOTES_MAX).map(|stray| stray.mask.quote(1));
         findings.push(finding(span, &irqs, summary).quote(masks));
     }
     let Some(first) = findings.pop() else {
-        out.well(format!("{} busy queues, each on its CPU", queues.len()), None);
+        out.well(format!("{} busy queues, each on its own CPU", queues.len()), None);
         return Ok(());
     };
     // One layout fixes all.

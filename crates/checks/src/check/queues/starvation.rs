@@ -1,4 +1,4 @@
-//! D32: one guest takes what there is, and the others' frames are dropped.
+//! D32: one guest takes all capacity, and the others' frames are dropped.
 
 use std::collections::BTreeMap;
 
@@ -29,9 +29,9 @@ facts! {
 
 /// Share of all guests' bytes from which one has them.
 const SHARE_MIN: f64 = 0.8;
-/// Packets a second from which there is anything to share.
+/// Packets per second from which there is anything to share.
 const PACKETS_MIN: f64 = 1000.0;
-/// Frames a second that others lose, from which it is more than a burst.
+/// Frames per second that others lose, from which it is more than a burst.
 const DROPS_MIN: f64 = 1.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 3;
@@ -63,7 +63,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let dropped = others().fold(0, |sum: u64, guest| sum.saturating_add(guest.dropped));
     let drops = float(dropped) / span.seconds;
     let is_load = float(most.packets) / span.seconds >= PACKETS_MIN;
-    // A drop some time since the boot and a full hour some other time are no evidence.
+    // A drop and a busy hour at different times since boot are no evidence.
     let is_now = span.basis == Basis::Samples;
     if part <= SHARE_MIN || drops < DROPS_MIN || !is_load || !is_now {
         let summary = format!(

@@ -28,7 +28,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-series:hash",
     ],
     explanation: text::EXPLANATION,
-    absent: "no queues that are counted one by one",
+    absent: "no queues with their own counters",
     rule: rule!(Facts, judge),
 };
 
@@ -44,9 +44,9 @@ facts! {
 
 /// The fullest queue over the mean, from which it matters.
 const UNEVEN: f64 = 1.5;
-/// How much worse than chance it has to be.
+/// How much worse than by chance it must be.
 const OVER_CHANCE: f64 = 1.2;
-/// Bytes a second below which an uneven spread costs nothing.
+/// Bytes per second below which an uneven spread costs nothing.
 const BYTES_PER_SECOND_MIN: f64 = 1_000_000.0;
 /// Ticks of CPU time a second of a thread that is worth spreading; 100 are a whole CPU.
 const TICKS_PER_SECOND_MIN: f64 = 50.0;
@@ -76,7 +76,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         judged += 1;
     }
     if judged > 0 {
-        out.well("queues are loaded evenly, or hardly at all", None);
+        out.well("queues are loaded evenly or very little", None);
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     if uneven <= UNEVEN {
         return None;
     }
-    // Only who ends the connections knows how many there are.
+    // Only an endpoint of the connections knows their number.
     let is_end = role != NicRole::Backend && !facts.nics.is_forwarding(nic);
     let flows = if is_end { flows(facts) } else { None };
     let chance = flows.map(|flows| expected(flows, queues));
@@ -163,9 +163,9 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
         "queue {fullest} of {nic} carries {uneven:.1} times the mean of {queues} ({direction})"
     );
     if let (Some(flows), Some(chance)) = (flows, chance) {
-        summary += &format!("; {flows} flows make {chance:.1} by chance");
+        summary += &format!("; {flows} flows give {chance:.1} by chance");
     }
-    // An end of connections that does not say how many it has cannot tell chance from fault.
+    // Without the number of connections, chance and fault cannot be distinguished.
     let is_chance = chance.map_or(is_end, |chance| uneven <= chance * OVER_CHANCE);
     let severity = if is_chance { Severity::Note } else { Severity::Warning };
     let finding = Finding::new(severity, nic, summary)

@@ -1,4 +1,4 @@
-//! D14: queues that are there and not used.
+//! D14: queues that exist but are not used.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
@@ -57,9 +57,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     for nic in facts.nics.names() {
         let found = match facts.nics.role(&nic) {
             NicRole::Software => continue,
-            NicRole::Backend => look_at_vif(facts, &nic),
+            NicRole::Backend => check_vif(facts, &nic),
             NicRole::Frontend if facts.nics.driver(&nic).as_deref() == Some("vif") => {
-                look_at_netfront(facts, &nic, cpus)
+                check_netfront(facts, &nic, cpus)
             }
             role => look_at_channels(facts, &nic, role, cpus),
         };
@@ -75,7 +75,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             is_any_seen |= !vifs.is_empty();
             out.add(vifs.iter().filter_map(|vif| limited(vif, cpus, text)));
         }
-        // No ringway runs here, or it is not ours to ask.
+        // No ringway runs here, or we may not query it.
         Err(Gap::Missing { .. }) => {}
         Err(gap) => {
             is_any_seen = true;
@@ -85,7 +85,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if !is_any_seen {
         return not_here(CHECK.absent);
     }
-    out.well(format!("queues enough for {cpus} CPUs"), None);
+    out.well(format!("enough queues for {cpus} CPUs"), None);
     Ok(())
 }
 
@@ -96,7 +96,7 @@ fn look_at_channels(
     cpus: u64,
 ) -> Result<Option<Finding>, Gap> {
     let text = facts.channels.of(nic).map_err(|gap| match gap {
-        // A driver with one queue has nothing to be set.
+        // A driver with one queue has nothing to set.
         Gap::Missing { why, .. } if why.contains("not supported") => Gap::NotHere(why),
         other => other,
     })?;
@@ -107,7 +107,7 @@ fn look_at_channels(
     }
     for (_, current, maximum) in &kinds {
         if current.value > maximum.value || current.value == 0 {
-            let why = "more channels than there can be, or none";
+            let why = "an impossible number of channels";
             return Err(text.unreadable(Some(current.line), why));
         }
     }
@@ -151,7 +151,7 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
         let knob = Knob::Channels { nic: nic.to_owned(), which: (*which).to_owned() };
         Change::raise(knob, current.value, cpus.min(max.value))
     };
-    let summary = format!("{nic} uses {} that it could", said.join(" and "));
+    let summary = format!("{nic} uses {} available", said.join(" and "));
     Finding::new(severity, nic, summary)
         .cause(text::unused_cause())
         .advise(Advice::by_change(text::unused_advice(), few.iter().filter_map(change)))
@@ -197,7 +197,7 @@ fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
 
 /// A guest's end of a vif, whose driver has no channels to be asked for. If the host is what offers
 /// too few, D15 says so.
-fn look_at_netfront(facts: &Facts, nic: &str, cpus: u64) -> Result<Option<Finding>, Gap> {
+fn check_netfront(facts: &Facts, nic: &str, cpus: u64) -> Result<Option<Finding>, Gap> {
     let (used, seen) = facts.nics.tx_queues(nic).ok_or_else(no_queues)?;
     let text = facts.netfront.get()?;
     if used >= cpus || used < text.number()? {
@@ -218,11 +218,11 @@ fn look_at_netfront(facts: &Facts, nic: &str, cpus: u64) -> Result<Option<Findin
 }
 
 fn no_queues() -> Gap {
-    Gap::NotHere("no queues are seen".to_owned())
+    Gap::NotHere("no queues are visible".to_owned())
 }
 
 /// A vif's queues, as the host sees them, beside what the host offers and the guest could use.
-fn look_at_vif(facts: &Facts, vif: &str) -> Result<Option<Finding>, Gap> {
+fn check_vif(facts: &Facts, vif: &str) -> Result<Option<Finding>, Gap> {
     let (domain, handle) = vif
         .strip_prefix("vif")
         .and_then(|rest| rest.split_once('.'))

@@ -28,9 +28,9 @@ facts! {
     }
 }
 
-/// Share of the table from which it soon is full.
+/// Share of the table from which it is nearly full.
 const NEARLY: f64 = 0.8;
-/// Packets a second that raced for an entry and lost, from which it is more than chance.
+/// Packets per second that lost a race for an entry, from which it is more than chance.
 const CLASHES_MIN: f64 = 1.0;
 /// The first kernel that settles a race where it can; before, the later packet was always dropped.
 const SETTLED_SINCE: (u32, u32) = (4, 7);
@@ -78,8 +78,9 @@ impl Table {
         let Table { count, max, quotes } = self;
         let packets = lost.dropped.wrapping_add(lost.evicted);
         let (severity, summary) = if packets > 0 {
-            let summary =
-                format!("{packets} packets were dropped for want of an entry; {count} of {max}");
+            let summary = format!(
+                "{packets} packets were dropped because no entry was free; {count} of {max}"
+            );
             (Severity::Problem, summary)
         } else {
             (Severity::Warning, format!("{count} of {max} connections are tracked"))
@@ -98,14 +99,14 @@ impl Table {
     }
 }
 
-/// What became of packets between the samples.
+/// Packets and entries lost between the samples.
 #[derive(Default)]
 struct Lost {
-    /// For want of an entry, or because a race could not be settled.
+    /// Packets dropped for lack of an entry, or because a race could not be resolved.
     dropped: u32,
-    /// Entries that went before their time to make room.
+    /// Entries that were removed early to make room.
     evicted: u32,
-    /// Entries that another CPU had made meanwhile.
+    /// Entries that another CPU had created meanwhile.
     clashed: u32,
     seconds: f64,
     quote: Option<Quote>,
@@ -118,7 +119,7 @@ impl Lost {
             Err(Gap::Missing { .. }) => return Ok(Lost::default()),
             other => other?,
         };
-        // What was lost since the boot may be long over.
+        // Losses since boot may be long over.
         if span.basis == Basis::SinceBoot {
             return Ok(Lost::default());
         }
@@ -148,7 +149,8 @@ impl Lost {
             return Some(all_well(summary, self.quote.clone()));
         }
         let lost = if is_settled { self.dropped } else { self.clashed };
-        let summary = format!("{lost} packets were dropped: another one had made their entry");
+        let summary =
+            format!("{lost} packets were dropped: another packet had inserted their entry");
         let finding = Finding::new(Severity::Warning, "conntrack", summary)
             .cause(text::race_cause())
             .quote(self.quote.clone())

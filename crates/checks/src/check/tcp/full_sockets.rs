@@ -1,4 +1,4 @@
-//! D47: which program does not take what comes: its connections wait, its datagrams are dropped.
+//! D47: a program does not keep up: its connections wait, or its datagrams are dropped.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -12,11 +12,11 @@ use ringway_evidence::parse::listeners::Listeners;
 pub(crate) const CHECK: Check = Check {
     id: "D47",
     slug: "full-sockets",
-    title: "a program does not take what comes",
+    title: "a program does not read its data",
     group: Group::Tcp,
     sources: &["man-listen:backlog", "ip-sysctl:somaxconn", "man-socket:receive-buffer"],
     explanation: text::EXPLANATION,
-    absent: "nothing says which sockets there are",
+    absent: "there is no data on sockets",
     rule: rule!(Facts, judge),
 };
 
@@ -29,7 +29,7 @@ facts! {
     }
 }
 
-/// Datagrams a second from which drops are not a burst now and then.
+/// Dropped datagrams per second from which they are more than occasional bursts.
 const DROPS_MIN: f64 = 5.0;
 /// Sockets that are named.
 const REPORTED_MAX: usize = 4;
@@ -68,7 +68,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         out.add(found.into_iter().take(REPORTED_MAX).map(|(_, finding)| finding));
     }
-    out.well("programs take what comes for them", None);
+    out.well("programs read their data in time", None);
     Ok(())
 }
 
@@ -83,7 +83,7 @@ fn full(facts: &Facts, span: &Span<Listeners>) -> Vec<Finding> {
     let mut found = Vec::new();
     for one in &span.after.all {
         let same = span.before.all.iter().find(|before| before.inode == one.inode);
-        // The kernel lets one more wait than was asked for.
+        // The kernel lets one more connection wait than was requested.
         let is_full = one.waiting >= one.most.max(1);
         let was_full = same.is_some_and(|before| before.waiting >= before.most.max(1));
         if !is_full || !(was_full || overflows > 0) {

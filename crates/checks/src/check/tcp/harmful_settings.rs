@@ -15,7 +15,7 @@ use ringway_evidence::{Gap, Text};
 pub(crate) const CHECK: Check = Check {
     id: "D19",
     slug: "harmful-settings",
-    title: "TCP settings that do harm",
+    title: "TCP has harmful settings",
     group: Group::Tcp,
     sources: &[
         "throughput-guide:domain-0-settings",
@@ -27,7 +27,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:eleven-settings",
     ],
     explanation: text::EXPLANATION,
-    absent: "no settings of TCP",
+    absent: "no TCP settings",
     rule: rule!(Facts, judge),
 };
 
@@ -97,7 +97,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_judged = |one: &Finding| !matches!(one.severity, Severity::Unknown);
     let is_well = |one: &Finding| is_judged(one) && one.severity < Severity::Warning;
     if findings.iter().all(is_well) {
-        findings.push(all_well("no setting of an old guide does harm", sound));
+        findings.push(all_well("no harmful setting of an old guide is in use", sound));
     }
     out.add(findings);
     Ok(())
@@ -161,7 +161,7 @@ fn backlog(facts: &Facts) -> Option<Finding> {
     let frames = text.number().ok().filter(|frames| *frames > BACKLOG_MAX)?;
     let name = "net.core.netdev_max_backlog";
     let change = Change::lower(Knob::Sysctl { name: name.to_owned() }, frames, BACKLOG);
-    let summary = format!("{frames} frames may wait before a CPU takes them");
+    let summary = format!("{frames} frames may wait before a CPU handles them");
     let finding = Finding::new(Severity::Warning, name, summary)
         .cause(text::backlog_cause())
         .quote([text.quote(1)])

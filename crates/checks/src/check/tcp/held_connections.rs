@@ -1,4 +1,4 @@
-//! D46: what holds a connection down: its program, its segments, packets that overtake.
+//! D46: what limits a connection: its program, its segment size, reordering.
 
 #[path = "held_connections/limits.rs"]
 mod limits;
@@ -13,7 +13,7 @@ use ringway_evidence::parse::sockets::{Socket, Sockets};
 pub(crate) const CHECK: Check = Check {
     id: "D46",
     slug: "held-connections",
-    title: "a connection is held down at its ends",
+    title: "one of its ends limits a connection",
     group: Group::Tcp,
     sources: &["man-tc-fq:pacing", "rfc-8985:reordering", "rfc-3168:marks"],
     explanation: text::EXPLANATION,
@@ -28,18 +28,18 @@ facts! {
     }
 }
 
-/// Bytes a second from which a connection is at work.
+/// Bytes per second from which a connection is active.
 const BYTES_MIN: f64 = 20_000.0;
-/// Part of its program's limit that it reaches.
+/// Fraction of its program's limit that it must reach.
 const PACED: f64 = 0.75;
 /// Bytes that wait for a program, and seconds that it takes for them, in both samples.
 const UNREAD_MIN: u64 = 32 << 10;
 const UNREAD_SECONDS: f64 = 1.0;
-/// A segment that is shorter costs more in headers and interrupts than it has to.
+/// Segment size below which headers and interrupts cost more than necessary.
 const MSS_SHORT: u64 = 600;
-/// Times a second that segments overtake one another, from which TCP takes it for loss.
+/// Reordering events per second from which TCP mistakes them for loss.
 const REORDERED_MIN: f64 = 5.0;
-/// Part of what arrives that a queue marked as too much.
+/// Fraction of delivered segments with a congestion mark.
 const MARKED: f64 = 0.05;
 
 /// A connection at work.
@@ -52,7 +52,7 @@ struct Work<'a> {
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.sockets;
     if span.basis == Basis::SinceBoot {
-        return not_here("what connections do is only known since their beginning");
+        return not_here("data on connections is only known since their start");
     }
     let works: Vec<Work<'_>> = span
         .after
@@ -63,14 +63,15 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             Some(Work { socket, before, seconds: span.seconds })
         })
         .collect();
-    for judge in [paced, unread, short, reordered, marked] {
+    for judge in [paced, unread, short, announced, reordered, marked] {
         // Of each kind the connection that moves the most: a thousand may be alike.
         let found = works.iter().filter_map(|work| Some((work, judge(work)?)));
         let most = found.max_by(|a, b| a.0.sent().total_cmp(&b.0.sent()));
         out.add(most.map(|(work, said)| said.finding(facts, work.socket)));
     }
     out.add(limits::of_senders(facts, &works));
-    out.well(format!("none of {} connections is held down at its ends", works.len()), None);
+    out.add(limits::of_receivers(facts, &works));
+    out.well(format!("none of {} connections is limited by its ends", works.len()), None);
     Ok(())
 }
 
@@ -111,12 +112,12 @@ impl Said {
     }
 }
 
-/// Its program asked not to be let send faster.
+/// Its program limited its sending rate.
 fn paced(work: &Work<'_>) -> Option<Said> {
     let limit = work.socket.program_limit()?;
     (work.sent() >= PACED * float(limit)).then(|| Said {
         what: format!(
-            "sends the {:.1} Mbit/s that its program allows it",
+            "sends at the {:.1} Mbit/s that its program allows",
             float(limit) * 8.0 / 1e6
         ),
         severity: Severity::Warning,
@@ -133,7 +134,7 @@ fn unread(work: &Work<'_>) -> Option<Said> {
         return None;
     }
     Some(Said {
-        what: format!("has {} KiB that its program does not read", waiting >> 10),
+        what: format!("has {} KiB of data that its program does not read", waiting >> 10),
         severity: Severity::Warning,
         cause: text::unread_cause(),
         advice: text::unread_advice(),
@@ -154,12 +155,26 @@ fn short(work: &Work<'_>) -> Option<Said> {
     })
 }
 
+/// This end announced that it takes short segments only.
+fn announced(work: &Work<'_>) -> Option<Said> {
+    let announced = work.socket.more.advmss;
+    if announced == 0 || announced > MSS_SHORT || work.received() < BYTES_MIN {
+        return None;
+    }
+    Some(Said {
+        what: format!("gets segments of {announced} bytes at most, as this end announced"),
+        severity: Severity::Warning,
+        cause: text::announced_cause(),
+        advice: text::short_advice(),
+    })
+}
+
 fn reordered(work: &Work<'_>) -> Option<Said> {
     let rate = work.rate(|socket| socket.more.reord_seen);
     let resent = work.rate(|socket| socket.more.total_retrans);
     (rate >= REORDERED_MIN && !work.socket.is_local()).then(|| Said {
         what: format!(
-            "has segments that overtake one another, {rate:.0} times a second; {resent:.0} are \
+            "has segments that arrive out of order, {rate:.0} times a second; {resent:.0} are \
              sent again"
         ),
         severity: Severity::Note,
@@ -173,7 +188,7 @@ fn marked(work: &Work<'_>) -> Option<Said> {
     let of = |name: fn(&Socket) -> u64| name(work.socket).saturating_sub(name(work.before));
     let part = share(of(|one| one.more.delivered_ce), of(|one| one.more.delivered));
     (part >= MARKED).then(|| Said {
-        what: format!("has {:.0} % of its segments marked by a queue that fills", part * 100.0),
+        what: format!("has {:.0} % of its segments marked by a full queue", part * 100.0),
         severity: Severity::Note,
         cause: text::marked_cause(),
         advice: text::marked_advice(),

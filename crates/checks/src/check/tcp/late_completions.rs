@@ -1,4 +1,4 @@
-//! D12: TCP may send and does not, because what it sent is not yet given back.
+//! D12: TCP could send but does not, because its earlier packets have not been completed yet.
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
@@ -55,7 +55,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let held: Vec<&Socket> = span.after.all.iter().filter(is_held_twice).collect();
     let Some(first) = held.first() else {
         let quote = span.after.all.first().map(|socket| span.text.quote(socket.line));
-        out.well("no connection waits for what is below TCP", quote);
+        out.well("no connection waits below TCP", quote);
         return Ok(());
     };
     if let Some((cpu, quote)) = &facts.full.get()?.0 {
@@ -69,7 +69,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let rate = first.rtt_ms.map(|rtt| float(travelling) * 8.0 / 1e3 / rtt.max(0.001));
     let rate = rate.map(|rate| format!(", {rate:.0} Mbit/s at its round trip")).unwrap_or_default();
     let summary = format!(
-        "{} connections have more to send and room for it, and wait; {} KiB travel{rate}",
+        "{} connections wait although they have more to send and room for it; {} KiB are in \
+         flight{rate}",
         held.len(),
         travelling >> 10
     );

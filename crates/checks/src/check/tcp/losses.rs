@@ -1,4 +1,4 @@
-//! D33: what protocols lose or refuse, by the reason that the kernel counts.
+//! D33: packets that protocols lose or refuse, by the kernel's counters.
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -18,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
         "ip-sysctl:rp-filter",
     ],
     explanation: text::EXPLANATION,
-    absent: "no counters of protocols",
+    absent: "no protocol counters",
     rule: rule!(Facts, judge),
 };
 
@@ -32,11 +32,11 @@ facts! {
 struct Reason {
     /// Its counters, such as `Tcp.RetransSegs`; together they are what is lost.
     counters: &'static [&'static str],
-    /// A second, from which it is more than chance.
+    /// Events per second from which it is more than chance.
     rate_min: f64,
-    /// What it is a part of, and the part from which it matters.
+    /// The counters of the whole, and the fraction of it that matters.
     part: Option<(&'static [&'static str], f64)>,
-    /// How sure the counter alone makes it.
+    /// The confidence that the counter alone gives.
     confidence: Confidence,
     /// What happens, before a rate.
     what: &'static str,
@@ -46,7 +46,7 @@ struct Reason {
     commands: &'static [&'static str],
 }
 
-/// In the order in which one should look: a reason may be why another one is seen.
+/// In the order in which to investigate: an earlier reason may cause a later one.
 const REASONS: [Reason; 11] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
@@ -88,7 +88,7 @@ const REASONS: [Reason; 11] = [
         rate_min: 0.1,
         part: None,
         confidence: Confidence::High,
-        what: "memory for sockets runs out",
+        what: "socket memory is used up",
         cause: text::memory_cause(),
         advice: text::memory_advice(),
         commands: &["cat /proc/net/sockstat", "ss -tanm"],
@@ -130,7 +130,7 @@ const REASONS: [Reason; 11] = [
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
-        what: "packets come with wrong checksums",
+        what: "packets arrive with wrong checksums",
         cause: text::checksums_cause(),
         advice: text::checksums_advice(),
         commands: &[],
@@ -140,7 +140,7 @@ const REASONS: [Reason; 11] = [
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
-        what: "packets cannot be put together again, because fragments are missing",
+        what: "packets cannot be reassembled, because fragments are missing",
         cause: text::fragments_cause(),
         advice: text::fragments_advice(),
         commands: &[],
@@ -160,7 +160,7 @@ const REASONS: [Reason; 11] = [
         rate_min: 5.0,
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.001)),
         confidence: Confidence::High,
-        what: "segments overtake one another on their way",
+        what: "segments arrive out of order",
         cause: text::reordered_cause(),
         advice: text::reordered_advice(),
         commands: &["ss -ti state established"],
@@ -184,13 +184,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let counters = &facts.counters;
     if counters.basis == Basis::SinceBoot {
         // What was lost since the boot may be long over, and rates of days say little.
-        out.well("what protocols lost is only known since the boot", None);
+        out.well("protocol losses are only known since the boot", None);
         return Ok(());
     }
     for reason in &REASONS {
         out.add(reason.judge(counters));
     }
-    out.well("protocols lose and refuse next to nothing", counters.quote("Tcp"));
+    out.well("protocols lose and refuse almost nothing", counters.quote("Tcp"));
     Ok(())
 }
 

@@ -10,11 +10,11 @@ use ringway_evidence::parse::sockets::Socket;
 pub(crate) const CHECK: Check = Check {
     id: "D26",
     slug: "near-bbr",
-    title: "BBR between guests of one host",
+    title: "BBR is used between guests of one host",
     group: Group::Tcp,
     sources: &["throughput-guide:domain-0-settings"],
     explanation: text::EXPLANATION,
-    absent: "no connection to tell by",
+    absent: "no connection to judge by",
     rule: rule!(Facts, judge),
 };
 
@@ -66,7 +66,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         if sockets.all.is_empty() && setting.value() == "bbr" {
             return Ok(());
         }
-        out.well("no near connection uses BBR", Some(setting.quote(1)));
+        out.well("no connection on this host uses BBR", Some(setting.quote(1)));
         return Ok(());
     }
     let summary = format!(

@@ -1,4 +1,4 @@
-//! D45: what is sent waits in a queue, here or on the way.
+//! D45: packets wait in a queue, here or on the path.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -26,11 +26,11 @@ facts! {
     }
 }
 
-/// Milliseconds that a queue has to hold back before it is one that people feel.
+/// Queueing delay in milliseconds from which people notice it.
 const WAITS_MS: f64 = 40.0;
-/// So many times the shortest round trip.
+/// Multiple of the shortest round trip from which there is a queue.
 const TIMES: f64 = 4.0;
-/// Bytes a second that a connection has to move, so that it is the one that fills a queue.
+/// Bytes per second from which a connection may be the one that fills the queue.
 const BYTES_MIN: f64 = 50_000.0;
 /// Bytes in a discipline's queue from which that queue is the cause of the delay.
 const BACKLOG_MIN: u64 = 20_000;
@@ -38,13 +38,12 @@ const BACKLOG_MIN: u64 = 20_000;
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.sockets;
     if span.basis == Basis::SinceBoot {
-        return not_here("how much connections move is only known since their beginning");
+        return not_here("connections' traffic is only known since their start");
     }
     let waits = |socket: &Socket| Some(socket.rtt_ms? - socket.min_rtt_ms?);
     let is_queued = |socket: &&Socket| {
         let Some((rtt, least)) = socket.rtt_ms.zip(socket.min_rtt_ms) else { return false };
-        let before = span.before.same(socket).map_or(0, |one| one.more.bytes_acked);
-        let moved = float(socket.more.bytes_acked.saturating_sub(before)) / span.seconds;
+        let moved = sent_a_second(facts, socket);
         !socket.is_local()
             && rtt - least >= WAITS_MS
             && rtt >= TIMES * least
@@ -64,14 +63,22 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
+/// Bytes a second that arrived.
+fn sent_a_second(facts: &Facts, socket: &Socket) -> f64 {
+    let span = &facts.sockets;
+    let before = span.before.same(socket).map_or(0, |one| one.more.bytes_acked);
+    float(socket.more.bytes_acked.saturating_sub(before)) / span.seconds
+}
+
 fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let (rtt, least) = (socket.rtt_ms.unwrap_or(0.0), socket.min_rtt_ms.unwrap_or(0.0));
     let whose = facts.owners.whose(socket.more.inode);
     let summary = format!(
-        "what is sent to {} waits {:.0} ms in a queue: a round trip takes {rtt:.1} ms, the \
-         shortest took {least:.1}, of {whose}",
+        "packets to {} wait {:.0} ms in a queue, about {:.0} KiB of them: a round trip takes \
+         {rtt:.1} ms, the shortest took {least:.1}, of {whose}",
         socket.peer,
-        rtt - least
+        rtt - least,
+        sent_a_second(facts, socket) * (rtt - least) / 1e3 / 1024.0
     );
     let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
         .quote([facts.sockets.text.quote(socket.line)])

@@ -9,7 +9,7 @@ use ringway_evidence::facts;
 pub(crate) const CHECK: Check = Check {
     id: "D48",
     slug: "ports",
-    title: "ports for new connections run out",
+    title: "ports for new connections are used up",
     group: Group::Tcp,
     sources: &["ip-sysctl:port-range", "ip-sysctl:tcp-tw-reuse", "rfc-9293"],
     explanation: text::EXPLANATION,
@@ -23,11 +23,11 @@ facts! {
     }
 }
 
-/// Part of all ports from which new connections have to search, and then fail.
+/// Fraction of all ports in use from which new connections must search, and then fail.
 const NEARLY: f64 = 0.9;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    out.well("connections take few of the ports that they may", None);
+    out.well("connections use few of the available ports", None);
     let Some(ports) = facts.ports.ok() else { return Ok(()) };
     let (first, last) = ports.range;
     let all = last.saturating_sub(first).saturating_add(1);
@@ -38,8 +38,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
         let severity = if *count >= all { Severity::Problem } else { Severity::Warning };
         let summary = format!(
-            "{count} connections from {local} to {peer} take {:.0} % of the ports {first} to \
-             {last}",
+            "{count} connections from {local} to {peer} use {:.0} % of the ports {first} to {last}",
             part.min(1.0) * 100.0
         );
         let knob = Knob::Sysctl { name: "net.ipv4.ip_local_port_range".to_owned() };

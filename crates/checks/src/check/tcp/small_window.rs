@@ -1,11 +1,14 @@
 //! D11: connections that wait for a window or a buffer instead of the network.
 
+#[path = "small_window/receiving.rs"]
+mod receiving;
+
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::small_window as text;
 use ringway_evidence::fact::{
-    Basis, BufferSettings, Interfaces, NicRole, SendBufferMax, Span, Speeds, TcpSendBuffers, Tried,
-    float,
+    Basis, BufferSettings, Interfaces, NicRole, SendBufferMax, SocketOwners, Span, Speeds,
+    TcpReceiveBuffers, TcpReceiveGrowth, TcpSendBuffers, Tried, float,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
@@ -40,24 +43,27 @@ facts! {
         buffers: Tried<TcpSendBuffers>,
         buffer_max: Tried<SendBufferMax>,
         settings: BufferSettings,
+        receive_buffers: Tried<TcpReceiveBuffers>,
+        growth: Tried<TcpReceiveGrowth>,
+        owners: SocketOwners,
     }
 }
 
-/// Part of its busy time from which a connection is held up.
+/// Fraction of its busy time from which a connection is limited.
 const HELD_UP: f64 = 0.2;
-/// Shorter transfers say nothing of a path.
+/// Shorter transfers say nothing about a path.
 const BUSY_MS_MIN: f64 = 1000.0;
 const WMEM: &str = "net.ipv4.tcp_wmem";
 const WMEM_MAX: &str = "net.core.wmem_max";
-/// A buffer of twice what travels: the kernel counts its own overhead with it, and reckons so
-/// itself (`tcp_sndbuf_expand` in `net/ipv4/tcp_input.c`).
+/// A buffer must hold twice the data in flight: the kernel counts its own overhead, and computes
+/// the same way (`tcp_sndbuf_expand` in `net/ipv4/tcp_input.c`).
 const OVERHEAD: u64 = 2;
-/// How much more than was measured a path may take whose sender's own buffer held it down.
+/// How much more than the measured rate a path may carry if the sender's own buffer limited it.
 const HELD_DOWN: u64 = 4;
-/// No buffer is larger: what says that more is needed is wrong. It is the guide's, doubled:
+/// The largest buffer: a result above it is wrong. It is the guide's, doubled:
 /// `throughput-guide:bdp`.
 const BUFFER_MAX: u64 = 1 << 28;
-/// What every receiver has, however old and however little it was tuned: TCP without scaling.
+/// The window of every receiver, even an old and untuned one: TCP without scaling.
 const WINDOW_ALWAYS: u64 = 64 << 10;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -80,15 +86,16 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if let Some(socket) = by_buffer.into_iter().max_by(worse) {
         out.add([buffer(facts, &span.text, socket, speed.as_ref())]);
     }
+    out.add(receiving::held_down(facts));
     out.well(format!("none of {} connections waits for a window", sockets.all.len()), None);
     Ok(())
 }
 
-/// How fast this host can send, as far as anything says so.
+/// How fast this host can send, if known.
 struct Speed {
     bits: f64,
     basis: SpeedBasis,
-    /// Who says so.
+    /// The origin of the speed.
     whose: String,
     quote: Quote,
 }
@@ -96,15 +103,15 @@ struct Speed {
 /// Where a speed is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SpeedBasis {
-    /// A card says it of its wire.
+    /// A card reports it for its wire.
     Wire,
-    /// So much was seen; it may have been held down.
+    /// It was measured, and may have been limited.
     Measured,
 }
 
 impl Speed {
-    /// The speed of the fastest card; what was measured if that is more, or if there is no card:
-    /// what veth, TAP devices, vifs and virtio say of their speed means nothing.
+    /// The speed of the fastest card, or the measured speed if that is more or there is no card:
+    /// the speeds that veth, TAP devices, vifs and virtio report are meaningless.
     fn of(facts: &Facts) -> Option<Speed> {
         let all = [Speed::linked(facts), Speed::delivered(&facts.sockets), Speed::counted(facts)];
         all.into_iter().flatten().max_by(|a, b| a.bits.total_cmp(&b.bits))
@@ -151,21 +158,21 @@ impl Speed {
     }
 }
 
-/// What a path needs, and how that was reckoned.
+/// The buffer that a path needs, and how it was computed.
 struct Need {
     bytes: u64,
     how: String,
 }
 
 impl Need {
-    /// More, if it was reckoned from a speed that the small buffer itself allowed.
+    /// Allows for more, if it was computed from a speed that the small buffer itself limited.
     fn or_more(self, speed: &Speed) -> Need {
         if speed.basis == SpeedBasis::Wire {
             return self;
         }
         let bytes = self.bytes.saturating_mul(HELD_DOWN).min(BUFFER_MAX);
         let how = format!(
-            "{} The buffer held that speed down, so {HELD_DOWN} times as much: {bytes}.",
+            "{} The buffer limited that speed, so {HELD_DOWN} times as much: {bytes}.",
             self.how
         );
         Need { bytes, how }
@@ -174,13 +181,13 @@ impl Need {
 
 /// Bandwidth times delay (`throughput-guide:bdp`), doubled and rounded.
 fn need(socket: &Socket, speed: &Speed) -> Option<Need> {
-    // What waits in a queue makes the round trip longer, and the path no wider.
+    // Queueing makes the round trip longer but does not increase the path's capacity.
     let rtt = socket.min_rtt_ms.or(socket.rtt_ms).filter(|rtt| *rtt > 0.0)?;
     let bdp = whole(rtt / 1e3 * speed.bits / 8.0)?.max(1);
     let bytes = bdp.saturating_mul(OVERHEAD).min(BUFFER_MAX).next_power_of_two();
     let how = format!(
-        "{rtt} ms times {:.0} Mbit/s ({}) are {bdp} bytes; twice that, since the kernel counts its \
-         overhead with it, and rounded up to a power of two, as the throughput guide does: \
+        "{rtt} ms times {:.0} Mbit/s ({}) are {bdp} bytes; twice that, because the kernel \
+         includes its overhead, and rounded up to a power of two, as in the throughput guide: \
          {bytes}.",
         speed.bits / 1e6,
         speed.whose
@@ -188,14 +195,18 @@ fn need(socket: &Socket, speed: &Speed) -> Option<Need> {
     Some(Need { bytes, how })
 }
 
-/// The other end's window. Its settings are not seen from here, so there is nothing to set here,
-/// and no value that may be less than what it has.
+/// The other end's window. Its settings are not visible from here, so nothing can be set here, and
+/// any value might be less than what it has.
 fn window(text: &Text, socket: &Socket, speed: Option<&Speed>) -> Finding {
     let summary = format!(
         "the connection to {} waits {:.0} % of its time for the receiver's window",
         socket.peer,
         socket.rwnd_limited * 100.0
     );
+    let summary = match socket.more.snd_wnd {
+        0 => summary,
+        offered => format!("{summary}, which is {} KiB", offered.div_ceil(1 << 10)),
+    };
     let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
@@ -254,7 +265,7 @@ fn buffer(facts: &Facts, text: &Text, socket: &Socket, speed: Option<&Speed>) ->
     }
 }
 
-/// `tcp_wmem` with room for so many bytes; none if it has that already.
+/// `tcp_wmem` with room for this many bytes; `None` if it already has it.
 fn larger(current: &str, need: u64) -> Option<Change> {
     let numbers: Option<Vec<u64>> = current.split(' ').map(|word| word.parse().ok()).collect();
     let [min, default, _] = numbers?.try_into().ok()?;
@@ -296,10 +307,10 @@ mod tests {
     #[test]
     fn what_a_path_needs_follows_from_what_was_measured() {
         let bytes = |socket, mbit| need(&socket, &speed(mbit)).map(|need| need.bytes);
-        // The guide's path: 125000000 bytes, of which twice are kept.
+        // The guide's path: 125000000 bytes, doubled.
         assert_eq!(bytes(socket(100.0, None), 10_000.0), Some(1 << 28));
         assert_eq!(bytes(socket(0.1, None), 10_000.0), Some(1 << 18));
-        // A round trip of which nine tenths are waiting.
+        // A round trip of which nine tenths are queueing.
         assert_eq!(bytes(socket(100.0, Some(10.0)), 10_000.0), Some(1 << 25));
         assert_eq!(bytes(socket(0.0, None), 10_000.0), None);
         assert_eq!(bytes(socket(1e6, None), 1e5), Some(BUFFER_MAX));
@@ -313,7 +324,7 @@ mod tests {
         let found = window(&Text::new("ss", ""), &slow, Some(&speed(10_000.0)));
         assert!(found.cause.contains("no more than any receiver has"), "{found:?}");
         assert!(found.advice.iter().all(|one| one.commands.is_empty()), "{found:?}");
-        // A long path may need more there; what is set there cannot be seen from here.
+        // A long path may need more there, and its settings are not visible from here.
         let far = Socket { rwnd_limited: 0.9, ..socket(100.0, None) };
         let found = window(&Text::new("ss", ""), &far, Some(&speed(10_000.0)));
         assert!(found.advice[0].text.contains("is below 268435456"), "{found:?}");

@@ -1,18 +1,18 @@
-//! D44: a connection sends the same again and again, and nothing comes back.
+//! D44: a connection keeps retransmitting the same data, and gets no reply.
 
 use core::net::SocketAddr;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::stuck as text;
-use ringway_evidence::fact::{Basis, SocketOwners, Span, TcpMtuProbing, Tried};
+use ringway_evidence::fact::{Basis, SocketOwners, Span, TcpMtuProbing, Tried, float};
 use ringway_evidence::facts;
-use ringway_evidence::parse::sockets::{Socket, Sockets};
+use ringway_evidence::parse::sockets::{More, Socket, Sockets};
 
 pub(crate) const CHECK: Check = Check {
     id: "D44",
     slug: "stuck",
-    title: "a connection gets no acknowledgement of what it sends",
+    title: "a connection gets no acknowledgements",
     group: Group::Tcp,
     sources: &[
         "rfc-6298:backoff",
@@ -33,9 +33,9 @@ facts! {
     }
 }
 
-/// A segment that some path may not take.
+/// Bytes of a segment from which a path may be unable to carry it.
 const LONG: u64 = 1000;
-/// Connections that are named.
+/// Connections to report.
 const REPORTED_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -61,8 +61,10 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let span = &facts.sockets;
     let owner = facts.owners.whose(socket.more.inode);
     let summary = format!(
-        "{owner} has sent the same to {} {} times without an acknowledgement",
-        socket.peer, socket.more.retransmits
+        "{owner} has sent the same data to {} {} times without an acknowledgement{}",
+        socket.peer,
+        socket.more.retransmits,
+        waited(socket)
     );
     let finding = Finding::new(Severity::Problem, socket.peer.clone(), summary)
         .quote([span.text.quote(socket.line)])
@@ -90,4 +92,19 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
         }
         None => finding,
     }
+}
+
+/// How long it has waited, how much waits, and how long it is until the next try.
+fn waited(socket: &Socket) -> String {
+    let More { last_ack_recv, rto, send_queue, .. } = socket.more;
+    if last_ack_recv == 0 || rto == 0 {
+        return String::new();
+    }
+    let seconds = |ms: u64| float(ms) / 1000.0;
+    format!(
+        " for {:.0} s; {} KiB wait, and tries are {:.1} s apart",
+        seconds(last_ack_recv),
+        send_queue.div_ceil(1 << 10),
+        seconds(rto / 1000)
+    )
 }

@@ -1,5 +1,5 @@
-//! `ringway doctor apply` and what belongs to it: makes the changes that checks propose, keeps or
-//! takes them back.
+//! `ringway doctor apply` and its companions: make the changes that checks propose, and keep or
+//! revert them.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_doctor::changes::emit::{Format, emit, rivals, undo_commands};
-use ringway_doctor::changes::home::is_machines_netns;
+use ringway_doctor::changes::home::check_machine_netns;
 use ringway_doctor::changes::journal::{self, DIRECTORY, State, Transaction};
 use ringway_doctor::changes::persist::{Overridden, Removed, files, forget, overridden, persist};
 use ringway_doctor::changes::plan::Plan;
@@ -46,8 +46,8 @@ pub(super) enum Verb {
     Undo(One),
     /// Keep what was confirmed across restarts, in /etc/sysctl.d and /etc/udev/rules.d
     ///
-    /// It refuses in a network namespace or a container, because no such files are read for these,
-    /// and where a file that is read later sets another value; it names that line.
+    /// It refuses in a network namespace or a container, because these do not read such files. It
+    /// also refuses if a file that is read later sets another value, and names that line.
     Persist(Persist),
     /// Show the transactions
     Journal(Show),
@@ -154,7 +154,7 @@ fn apply(args: &Apply) -> Result<ExitCode> {
     if let Some(tool) = args.emit {
         let format = tool.format();
         if format.is_for_start() {
-            if let Err(why) = is_machines_netns() {
+            if let Err(why) = check_machine_netns() {
                 bail!("--emit: {why}");
             }
             print(&rivals(Path::new("/"), &plan.entries))?;
@@ -168,7 +168,10 @@ fn apply(args: &Apply) -> Result<ExitCode> {
     }
     let is_risky = plan.entries.iter().any(|entry| entry.knob.is_disruptive());
     if is_risky && args.confirm_within == 0 {
-        bail!("--confirm-within 0 is refused for what can interrupt traffic: it may be your own");
+        bail!(
+            "--confirm-within 0 is not allowed for changes that can interrupt traffic, because \
+             they may cut off your own session"
+        );
     }
     let code = plan_code(&plan);
     let dir = &args.choice.place.journal;
@@ -208,21 +211,22 @@ fn said(made: &Transaction, dir: &Path, seconds: u64) -> String {
         format!(" --journal {}", dir.display())
     };
     let id = made.id;
-    let mut text = format!("Transaction {id} is made and read back.\n");
+    let mut text = format!("Transaction {id} is applied and verified.\n");
     if seconds > 0 {
         text += &format!(
-            "It is taken back in {seconds} s, even if this terminal is gone, unless you run\n    \
+            "It will be undone in {seconds} s, even if this terminal is closed, unless you run\n  \
+               \
              ringway doctor confirm {id}{option}\n"
         );
     }
-    text += &format!("To take it back: ringway doctor undo {id}{option}\nor by hand:\n");
+    text += &format!("To undo it: ringway doctor undo {id}{option}\nor by hand:\n");
     for command in undo_commands(&made.entries) {
         text += &format!("    {command}\n");
     }
     text
 }
 
-/// The transaction that is meant: by its number, or the last of this start of the kernel.
+/// The transaction with the given number, or the last one since the kernel booted.
 fn find(args: &One, states: &[State]) -> Result<Transaction> {
     let dir = &args.place.journal;
     match args.transaction {
@@ -237,8 +241,8 @@ fn confirm(args: &One) -> Result<()> {
     set_state(&args.place.journal, found.id, &[State::Applied], State::Confirmed)?;
     let id = found.id;
     print(&format!(
-        "Transaction {id} stays until the next restart; `ringway doctor persist {id}` keeps it \
-         longer.\n"
+        "Transaction {id} is kept until the next restart; `ringway doctor persist {id}` keeps it \
+         across restarts.\n"
     ))
 }
 
@@ -246,13 +250,13 @@ fn take_back(args: &One) -> Result<ExitCode> {
     let states = [State::Applying, State::Applied, State::Confirmed];
     let id = find(args, &states)?.id;
     let journal = open(&args.place.journal)?;
-    // Again, now that no other process can change it.
+    // Read again, now that no other process can change it.
     let mut transaction = journal::read(&args.place.journal, id)?;
     for (path, removed) in forget(&journal, &mut transaction)? {
         let what = match removed {
             Removed::Removed => "removed",
-            Removed::Edited => "left: it was edited since",
-            Removed::Missing => "gone already",
+            Removed::Edited => "kept, because it was edited since",
+            Removed::Missing => "already removed",
         };
         print(&format!("  {}: {what}\n", path.display()))?;
     }
@@ -274,13 +278,14 @@ fn make_persistent(args: &Persist) -> Result<()> {
         bail!("transaction {id} is {}: confirm it first", state(transaction.state));
     }
     let settings = Settings::live();
-    if let Err(why) = settings.is_home_of(&transaction.netns) {
-        bail!("transaction {id} is not kept in files: {why}");
+    if let Err(why) = settings.check_home_of(&transaction.netns) {
+        bail!("transaction {id} cannot be kept in files: {why}");
     }
     let overridden = overridden(settings.root(), &transaction);
     if !overridden.is_empty() {
         bail!(
-            "nothing was written, because other files win when the host starts:\n{}",
+            "nothing was written, because other files override these settings when the host \
+             starts:\n{}",
             rivals_of(&overridden)
         );
     }
@@ -292,15 +297,17 @@ fn make_persistent(args: &Persist) -> Result<()> {
         print(&format!("{}\n{}\n", file.path.display(), file.content))?;
     }
     for command in by_hand {
-        print(&format!("No file keeps this; put it where the host starts: {command}\n"))?;
+        print(&format!(
+            "No file can keep this; add it to what runs at the start of the host: {command}\n"
+        ))?;
     }
     Ok(())
 }
 
-/// What has to be changed before files of ours count, a line each.
+/// The settings that override files of ours and must be changed first, one per line.
 fn rivals_of(overridden: &[Overridden]) -> String {
     let line = |Overridden { name, wanted, by }: &Overridden| {
-        format!("  {name} = {wanted}: {by}; change that line, or take it out\n")
+        format!("  {name} = {wanted}: {by}; change or remove that line\n")
     };
     overridden.iter().map(line).collect()
 }

@@ -1,4 +1,4 @@
-//! What is chosen of the changes that checks propose, and what of it can be made.
+//! Which of the changes that checks propose are selected, and which of those can be made.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use ringway_doctor::report::Report;
 use super::known_check;
 use crate::options::number;
 
-/// Something was refused, or is not as it was wished.
+/// Exit code: something was refused, or is not as requested.
 pub(super) const NOT_ALL: u8 = 3;
 
 /// Where transactions are written.
@@ -26,7 +26,7 @@ pub(super) struct Place {
     pub(super) journal: PathBuf,
 }
 
-/// What is chosen of what the checks propose.
+/// The selection among the changes that checks propose.
 #[derive(Debug, Args)]
 pub(super) struct Choice {
     /// The checks
@@ -49,7 +49,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// What is to be done on this host.
+    /// The changes to make on this host.
     pub(super) fn plan(&self, host: &Host) -> Result<Plan> {
         let report = Report::of(host, &self.ids);
         let wanted = report.findings.iter().filter(|finding| {
@@ -63,7 +63,7 @@ impl Choice {
     }
 }
 
-/// What a plan does and does not, a line each.
+/// What a plan changes and what it leaves out, one line each.
 pub(super) fn describe(plan: &Plan) -> String {
     let mut text = String::new();
     for Entry { check, knob, old, new, .. } in &plan.entries {
@@ -74,15 +74,15 @@ pub(super) fn describe(plan: &Plan) -> String {
         text += &format!("  {} {name} is {value} already\n", proposal.check);
     }
     for (proposal, why) in &plan.refused {
-        text += &format!("  {} {} refused: {why}\n", proposal.check, proposal.change.knob.name());
+        text += &format!("  {} {} rejected: {why}\n", proposal.check, proposal.change.knob.name());
     }
     if text.is_empty() {
-        text += "Nothing was found that these checks have a change for.\n";
+        text += "These checks found nothing that they can change.\n";
     }
     let is_moving = plan.entries.iter().any(|entry| matches!(entry.knob, Knob::IrqAffinity { .. }));
     if is_moving && guard::is_running("irqbalance") {
-        text += "irqbalance runs and will move interrupts again: stop it, or tell it which to \
-                 leave alone (--banirq).\n";
+        text += "irqbalance is running and will move interrupts again: stop it, or exclude these \
+             interrupts (--banirq).\n";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `ringway doctor diff`: what is different on two saved hosts.
+//! `ringway doctor diff`: the differences between two saved hosts.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ impl Said {
                 all.map(|one| one.check.as_str()).collect()
             };
             let (first, second) = (of(1), of(2));
-            text += "\nChecked in one only, so not compared\n";
+            text += "\nChecked in one only, and not compared\n";
             for (number, checks) in [(1, first), (2, second)] {
                 if !checks.is_empty() {
                     let _ = writeln!(text, "  in {number}: {}", checks.join(" "));

@@ -1,5 +1,5 @@
-//! `ringway doctor --all-netns`: each network namespace of the machine, by a process of its own
-//! that is in it.
+//! `ringway doctor --all-netns`: checks each network namespace of the machine with a process of its
+//! own inside it.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -22,15 +22,15 @@ use crate::output::{print, print_json};
 
 /// Namespaces that are checked.
 const NAMESPACES_MAX: usize = 64;
-/// So many at a time: each look takes CPU time that the others would see.
-const TOGETHER: usize = 4;
-/// How long all looks may take, and one beside its interval.
+/// Namespaces examined at a time: each examination takes CPU time that the others would measure.
+const CONCURRENT_MAX: usize = 4;
+/// How long all examinations together may take, and a single one beyond its interval.
 const ALL_MAX: Duration = Duration::from_secs(300);
 const ONE_MAX: Duration = Duration::from_secs(60);
-/// How often it is seen whether a look is over.
+/// How often to check whether an examination is over.
 const NAP: Duration = Duration::from_millis(20);
 
-/// What was found where.
+/// The findings of each namespace.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Everywhere {
@@ -62,7 +62,7 @@ pub(super) fn diagnose(args: &Doctor) -> Result<ExitCode> {
     } else {
         print(&everywhere.text(args.verbose))?;
     }
-    // A warning is worse than no verdict, and that worse than that all is well.
+    // A warning is worse than no verdict, and no verdict is worse than "all is well".
     let reports = everywhere.namespaces.iter().map(|place| &place.report);
     let worst = reports.max_by_key(|report| (report.worst.max(Severity::Note), report.exit_code()));
     Ok(ExitCode::from(worst.map_or(5, Report::exit_code)))
@@ -74,8 +74,8 @@ fn check(args: &Doctor) -> Result<Everywhere> {
     let missed = |netns: String, why: String| Missed { netns, why };
     everywhere.not_checked.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
     if refused > 0 {
-        let why = "only root may see where they are".to_owned();
-        everywhere.not_checked.push(missed(format!("those of {refused} processes"), why));
+        let why = "only root may see their namespaces".to_owned();
+        everywhere.not_checked.push(missed(format!("the namespaces of {refused} processes"), why));
     }
     let deadline = Instant::now() + ALL_MAX;
     let own = Host::new(collected(args.interval, &[])?);
@@ -85,7 +85,7 @@ fn check(args: &Doctor) -> Result<Everywhere> {
     let queue = Mutex::new(&mut next);
     let checked = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..TOGETHER {
+        for _ in 0..CONCURRENT_MAX {
             scope.spawn(|| {
                 while let Some(one) = queue.lock().ok().and_then(|mut queue| queue.next()) {
                     let found = report_of(one, args, deadline);
@@ -107,7 +107,7 @@ fn check(args: &Doctor) -> Result<Everywhere> {
         }
     }
     let left = all.iter().skip(NAMESPACES_MAX);
-    let why = || format!("{NAMESPACES_MAX} are checked, and there are {}", all.len());
+    let why = || format!("at most {NAMESPACES_MAX} are checked, and there are {}", all.len());
     everywhere.not_checked.extend(left.map(|one| missed(name(one), why())));
     Ok(everywhere)
 }
@@ -138,11 +138,11 @@ fn name(namespace: &Namespace) -> String {
     }
 }
 
-/// The words before a command that let it run there; what it mounts ends with it.
+/// The prefix that runs a command in a namespace. Mounts that it makes end with the command.
 fn way_in(namespace: &Namespace) -> Vec<String> {
     match namespace {
         Namespace::Named(name) => ["ip", "netns", "exec", name].map(str::to_owned).into(),
-        // With a /sys of that namespace, as `ip netns exec` has one.
+        // With the /sys of that namespace, as `ip netns exec` mounts it.
         Namespace::OfProcess(process, _) => {
             let net = format!("--net=/proc/{process}/ns/net");
             let script = "mount -t sysfs sysfs /sys && exec \"$@\"";
@@ -151,7 +151,7 @@ fn way_in(namespace: &Namespace) -> Vec<String> {
     }
 }
 
-/// A command that runs there, for a shell.
+/// A command for a shell that runs in a namespace.
 fn enter(namespace: &Namespace, command: &str) -> String {
     let is_plain = command.bytes().all(|byte| !b"|&;<>()$`\\\"'*?[]#~%{}\n".contains(&byte));
     match namespace {
@@ -172,7 +172,7 @@ fn enter(namespace: &Namespace, command: &str) -> String {
     }
 }
 
-/// What the doctor says there, by a process of its own.
+/// The doctor's report on a namespace, from a process inside it.
 fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<Report> {
     let own = std::env::current_exe().context("our own program")?;
     let mut command = there(namespace, &own);
@@ -182,7 +182,7 @@ fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<
     let one = Instant::now() + Duration::from_secs(args.interval) + ONE_MAX;
     let deadline = deadline.min(one);
     if Instant::now() > deadline {
-        bail!("there was no time left: all took more than {} s", ALL_MAX.as_secs());
+        bail!("no time was left: all namespaces together took more than {} s", ALL_MAX.as_secs());
     }
     let mut child = command.spawn().with_context(|| format!("run {:?}", command.get_program()))?;
     let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
@@ -200,7 +200,7 @@ fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<
     if Instant::now() > deadline {
         bail!("it took too long");
     }
-    let last = wrong.lines().last().unwrap_or("it said nothing");
+    let last = wrong.lines().last().unwrap_or("it printed nothing");
     serde_json::from_str(&said).with_context(|| last.to_owned())
 }
 
@@ -212,12 +212,12 @@ fn there(namespace: &Namespace, program: &Path) -> Command {
     command
 }
 
-/// What a look may say, in bytes.
-const SAID_MAX: u64 = 64 << 20;
+/// Largest output of an examination, in bytes.
+const OUTPUT_MAX: u64 = 64 << 20;
 
 fn text_of(from: Option<&mut impl Read>) -> String {
     let mut text = Vec::new();
-    let _ = from.map(|from| from.take(SAID_MAX).read_to_end(&mut text));
+    let _ = from.map(|from| from.take(OUTPUT_MAX).read_to_end(&mut text));
     String::from_utf8_lossy(&text).into_owned()
 }
 

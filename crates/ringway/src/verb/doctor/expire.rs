@@ -1,8 +1,8 @@
-//! `ringway doctor expire`: takes a transaction back that is not confirmed.
+//! `ringway doctor expire`: reverts a transaction that is not confirmed in time.
 //!
 //! A process in a session of its own, started before the first change: a terminal that closes, a
-//! lost link or a killed `apply` does not end it. It reads the journal once a second and ends
-//! when the transaction is confirmed or taken back.
+//! lost link or a killed `apply` does not end it. It reads the journal once a second and ends when
+//! the transaction is confirmed or reverted.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -18,9 +18,9 @@ use super::transaction::give_up;
 use crate::stop::wait_readable;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Where a running ringway is; it may be said from where we are.
+/// The run directory of a ringway; it may be relative to the current directory.
 const RINGWAY_DIR: &str = "RINGWAY_DIR";
-/// What it prints once it cannot be stopped by a terminal any more.
+/// What it prints once a terminal can no longer stop it.
 const READY: &str = "ready";
 
 #[derive(Debug, Args)]
@@ -35,19 +35,19 @@ pub(super) struct Expire {
     with_input: bool,
 }
 
-/// Starts one that waits for a time.
+/// Starts one that waits for a given time.
 pub(super) fn start(dir: &Path, id: u64, after: Duration) -> Result<()> {
     spawn(dir, id, after, Stdio::null(), &[]).map(drop)
 }
 
-/// Starts one that waits until what is given back is dropped, however we end.
-pub(super) fn start_with_us(dir: &Path, id: u64, after: Duration) -> Result<ChildStdin> {
+/// Starts one that waits until the returned value is dropped, however this process ends.
+pub(super) fn start_tied_to_us(dir: &Path, id: u64, after: Duration) -> Result<ChildStdin> {
     let mut child = spawn(dir, id, after, Stdio::piped(), &["--with-input"])?;
     child.stdin.take().context("it has an input")
 }
 
 fn spawn(dir: &Path, id: u64, after: Duration, input: Stdio, more: &[&str]) -> Result<Child> {
-    // It changes to the root, so that it holds no mounted directory.
+    // The process changes to `/`, so that it keeps no mount busy.
     let dir = dir.canonicalize()?;
     let mut command = Command::new("/proc/self/exe");
     if let Some(ringway) = std::env::var_os(RINGWAY_DIR) {
@@ -63,12 +63,12 @@ fn spawn(dir: &Path, id: u64, after: Duration, input: Stdio, more: &[&str]) -> R
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .context("start the process that takes changes back")?;
+        .context("start the process that undoes changes")?;
     let mut line = String::new();
     let output = child.stdout.take().context("it has an output")?;
     BufReader::new(output).read_line(&mut line)?;
     if line.trim() != READY {
-        bail!("the process that takes changes back did not start: {}", child.wait()?);
+        bail!("the process that undoes changes did not start: {}", child.wait()?);
     }
     Ok(child)
 }
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Expire) -> Result<()> {
     }
 }
 
-/// Whether who started us is gone, which shows as the end of our input.
+/// Whether our parent is gone, which shows as the end of our input.
 fn wait(args: &Expire, time: Duration) -> Result<bool> {
     if args.with_input {
         let input = io::stdin();

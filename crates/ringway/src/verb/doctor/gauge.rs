@@ -1,11 +1,11 @@
-//! Whether a change helps, by numbers before and after.
+//! Decides from measurements before and after whether a change helps.
 
 use regex::Regex;
 use ringway_lab::stats::{Ratio, mean, ratio, welch};
 
-/// The chance of a difference by luck above which a difference counts as none.
+/// The probability of a difference by chance above which the difference does not count.
 const CHANCE_MAX: f64 = 0.05;
-/// A difference too small to notice, however sure it is, as a part of the whole.
+/// A difference below this fraction is too small to matter, however certain it is.
 const DIFFERENCE_MIN: f64 = 0.01;
 
 /// Where a run's number comes from.
@@ -19,7 +19,7 @@ pub(super) enum Gauge {
     Pattern(Regex, Better),
 }
 
-/// Which numbers are good ones.
+/// Which direction is an improvement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Better {
     /// Throughput.
@@ -28,7 +28,7 @@ pub(super) enum Better {
     Lower,
 }
 
-/// What the numbers say.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Verdict {
     /// What to do.
@@ -37,25 +37,25 @@ pub(super) struct Verdict {
     pub(super) before: f64,
     /// The mean after.
     pub(super) after: f64,
-    /// How many times as good it is as before: above 1 is better, whichever way numbers count.
+    /// The improvement as a factor: above 1 is better, whichever direction is good.
     pub(super) gain: Option<Ratio>,
-    /// How often luck makes such a difference of nothing; none if the numbers have no spread.
+    /// The probability of such a difference by chance; `None` if the numbers have no spread.
     pub(super) chance: Option<f64>,
 }
 
-/// What the numbers say of a change.
+/// What the numbers say about a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// More than luck makes.
+    /// Better than before, by more than chance explains.
     Better,
-    /// Less than before, by more than luck makes.
+    /// Worse than before, by more than chance explains.
     Worse,
-    /// Luck makes as much.
+    /// No more than chance explains.
     Same,
 }
 
 impl Gauge {
-    /// Which of its numbers are good ones.
+    /// Which direction is an improvement for its numbers.
     pub(super) fn better(&self) -> Better {
         match self {
             Gauge::Seconds => Better::Lower,
@@ -87,17 +87,17 @@ impl Gauge {
             }
         };
         let number = number.filter(|number| number.is_finite());
-        number.ok_or_else(|| "there is no number in what the command printed".to_owned())
+        number.ok_or_else(|| "the output of the command contains no number".to_owned())
     }
 }
 
-/// Compares runs before and after. Takes them for independent and alike within each group, as the
-/// lab does (Welch's test).
+/// Compares runs before and after. It assumes independent, identically distributed runs within each
+/// group, as the lab does (Welch's test).
 pub(super) fn judge(before: &[f64], after: &[f64], better: Better) -> Verdict {
     let (mean_before, mean_after) = (mean(before), mean(after));
     let change = (mean_after - mean_before) / mean_before.abs();
     let chance = welch(before, after).map(|test| test.chance).filter(|chance| chance.is_finite());
-    // Without any spread there is no luck: what differs, differs.
+    // Without any spread nothing is due to chance: any difference is real.
     let is_luck = chance.is_some_and(|chance| chance >= CHANCE_MAX);
     let call = if is_luck || change.is_nan() || change.abs() < DIFFERENCE_MIN {
         Call::Same

@@ -1,4 +1,4 @@
-//! A transaction from its beginning to its end: made, confirmed, taken back.
+//! The life of a transaction: made, confirmed, reverted.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use ringway_doctor::changes::journal::{self, Entry, Journal, State, Transaction}
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::changes::{Apply as Applying, Outcome, Undone, undo};
 
-/// Makes a transaction. `arm` starts who takes it back, before anything is done.
+/// Makes a transaction. `arm` starts the process that reverts it, before any change is made.
 pub(super) fn make(
     dir: &Path,
     entries: Vec<Entry>,
@@ -24,11 +24,7 @@ pub(super) fn make(
     let mut transaction = applying.into_transaction();
     if let Err(error) = result {
         let undone = undo(&settings, &journal, &mut transaction)?;
-        bail!(
-            "{error}; all of transaction {} was taken back:\n{}",
-            transaction.id,
-            outcomes(&undone)
-        );
+        bail!("{error}; all of transaction {} was undone:\n{}", transaction.id, outcomes(&undone));
     }
     Ok(transaction)
 }
@@ -37,7 +33,7 @@ pub(super) fn open(dir: &Path) -> Result<Journal> {
     Journal::open(dir).with_context(|| format!("the journal {}", dir.display()))
 }
 
-/// Moves a transaction on, unless another process did.
+/// Advances a transaction's state, unless another process has already done so.
 pub(super) fn set_state(dir: &Path, id: u64, from: &[State], to: State) -> Result<()> {
     let journal = open(dir)?;
     let mut transaction = journal::read(dir, id)?;
@@ -48,7 +44,7 @@ pub(super) fn set_state(dir: &Path, id: u64, from: &[State], to: State) -> Resul
     Ok(journal.write(&transaction)?)
 }
 
-/// Takes a transaction back if it still waits to be confirmed.
+/// Reverts a transaction if it is still unconfirmed.
 pub(super) fn give_up(dir: &Path, id: u64) -> io::Result<Vec<Undone>> {
     let journal = Journal::open(dir)?;
     let mut transaction = journal::read(dir, id)?;
@@ -58,17 +54,17 @@ pub(super) fn give_up(dir: &Path, id: u64) -> io::Result<Vec<Undone>> {
     undo(&Settings::live(), &journal, &mut transaction)
 }
 
-/// What became of each change, a line each.
+/// The outcome of each change, one line each.
 pub(super) fn outcomes(undone: &[Undone]) -> String {
     let line = |Undone { entry, outcome }: &Undone| {
         let (name, old) = (entry.knob.name(), &entry.old);
         match outcome {
-            Outcome::Nothing => format!("  {name}: nothing to take back\n"),
-            Outcome::Restored => format!("  {name}: {old} again\n"),
+            Outcome::Nothing => format!("  {name}: nothing to undo\n"),
+            Outcome::Restored => format!("  {name}: restored to {old}\n"),
             Outcome::Left(found) => {
-                format!("  {name}: left at {found}, which another process set; it was {old}\n")
+                format!("  {name}: kept at {found}, which another process set; it was {old}\n")
             }
-            Outcome::Gone => format!("  {name}: the interface is gone or another one\n"),
+            Outcome::Gone => format!("  {name}: the interface is gone or was replaced\n"),
             Outcome::Failed(error) => {
                 format!("  {name}: {error}; by hand: {}\n", entry.knob.command(old))
             }
@@ -79,9 +75,9 @@ pub(super) fn outcomes(undone: &[Undone]) -> String {
 
 pub(super) fn state(state: State) -> &'static str {
     match state {
-        State::Applying => "being made, or was interrupted",
+        State::Applying => "being applied, or interrupted",
         State::Applied => "waiting to be confirmed",
         State::Confirmed => "confirmed",
-        State::Undone => "taken back",
+        State::Undone => "undone",
     }
 }

@@ -1,4 +1,4 @@
-//! `ringway doctor try`: whether a change helps, measured.
+//! `ringway doctor try`: measures whether a change helps.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -17,7 +17,7 @@ use super::{collected, expire};
 use crate::options::number;
 use crate::output::print;
 
-/// A user who measures longer than this has left.
+/// The longest trial: after this time the change is reverted.
 const HOURS_MAX: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(super) struct Try {
 }
 
 pub(super) fn run(args: &Try) -> Result<ExitCode> {
-    let host = look_under_load(args)?;
+    let host = examine_under_load(args)?;
     let plan = args.choice.plan(&host)?;
     print(&describe(&plan))?;
     if plan.entries.is_empty() {
@@ -52,21 +52,21 @@ pub(super) fn run(args: &Try) -> Result<ExitCode> {
     let dir = &args.choice.place.journal;
     let mut guard = None;
     let made = make(dir, plan.entries, |id| {
-        guard = Some(expire::start_with_us(dir, id, HOURS_MAX)?);
+        guard = Some(expire::start_tied_to_us(dir, id, HOURS_MAX)?);
         Ok(())
     })?;
-    // The first run after a change may still be under what was before it.
+    // The first run after a change may still run under the old setting.
     one_run(args)?;
     let after = measure(args, "after")?;
     let verdict = judge(&before, &after, args.gauge().better());
     print(&said(&verdict))?;
     if verdict.call == Call::Better {
         set_state(dir, made.id, &[State::Applied], State::Confirmed)?;
-        print(&format!("Kept as transaction {} until the next restart.\n", made.id))?;
+        print(&format!("The change is kept as transaction {} until the next restart.\n", made.id))?;
         return Ok(ExitCode::SUCCESS);
     }
     let undone = give_up(dir, made.id)?;
-    print(&format!("Taken back:\n{}", outcomes(&undone)))?;
+    print(&format!("The change was undone:\n{}", outcomes(&undone)))?;
     drop(guard);
     Ok(ExitCode::from(NOT_ALL))
 }
@@ -82,15 +82,16 @@ impl Try {
     }
 }
 
-/// Looks while the command runs: many checks find nothing on an idle host. Warms up as well.
-fn look_under_load(args: &Try) -> Result<Host> {
+/// Examines the host while the command runs: many checks find nothing on an idle host. This also
+/// warms up the command.
+fn examine_under_load(args: &Try) -> Result<Host> {
     thread::scope(|scope| {
         let Choice { interval, paths, .. } = &args.choice;
         let looking = scope.spawn(|| collected(*interval, paths).map(Host::new));
         loop {
             one_run(args)?;
             if looking.is_finished() {
-                break looking.join().map_err(|_| anyhow::anyhow!("the look failed"))?;
+                break looking.join().map_err(|_| anyhow::anyhow!("the examination failed"))?;
             }
         }
     })
@@ -127,15 +128,15 @@ fn said(verdict: &Verdict) -> String {
         }
     }
     let call = match verdict.call {
-        Call::Better => "better, and not by luck",
-        Call::Worse => "worse, and not by luck",
-        Call::Same => "no more than luck makes, or too little to matter",
+        Call::Better => "better, and the difference is significant",
+        Call::Worse => "worse, and the difference is significant",
+        Call::Same => "the difference is not significant, or too small to matter",
     };
     let chance = verdict.chance.map(|chance| format!(", p = {chance:.2e}")).unwrap_or_default();
     text + &format!("; {call}{chance}.\n")
 }
 
-/// Four digits that say something.
+/// A number with four significant digits.
 fn short(number: f64) -> String {
     if number.abs() >= 1e6 || number.abs() < 1e-3 {
         format!("{number:.3e}")

@@ -1,4 +1,4 @@
-//! `ringway doctor serve`: what is found, for Prometheus.
+//! `ringway doctor serve`: the findings as metrics for Prometheus.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::output::print;
 use crate::stop::Stop;
 use crate::verb::doctor::web::{Page, Server};
 
-/// How soon a signal ends it.
+/// How long a signal may wait before it ends the server.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Watch) -> Result<()> {
     let page = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&page);
     let (every, interval) = (Duration::from_secs(args.every), Duration::from_secs(args.interval));
-    // Never joined: it may wait for a tool, and holds nothing that needs an end.
+    // Never joined: it may wait for a tool, and holds nothing that needs cleaning up.
     thread::Builder::new().name("look".to_owned()).spawn(move || {
         loop {
             let begun = Instant::now();
@@ -72,26 +72,29 @@ fn check(interval: Duration) -> String {
     metrics(&host, &report, cost)
 }
 
-/// Ticks of a second in `/proc`: `USER_HZ`, the same on all that Linux runs on today.
+/// Ticks per second in `/proc`: `USER_HZ`, the same on every architecture that Linux supports
+/// today.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU time of this process and of those that it ran and that have ended.
+/// CPU time of this process and of its children that have ended.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name: the state is the third field, and times are the 14th to the 17th.
+    // After the name: the state is the third field, and the times are the 14th to the 17th.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let ticks = fields.skip(14 - 3).take(4).filter_map(|field| field.parse::<f64>().ok());
     ticks.sum::<f64>() / TICKS_PER_SECOND
 }
 
-/// What a request for a path gets.
+/// The page for a path.
 fn respond(path: &str, metrics: &Mutex<String>) -> Page {
     if path != "/metrics" {
         return Page::plain("404 Not Found", "try /metrics\n");
     }
     let text = metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match text.is_empty() {
-        true => Page::plain("503 Service Unavailable", "the first check has not ended yet\n"),
+        true => {
+            Page::plain("503 Service Unavailable", "the first examination has not finished yet\n")
+        }
         false => Page { status: "200 OK", media: MEDIA, text },
     }
 }

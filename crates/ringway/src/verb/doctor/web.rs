@@ -1,9 +1,9 @@
-//! A page for those who may read it: HTTP, with TLS and passwords where the file of
-//! [`config`] says so.
+//! A small HTTP server, with TLS and passwords if the web configuration file (see [`config`]) sets
+//! them.
 //!
-//! A client is not trusted. There are [`CONNECTIONS_MAX`] connections at once, each has
-//! [`PATIENCE`] for its handshake, its request of [`HEAD_MAX`] bytes and the response together, and
-//! carries one request. A wrong password costs time only as often as [`CHECK_EVERY`].
+//! Clients are not trusted. At most [`CONNECTIONS_MAX`] connections are open at once. Each carries
+//! one request of at most [`HEAD_MAX`] bytes, and has [`PATIENCE`] for handshake, request and
+//! response together. A wrong password costs CPU time at most once per [`CHECK_EVERY`].
 
 mod config;
 mod password;
@@ -23,24 +23,24 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use config::Config;
 use password::{Passwords, Verdict};
 
-/// Those beyond are closed at once.
+/// Further connections are closed at once.
 const CONNECTIONS_MAX: usize = 16;
-/// For all that a connection does.
+/// The time limit of a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a request, of which only the head is read.
+/// Bytes of a request; only the head is read.
 const HEAD_MAX: usize = 8 << 10;
 /// Headers of a request.
 const HEADERS_MAX: usize = 64;
-/// What a client is asked to use a password for.
+/// The header that asks a client for a password.
 const REALM: &str = "WWW-Authenticate: Basic realm=\"ringway\"\r\n";
 
-/// What is sent.
+/// A response's status and content.
 pub(super) struct Page {
     /// Its status, such as `200 OK`.
     pub(super) status: &'static str,
     /// Its media type.
     pub(super) media: &'static str,
-    /// What it says.
+    /// Its content.
     pub(super) text: String,
 }
 
@@ -50,7 +50,7 @@ impl Page {
     }
 }
 
-/// Where requests come in.
+/// The listening socket and what its connections share.
 pub(super) struct Server {
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -64,7 +64,8 @@ struct Gate {
 }
 
 impl Server {
-    /// Listens. `file` is a web configuration file as exporters of Prometheus have it.
+    /// Starts to listen. `file` is a web configuration file of the kind that Prometheus exporters
+    /// use.
     pub(super) fn start(address: SocketAddr, file: Option<&Path>) -> Result<Server> {
         let Config { tls, users } = file.map(Config::read).transpose()?.unwrap_or_default();
         let listener = TcpListener::bind(address).with_context(|| format!("--listen {address}"))?;
@@ -74,14 +75,14 @@ impl Server {
         Ok(Server { listener, tls, gate })
     }
 
-    /// Where it listens, as an address to open.
+    /// The URL under which it listens.
     pub(super) fn address(&self) -> io::Result<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         Ok(format!("{scheme}://{}", self.listener.local_addr()?))
     }
 
-    /// Takes a connection, if one comes in this time, and serves it on a thread of its own: `page`
-    /// is asked for the path of a request.
+    /// Accepts a connection, if one arrives within this time, and serves it on a thread of its own.
+    /// `page` returns the page for the path of a request.
     pub(super) fn serve(
         &self,
         patience: Duration,
@@ -93,7 +94,8 @@ impl Server {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            // One that ended while it waited, or no descriptor left: the next one may do.
+            // The connection ended while it waited, or no descriptor is left: the next one may
+            // succeed.
             Err(_) => {
                 thread::sleep(patience);
                 return Ok(());
@@ -105,16 +107,16 @@ impl Server {
         }
         let tls = self.tls.clone();
         let work = move || {
-            // A client that left or is too slow is no failure of ours.
+            // A client that disconnected or is too slow is no failure of the server.
             let _ = place.serve(stream, tls, &page);
         };
-        // Without room for a thread the connection is closed, as those beyond are.
+        // If no thread can be started, the connection is closed, like those beyond the limit.
         let _ = thread::Builder::new().name("client".to_owned()).spawn(work);
         Ok(())
     }
 }
 
-/// A connection's place among those that there may be.
+/// A connection's place within the limit of connections.
 struct Place(Arc<Gate>);
 
 impl Drop for Place {
@@ -131,7 +133,7 @@ impl Place {
         page: &dyn Fn(&str) -> Page,
     ) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        let stream = Hurried { stream, deadline: Instant::now() + PATIENCE };
+        let stream = DeadlineStream { stream, deadline: Instant::now() + PATIENCE };
         let Some(tls) = tls else { return self.0.exchange(stream, page) };
         let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
         self.0.exchange(StreamOwned::new(connection, stream), page)
@@ -172,7 +174,7 @@ impl Gate {
         stream.flush()
     }
 
-    /// What to send, with lines for the head; `None` if the request is not whole yet.
+    /// The response, with extra header lines; `None` if the request is not complete yet.
     fn response(&self, head: &[u8], page: &dyn Fn(&str) -> Page) -> Option<(Page, &'static str)> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -180,7 +182,7 @@ impl Gate {
             Ok(httparse::Status::Partial) => return None,
             Ok(httparse::Status::Complete(_)) => {}
             Err(error) => {
-                let text = format!("this is no request: {error}\n");
+                let text = format!("invalid request: {error}\n");
                 return Some((Page::plain("400 Bad Request", &text), ""));
             }
         }
@@ -192,7 +194,7 @@ impl Gate {
             match passwords.judge(given.map_or(&[], |header| header.value)) {
                 Verdict::Known => {}
                 Verdict::Unknown => {
-                    let page = Page::plain("401 Unauthorized", "a user and a password, please\n");
+                    let page = Page::plain("401 Unauthorized", "user and password required\n");
                     return Some((page, REALM));
                 }
                 Verdict::Later => {
@@ -207,32 +209,32 @@ impl Gate {
         let path = request.path.unwrap_or_default();
         Some(match request.method {
             Some("GET") => (page(path), ""),
-            _ => (Page::plain("405 Method Not Allowed", "try GET\n"), "Allow: GET\r\n"),
+            _ => (Page::plain("405 Method Not Allowed", "use GET\n"), "Allow: GET\r\n"),
         })
     }
 }
 
-/// A connection that ends at its deadline, whatever it waits for.
-struct Hurried {
+/// A connection whose reads and writes all fail after its deadline.
+struct DeadlineStream {
     stream: TcpStream,
     deadline: Instant,
 }
 
-impl Hurried {
+impl DeadlineStream {
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 }
 
-impl Read for Hurried {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Hurried {
+impl Write for DeadlineStream {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(buffer)
@@ -251,7 +253,7 @@ mod tests {
         Gate { passwords, connections: AtomicUsize::new(0) }
     }
 
-    /// A client that says this and hears what is sent.
+    /// A client that sends these bytes and records the response.
     struct Said<'a>(&'a [u8], Vec<u8>);
 
     impl Read for Said<'_> {
@@ -273,27 +275,9 @@ mod tests {
     fn status(gate: &Gate, request: &[u8]) -> String {
         let mut said = Said(request, Vec::new());
         let page = |path: &str| Page::plain("200 OK", path);
-        gate.exchange(&mut SaidRef(&mut said), &page).expect("it hears");
+        gate.exchange(&mut said, &page).expect("it hears");
         let heard = String::from_utf8(said.1).expect("text");
         heard.lines().next().unwrap_or_default().to_owned()
-    }
-
-    struct SaidRef<'a, 'b>(&'a mut Said<'b>);
-
-    impl Read for SaidRef<'_, '_> {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            self.0.read(buffer)
-        }
-    }
-
-    impl Write for SaidRef<'_, '_> {
-        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-            self.0.write(buffer)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
     }
 
     #[test]
@@ -311,7 +295,7 @@ mod tests {
 
     #[test]
     fn who_has_no_password_sees_nothing() {
-        // Of the password "secret", with the least cost that there is.
+        // Of the password "secret", with the lowest cost that bcrypt allows.
         let hash = bcrypt::hash("secret", 4).expect("it hashes");
         let gate = gate(Some(Passwords::of(vec![("anna".to_owned(), hash)])));
         let with = |given: &str| {

@@ -1,4 +1,4 @@
-//! Set-ups of what is around guests: programs, links, routes, rules and connections.
+//! Set-ups around guests: programs, links, routes, rules and connections.
 
 use super::{Place, Scenario, Step, guest, host, machine, scenario, state};
 use crate::pair::Pair;
@@ -13,7 +13,7 @@ const READ_FILE: &[Step] = &[machine(
     "echo $BASHPID > /sys/fs/cgroup/memory/$HOST/cgroup.procs; for i in 1 2 3 4; do while :; do \
      cat $DIR/file > /dev/null; done & done; wait",
 )];
-/// Datagrams for what is behind a TAP device with a short queue, and with a long one.
+/// Datagrams for a TAP device with a short queue, and with a long one.
 const FLOOD_TAP_SHORT: &str = "until ip link set tap0 up txqueuelen 50; do sleep 0.1; done; ip \
     addr add 10.98.7.1/24 dev tap0; ip neigh add 10.98.7.2 lladdr 02:00:00:00:00:02 dev tap0; exec \
     python3 -c \"$FLOOD\" 10.98.7.2";
@@ -207,7 +207,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     &[guest("exec ping -q -i 0.05 -I 10.97.0.1 10.98.0.1")],
                     &[
                         host("ip link set vif1.0 address 02:00:00:00:00:01"),
-                        // What asks for an address is refused as well, and counted nowhere.
+                        // Requests for an address are dropped as well, and not counted.
                         guest("ip neigh add 10.98.0.1 lladdr 02:00:00:00:00:01 dev eth0"),
                         guest("ip addr add 10.97.0.1/32 dev lo"),
                         host("ip link add away type veth peer name astray"),
@@ -344,6 +344,27 @@ pub(super) fn all() -> Vec<Scenario> {
                     &[],
                 ),
                 state("healthy", "iperf3 that does not", IPERF_SLOW, &[host("sleep 1")]),
+                state(
+                    "sick-unread",
+                    "A program that accepts a connection and does not read what comes",
+                    &[
+                        host("exec python3 -c \"$LISTEN\" 0"),
+                        guest("sleep 0.5; exec cat /dev/zero > /dev/tcp/10.98.0.1/7000"),
+                    ],
+                    &[],
+                ),
+                state(
+                    "sick-announced",
+                    "A route with advmss 400, and a connection that receives over it",
+                    &[host("iperf3 -c 10.98.0.2 -R -b 20M -t 60")],
+                    &[host("ip route replace 10.98.0.0/24 dev vif1.0 src 10.98.0.1 advmss 400")],
+                ),
+                state(
+                    "healthy-receiver",
+                    "The same connection without it",
+                    &[host("iperf3 -c 10.98.0.2 -R -b 20M -t 60")],
+                    &[host("ip route replace 10.98.0.0/24 dev vif1.0 src 10.98.0.1")],
+                ),
             ],
         ),
         scenario(

@@ -1,4 +1,4 @@
-//! Programs of the set-ups, by the names under which their shells have them: `python3 -c "$NAME"`.
+//! Programs of the set-ups, by their names in the shell: `python3 -c "$NAME"`.
 
 /// All of them.
 pub(super) const ALL: [(&str, &str); 5] =

@@ -1,13 +1,14 @@
-//! Set-ups of guests' interfaces and of who serves them.
+//! Set-ups of guests' interfaces and of the processes that serve them.
 
 use super::End::{Guest, Host};
 use super::{Place, Scenario, Step, guest, host, scenario, state};
 use crate::pair::Pair;
 
 const IPERF: &[Step] = &[host("iperf3 -c 10.98.0.2 -t 60")];
+const IPERF_BACK: &[Step] = &[host("iperf3 -c 10.98.0.2 -R -t 60")];
 /// Small packets of many connections, from one CPU.
 const IPERF_SMALL: &[Step] = &[host("taskset -c 0 iperf3 -c 10.98.0.2 -u -b 0 -l 64 -P 64 -t 60")];
-/// Of many ports: a hash of them chooses, so that each has a flow of its own.
+/// From many ports: a hash of them chooses the queue, so each has its own flow.
 const BY_PORTS: Step = host(
     "ovs-ofctl add-flow ovs0 \
      'priority=5,udp,actions=multipath(symmetric_l3l4+udp,1024,hrw,2,0,NXM_NX_REG0[0]),normal'",
@@ -20,7 +21,7 @@ const SECOND_GUEST: &[Step] = &[
     host("ip link set vif2.0 up"),
     guest("ip addr add 10.98.1.2/24 dev eth1"),
     guest("ip link set eth1 up"),
-    // Without these a veth hands frames over past NAPI.
+    // Without these a veth bypasses NAPI.
     guest("ethtool -K eth0 tso off"),
     guest("ethtool -K eth1 tso off"),
     host("ethtool -K vif1.0 gro on"),
@@ -174,6 +175,18 @@ pub(super) fn all() -> Vec<Scenario> {
                     "The same link and a send buffer of 32 MiB",
                     IPERF,
                     &[host("sysctl -qw net.ipv4.tcp_wmem='4096 16384 33554432'")],
+                ),
+                state(
+                    "sick-receiver",
+                    "The same link, and a receive buffer of 64 KiB at this end",
+                    IPERF_BACK,
+                    &[host("sysctl -qw net.ipv4.tcp_rmem='4096 16384 65536'")],
+                ),
+                state(
+                    "healthy-receiver",
+                    "The same link and a receive buffer of 32 MiB",
+                    IPERF_BACK,
+                    &[host("sysctl -qw net.ipv4.tcp_rmem='4096 131072 33554432'")],
                 ),
             ],
         ),

@@ -1,5 +1,5 @@
-//! What filters of tc drop above a rate. Filters may see a part of the traffic only, so what a
-//! policer counts is what tells, and not what the interface moved.
+//! Drops of tc's policing filters. Filters may see only a part of the traffic, so a policer's own
+//! counters decide, not those of the interface.
 
 use super::Facts;
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
@@ -10,9 +10,9 @@ use ringway_evidence::parse::police::{Policer, Policers};
 use ringway_evidence::parse::qdisc::Hook;
 use ringway_evidence::{Gap, Quote};
 
-/// Part of the packets that have to be dropped: below it TCP hardly feels a policer.
+/// Fraction of dropped packets below which a policer hardly affects TCP.
 const DROPPED_MIN: f64 = 0.0005;
-/// Part of an interface's bytes that come to a policer which is a limit of all of it.
+/// Fraction of an interface's bytes from which a policer limits the whole interface.
 const MOST: f64 = 0.5;
 
 /// What was found of policers.
@@ -25,8 +25,8 @@ pub(super) struct Policed {
     pub(super) findings: Vec<Finding>,
 }
 
-/// Checks all filters but those of interfaces of `known`, whose policer was found where it was
-/// set.
+/// Checks all filters except those of interfaces in `known`, whose policer was already found where
+/// it was set.
 pub(super) fn look(facts: &Facts, known: &[String]) -> Result<Policed, Gap> {
     let mut policed = Policed::default();
     let Disciplines { now, .. } = match facts.disciplines.get() {
@@ -55,7 +55,7 @@ pub(super) fn look(facts: &Facts, known: &[String]) -> Result<Policed, Gap> {
     Ok(policed)
 }
 
-/// A policer, and where it is.
+/// A policer, and its place.
 struct Seen<'a> {
     nic: &'a str,
     hook: Hook,
@@ -91,7 +91,7 @@ impl Seen<'_> {
         Some(self.advise(finding))
     }
 
-    /// Whether most of what the interface moves comes to this policer.
+    /// Whether most of the interface's traffic passes this policer.
     fn is_all(&self, bytes: u64, nics: &Span<NicCounters>) -> bool {
         let Some(after) = nics.after.nics.get(self.nic) else { return false };
         let Some(before) = nics.past(nics.before.nics.get(self.nic)) else { return false };

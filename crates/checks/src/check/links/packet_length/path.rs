@@ -1,4 +1,4 @@
-//! What packets met on the way to hosts that the user named.
+//! Judges the probed paths to hosts that the user named.
 
 use super::stack::overhead;
 use super::{Facts, mtu, narrow, widen};
@@ -9,13 +9,13 @@ use ringway_evidence::parse::path::{Means, Path, Step};
 use ringway_evidence::{Gap, Quote, Text};
 
 const PROBING: &str = "net.ipv4.tcp_mtu_probing";
-/// Lines that a finding quotes of a path, and interfaces it quotes beside it.
+/// Lines of a path that a finding quotes, and interfaces that it quotes beside them.
 const QUOTES_MAX: usize = 6;
 
 pub(super) fn look(facts: &Facts) -> CheckResult {
     let mut findings = Vec::new();
     for text in facts.paths.all()? {
-        // Its name in a record is no file of the host.
+        // Its name in a record is not a file of the host.
         let text = Text::new("ringway doctor --path", text.body());
         match Path::parse(&text) {
             Ok(path) => findings.push(Seen { facts, text: &text, path: &path }.judge()?),
@@ -25,7 +25,7 @@ pub(super) fn look(facts: &Facts) -> CheckResult {
     Ok(findings)
 }
 
-/// A path, and where it was seen from.
+/// A path, and the host that it was probed from.
 struct Seen<'a> {
     facts: &'a Facts,
     text: &'a Text,
@@ -48,7 +48,8 @@ impl Seen<'_> {
             return Err(self.text.unreadable(None, "expected a line local MTU"));
         };
         if limit >= local {
-            let summary = format!("{target} takes packets of {limit} bytes, as the interface does");
+            let summary =
+                format!("{target} receives packets of {limit} bytes, which is the interface's MTU");
             return Ok(all_well(summary, Some(self.text.quote(line))));
         }
         let stopped = self.path.find(|step| matches!(step, Step::Stopped(_)).then_some(()));
@@ -68,7 +69,7 @@ impl Seen<'_> {
                 _ => None,
             });
             let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
-            // A route's own MTU, or a report that came once, keeps packets below it.
+            // The route's own MTU, or an earlier report, already keeps packets below the limit.
             let severity = if is_kept { Severity::Note } else { Severity::Problem };
             Finding::new(severity, self.subject(), summary).cause(text::silent_cause())
         } else {
@@ -77,7 +78,7 @@ impl Seen<'_> {
                 _ => None,
             });
             let by = by.map_or_else(|| "a hop".to_owned(), |(by, _)| by);
-            let summary = format!("{by} on the way to {target} takes {limit} bytes, not {local}");
+            let summary = format!("{by} on the path to {target} passes {limit} bytes, not {local}");
             Finding::new(Severity::Warning, self.subject(), summary).cause(text::learned_cause())
         };
         let others = self.others(limit);
@@ -121,7 +122,7 @@ impl Seen<'_> {
         self.nic().map_or_else(|| self.path.address.to_string(), str::to_owned)
     }
 
-    /// Whether the next longer packets were lost without a word.
+    /// Whether the next longer packets were lost without a report.
     fn is_silent(&self, limit: u32) -> bool {
         let lost = self.path.steps.iter().filter_map(|(_, step)| match step {
             Step::Lost { len } => Some(*len),
@@ -134,7 +135,7 @@ impl Seen<'_> {
         self.path.steps.iter().any(|(_, step)| matches!(step, Step::Missed { .. }))
     }
 
-    /// Where they vanish.
+    /// The place where they are lost.
     fn place(&self) -> String {
         let reached = self.path.steps.iter().rev().find_map(|(_, step)| match step {
             Step::Reached { hops, by } => Some(format!(" behind {by} (router {hops})")),
@@ -150,7 +151,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Lines of what was refused, was lost first above the limit, and of where.
+    /// The lines of refusals, of the first loss above the limit, and of its place.
     fn telling_lines(&self, limit: u32) -> Vec<usize> {
         let is_lost = |step: &Step| matches!(step, Step::Lost { len } if *len > limit);
         let lost = self.path.steps.iter().rev().find(|(_, step)| is_lost(step));
@@ -160,8 +161,8 @@ impl Seen<'_> {
         refused.chain(lost).map(|(line, _)| *line).collect()
     }
 
-    /// Interfaces above, below and beside that of the path which send longer packets than pass, or
-    /// take no longer ones.
+    /// Interfaces above, below and beside that of the path that send longer packets than pass, or
+    /// accept no longer ones.
     fn others(&self, limit: u32) -> Vec<(String, u64, Quote)> {
         let Some(nic) = self.nic() else { return Vec::new() };
         let limit = u64::from(limit);
@@ -180,7 +181,7 @@ impl Seen<'_> {
         local: u64,
         others: &[(String, u64, Quote)],
     ) -> Finding {
-        // A hop of this host that is as narrow as the path is what narrows it.
+        // A hop of this host with the path's MTU is the one that limits it.
         let under = self.nic().map(|nic| self.facts.stack.all_below(nic)).unwrap_or_default();
         let below: Vec<Change> = others
             .iter()
@@ -195,7 +196,8 @@ impl Seen<'_> {
         let Some(nic) = self.nic() else { return finding };
         let own = mtu(self.facts, nic).ok().and_then(|(own, _)| narrow(nic, own, limit));
         let mut lower: Vec<Change> = own.into_iter().collect();
-        // VXLAN and what else stands on it alone has to fit as well; a bridge's other ports do not.
+        // VXLAN and other interfaces on top of this one alone must fit as well; a bridge's other
+        // ports need not.
         let is_above = |other: &str| self.facts.stack.below(other).eq([nic]);
         for (other, mtu, _) in others.iter().filter(|(other, _, _)| is_above(other)) {
             let room = limit.saturating_sub(overhead(self.facts, other));
@@ -223,7 +225,7 @@ mod tests {
     use ringway_evidence::Source;
     use ringway_evidence::fact::Host;
 
-    /// What D08 proposes for a path through an interface, of a host with these files.
+    /// D08's proposals for a path through an interface of a host with these files.
     fn proposed(nic: &str, files: &[(&str, &str)]) -> Vec<String> {
         let path = format!(
             "path to a at 192.0.2.1\nasked by echo\nthrough {nic}\nlocal 9000\nknown 9000\n\
@@ -247,7 +249,7 @@ mod tests {
             ("eth0/master.link", "../br0"),
             ("vif1.0/mtu", "9000"),
             ("vif1.0/master.link", "../br0"),
-            // As narrow as the path, and above it: not what narrows it.
+            // It has the path's MTU but is above the interface, so it does not limit the path.
             ("br0.7/mtu", "1500"),
             ("br0.7/lower_br0.link", "../br0"),
         ];

@@ -1,4 +1,4 @@
-//! Interfaces that stand on others: VLANs, bonds, bridges, tunnels.
+//! Interfaces on top of others: VLANs, bonds, bridges, tunnels.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,20 @@ use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::packet_length as text;
 use ringway_evidence::Gap;
 
-/// What VXLAN puts around a frame of IPv4: Ethernet inside 14, VXLAN 8, UDP 8, IP 20. Around IPv6
-/// it is 20 more.
+/// Bytes that VXLAN adds over IPv4: inner Ethernet 14, VXLAN 8, UDP 8, IP 20. Over IPv6 it is 20
+/// more.
 const VXLAN: u64 = 50;
-/// What WireGuard puts around a packet over IPv4: IP 20, UDP 8, its own head 16 and tag 16.
+/// Bytes that WireGuard adds over IPv4: IP 20, UDP 8, its own header 16 and tag 16.
 const WIREGUARD: u64 = 60;
 
-/// Those that send longer packets than what is below them takes. What is known already is left out.
+/// Finds interfaces that send longer packets than those below them accept, except interfaces in
+/// `known`.
 pub(super) fn look(facts: &Facts, known: &[String]) -> CheckResult {
     let stack = &facts.stack;
     let uppers: BTreeSet<&String> = stack.links.iter().map(|(upper, _)| upper).collect();
     let mut findings = Vec::new();
     for nic in uppers.into_iter().filter(|nic| !known.contains(*nic)) {
-        // Of a bridge's members the narrowest tells of all. One may have been taken away meanwhile.
+        // The narrowest member of a bridge decides. A member may have been removed meanwhile.
         let taken = |lower: &&String| mtu(facts, lower).map(|(mtu, _)| mtu).unwrap_or(u64::MAX);
         let narrowest = stack.below(nic).min_by_key(taken);
         if let (Some(lower), Ok(_)) =
@@ -32,8 +33,8 @@ pub(super) fn look(facts: &Facts, known: &[String]) -> CheckResult {
     Ok(findings)
 }
 
-/// Tunnels that no interface is said to be below: routes choose one, packet by packet. Judged by
-/// the widest that there is, since no route leads through a wider one.
+/// Judges tunnels without a configured lower interface, where routes choose one per packet. They
+/// are judged by the interface with the largest MTU, since no route leads through a wider one.
 pub(super) fn routed(facts: &Facts) -> CheckResult {
     let nics = facts.nics.names();
     let is_tunnel = |nic: &&String| overhead(facts, nic) > 0;
@@ -66,11 +67,13 @@ fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> 
         return Ok(None);
     }
     let (summary, cause) = if overhead == 0 {
-        let summary = format!("{nic} sends packets of {own} bytes, {lower} below it takes {below}");
+        let summary =
+            format!("{nic} sends packets of {own} bytes, but {lower} below it takes {below}");
         (summary, text::longer_cause())
     } else {
-        let summary =
-            format!("{nic} needs {need} bytes with its headers, {lower} below it takes {below}");
+        let summary = format!(
+            "{nic} needs {need} bytes with its headers, but {lower} below it takes {below}"
+        );
         let cause = text::tunnel_cause();
         (summary, cause)
     };
@@ -104,7 +107,7 @@ mod tests {
             found.into_iter().map(|one| one.summary).collect::<Vec<_>>()
         };
         let said = judged("1500\n", "1500\n");
-        assert_eq!(said, ["vx needs 1550 bytes with its headers, eth0 below it takes 1500"]);
+        assert_eq!(said, ["vx needs 1550 bytes with its headers, but eth0 below it takes 1500"]);
         assert_eq!(judged("1450\n", "1500\n"), Vec::<String>::new());
         assert_eq!(judged("1500\n", "9000\n"), Vec::<String>::new());
     }

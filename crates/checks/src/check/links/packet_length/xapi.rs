@@ -1,5 +1,5 @@
-//! What XAPI has for a network: its interfaces get that whenever they are plugged, whatever they
-//! were set to meanwhile (`determine_mtu` of xapi's `nm.ml`; `xapi_xenops.ml` for guests).
+//! XAPI's MTU of a network: its interfaces get that MTU whenever they are plugged, regardless of
+//! other settings (`determine_mtu` of xapi's `nm.ml`; `xapi_xenops.ml` for guests).
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub(super) fn look(facts: &Facts) -> CheckResult {
         };
         let plugged = Plugged { network, cards: of(&cards), vifs: of(&vifs) };
         let mut members = vec![(network.bridge.clone(), None)];
-        // Another host of the pool has cards of the same names.
+        // Other hosts of the pool have cards with the same names.
         let here = plugged.cards.iter().filter(|card| Some(&card.owner) == own.as_ref());
         members.extend(here.map(|card| (name(card), Some(card_text.quote(card.line)))));
         for (mac, nic) in &known {
@@ -58,12 +58,13 @@ pub(super) fn look(facts: &Facts) -> CheckResult {
         findings.extend(plugged.judge(&members?, text.quote(network.line)));
     }
     if findings.is_empty() && is_any {
-        findings.push(all_well("interfaces have the MTUs that XAPI has for their networks", None));
+        findings
+            .push(all_well("interfaces have the MTUs that XAPI stores for their networks", None));
     }
     Ok(findings)
 }
 
-/// What XAPI says; none where there is no XAPI.
+/// XAPI's output; `None` without XAPI.
 fn asked<T>(
     said: &Tried<impl Deref<Target = Text>>,
     read: impl Fn(&Text) -> Result<Vec<T>, Gap>,
@@ -110,7 +111,7 @@ impl Plugged<'_> {
         Some(finding)
     }
 
-    /// As `throughput-guide:jumbo-stop` and the places after it.
+    /// The procedure of `throughput-guide:jumbo-stop` and the places after it.
     fn procedure(&self, wanted: u64) -> Advice {
         let Network { uuid, mtu: set, .. } = self.network;
         let uuid = shell_word(uuid);
@@ -143,7 +144,7 @@ impl Plugged<'_> {
     }
 }
 
-/// The interface of a card: that of a VLAN has the card's name and its number.
+/// The interface of a card; a VLAN's has the card's name and the VLAN's number.
 fn name(card: &Plug) -> String {
     let Plug { device, .. } = card;
     card.vlan.map_or_else(|| device.clone(), |vlan| format!("{device}.{vlan}"))

@@ -1,4 +1,4 @@
-//! A card that interrupts for each packet, or that keeps packets back for long.
+//! A card that interrupts for each packet, or that delays packets for long.
 
 use super::Facts;
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
@@ -7,18 +7,18 @@ use ringway_evidence::fact::{Basis, NetIrq, float};
 use ringway_evidence::parse::coalesce::Coalescing;
 use ringway_evidence::{Gap, Quote};
 
-/// Interrupts a second of one card from which they cost a good part of a CPU.
+/// Interrupts per second of one card from which they cost a good part of a CPU.
 const IRQS_MIN: f64 = 20_000.0;
-/// Received packets for each interrupt, below which a card does not collect any.
+/// Received packets per interrupt below which a card does not coalesce.
 const PACKETS_PER_IRQ: f64 = 2.0;
-/// Microseconds up to which a card does not wait.
+/// Microseconds up to which a card effectively does not wait.
 const USECS_NONE: u64 = 1;
-/// Drivers without a flag for it, with which 1 stands for a wait that they choose by the load:
-/// their `InterruptThrottleRate`, in the kernel's documentation of each.
+/// Drivers without an adaptive flag, for which 1 means a wait that adapts to the load: their
+/// `InterruptThrottleRate`, in the kernel's documentation of each.
 const BY_LOAD: [&str; 6] = ["e1000", "e1000e", "igb", "igbvf", "ixgbe", "ixgbevf"];
-/// Microseconds from which a wait is longer than drivers set by themselves, which is 3 to 100.
+/// Microseconds from which a wait is longer than drivers' defaults, which are 3 to 100.
 const USECS_LONG: u64 = 200;
-/// Part of a round trip from which a wait is a good part of it.
+/// Fraction of a round trip from which a wait matters.
 const OF_ROUND_TRIP: f64 = 0.25;
 
 pub(super) fn judge(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
@@ -39,7 +39,7 @@ pub(super) fn judge(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     if usecs >= USECS_LONG { Ok(patient(facts, nic, usecs, quote)) } else { Ok(None) }
 }
 
-/// A name that is torn may be any that begins like it.
+/// A truncated name may be any that begins with it.
 fn is_by_load(facts: &Facts, nic: &str) -> bool {
     facts
         .nics
@@ -47,7 +47,7 @@ fn is_by_load(facts: &Facts, nic: &str) -> bool {
         .is_some_and(|driver| BY_LOAD.iter().any(|known| known.starts_with(&driver)))
 }
 
-/// It does not wait at all, and there is much to wait for.
+/// The card does not wait at all, although there are many packets to coalesce.
 fn eager(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Finding>, Gap> {
     let known = facts.irqs.get()?;
     let (interrupts, counters) = (&known.span, facts.moved.get()?);
@@ -69,7 +69,7 @@ fn eager(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Fi
         return Ok(None);
     }
     let most = own.iter().max_by_key(|irq| irq.counts.iter().max());
-    let summary = format!("{nic} interrupts {rate:.0} times a second, nearly for each packet");
+    let summary = format!("{nic} interrupts {rate:.0} times a second, almost for each packet");
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(text::eager_cause(&usecs))
         .quote([quote, counters.text.quote(moved.line)])
@@ -82,12 +82,12 @@ fn eager(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Fi
     Ok(Some(finding))
 }
 
-/// The command that lets the driver choose; none for a name that is taken for an option.
+/// The command that lets the driver choose; `None` for a name that would be parsed as an option.
 fn adapt(nic: &str) -> Option<String> {
     (!nic.starts_with('-')).then(|| format!("ethtool -C {} adaptive-rx on", shell_word(nic)))
 }
 
-/// It waits long; whether that is felt, round trips say.
+/// The card waits long; round trips show whether that matters.
 fn patient(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Option<Finding> {
     let span = facts.sockets.ok()?;
     let remote = span.after.all.iter().filter(|socket| !socket.is_local());
@@ -97,8 +97,7 @@ fn patient(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Option<Finding
     if float(usecs) / 1e3 < trip * OF_ROUND_TRIP {
         return None;
     }
-    let summary =
-        format!("{nic} keeps packets back for up to {usecs} us; a round trip takes {trip} ms");
+    let summary = format!("{nic} delays packets by up to {usecs} us; a round trip takes {trip} ms");
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(text::patient_cause())
         .quote([quote, span.text.quote(line)])

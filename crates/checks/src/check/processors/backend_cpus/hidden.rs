@@ -13,10 +13,10 @@ use ringway_evidence::{Gap, Quote, Text};
 /// CPUs that commands name.
 const NAMED_MAX: usize = 8;
 const SETTING: &str = "etc/sysconfig/unplug-vcpus";
-/// What the setting is called there.
+/// The name of the setting in that file.
 const COUNT: &str = "NR_DOMAIN0_VCPUS=";
 
-/// CPUs of domain 0: how many there are, and how many of them it uses.
+/// CPUs of domain 0: the number of all, and of those that it uses.
 #[derive(Clone)]
 struct Cpus {
     all: usize,
@@ -56,7 +56,7 @@ pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// What Xen says: it shows a CPU that does not run with the state `--p`.
+/// Offline CPUs according to Xen, which shows them with the state `--p`.
 fn unplugged(facts: &Facts) -> Result<Option<Cpus>, Gap> {
     let text = match facts.vcpus.get() {
         Err(Gap::Missing { .. }) => return Ok(None),
@@ -69,7 +69,7 @@ fn unplugged(facts: &Facts) -> Result<Option<Cpus>, Gap> {
     Ok(first.map(|first| Cpus { all, online, quotes: vec![text.quote(first.line)] }))
 }
 
-/// CPUs that the kernel has and does not use. Those that Xen took away it does not have.
+/// CPUs that are present but offline in the kernel. Those that Xen removed are not present.
 fn taken_down(facts: &Facts) -> Result<Option<(Cpus, Vec<usize>)>, Gap> {
     let list = |text: &Text| {
         let cpus = cpu_list(text.value());
@@ -87,7 +87,7 @@ fn taken_down(facts: &Facts) -> Result<Option<(Cpus, Vec<usize>)>, Gap> {
     Ok((!down.is_empty()).then_some((cpus, down)))
 }
 
-/// Whether the service does it: who, the line that says so, and what undoes it.
+/// Whether the service takes CPUs offline: its name, the line that shows it, and what undoes it.
 fn by_service(facts: &Facts, all: usize, online: usize) -> Option<(String, Option<Quote>, Advice)> {
     let setting = facts.unplug.ok()?;
     let is_it = |line: &str| line.trim().starts_with(COUNT);

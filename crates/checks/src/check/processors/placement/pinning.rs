@@ -1,4 +1,4 @@
-//! Guests whose virtual CPUs are held to real ones, to their own harm.
+//! Guests whose virtual CPUs are pinned in a harmful way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,11 +54,11 @@ fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
             .quote(lines.map(|line| text.quote(line)))
             .advise(Advice::by_hand(advice, &commands))]);
     }
-    out.well("no guest is held to CPUs that are too few or domain 0's", None);
+    out.well("no guest is pinned to too few CPUs or to domain 0's", None);
     Ok(())
 }
 
-/// What makes XAPI forget it.
+/// The command that removes the pinning in XAPI.
 fn unmask(facts: &Facts, domain: u32, name: &str) -> Option<String> {
     let guests = Records::parse(facts.xapi.ok()?).ok()?;
     let uuid = guests.guest(domain, name)?;
@@ -66,7 +66,7 @@ fn unmask(facts: &Facts, domain: u32, name: &str) -> Option<String> {
     Some(format!("xe vm-param-remove uuid={uuid} param-name=VCPUs-params param-key=mask"))
 }
 
-/// The real CPUs that all of these are held to; none if one of them may run anywhere.
+/// The physical CPUs that all of these are pinned to; `None` if one of them may run anywhere.
 fn held<'a>(vcpus: impl Iterator<Item = &'a Vcpu>) -> Option<BTreeSet<usize>> {
     let mut cpus = BTreeSet::new();
     for vcpu in vcpus.filter(|vcpu| vcpu.is_online) {
@@ -81,7 +81,7 @@ fn one_cpu(name: &str, vcpus: usize, cpus: &BTreeSet<usize>) -> Finding {
 }
 
 fn with_domain_0(name: &str, cpus: &BTreeSet<usize>) -> Finding {
-    let summary = format!("{name} is held to CPUs of domain 0: {}", list(cpus));
+    let summary = format!("{name} is pinned to CPUs of domain 0: {}", list(cpus));
     warning(name, summary).cause(text::with_domain_0_cause())
 }
 
@@ -107,7 +107,7 @@ fn kvm(facts: &Facts, out: &mut Verdicts) -> Judged {
             Err(gap) => out.unread(name.trim(), &gap),
         }
     }
-    out.well("no guest is held to CPUs that are too few or far away", None);
+    out.well("no guest is pinned to too few CPUs or to distant ones", None);
     Ok(())
 }
 
@@ -143,7 +143,7 @@ fn of_guest(
     Some(finding)
 }
 
-/// What is far away, its node, and a line that says so.
+/// A remote device, its node, and the line that shows it.
 type Far = (String, usize, Quote);
 
 fn far_memory(guest: &Guest, near: &BTreeSet<usize>, text: &Text) -> Option<Far> {

@@ -4,6 +4,7 @@
 use super::{BYTES_MIN, Facts, Work};
 use crate::finding::{Confidence, Finding, Severity};
 use crate::text::held_connections as text;
+use ringway_evidence::fact::float;
 use ringway_evidence::parse::sockets::Socket;
 
 /// Connections that are shown: those that send the most.
@@ -49,6 +50,53 @@ pub(super) fn of_senders(facts: &Facts, works: &[Work<'_>]) -> Vec<Finding> {
                 .confidence(Confidence::Medium)
         })
         .collect()
+}
+
+/// Part of a window that waits for the program, from which the program limits.
+const UNREAD: f64 = 0.5;
+/// Part of a window in each round trip, from which the window limits.
+const FULL: f64 = 0.6;
+/// So many times more than it sends is a connection that receives.
+const RECEIVES: f64 = 10.0;
+
+/// The same of those that receive, as far as this end knows.
+pub(super) fn of_receivers(facts: &Facts, works: &[Work<'_>]) -> Vec<Finding> {
+    let receives =
+        |work: &&Work<'_>| work.received() >= BYTES_MIN && work.received() > RECEIVES * work.sent();
+    let mut receivers: Vec<&Work<'_>> = works.iter().filter(receives).collect();
+    receivers.sort_by(|a, b| b.received().total_cmp(&a.received()));
+    let shown = receivers.into_iter().take(SHOWN_MAX);
+    shown
+        .map(|work| {
+            let Work { socket, .. } = work;
+            let (who, meaning) = of_receiver(work);
+            let summary = format!(
+                "{} receives {:.1} Mbit/s from {}; what limits it: {who}",
+                facts.owners.whose(socket.more.inode),
+                work.received() * 8.0 / 1e6,
+                socket.peer
+            );
+            Finding::new(Severity::Note, socket.peer.clone(), summary)
+                .cause(meaning)
+                .quote([facts.sockets.text.quote(socket.line)])
+                .confidence(Confidence::Medium)
+        })
+        .collect()
+}
+
+fn of_receiver(work: &Work<'_>) -> (&'static str, &'static str) {
+    let more = &work.socket.more;
+    let window = float(if more.rcv_wnd > 0 { more.rcv_wnd } else { more.rcv_ssthresh });
+    let unread = float(more.recv_queue.min(work.before.more.recv_queue));
+    let rtt_ms = work.socket.min_rtt_ms.or(work.socket.rtt_ms).unwrap_or(0.0);
+    match () {
+        () if window == 0.0 && unread > 0.0 => ("its program", text::by_reader()),
+        () if unread > UNREAD * window => ("its program", text::by_reader()),
+        () if work.received() * rtt_ms / 1e3 >= FULL * window => {
+            ("this end's window", text::by_own_window())
+        }
+        () => ("the other end or the path", text::by_sender()),
+    }
 }
 
 impl Shares {
@@ -134,6 +182,22 @@ mod tests {
         // It did at the end, and something waits all the same.
         after.notsent_bytes = 1;
         assert_eq!(shares(&socket(0.0, 0.0, 0.0), &after).path, 1.0);
+    }
+
+    #[test]
+    fn who_limits_what_is_received_is_seen_from_its_window() {
+        let who = |unread, window, bytes_received| {
+            let mut after = Socket { min_rtt_ms: Some(10.0), ..Socket::default() };
+            after.more.recv_queue = unread;
+            after.more.rcv_wnd = window;
+            let before = after.clone();
+            after.more.bytes_received = bytes_received;
+            of_receiver(&Work { socket: &after, before: &before, seconds: 1.0 }).0
+        };
+        assert_eq!(who(50_000, 65536, 1_000_000), "its program");
+        assert_eq!(who(50_000, 0, 1_000_000), "its program", "the window is shut");
+        assert_eq!(who(0, 65536, 6_000_000), "this end's window");
+        assert_eq!(who(0, 6_553_600, 6_000_000), "the other end or the path");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The web configuration file of Prometheus' exporters, as far as it is understood here: TLS from a
-//! certificate and its key, and users with bcrypt's hashes of their passwords. What is not
-//! understood is refused, because it may be what keeps a reader out.
+//! The supported part of the web configuration file of Prometheus exporters: TLS from a certificate
+//! and its key, and users with bcrypt hashes of their passwords. Anything else is refused, because
+//! it may be meant to restrict access.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Bytes of the file; one for every user of a large site is shorter.
+/// Bytes of the file; even one with every user of a large site is shorter.
 const FILE_MAX: u64 = 1 << 20;
-/// Users; a larger list is no list of who may read metrics.
+/// Users; more than this is no plausible list of readers of metrics.
 const USERS_MAX: usize = 1000;
 /// The greatest cost of a hash: a second or so of a CPU, for each password that is tried.
 const COST_MAX: u32 = 14;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Default)]
 pub(super) struct Config {
     pub(super) tls: Option<Arc<ServerConfig>>,
@@ -28,7 +28,7 @@ pub(super) struct Config {
     pub(super) users: Vec<(String, String)>,
 }
 
-/// The file, to say where something is.
+/// The file, for error messages with a position.
 struct File<'a> {
     path: &'a Path,
 }
@@ -46,7 +46,7 @@ impl File<'_> {
 
     fn text<'n>(&self, key: &str, node: &'n Node) -> Result<&'n MarkedScalarNode> {
         let at = self.at(node.span());
-        node.as_scalar().with_context(|| format!("{at}: {key}: expected a text"))
+        node.as_scalar().with_context(|| format!("{at}: {key}: expected a string"))
     }
 }
 
@@ -72,7 +72,7 @@ impl Config {
                 "tls_server_config" => config.tls = Some(tls(&file, value)?),
                 "basic_auth_users" => config.users = users(&file, value)?,
                 other => bail!(
-                    "{}: {other}: not understood here; there are tls_server_config and \
+                    "{}: {other}: not supported; the supported keys are tls_server_config and \
                      basic_auth_users",
                     file.at(key.span())
                 ),
@@ -90,12 +90,12 @@ fn tls(file: &File<'_>, node: &Node) -> Result<Arc<ServerConfig>> {
             "cert_file" => &mut certificate,
             "key_file" => &mut key_file,
             other => bail!(
-                "{}: {other}: not understood here; there are cert_file and key_file",
+                "{}: {other}: not supported; the supported keys are cert_file and key_file",
                 file.at(key.span())
             ),
         };
         let text = file.text(name, value)?;
-        // Beside this file, unless it is an absolute path.
+        // Relative to this file's directory, unless the path is absolute.
         let dir = file.path.parent().unwrap_or(Path::new("."));
         *place = Some((dir.join(text.as_str()), format!("{}: {name}", file.at(value.span()))));
     }
@@ -113,7 +113,7 @@ fn tls(file: &File<'_>, node: &Node) -> Result<Arc<ServerConfig>> {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .with_context(|| {
-            format!("{key_at}: it is not the key of cert_file, or is not understood")
+            format!("{key_at}: it is not the key of cert_file, or its format is not supported")
         })?;
     Ok(Arc::new(config))
 }
@@ -132,11 +132,11 @@ fn users(file: &File<'_>, node: &Node) -> Result<Vec<(String, String)>> {
     for (key, value) in file.mapping("basic_auth_users", node)?.iter() {
         let (name, at) = (key.as_str(), file.at(key.span()));
         ensure!(users.len() < USERS_MAX, "{at}: {name}: more than {USERS_MAX} users");
-        ensure!(!name.contains(':'), "{at}: {name}: a name has no colon");
+        ensure!(!name.contains(':'), "{at}: {name}: a user name must not contain a colon");
         let hash = file.text(name, value)?.as_str();
-        // What it is instead is not said: it may be a password.
+        // The error does not quote the value: it may be a password.
         let parts: bcrypt::HashParts = hash.parse().ok().with_context(|| {
-            format!("{at}: {name}: expected a hash by bcrypt, as `htpasswd -nB {name}` prints it")
+            format!("{at}: {name}: expected a bcrypt hash, as `htpasswd -nB {name}` prints it")
         })?;
         let cost = parts.get_cost();
         ensure!(
@@ -163,9 +163,9 @@ mod tests {
     fn what_is_refused_is_named_with_its_line() {
         for (text, line, what) in [
             ("tls_server_config:\n  cert_file: a\n", 2, "key_file is missing"),
-            ("\nbasic_auth:\n  a: b\n", 2, "basic_auth: not understood"),
+            ("\nbasic_auth:\n  a: b\n", 2, "basic_auth: not supported"),
             ("tls_server_config:\n  cert_file: a\n  client_ca_file: b\n", 3, "client_ca_file: not"),
-            ("basic_auth_users:\n  anna: secret\n", 2, "anna: expected a hash by bcrypt"),
+            ("basic_auth_users:\n  anna: secret\n", 2, "anna: expected a bcrypt hash"),
             ("basic_auth_users: [anna]\n", 1, "basic_auth_users: expected keys"),
             ("tls_server_config:\n  cert_file: none\n  key_file: none\n", 2, "cert_file: none"),
         ] {

@@ -1,9 +1,9 @@
-//! Users and their passwords, of which only bcrypt's hashes are known.
+//! Users and the bcrypt hashes of their passwords.
 //!
-//! Bcrypt is slow by intent, so a check is something that others could spend this machine's time
-//! with. A password that was right once is remembered, one check runs at a time, and the next one
-//! begins [`CHECK_EVERY`] after it at the earliest. So a client that tries wrong ones has a check a
-//! second, and who is remembered does not wait.
+//! Bcrypt is slow by design, so clients could use checks to exhaust this machine's CPU. Therefore a
+//! password that was right once is remembered, one check runs at a time, and the next one begins
+//! [`CHECK_EVERY`] later at the earliest. A client with wrong passwords gets one check a second,
+//! and a remembered one does not wait.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// From one check to the next.
+/// The time from one check to the next.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Who may read.
+/// The users that may read.
 pub(super) struct Passwords {
     users: Vec<User>,
-    /// When the last check was over. Held while one runs.
+    /// When the last check ended. Locked while one runs.
     checked: Mutex<Option<Instant>>,
 }
 
@@ -28,7 +28,7 @@ struct User {
     known: Mutex<Option<Vec<u8>>>,
 }
 
-/// What comes of a password.
+/// The result of checking a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Known,
@@ -38,7 +38,7 @@ pub(super) enum Verdict {
 }
 
 impl Passwords {
-    /// Names with bcrypt's hashes.
+    /// From names and bcrypt hashes.
     pub(super) fn of(users: Vec<(String, String)>) -> Passwords {
         let user = |(name, hash)| User { name, hash, known: Mutex::new(None) };
         Passwords { users: users.into_iter().map(user).collect(), checked: Mutex::new(None) }
@@ -58,7 +58,7 @@ impl Passwords {
         if checked.is_some_and(|at| at.elapsed() < CHECK_EVERY) {
             return Verdict::Later;
         }
-        // Who is not here takes as long as who is.
+        // An unknown user takes as long to check as a known one.
         let Some(one) = user.or(self.users.first()) else { return Verdict::Unknown };
         let is_right = bcrypt::verify(&password, &one.hash).unwrap_or(false);
         *checked = Some(Instant::now());
@@ -72,7 +72,7 @@ impl Passwords {
     }
 }
 
-/// Name and password of `Basic`, the only scheme that there is.
+/// Name and password of `Basic`, the only supported scheme.
 fn credentials(given: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, coded) = given.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
@@ -83,7 +83,7 @@ fn credentials(given: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((plain.get(..colon)?.to_vec(), plain.get(colon + 1..)?.to_vec()))
 }
 
-/// In a time that does not say how much of it is right.
+/// Compares in constant time, so that timing does not reveal how much is right.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let differs = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differs) == 0
@@ -107,7 +107,8 @@ mod tests {
         assert_eq!(passwords.judge(&basic("berta:secret")), Verdict::Unknown);
         *passwords.checked.lock().expect("no panic") = None;
         assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
-        // A busy machine may take a second from one to the next, so many are right for sure.
+        // On a busy machine a second may pass between two attempts, so only a large number of them
+        // guarantees a refusal.
         for _ in 0..1000 {
             assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
         }
@@ -116,7 +117,7 @@ mod tests {
             checks += u64::from(passwords.judge(&basic("anna:wrong")) == Verdict::Unknown);
         }
         assert!(checks <= 1 + begun.elapsed().as_secs(), "{checks} in {:?}", begun.elapsed());
-        // Of one user, the name of another does not count.
+        // A remembered password counts for its own user only.
         assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
     }
 
