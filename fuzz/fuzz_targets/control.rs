@@ -1,6 +1,6 @@
-//! Control sockets: a request line as any local process may send it, and a response as a broken
-//! process may. A server gives one line of JSON to each; what is read can be written and read
-//! again.
+//! Control sockets: a request line that any local process may send, and a response of a broken
+//! process. A server replies to each request with one line of JSON; every parsed value survives a
+//! round trip.
 
 #![no_main]
 
@@ -19,7 +19,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-/// Bytes of one input: fewer than a socket takes without a reader, more than a request may have.
+/// The most bytes of an input: fewer than a socket accepts without a reader, more than a request
+/// may have.
 const INPUT_MAX: usize = 80 << 10;
 
 static SERVER: OnceLock<(TempDir, ControlServer)> = OnceLock::new();
@@ -44,16 +45,16 @@ fn round_trip<T: Serialize + DeserializeOwned>(data: &[u8]) {
     assert_eq!(serde_json::to_string(&again).expect("it was read"), written);
 }
 
-/// Sends the bytes to a server that does what it is asked, and expects one line.
+/// Sends the bytes to a server that executes every request, and expects one line.
 fn ask_server(data: &[u8]) {
     let (dir, _) = SERVER.get_or_init(start);
     let mut stream = UnixStream::connect(dir.path().join("socket")).expect("the server listens");
-    // It stops reading at the end of the line, or where a line is too long.
+    // The server stops reading at the end of the line, or if the line is too long.
     let _ = stream.write_all(data);
     let _ = stream.shutdown(Shutdown::Write);
     let mut line = String::new();
     if stream.read_to_string(&mut line).is_err() || line.is_empty() {
-        // Bytes that are no text, or left unread by the server, which resets the connection.
+        // The bytes were not UTF-8, or the server left some unread, which resets the connection.
         return;
     }
     assert_eq!(line.find('\n'), Some(line.len() - 1), "one line");

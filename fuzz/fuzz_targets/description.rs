@@ -1,5 +1,5 @@
-//! The description of a host: any text. What is accepted keeps its limits and survives being
-//! handed over as JSON; what is refused names the file and the line.
+//! The description of a host: any text. An accepted one respects its limits and survives a round
+//! trip as JSON; a refusal names the file and the line.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Headers of any frame: where they are, compared with another reader, and the checksum that is
-//! made with them, compared with another sum.
+//! Headers of any frame: their positions, compared with another parser, and the checksum that is
+//! computed from them, compared with another sum.
 
 #![no_main]
 
@@ -9,9 +9,9 @@ use ringway_datapath::checksum::{complete, set_pseudo};
 use ringway_datapath::headers::{Headers, IpVersion, Transport, parse};
 use ringway_fuzz::frames::{FRAME_LEN_MAX, transport_sum};
 
-/// VLAN tags that both readers pass.
+/// VLAN tags that both parsers skip.
 const TAGS_MAX: usize = 2;
-/// A tag's type before IEEE 802.1ad gave it one: the other reader knows it, and we do not.
+/// A tag's EtherType from before IEEE 802.1ad: the other parser accepts it, and ours does not.
 const TPID_BEFORE_STANDARD: [u8; 2] = [0x91, 0x00];
 
 fuzz_target!(|data: &[u8]| {
@@ -37,8 +37,8 @@ fn check_offsets(frame: &[u8], headers: &Headers) {
     assert!(!headers.is_fragment || headers.transport.is_none(), "a fragment with a transport");
 }
 
-/// Where both readers find a transport header, it is the same one; and where the other finds one
-/// right behind the IP header, so do we.
+/// If both parsers find a transport header, it is the same one; and if the other finds one directly
+/// after the IP header, so does ours.
 fn compare(frame: &[u8], ours: Option<&Headers>) {
     let Ok(theirs) = SlicedPacket::from_ethernet(frame) else { return };
     let header = match &theirs.transport {
@@ -74,7 +74,7 @@ fn compare(frame: &[u8], ours: Option<&Headers>) {
     }
 }
 
-/// A checksum can be made wherever there is a transport header, and is right then.
+/// If there is a transport header, the checksum can be computed, and is then right.
 fn check_checksum(frame: &[u8], headers: Option<&Headers>) {
     let mut frame = frame.to_vec();
     let transport = headers.and_then(|headers| headers.transport);

@@ -1,5 +1,5 @@
-//! Work that a sender left undone: what a virtio-net header promises is kept by every later
-//! station, and a frame that is cut into segments is the same data.
+//! Offloaded work: every later station does what a virtio-net header requests, and a frame that is
+//! cut into segments keeps its data.
 
 #![no_main]
 
@@ -68,7 +68,7 @@ fn caps(input: &mut Input<'_>) -> OffloadCaps {
     }
 }
 
-/// The next TAP device accepts the same.
+/// The next TAP device would accept this frame.
 fn check_promise(frame: &Frame) {
     let mut bytes = frame.bytes().to_vec();
     let header = vnet_from_offload(&frame.offload, &mut bytes).expect("it was promised");
@@ -89,7 +89,7 @@ fn check_prepared(frame: Frame, caps: OffloadCaps, pool: &mut FramePool) {
     out.drain(..).for_each(|frame| pool.recycle(frame));
 }
 
-/// A frame that passed as it was, or with its checksum completed.
+/// Checks a frame that passed unchanged, or with its checksum completed.
 fn check_whole(frame: &Frame, before: &[u8], offload: Offload) {
     assert_eq!(frame.len(), before.len());
     if offload.checksum == Checksum::Blank && frame.offload.checksum == Checksum::Validated {
@@ -97,7 +97,8 @@ fn check_whole(frame: &Frame, before: &[u8], offload: Offload) {
     }
 }
 
-/// Segments carry the data in order, each with its place in the stream, none longer than asked.
+/// Checks that segments carry the data in order, each at its position in the stream, none longer
+/// than requested.
 fn check_segments(segments: &FrameQueue, before: &[u8], offload: Offload) {
     let gso = offload.gso.expect("only such frames are cut");
     let whole = parse(before).expect("it was promised");

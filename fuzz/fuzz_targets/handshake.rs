@@ -1,6 +1,6 @@
-//! Keys in XenStore to handshake: both ends beside each other, over directories in which a
-//! toolstack, a guest or a hostile peer writes anything at any time. Neither end panics, goes on
-//! for ever, or attaches what it did not offer.
+//! XenStore keys for the handshake: both ends, over directories in which a toolstack, a guest or a
+//! hostile peer writes anything at any time. Neither end panics, runs for ever, or attaches
+//! something that it did not offer.
 
 #![no_main]
 
@@ -9,23 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use libfuzzer_sys::fuzz_target;
 use ringway_fuzz::Input;
 use ringway_wire::{EvtchnPort, GrantRef};
-use ringway_xenbus::frontend::{QueueCount, Wish};
+use ringway_xenbus::frontend::{Preferences, QueueCount};
 use ringway_xenbus::{
-    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Returns,
+    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Reconnects,
     Vif, XenbusState, backend, frontend,
 };
 
 const BACK_DIR: &str = "/local/domain/0/backend/vif/7/0";
 const FRONT_DIR: &str = "/local/domain/7/device/vif/0";
-/// Things that happen in one input.
+/// The most steps of one input.
 const STEPS_MAX: usize = 128;
-/// Inputs that follow from one thing that happens: an action asks for the next.
+/// The most handshake inputs that follow from one step, because an action requires the next.
 const FOLLOWING_MAX: usize = 8;
-/// Actions of one input.
+/// The most actions of one handshake input.
 const ACTIONS_MAX: usize = 32;
 const QUEUES_MAX: u16 = 8;
 
-/// Keys that mean something.
+/// Keys with a meaning.
 const KEYS: [&str; 36] = [
     "state",
     "online",
@@ -64,7 +64,7 @@ const KEYS: [&str; 36] = [
     "queue-0/tx-ring-ref",
     "queue-1/event-channel",
 ];
-/// Values that mean something to one key or another.
+/// Values that are valid for at least one key.
 const VALUES: [&str; 16] = [
     "",
     "0",
@@ -105,11 +105,11 @@ struct World {
     front_dir: Directory,
     /// The most queues that the backend has offered.
     offered: u16,
-    /// The most queues that it reads the keys of.
+    /// The most queues whose keys it reads.
     readable: u16,
-    /// Whether rings are attached, by what the backend's actions say.
+    /// Whether rings are attached, according to the backend's actions.
     is_attached: bool,
-    /// Whether queues are granted, by what the frontend's actions say.
+    /// Whether queues are granted, according to the frontend's actions.
     is_granted: bool,
     has_back_finished: bool,
 }
@@ -122,10 +122,10 @@ impl World {
             features: features(input),
         };
         let hotplug = hotplug(input);
-        let wish = wish(input);
+        let preferences = preferences(input);
         let mut world = World {
             back: backend::Handshake::new(offer, hotplug),
-            front: frontend::Handshake::new(wish),
+            front: frontend::Handshake::new(preferences),
             back_dir: Directory::new(),
             front_dir: Directory::new(),
             offered: offer.queues_max.max(1),
@@ -137,12 +137,12 @@ impl World {
         let (own, peer) = (state(input), state(input));
         let offered = input.flag().then(|| input.u16() % (QUEUES_MAX + 1));
         world.offered = world.offered.max(offered.unwrap_or(0));
-        let returns = input.choose(&[Returns::ByItself, Returns::No]);
+        let reconnects = input.choose(&[Reconnects::Automatically, Reconnects::Never]);
         let has_offered_split = input.flag();
-        let start = backend::Input::Start { own, peer, offered, has_offered_split, returns };
-        world.tell_back(start, input);
+        let start = backend::Input::Start { own, peer, offered, has_offered_split, reconnects };
+        world.feed_backend(start, input);
         let (own, peer) = (state(input), state(input));
-        world.tell_front(frontend::Input::Start { own, peer }, input);
+        world.feed_frontend(frontend::Input::Start { own, peer }, input);
         world
     }
 
@@ -160,22 +160,22 @@ impl World {
             }
             4..=6 => {
                 let state = XenbusState::parse(self.front_dir.get("state").map(String::as_str));
-                self.tell_back(backend::Input::FrontendState(state), input);
+                self.feed_backend(backend::Input::FrontendState(state), input);
             }
             7..=9 => {
                 let state = XenbusState::parse(self.back_dir.get("state").map(String::as_str));
-                self.tell_front(frontend::Input::BackendState(state), input);
+                self.feed_frontend(frontend::Input::BackendState(state), input);
             }
             10..=12 => {
                 let happened = back_input(input, &self.front_dir);
                 if let backend::Input::OfferChanged { queues_max, .. } = happened {
                     self.offered = self.offered.max(queues_max);
                 }
-                self.tell_back(happened, input);
+                self.feed_backend(happened, input);
             }
             _ => {
                 let happened = front_input(input, &self.back_dir);
-                self.tell_front(happened, input);
+                self.feed_frontend(happened, input);
             }
         }
     }
@@ -184,8 +184,8 @@ impl World {
         if input.flag() { &mut self.front_dir } else { &mut self.back_dir }
     }
 
-    /// Carries out what the backend wants, and replies to what it asks.
-    fn tell_back(&mut self, first: backend::Input, input: &mut Input<'_>) {
+    /// Carries out the backend's actions, and feeds it their results.
+    fn feed_backend(&mut self, first: backend::Input, input: &mut Input<'_>) {
         let mut next = Some(first);
         for _ in 0..FOLLOWING_MAX {
             let Some(input_now) = next.take() else { return };
@@ -222,7 +222,7 @@ impl World {
                 self.check(&config);
                 let outcome = match input.u8() % 8 {
                     0 => Err(backend::NotAttached::Refused("no grant".to_owned())),
-                    1 => Err(backend::NotAttached::Short("no memory".to_owned())),
+                    1 => Err(backend::NotAttached::NoResources("no memory".to_owned())),
                     _ => Ok(()),
                 };
                 self.is_attached = outcome.is_ok();
@@ -237,7 +237,7 @@ impl World {
         None
     }
 
-    /// What is attached was offered, and no two rings or ports are the same.
+    /// What is attached was offered, and no two rings or ports are equal.
     fn check(&self, config: &FrontendConfig) {
         let count = config.queues.len();
         assert!((1..=usize::from(self.readable)).contains(&count), "{count} queues are attached");
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    fn tell_front(&mut self, first: frontend::Input, input: &mut Input<'_>) {
+    fn feed_frontend(&mut self, first: frontend::Input, input: &mut Input<'_>) {
         let mut next = Some(first);
         for _ in 0..FOLLOWING_MAX {
             let Some(input_now) = next.take() else { return };
@@ -299,14 +299,14 @@ impl World {
         None
     }
 
-    /// Every reader of keys that is not part of a handshake.
+    /// Calls every parser of keys that is not part of a handshake.
     fn read_all(&self) {
         for (dir, values) in [(BACK_DIR, &self.back_dir), (FRONT_DIR, &self.front_dir)] {
             let keys = keys(dir, values);
-            let _ = (keys.mac(), keys.mtu_wanted(), keys.rate(), keys.completion_wanted());
+            let _ = (keys.mac(), keys.mtu_configured(), keys.rate(), keys.completion_configured());
             let _ = (keys.is_online(), keys.script(), keys.bridge(), Hotplug::read(&keys));
             assert!(keys.mtu().is_ok_and(|mtu| mtu > 0) || keys.mtu().is_err());
-            assert!(keys.max_queues_wanted().ok().flatten().is_none_or(|wanted| wanted > 0));
+            assert!(keys.max_queues_limit().ok().flatten().is_none_or(|wanted| wanted > 0));
             assert!(keys.error().is_none_or(|error| error.chars().all(|c| !c.is_control())));
             let name = keys.device_name().ok().flatten();
             assert!(name.is_none_or(|name| (1..=15).contains(&name.len())), "{name:?}");
@@ -332,10 +332,10 @@ fn features(input: &mut Input<'_>) -> Features {
     }
 }
 
-fn wish(input: &mut Input<'_>) -> Wish {
+fn preferences(input: &mut Input<'_>) -> Preferences {
     let count = input.u16() % (QUEUES_MAX + 1);
     let queues = if input.flag() { QueueCount::AtMost(count) } else { QueueCount::Exactly(count) };
-    Wish { queues, features: features(input) }
+    Preferences { queues, features: features(input) }
 }
 
 fn hotplug(input: &mut Input<'_>) -> Hotplug {
@@ -368,7 +368,7 @@ fn front_input(input: &mut Input<'_>, back_dir: &Directory) -> frontend::Input {
     match input.u8() % 10 {
         0..=2 => frontend::Input::BackendState(state(input)),
         3..=4 => frontend::Input::BackendKeys(keys(BACK_DIR, back_dir)),
-        5..=6 => frontend::Input::Reconnect(wish(input)),
+        5..=6 => frontend::Input::Reconnect(preferences(input)),
         7 => frontend::Input::Fail("the device is gone".to_owned()),
         8 => frontend::Input::Stop,
         _ => frontend::Input::Gone,
@@ -405,7 +405,7 @@ fn value(input: &mut Input<'_>) -> String {
     }
 }
 
-/// What a backend writes for its frontend: mostly whole, or the fuzzer would hardly get there.
+/// Writes a backend's offer: mostly complete, or the fuzzer would rarely get further.
 fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
     let mut set = |key: &str, value: u32| drop(dir.insert(key.to_owned(), value.to_string()));
     set("feature-rx-copy", 1);
@@ -414,8 +414,7 @@ fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
     set("state", 2);
 }
 
-/// What a frontend writes for its backend, with numbers of rings and ports of which some are the
-/// same.
+/// Writes a frontend's keys, with some duplicate ring references and ports.
 fn write_keys_of_guest(input: &mut Input<'_>, dir: &mut Directory) {
     let count = input.u8() % 4;
     let is_split = input.flag();
@@ -437,7 +436,7 @@ fn keys(dir: &str, values: &Directory) -> Keys {
     Keys::new(dir, values.clone())
 }
 
-/// Writes and removes keys; a directory goes with all that is in it.
+/// Writes and removes keys; removing a directory removes everything below it.
 fn apply(changes: Vec<KeyChange>, dir: &mut Directory) {
     for change in changes {
         match change {

@@ -1,7 +1,6 @@
-//! The backend's end of a queue, served to a guest that writes anything into both ring pages,
-//! posts any requests and withdraws grants. Each request gets one response in its order, no copy
-//! leaves a page, no frame holds bytes that the guest did not send, and everything is released at
-//! the end.
+//! The backend's end of a queue, for a guest that writes anything into both ring pages, posts any
+//! requests and withdraws grants. Each request gets one response in its order, no copy crosses a
+//! page, no frame holds bytes that the guest did not send, and everything is released at the end.
 
 #![no_main]
 
@@ -10,7 +9,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
-    Budget, FrameBatch, FrameQueue, OffloadCaps, PortDown, PortQueue, QueueCounters, Woken,
+    Budget, FrameBatch, FrameQueue, OffloadCaps, PortQueue, QueueCounters, QueueDown, Woken,
 };
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, scribble};
 use ringway_fuzz::{Input, frames};
@@ -24,13 +23,13 @@ use ringway_wire::netif::{
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
-/// Things that happen in one input.
+/// The most steps of one input.
 const STEPS_MAX: usize = 128;
 /// Slots of a ring.
 const SLOTS: usize = 256;
-/// Pages that the guest grants for data, every third one to be read only.
+/// Pages that the guest grants for data, every third one read-only.
 const PAGES: usize = 6;
-/// Larger than the number of any grant.
+/// Larger than any grant reference.
 const GREF_ABSENT: u32 = 1 << 20;
 
 fuzz_target!(|data: &[u8]| {
@@ -47,8 +46,8 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(machine.loopback.copies_out_of_page(HOST), 0, "a copy beyond its page");
         match stepped {
             Ok(()) => {}
-            Err(PortDown::Peer(_)) => break,
-            Err(PortDown::Host(error)) => {
+            Err(QueueDown::Peer(_)) => break,
+            Err(QueueDown::Host(error)) => {
                 assert!(guest.may_host_fail, "the host did nothing wrong: {error}");
                 break;
             }
@@ -67,15 +66,16 @@ struct Guest<'m> {
     rx: FrontRing<Rx>,
     ring_pages: [SharedPages; 2],
     grefs: Vec<GrantRef>,
-    /// Ids of the requests without a response, while all that is in the rings was pushed in order.
+    /// Ids of the requests without a response, as long as everything in the rings was pushed in
+    /// order.
     expected: Option<[VecDeque<u16>; 2]>,
-    /// A call of the hypervisor was made to fail.
+    /// A hypervisor call was made to fail.
     may_host_fail: bool,
 }
 
 impl<'m> Guest<'m> {
     /// A guest and the queue that serves it; `None` if its rings are refused, which the input may
-    /// have asked for.
+    /// cause.
     fn new(machine: &'m Machine, input: &mut Input<'_>) -> Option<Guest<'m>> {
         let mut grants = machine.grants();
         let rings = grants.share(HOST, 2, Access::ReadWrite).expect("a new guest has memory");
@@ -120,7 +120,7 @@ impl<'m> Guest<'m> {
         input: &mut Input<'_>,
         pool: &mut StalePool,
         waiting: &mut FrameQueue,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         match input.u8() % 16 {
             0..=4 => self.send(input),
             5..=6 => self.post(input),
@@ -140,7 +140,7 @@ impl<'m> Guest<'m> {
         Ok(())
     }
 
-    /// Pushes tx requests, mostly nearly right, and publishes them.
+    /// Pushes tx requests, mostly almost valid, and publishes them.
     fn send(&mut self, input: &mut Input<'_>) {
         let room = self.tx.free();
         for _ in 0..input.below(24).min(room) {
@@ -172,13 +172,13 @@ impl<'m> Guest<'m> {
         let _ = self.rx.publish_requests();
     }
 
-    /// A grant of a data page, or one that is not there. Not one of the rings: a guest that has
-    /// frames copied over its own indices can expect no responses.
+    /// A grant of a data page, or an invalid one. Never one of the rings: a guest that has frames
+    /// copied over its own indices cannot expect responses.
     fn gref(&self, input: &mut Input<'_>) -> u32 {
         if input.u8() < 16 { input.u32() | GREF_ABSENT } else { input.choose(&self.grefs).0 }
     }
 
-    fn ingress(&mut self, input: &mut Input<'_>, pool: &mut StalePool) -> Result<(), PortDown> {
+    fn ingress(&mut self, input: &mut Input<'_>, pool: &mut StalePool) -> Result<(), QueueDown> {
         let budget = match input.u8() % 4 {
             0 => Budget { frames: input.below(8), bytes: usize::from(input.u16()) },
             _ => Budget::BATCH,
@@ -194,7 +194,7 @@ impl<'m> Guest<'m> {
         outcome
     }
 
-    /// Withdraws a grant, or makes a call of the hypervisor fail.
+    /// Withdraws a grant, or makes a hypervisor call fail.
     fn disturb(&mut self, input: &mut Input<'_>) {
         let point = match input.u8() % 4 {
             0 => FaultPoint::Copy,
@@ -205,14 +205,14 @@ impl<'m> Guest<'m> {
         self.machine.loopback.fail_next(GUEST, point);
     }
 
-    /// Writes anything anywhere into a ring page. What responses mean from now on is unknown.
+    /// Writes anything anywhere into a ring page. From then on the meaning of responses is unknown.
     fn scribble(&mut self, input: &mut Input<'_>) {
         let page = input.choose(&[0, 1]);
         scribble(&self.ring_pages[page], input);
         self.expected = None;
     }
 
-    /// Compares responses with the requests that they are for.
+    /// Compares responses with their requests.
     fn take_responses(&mut self) {
         let Some([tx_ids, rx_ids]) = &mut self.expected else { return };
         let mut responses = [TxResponse::default(); SLOTS];

@@ -1,6 +1,6 @@
-//! The frontend's end of a queue, served by a backend that writes any responses and anything else
-//! into both ring pages. No frame holds bytes that the backend did not write, no buffer is lost,
-//! and the grants end once the backend lets go.
+//! The frontend's end of a queue, for a backend that writes any responses and anything else into
+//! both ring pages. No frame holds bytes that the backend did not write, no buffer is lost, and the
+//! grants end once the backend releases them.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
-    Budget, FrameBatch, FrameQueue, OffloadCaps, PortDown, PortQueue, QueueCounters, Woken,
+    Budget, FrameBatch, FrameQueue, OffloadCaps, PortQueue, QueueCounters, QueueDown, Woken,
 };
 use ringway_fuzz::Input;
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, scribble};
@@ -18,7 +18,7 @@ use ringway_netfront::VifQueue;
 use ringway_ring::{BackRing, Rx, Tx};
 use ringway_wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
 
-/// Things that happen in one input.
+/// The most steps of one input.
 const STEPS_MAX: usize = 128;
 /// Slots of a ring.
 const SLOTS: usize = 256;
@@ -35,8 +35,8 @@ fuzz_target!(|data: &[u8]| {
         }
         match bench.step(&mut input, &mut pool, &mut waiting) {
             Ok(()) => {}
-            Err(PortDown::Peer(_)) => break,
-            Err(PortDown::Host(error)) => panic!("the guest did nothing wrong: {error}"),
+            Err(QueueDown::Peer(_)) => break,
+            Err(QueueDown::Host(error)) => panic!("the guest did nothing wrong: {error}"),
         }
     }
     let Bench { front, ring_pages, .. } = bench;
@@ -53,7 +53,7 @@ struct Bench {
     tx: BackRing<Tx>,
     rx: BackRing<Rx>,
     ring_pages: [ForeignPage; 2],
-    /// Ids of the tx requests that have no response.
+    /// Ids of the tx requests without a response.
     tx_ids: Vec<u16>,
 }
 
@@ -77,7 +77,7 @@ impl Bench {
         input: &mut Input<'_>,
         pool: &mut StalePool,
         waiting: &mut FrameQueue,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         match input.u8() % 16 {
             0..=4 => self.respond_rx(input),
             5..=6 => self.respond_tx(input),
@@ -95,7 +95,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Responses to posted pages, mostly with the ids that they are due, and publishes them.
+    /// Responds to posted pages, mostly with the expected ids, and publishes the responses.
     fn respond_rx(&mut self, input: &mut Input<'_>) {
         for _ in 0..input.below(24) {
             let mut request = [RxRequest::default()];
@@ -117,7 +117,7 @@ impl Bench {
         let _ = self.rx.publish_responses();
     }
 
-    /// Responses to what the guest transmits, mostly with ids that are outstanding.
+    /// Responds to tx requests, mostly with ids that are outstanding.
     fn respond_tx(&mut self, input: &mut Input<'_>) {
         let mut requests = [TxRequest::default(); SLOTS];
         if let Ok((count, _)) = self.tx.peek_requests(&mut requests) {
@@ -136,7 +136,7 @@ impl Bench {
         let _ = self.tx.publish_responses();
     }
 
-    fn ingress(&mut self, pool: &mut StalePool) -> Result<(), PortDown> {
+    fn ingress(&mut self, pool: &mut StalePool) -> Result<(), QueueDown> {
         let mut batch = FrameBatch::new();
         let outcome = self.front.ingress(Budget::BATCH, &mut pool.pool, &mut batch);
         for frame in batch {

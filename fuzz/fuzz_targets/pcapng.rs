@@ -1,5 +1,5 @@
-//! A capture: whatever frames are captured, the file consists of whole blocks in which an
-//! independent reader finds them again.
+//! A capture: for any captured frames, the file consists of whole blocks in which an independent
+//! parser finds them.
 
 #![no_main]
 
@@ -13,13 +13,13 @@ use ringway_worker::{CapturedFrame, Passage};
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
-/// Type and length before the body of a block, and its length behind it.
+/// Type and length before the body of a block, and its length after it, in bytes.
 const BLOCK_LEN_MIN: usize = 12;
-/// Where the options of an enhanced packet block begin in its body, without the packet.
+/// The offset of the options in the body of an enhanced packet block, without the packet.
 const PACKET_AT: usize = 20;
 const OPTION_END: u16 = 0;
 
-/// What is expected of one packet.
+/// The expectation for one packet.
 struct Expected {
     at: Duration,
     bytes: Vec<u8>,
@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     read(&out, &expected);
 });
 
-/// Walks the blocks.
+/// Parses the blocks.
 fn read(mut file: &[u8], expected: &[Expected]) {
     let mut kinds = Vec::new();
     let mut packets = expected.iter();

@@ -1,6 +1,6 @@
-//! What a port may send: any frame is judged, and by the short cut as by a closer look. What a
-//! locked port gets through is, by another reader of packets, from its own addresses and neither a
-//! router's nor a DHCP server's.
+//! What a port may send: any frame gets a verdict, and the fast path agrees with the full check.
+//! What a locked port gets through is, according to another packet parser, from its own addresses,
+//! and neither a router's nor a DHCP server's.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let shape = input.u8();
     let mut frame = [[0xff; 6], OWN.0].concat();
-    // Most of the time something that a reader knows.
+    // Mostly frames that a parser accepts.
     match shape % 5 {
         0 => frame.extend([0x08, 0x00, 0x45]),
         1 => frame.extend([0x86, 0xdd, 0x60]),
@@ -61,7 +61,7 @@ fn check(frame: &[u8]) {
     }
     let is_v4 = matches!(sliced.net, Some(LaxNetSlice::Ipv4(_)));
     match &sliced.transport {
-        // Over IPv4 it means nothing.
+        // Over IPv4 it has no meaning.
         Some(TransportSlice::Icmpv6(icmp)) if !is_v4 => {
             let kind = icmp.header().icmp_type.type_u8();
             assert!(!matches!(kind, 134 | 137), "ICMPv6 {kind}");

@@ -1,5 +1,5 @@
-//! What a XenStore sends to its client: replies and watch events. Whatever it is, each call of the
-//! client ends, and no error is taken for a value.
+//! A XenStore's messages to its client: replies and watch events. Whatever they are, each call of
+//! the client returns, and no error is taken for a value.
 
 #![no_main]
 
@@ -13,9 +13,9 @@ use ringway_wire::xenstore::{Op, SockMsg, XENSTORE_PAYLOAD_MAX};
 use ringway_xenstore::Client;
 use zerocopy::IntoBytes;
 
-/// Bytes of one input: fewer than a socket takes without a reader.
+/// The most bytes of an input: fewer than a socket accepts without a reader.
 const INPUT_MAX: usize = 32 << 10;
-/// Calls of one input. What they send must fit into the socket as well.
+/// The most calls of an input. Their requests must fit into the socket as well.
 const CALLS_MAX: u32 = 64;
 
 fuzz_target!(|data: &[u8]| {
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     theirs.shutdown(Shutdown::Write).expect("open until now");
     let mut client = Client::from_stream(ours);
     for call in calls {
-        // Each of them may fail; none may hang, panic or loop.
+        // Each call may fail; none may hang, panic or loop.
         match call % 10 {
             0 => drop(client.read("/a")),
             1 => drop(client.directory("/a")),
@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Messages with headers that fit, so that the fuzzer gets past the first.
+/// Messages with matching headers, so that the fuzzer gets past the first one.
 fn messages(input: &mut Input<'_>, sent: &mut Vec<u8>) {
     let mut next_reply = 1_u32;
     for _ in 0..CALLS_MAX {

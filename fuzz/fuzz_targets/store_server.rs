@@ -1,5 +1,5 @@
-//! The bytes that a guest sends to the XenStore server, in one go and in pieces. Whatever they
-//! are, what comes back is a sequence of whole messages, and the server goes on.
+//! The bytes that a guest sends to the XenStore server, at once and in pieces. Whatever they are,
+//! the server replies with a sequence of whole messages, and keeps running.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
 use zerocopy::FromBytes;
 
 const GUEST: DomId = DomId(1);
-/// Bytes of one input: fewer than a socket takes without a reader.
+/// The most bytes of an input: fewer than a socket accepts without a reader.
 const INPUT_MAX: usize = 32 << 10;
 
 static SERVER: OnceLock<ServerHandle> = OnceLock::new();
@@ -25,13 +25,13 @@ fuzz_target!(|data: &[u8]| {
     server.introduce(GUEST).expect("the server runs");
     let mut stream = server.connect(GUEST).expect("the server runs");
     let (first, second) = data.split_at(data.first().map_or(0, |at| usize::from(*at) % data.len()));
-    // It may end the connection after the first half: then there is no one to take the second.
+    // The server may end the connection after the first half, and then the second cannot be sent.
     let _ = stream.write_all(first).and_then(|()| stream.write_all(second));
     let _ = stream.shutdown(Shutdown::Write);
     let mut replies = Vec::new();
     let _ = stream.read_to_end(&mut replies);
     check(&replies);
-    // Its nodes and watches go with it, so that the next input finds the same server.
+    // Removes its nodes and watches, so that the next input finds the server unchanged.
     server.release(GUEST).expect("the server runs");
 });
 
@@ -44,8 +44,8 @@ fn start() -> ServerHandle {
     handle
 }
 
-/// What a client reads is messages of known types, the last of which may be cut off where the
-/// server closed the connection.
+/// A client receives messages of known types; the last may be cut off if the server closed the
+/// connection.
 fn check(mut bytes: &[u8]) {
     while let Ok((header, rest)) = SockMsg::read_from_prefix(bytes) {
         let len = usize::try_from(header.len).expect("a length");

@@ -1,5 +1,5 @@
-//! XenStore's tree: requests of several sessions, in any order. A guest can neither read nor
-//! change what it has no right to, nor exceed its quota, and every reply fits into a message.
+//! XenStore's tree: requests of several sessions, in any order. A guest can neither read nor change
+//! nodes without the right to do so, nor exceed its quota, and every reply fits into a message.
 
 #![no_main]
 
@@ -8,13 +8,13 @@ use ringway_fuzz::Input;
 use ringway_wire::xenstore::{Op, XENSTORE_PAYLOAD_MAX};
 use ringway_xenstore::{DomId, Errno, Quota, SessionId, Tree};
 
-/// Made by domain 0, which grants no right on it to anybody.
+/// Created by domain 0, which grants no other domain a right on it.
 const SECRET: &str = "/local/domain/0/secret";
 const SECRET_VALUE: &[u8] = b"kept by domain 0";
-/// Steps of one input.
+/// The most steps of an input.
 const STEPS_MAX: usize = 256;
 const GUESTS: [DomId; 2] = [DomId(1), DomId(2)];
-/// Paths that are worth a request, so that the fuzzer need not find them.
+/// Useful paths, so that the fuzzer need not find them.
 const PATHS: [&str; 10] = [
     SECRET,
     "/",
@@ -71,7 +71,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(secret.as_deref(), Ok(SECRET_VALUE), "a guest changed what domain 0 owns");
 });
 
-/// One request as a guest may send it: of any type, with a payload that often makes sense.
+/// A request of a guest: of any type, with a payload that is often valid.
 fn guest_request(tree: &mut Tree, session: SessionId, input: &mut Input<'_>) {
     let kind = if input.u8() < 240 { input.choose(Op::ALL).number() } else { input.u32() };
     let tx = u32::from(input.u8() % 4);
@@ -99,7 +99,7 @@ fn request(
     tree.request(session, op.number(), tx, payload)
 }
 
-/// Takes all events, each of which has a path and a token.
+/// Takes all events, and checks that each has a path and a token.
 fn collect_events(tree: &mut Tree) {
     while let Some(session) = tree.next_ready() {
         while let Some(event) = tree.next_event(session) {

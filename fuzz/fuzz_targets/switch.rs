@@ -1,6 +1,6 @@
-//! The switch: frames from several ports over time. A frame is only sent to a port that its
-//! destination was seen at and has not aged from, never back, and flooding stays within its limit.
-//! A port that has reported a multicast group hears it, whatever else is reported or asked.
+//! The switch: frames from several ports over time. A frame is sent only to a port where its
+//! destination was seen and has not aged out, and never back; flooding stays within its limit. A
+//! port that has reported a multicast group receives it, whatever other messages are sent.
 
 #![no_main]
 
@@ -19,7 +19,7 @@ use ringway_switch::{
 const PORTS: u16 = 4;
 const AGEING_TICKS: u32 = 10;
 const GROUPS_PER_PORT_MAX: u16 = 6;
-/// How long the switch keeps a membership.
+/// How long the switch keeps a membership, in ticks.
 const MEMBERSHIP_TICKS: u32 = 260;
 const LIMIT: FloodLimit = FloodLimit { frames_per_tick: 2, burst_frames: 6, ..FloodLimit::NONE };
 
@@ -107,10 +107,10 @@ fuzz_target!(|data: &[u8]| {
     assert!(flooded.iter().all(|count| *count <= most), "{flooded:?} floods in {ticks} ticks");
 });
 
-/// When ports said that they listen to which group, by its Ethernet address.
+/// When ports reported which group, by its Ethernet address.
 type Listens = HashMap<(PortId, [u8; 6]), Ticks>;
 
-/// A report of one group, which the switch took; it leaves by the same bytes.
+/// Records a report of one group, which the switch accepted; a leave message has the same layout.
 fn note(frame: &[u8], from: PortId, now: Ticks, listens: &mut Listens) {
     let group = frame.get(38..).and_then(<[u8]>::first_chunk);
     let Some((&kind, &[a, b, c, d])) = frame.get(34).zip(group) else { return };
@@ -118,7 +118,7 @@ fn note(frame: &[u8], from: PortId, now: Ticks, listens: &mut Listens) {
     let is_plain = frame[12..15] == [0x08, 0x00, 0x45] && a & 0xf0 == 0xe0;
     match kind {
         0x12 | 0x16 if is_plain => drop(listens.insert(key, now)),
-        // Also what this reader does not understand may have ended it.
+        // A message that this parser does not understand may also have ended the membership.
         _ => listens.retain(|(port, _), _| *port != from),
     }
 }
@@ -129,10 +129,10 @@ fn is_listening(listens: &Listens, frame: &[u8], port: PortId, now: Ticks) -> bo
     at.is_some_and(|at| now.since(*at) < MEMBERSHIP_TICKS)
 }
 
-/// Whether stations take a frame for a router's query or hello, by another reader of packets.
+/// Whether stations treat a frame as a router's query or hello, according to another packet parser.
 fn is_a_routers(frame: &[u8]) -> bool {
     let is_to_many = frame.first().is_some_and(|first| first & 1 != 0);
-    // What is cut short no station takes.
+    // Stations ignore truncated packets.
     let Ok(sliced) = SlicedPacket::from_ethernet(frame) else { return false };
     if !is_to_many || !sliced.link_exts.is_empty() {
         return false;
@@ -160,7 +160,7 @@ fn is_a_routers(frame: &[u8]) -> bool {
     }
 }
 
-/// A few messages of IGMP, some of them sound, and datagrams for the groups that they are about.
+/// A few IGMP messages, some of them valid, and datagrams for their groups.
 fn multicast(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {
     let mut batch = FrameBatch::new();
     for _ in 0..input.below(8) + 1 {
@@ -214,8 +214,8 @@ fn batch(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {
     batch
 }
 
-/// The ports that each source was seen at, and when last. A live address moves to no other port, so
-/// any of them may have it.
+/// The ports where each source was seen, and when last. A live address does not move to another
+/// port, so any of them may have it.
 type Seen = HashMap<MacAddr, Vec<(PortId, Ticks)>>;
 
 fn check(frame: &[u8], verdict: Verdict, from: PortId, now: Ticks, seen: &mut Seen) {

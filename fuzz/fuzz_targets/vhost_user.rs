@@ -1,6 +1,6 @@
-//! Bytes and requests of a front-end to a back-end's session. What is to be done about them can be
-//! done: a pair is started once and stopped once, with rings in memory that is there, and memory
-//! changes while nothing runs.
+//! Bytes and requests of a front-end to a back-end's session. The resulting actions can be carried
+//! out: a pair is started once and stopped once, with rings in existing memory, and memory changes
+//! only while nothing runs.
 
 #![no_main]
 
@@ -19,9 +19,9 @@ use ringway_wire::vhost_user::{HEADER_LEN, Header, Op, PAYLOAD_MAX, VERSION};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
 use zerocopy::IntoBytes;
 
-/// Messages of one input.
+/// The most messages of one input.
 const MESSAGES_MAX: usize = 128;
-/// What one message may make necessary: each pair is stopped and started, memory changes, a reply.
+/// The most actions of one message: each pair stops and starts, memory changes, a reply.
 const ACTIONS_MAX: usize = 2 * 4 + 4;
 const PAIRS: u16 = 4;
 
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// Takes a message in pieces of any size.
+    /// Reads a message in pieces of any size.
     fn read(
         &mut self,
         (bytes, files): (Vec<u8>, Vec<OwnedFd>),
@@ -97,7 +97,7 @@ impl Device {
             assert!(count <= ACTIONS_MAX, "{count} actions");
             self.act(action);
         }
-        let _ = (self.session.awaits(), self.session.enabled());
+        let _ = (self.session.missing(), self.session.enabled());
         assert_eq!(self.memory.len(), self.session.regions().len());
         Ok(())
     }
@@ -148,11 +148,11 @@ impl Device {
                 assert!(area.offset.checked_add(area.len).is_some());
                 self.is_quiet();
             }
-            Action::ForgetArea => {}
+            Action::DropArea => {}
         }
     }
 
-    /// Memory and log are not in use, and no two regions overlap.
+    /// Checks that memory and log are not in use, and that no two regions overlap.
     fn is_quiet(&self) {
         assert!(self.served.is_empty(), "memory changes under a pair");
         for (index, one) in self.memory.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Device {
     }
 }
 
-/// A header with anything in it, and anything behind it.
+/// A header with any contents, followed by any bytes.
 fn any_message(input: &mut Input<'_>) -> (Vec<u8>, Vec<OwnedFd>) {
     let payload = input.u8();
     let payload = input.bytes(usize::from(payload)).to_vec();
@@ -180,7 +180,7 @@ fn ack(input: &mut Input<'_>) -> Ack {
     if input.flag() { Ack::Wanted } else { Ack::No }
 }
 
-/// A request that is mostly well-formed, or the fuzzer would hardly get to a ring that runs.
+/// A request that is mostly well-formed, or the fuzzer would rarely reach a running ring.
 fn request(input: &mut Input<'_>) -> Request {
     let ring = u16::from(input.u8()) % (2 * PAIRS + 1);
     let file_of = |input: &mut Input<'_>| (input.u8() % 8 != 0).then(file);

@@ -1,4 +1,4 @@
-//! The device's end of a pair of virtio-net queues, served to a guest that writes anything into its
+//! The device's end of a pair of virtio-net queues, for a guest that writes anything into its
 //! queues, indirect tables and buffers. A chain is no longer than its queue and has no more bytes
 //! than a frame, no frame holds bytes that the guest did not send, and no buffer is lost.
 
@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
-use ringway_datapath::{Budget, FrameBatch, FrameQueue, PortDown, PortQueue};
+use ringway_datapath::{Budget, FrameBatch, FrameQueue, PortQueue, QueueDown};
 use ringway_fuzz::Input;
 use ringway_fuzz::machine::{STALE, StalePool, check_fresh};
 use ringway_sys::SharedPages;
-use ringway_sys::bell::Bell;
+use ringway_sys::eventfd::EventFd;
 use ringway_sys::guest_memory::{GuestMemory, GuestView, Region};
 use ringway_virtback::{PairControl, PairFault, PairParts, QueuePair, QueueParts};
 use ringway_virtfront::{FrontMemory, MemoryShape};
@@ -26,14 +26,14 @@ use ringway_wire::virtio::{
     VIRTIO_RING_F_INDIRECT_DESC,
 };
 
-/// Things that happen in one input.
+/// The most steps of one input.
 const STEPS_MAX: usize = 128;
-/// Bytes of each of two regions, which touch.
+/// Bytes of each of two adjacent regions.
 const LEN: u64 = 64 << 10;
-/// Where each of the six areas of the queues is: a page of its own.
+/// The distance between the six areas of the queues: a page each.
 const PAGE: u64 = 4096;
 
-/// Segmentation of TCP and of UDP come together.
+/// Segmentation of TCP and of UDP are chosen together.
 const CHOICES: [&[u32]; 8] = [
     &[VIRTIO_F_RING_PACKED],
     &[VIRTIO_RING_F_EVENT_IDX],
@@ -64,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
 
 static MEMORY: OnceLock<Arc<GuestMemory>> = OnceLock::new();
 
-/// Two regions in the reverse order of their file.
+/// Two regions, in reverse order in their file.
 fn guest_memory() -> Arc<GuestMemory> {
     let shape = MemoryShape { pairs: 1, format: Format::Split, size: 64, frame_len_max: 1514 };
     let file = FrontMemory::new(shape).expect("a file").region().expect("a descriptor");
@@ -84,7 +84,7 @@ fn place(size: u16, queue: u64) -> QueuePlace {
     QueuePlace { size, descriptors, driver, device }
 }
 
-/// Writes anything anywhere, often where the queues are.
+/// Writes anything anywhere, often into the queues.
 fn scribble(view: &GuestView, input: &mut Input<'_>) {
     let page = u64::try_from(input.below(9)).expect("a page") * PAGE;
     let offset = match input.u8() % 4 {
@@ -100,7 +100,7 @@ fn scribble(view: &GuestView, input: &mut Input<'_>) {
     view.copy_from(at.min(2 * LEN - 64), &bytes).expect("within");
 }
 
-/// What the device makes of the queues themselves.
+/// Takes and uses chains of the queues themselves.
 fn serve_chains(
     input: &mut Input<'_>,
     memory: &GuestMemory,
@@ -122,12 +122,12 @@ fn serve_chains(
         match input.u8() % 6 {
             0 | 1 => scribble(view, input),
             2 | 3 => {
-                if device.look().is_err() {
+                if device.poll().is_err() {
                     return;
                 }
                 match device.take(view, &mut buffers) {
                     Ok(Some(chain)) => taken.push_back(chain),
-                    // The buffers are those of an earlier chain.
+                    // The buffers still hold an earlier chain.
                     Ok(None) => continue,
                     Err(_) => return,
                 }
@@ -139,11 +139,11 @@ fn serve_chains(
                 }
             }
             4 => {
-                let mark = device.mark();
+                let position = device.position();
                 if device.take(view, &mut buffers).is_err() {
                     return;
                 }
-                device.go_back(mark);
+                device.rewind(position);
             }
             _ => {
                 let count = input.below(4);
@@ -151,13 +151,13 @@ fn serve_chains(
                     device.push_used(chain, input.u32());
                 }
                 let _ = device.publish();
-                let _ = device.arm(ringway_virtio::Want::Any);
+                let _ = device.arm(ringway_virtio::NotifyWhen::Any);
             }
         }
     }
 }
 
-/// What the pair makes of them: frames.
+/// Moves frames through the pair.
 fn serve_frames(
     input: &mut Input<'_>,
     memory: &Arc<GuestMemory>,
@@ -165,7 +165,7 @@ fn serve_frames(
     features: Features,
     size: u16,
 ) {
-    let bell = Bell::new().expect("a descriptor");
+    let bell = EventFd::new().expect("a descriptor");
     let queue = |number| QueueParts {
         place: place(size, number),
         base: if features.has(VIRTIO_F_RING_PACKED) { 1 << 15 } else { 0 },
@@ -198,7 +198,7 @@ fn serve_frames(
                 let mut batch = FrameBatch::new();
                 let taken = pair.ingress(Budget::BATCH, &mut pool.pool, &mut batch);
                 for frame in batch.drain(..) {
-                    // A checksum that is completed here may be any number.
+                    // A checksum that is completed here may have any value.
                     if !features.has(VIRTIO_NET_F_CSUM) {
                         check_fresh(&frame);
                     }
@@ -214,11 +214,11 @@ fn serve_frames(
         };
         match stepped {
             Ok(()) => {}
-            Err(PortDown::Peer(fault)) => {
+            Err(QueueDown::Peer(fault)) => {
                 assert!(fault.is::<PairFault>());
                 break;
             }
-            Err(PortDown::Host(error)) => panic!("the host did nothing wrong: {error}"),
+            Err(QueueDown::Host(error)) => panic!("the host did nothing wrong: {error}"),
         }
     }
     waiting.drain(..).for_each(|frame| pool.recycle(frame));

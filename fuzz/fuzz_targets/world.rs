@@ -1,6 +1,5 @@
-//! A whole host: guests honest and hostile, engines, handshakes and XenStore, in which the fuzzer's
-//! bytes decide who does something next, what is sent and what goes wrong. All checkers of the
-//! simulator watch.
+//! A whole host: guests honest and hostile, engines, handshakes and XenStore. The fuzzer's bytes
+//! decide which part acts next, what is sent and what fails. All checkers of the simulator watch.
 
 #![no_main]
 

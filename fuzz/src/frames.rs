@@ -1,5 +1,5 @@
-//! Frames that a fuzzer's bytes describe, and checksums as RFC 1071 has them, word by word: slow,
-//! and nothing of it is shared with the code that is tested.
+//! Frames that a fuzzer's bytes describe, and checksums as in RFC 1071, word by word: slow, and
+//! without any code in common with the tested code.
 
 use ringway_datapath::{Frame, FramePool};
 
@@ -10,8 +10,8 @@ pub const ETHERNET_LEN: usize = 14;
 /// Bytes of the longest frame.
 pub const FRAME_LEN_MAX: usize = 65_549;
 
-/// A TCP segment in a frame, as the input wants it, with correct lengths and no checksum. Returns
-/// the frame and where the TCP header and its payload are.
+/// A TCP segment in a frame, as the input describes it, with correct lengths and no checksum.
+/// Returns the frame and the offsets of the TCP header and its payload.
 pub fn tcp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     let is_v4 = input.flag();
     let ip_len = if is_v4 { 20 + 4 * input.below(11) } else { 40 };
@@ -21,7 +21,7 @@ pub fn tcp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     (frame, at, payload_at)
 }
 
-/// The same of UDP.
+/// The same for UDP.
 pub fn udp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     let is_v4 = input.flag();
     let ip_len = if is_v4 { 20 + 4 * input.below(11) } else { 40 };
@@ -31,7 +31,7 @@ pub fn udp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     (frame, at, payload_at)
 }
 
-/// A frame with a header of a transport protocol of so many bytes, of which only that is right.
+/// A frame with a transport header of `header_len` bytes, of which only the length is right.
 fn transport(
     input: &mut Input<'_>,
     is_v4: bool,
@@ -44,7 +44,8 @@ fn transport(
     for (byte, seed) in frame.iter_mut().zip(seed.iter().cycle()) {
         *byte = *seed;
     }
-    // Each byte of the payload is another one, so that a segment in the wrong place shows.
+    // Each byte of the payload differs from its neighbours, so that a segment in the wrong place is
+    // detected.
     let payload_at = ETHERNET_LEN + ip_len + header_len;
     for (index, byte) in frame[payload_at..].iter_mut().enumerate() {
         *byte = (index % 251) as u8;
@@ -74,7 +75,7 @@ pub fn in_pool(bytes: &[u8], pool: &mut FramePool) -> Option<Frame> {
     Some(frame)
 }
 
-/// The one's complement sum of 16-bit words, the last of which may be half a word.
+/// The one's complement sum of 16-bit words; the last one may be half a word.
 pub fn sum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let mut sum = 0_u32;
     for part in parts {
@@ -86,7 +87,7 @@ pub fn sum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     sum as u16
 }
 
-/// The sum over a transport segment and its pseudo-header; all ones if its checksum is right.
+/// The sum over a transport segment and its pseudo header; all ones if its checksum is right.
 pub fn transport_sum(addresses: &[u8], protocol: u8, segment: &[u8]) -> u16 {
     let len = (segment.len() as u32).to_be_bytes();
     sum([addresses, &len, &[0, protocol], segment])

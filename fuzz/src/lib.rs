@@ -1,13 +1,13 @@
-//! What the targets share: an input that is read value by value, a second opinion on frames, and a
-//! machine with a guest and a host.
+//! Shared by the targets: an input that is read value by value, a second implementation of
+//! checksums, and a machine with a guest and a host.
 
 pub mod frames;
 pub mod machine;
 
 use std::str::from_utf8;
 
-/// The fuzzer's bytes. Behind the end everything reads as zero or empty, so that each input is
-/// valid and a longer one only adds to it.
+/// The fuzzer's bytes. Reads beyond the end return zero or nothing, so each input is valid and a
+/// longer one only adds to it.
 #[derive(Debug, Clone)]
 pub struct Input<'a>(&'a [u8]);
 
@@ -37,7 +37,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes(self.array())
     }
 
-    /// A question that one bit of the next byte decides.
+    /// A boolean, from one bit of the next byte.
     pub fn flag(&mut self) -> bool {
         self.u8() & 1 != 0
     }
@@ -52,7 +52,7 @@ impl<'a> Input<'a> {
         values[self.below(values.len())]
     }
 
-    /// The next `N` bytes, filled up with zeros.
+    /// The next `N` bytes, padded with zeros.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut array = [0; N];
         let taken = self.bytes(N);
@@ -67,7 +67,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// A text of up to 255 bytes, after its length. What is not UTF-8 ends it.
+    /// A text of up to 255 bytes, preceded by its length. It ends at the first invalid UTF-8.
     pub fn text(&mut self) -> &'a str {
         let len = usize::from(self.u8());
         let bytes = self.bytes(len);
@@ -76,7 +76,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         self.bytes(usize::MAX)
     }

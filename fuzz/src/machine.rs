@@ -1,5 +1,5 @@
-//! A hypervisor within the fuzzer's process, with one guest and one host, and a pool whose buffers
-//! hold something that neither of them has written.
+//! A hypervisor in the fuzzer's process, with one guest and one host, and a pool whose buffers hold
+//! bytes that neither of them has written.
 
 use std::sync::Arc;
 
@@ -22,25 +22,25 @@ use crate::Input;
 pub const GUEST: DomId = DomId(7);
 /// The domain with the backend.
 pub const HOST: DomId = DomId(0);
-/// Frames that wait to leave.
+/// The most frames that wait to leave.
 const WAITING_MAX: usize = 16;
-/// What buffers hold that nothing was copied to. No page of a guest holds it.
+/// The contents of buffers to which nothing was copied. No page of a guest holds it.
 pub const STALE: u8 = 0x55;
 /// Memory for frames.
 const BUDGET: usize = 4 << 20;
-/// Buffers of each size that are made stale before an input.
+/// Buffers of each size that are filled with stale bytes before an input.
 const STALE_BUFFERS: usize = 4;
 
 /// The machine, and both domains.
 pub struct Machine {
-    /// Its faults and counts.
+    /// Controls its faults and counts.
     pub loopback: Loopback,
     guest: LoopbackDomain,
     host: LoopbackDomain,
 }
 
 impl Machine {
-    /// A machine with both domains, which hold nothing.
+    /// A machine with both domains, which hold nothing yet.
     #[allow(clippy::new_without_default, reason = "a machine is made, not assumed")]
     pub fn new() -> Machine {
         let loopback = Loopback::new();
@@ -75,7 +75,7 @@ impl Machine {
     }
 }
 
-/// A pool of stale buffers, which must all be there at the end.
+/// A pool of stale buffers, all of which must be returned at the end.
 pub struct StalePool {
     /// The pool itself.
     pub pool: FramePool,
@@ -96,8 +96,8 @@ impl StalePool {
         stale
     }
 
-    /// Puts one more frame behind those that wait, if there are few: of any length and with any
-    /// offload, and of bytes that are not stale.
+    /// Adds one more frame to those that wait, if there are few: of any length and with any
+    /// offload, and without stale bytes.
     pub fn fill(&mut self, waiting: &mut FrameQueue, input: &mut Input<'_>) {
         if waiting.len() >= WAITING_MAX {
             return;
@@ -112,7 +112,7 @@ impl StalePool {
         waiting.push_back(frame);
     }
 
-    /// Takes a frame back, stale.
+    /// Takes a frame back, and makes it stale.
     pub fn recycle(&mut self, mut frame: Frame) {
         frame.set_len(frame.capacity());
         frame.bytes_mut().fill(STALE);
@@ -129,10 +129,10 @@ impl StalePool {
     }
 }
 
-/// Checks that a frame holds only what was copied to it.
+/// Checks that a frame holds only bytes that were copied to it.
 ///
 /// # Panics
-/// If there is a stale byte in it.
+/// If it contains a stale byte.
 pub fn check_fresh(frame: &Frame) {
     assert!(!frame.bytes().contains(&STALE), "a frame of {} bytes holds old ones", frame.len());
 }

@@ -14,16 +14,16 @@ use pcap_file::pcapng::blocks::interface_description::{
 use ringway_worker::{Capture, CapturedFrame, Passage};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// How long to wait for frames before looking whether the reader is still there.
+/// How long to wait for frames before checking whether the reader is still connected.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Frames written between two checks of the reader.
-const FRAMES_PER_LOOK: usize = 1024;
+const FRAMES_PER_CHECK: usize = 1024;
 /// `epb_flags`: the interface received the packet, or sends it. The interface is the vif's end in
 /// the backend, as with a capture on a kernel's `vifD.H`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// Writes frames until the reader goes, or the vif disconnects.
+/// Writes frames until the reader or the vif disconnects.
 pub(crate) fn stream_pcapng(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) {
     let outcome = write_all(capture, name, snap_len, stream);
     capture.close();
@@ -37,7 +37,7 @@ fn write_all(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) -
     let write_waiting = |file: &mut PcapngFile<UnixStream>| -> io::Result<bool> {
         let mut wrote = false;
         // Bounded, so that a flood cannot keep us from seeing that the reader has left.
-        for frame in std::iter::from_fn(|| capture.next()).take(FRAMES_PER_LOOK) {
+        for frame in std::iter::from_fn(|| capture.next()).take(FRAMES_PER_CHECK) {
             file.add(frame)?;
             wrote = true;
         }
@@ -59,15 +59,14 @@ fn write_all(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) -
     }
 }
 
-/// A file of one interface and its frames, a block each.
+/// A file with one interface and its frames, each in a block.
 pub struct PcapngFile<W: Write>(PcapNgWriter<BufWriter<W>>);
 
 impl<W: Write> PcapngFile<W> {
-    /// Begins the file with the interface `name`, of whose frames at most `snap_len` bytes are
-    /// kept.
+    /// Begins the file with the interface `name`; at most `snap_len` bytes of each frame are kept.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn begin(out: W, name: &str, snap_len: u32) -> io::Result<PcapngFile<W>> {
         let mut writer = PcapNgWriter::new(BufWriter::new(out)).map_err(io::Error::other)?;
         let interface = InterfaceDescriptionBlock {
@@ -86,15 +85,15 @@ impl<W: Write> PcapngFile<W> {
     /// Adds a frame.
     ///
     /// # Errors
-    /// What the writer below reports.
+    /// Errors of the underlying writer.
     pub fn add(&mut self, frame: CapturedFrame) -> io::Result<()> {
         self.0.write_pcapng_block(block(frame)).map(drop).map_err(io::Error::other)
     }
 
-    /// Passes on what waits in the buffer.
+    /// Writes what is buffered.
     ///
     /// # Errors
-    /// What the writer below reports.
+    /// Errors of the underlying writer.
     pub fn flush(&mut self) -> io::Result<()> {
         self.0.get_mut().flush()
     }
@@ -117,7 +116,7 @@ fn block(frame: CapturedFrame) -> EnhancedPacketBlock<'static> {
     }
 }
 
-/// Waits for so long; true when the reader has closed its end, or its half of it.
+/// Waits for `pause`; true if the reader has closed its end, or its sending half.
 fn is_gone(stream: &UnixStream, pause: Duration) -> io::Result<bool> {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&crate::timespec(pause)))?;

@@ -20,32 +20,31 @@ use crate::Service;
 /// A backend's settings.
 #[derive(Debug, Clone)]
 pub struct BackendConfig {
-    /// Where its control socket goes.
+    /// The directory of its control socket.
     pub dir: RunDir,
-    /// By what network devices of this host are known, whichever of its processes makes them. A
-    /// host with another run directory may serve another XenStore, where the same names mean other
-    /// vifs.
+    /// Identifies network devices of this backend, whichever of its processes makes them. A backend
+    /// with another run directory may serve another XenStore, where the same names mean other vifs.
     pub owner: String,
     /// Its threads.
     pub workers: WorkersConfig,
-    /// Queues that a guest may ask for, unless its vif says otherwise.
+    /// Queues that a guest may ask for, unless its vif has its own setting.
     pub max_queues: u16,
     /// When it responds to what guests transmit, unless a vif has its own setting.
     pub completion: Completion,
     /// Whether a queue may have one event channel per direction.
     pub split_event_channels: bool,
-    /// Work that guests may leave undone.
+    /// Work that guests may leave to the host.
     pub offloads: OffloadCaps,
-    /// Reads a `[[vhost]]` as the opener passes it on, or says why it cannot be served.
+    /// Parses a `[[vhost]]` passed on by the opener, or returns why it cannot be served.
     pub read_vhost: fn(Value) -> Result<VhostVif, String>,
-    /// The way from the switch to the host.
+    /// The uplink from the switch to the host.
     pub uplink: Option<Uplink>,
-    /// How strictly addresses of vifs are checked of which nothing else is said; see
+    /// How strictly addresses are checked, for vifs without their own setting; see
     /// [`PortRules::mode`](ringway_datapath::PortRules::mode).
     pub locking: Option<LockingMode>,
     /// Limits of the switch; its ticks are seconds.
     pub switch: SwitchConfig,
-    /// Notified that it serves, and that it is alive.
+    /// Notified when the backend serves, and that it is alive.
     pub service: Service,
 }
 
@@ -64,33 +63,33 @@ pub struct Uplink {
     pub vlan: VlanRules,
     /// Whether multicast routers are behind it.
     pub multicast_router: MulticastRouter,
-    /// What may enter by it of each kind of flood, in seconds.
+    /// Limits of each kind of flood that enters by it, per second.
     pub storm: StormLimits,
 }
 
 /// A vif whose guest is behind a vhost-user socket.
 #[derive(Debug, Clone)]
 pub struct VhostVif {
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
     /// The path of its socket.
     pub socket: PathBuf,
-    /// Who makes the socket.
+    /// Which end creates the socket.
     pub mode: Mode,
     /// Queues that the guest may have.
     pub queues: u16,
-    /// Work that the guest may leave undone, beside what all may.
+    /// Work that this guest may leave to the host, in addition to what all guests may.
     pub offloads: OffloadCaps,
     /// The Linux bridge that it is on instead of the switch.
     pub bridge: Option<String>,
-    /// Features of virtio that may be offered.
+    /// Virtio features that may be offered.
     pub features: Features,
-    /// Features of the protocol that may be.
+    /// Protocol features that may be offered.
     pub protocol: u64,
     /// The guest's address, if it is known.
     pub mac: Option<MacAddr>,
     /// What the guest may send.
     pub rules: PortRules,
-    /// What limits it.
+    /// Its limits.
     pub limits: VifLimits,
 }

@@ -19,7 +19,7 @@ use ringway_wire::virtio::Features;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
 use ringway_xenbus::{
-    KeyChange, Keys, LimitName, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Returns, Vif, VifLimits,
+    KeyChange, Keys, LimitName, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Reconnects, Vif, VifLimits,
 };
 use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 
@@ -31,7 +31,7 @@ use crate::services::{Hosting, Services, Station};
 use crate::vhost::VhostVif;
 use crate::vif::VifShell;
 
-/// What the setting of a mirror is called.
+/// The name of a mirror's setting.
 const MIRROR: &str = "mirror";
 
 impl<H: Hypervisor> Backend<H> {
@@ -56,8 +56,7 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Writes the key that says so, too: it holds for as long as the vif does, whichever process
-    /// serves it.
+    /// Also writes the key, so the setting lasts as long as the vif, whichever process serves it.
     fn set_max_queues(
         &mut self,
         name: &str,
@@ -69,25 +68,25 @@ impl<H: Hypervisor> Backend<H> {
         }
         if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
             return Ok(Reply::error(&format!(
-                "{name} is of virtio: its guest chooses by `ethtool -L`, and `queues` in its \
-                 [[vhost]] is the most that it may have"
+                "{name} is a virtio vif: its guest chooses with `ethtool -L`, and `queues` in its \
+                 [[vhost]] is the maximum"
             )));
         }
         let found = self.vifs.iter_mut().find(|(vif, _)| vif_name(**vif) == name);
         let Some((vif, shell)) = found else { return Ok(self.no_such_vif(name)) };
-        let (served, returns) = (&mut shell.served, shell.end.returns());
+        let (served, reconnects) = (&mut shell.served, shell.end.reconnects());
         let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
         if let Some((made, attached_to)) = made.filter(|(made, _)| queues_max > *made) {
             return Ok(Reply::error(&format!(
-                "max-queues is {queues_max}, expected at most {made}: the TAP device of {name} \
-                 on {attached_to} was made with so many",
+                "max-queues is {queues_max}, expected at most {made}: the TAP device of {name} on \
+                 {attached_to} was created with so many",
             )));
         }
-        let stays = served.connection.is_some() && returns == Returns::No;
+        let stays = served.connection.is_some() && reconnects == Reconnects::Never;
         if reconnect == Reconnect::Now && stays {
             return Ok(Reply::error(&format!(
-                "the guest of {name} would not connect again, as Linux's driver does not; without \
-                 --reconnect it keeps the queues it has until it connects again by itself",
+                "the guest of {name} would not reconnect, because Linux's driver does not; \
+                 without --reconnect it keeps its queues until it reconnects by itself",
             )));
         }
         let store = &mut self.services.store;
@@ -104,7 +103,7 @@ impl<H: Hypervisor> Backend<H> {
         Ok(Reply::ok(&()))
     }
 
-    /// Writes the key, which we watch. So it holds for as long as the vif does, whichever process
+    /// Writes the key, which we watch, so the limit lasts as long as the vif, whichever process
     /// serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<Reply, Lost> {
         if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
@@ -113,8 +112,8 @@ impl<H: Hypervisor> Backend<H> {
         let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
         if limit == MIRROR && is_uplink {
             return Ok(Reply::error(&format!(
-                "{name} is the way of all other frames to the host, and the output of a mirror is \
-                 for nothing else: expected a vif"
+                "{name} carries all other frames to the host, and the output of a mirror carries \
+                 only copies: expected a vif"
             )));
         }
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
@@ -134,20 +133,18 @@ impl<H: Hypervisor> Backend<H> {
         Ok(reply_to(written))
     }
 
-    /// A vif of virtio has no keys in XenStore: the limit holds until this process ends.
+    /// A virtio vif has no keys in XenStore: the limit lasts until this process ends.
     fn set_vhost_limit(&mut self, name: &str, limit: &str, value: &str) -> Reply {
         if limit == MIRROR {
             return self.set_vhost_mirror(name, value);
         }
         let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
             let known = LimitName::ALL.map(LimitName::name).join(", ");
-            return Reply::error(&format!(
-                "there is no limit {limit:?} of {name}; there are {known}"
-            ));
+            return Reply::error(&format!("{name} has no limit {limit:?}; there are {known}"));
         };
         let host = &mut self.services.host;
         let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
-            return Reply::error("the vif was removed meanwhile");
+            return Reply::error("the vif was removed in the meantime");
         };
         match vhost.set_limit(limit.key(), value, host) {
             Ok(()) => Reply::ok(&()),
@@ -193,16 +190,16 @@ impl<H: Hypervisor> Backend<H> {
         let host = &mut self.services.host;
         if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
             host.quarantine.release(&vhost.charged());
-            vhost.look_at_quarantine(host);
+            vhost.check_quarantine(host);
             return Reply::ok(&());
         }
         let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
         self.services.host.quarantine.release(&vif.into());
-        self.begin_again_if_released(vif);
+        self.restart_if_released(vif);
         Reply::ok(&())
     }
 
-    /// For tests of what comes after a defect: only where the environment says that this is one.
+    /// For tests of the consequences of a defect: works only if the environment declares a test.
     fn disturb_for_test(
         &mut self,
         name: &str,
@@ -251,7 +248,7 @@ impl<H: Hypervisor> Backend<H> {
         let mut vifs = Vec::new();
         for (vif, shell) in &self.vifs {
             let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
-            // A driver domain may not know the name, which may be any text.
+            // A driver domain may be unable to read the name, which may be any text.
             let guest = unless_refused(name, None)?;
             vifs.push(vif_status(shell, guest, host, &placements));
         }
@@ -323,7 +320,7 @@ fn vif_status<H: Hypervisor>(
     }
 }
 
-/// What is to say of a vif of any kind.
+/// The status of a vif of any kind.
 fn served_status<H: Hypervisor>(
     served: &Served,
     host: &Hosting<H>,
@@ -376,9 +373,9 @@ fn vhost_status<H: Hypervisor>(
     let protocol = session.map_or(0, ringway_vhost::Backend::protocol);
     let regions = session.map_or(&[][..], |session| session.regions());
     let state = match vhost.end.state() {
-        State::Alone => "Waiting",
-        State::Awaits(_) => "Initialising",
-        State::Serves => "Connected",
+        State::Disconnected => "Waiting",
+        State::Waiting(_) => "Initialising",
+        State::Serving => "Connected",
     };
     let mode = match vhost.config.mode {
         Mode::Client => "client",
@@ -432,13 +429,13 @@ fn flood_status(limit: FloodLimit) -> FloodStatus {
     }
 }
 
-/// A port's part in multicast; `None` where that is not snooped, or the port is on no switch.
+/// A port's multicast state; `None` if multicast is not snooped or the port is not on a switch.
 pub(crate) fn multicast_status(switch: &Switch, port: PortId) -> Option<MulticastStatus> {
     let MulticastPort { groups, is_router, hears_all } = switch.multicast_port(port)?;
     Some(MulticastStatus { groups, is_router, hears_all })
 }
 
-/// The groups that are noted.
+/// The groups that have members.
 pub(crate) fn groups_status(
     switch: &Switch,
     name_of: impl Fn(PortId) -> String,
@@ -463,7 +460,7 @@ pub(crate) fn queue_statuses(
     (0..).zip(counters).map(status).collect()
 }
 
-/// Sets one key of a vif in the backend's directory, if XenStore lets it.
+/// Sets one key of a vif in the backend's directory, if XenStore permits it.
 fn write_key(
     store: &mut Client,
     vif: Vif,

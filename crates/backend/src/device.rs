@@ -1,9 +1,9 @@
-//! A vif's network device on the host: a TAP device, named as the kernel's backend names its own.
+//! A vif's network device on the host: a TAP device, named like those of the kernel's backend.
 //!
-//! Where the toolstack has a hotplug script, the device is the script's to place, and outlives this
-//! process: a restarted backend finds it by its note (`ifalias`) and takes it over, with the bridge
-//! it is on and with the name that it has by then: a stock script renames it where the toolstack
-//! says so (`vifname`). Without a script we put it on its bridge, and it goes with the process.
+//! If the toolstack has a hotplug script, the script places the device, which outlives this
+//! process: a restarted backend finds it by its note (`ifalias`) and takes it over, with its bridge
+//! and its current name, because a stock script renames it if the toolstack asks for it
+//! (`vifname`). Without a script, we put it on its bridge, and it is deleted with the process.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use ringway_xenbus::{Hotplug, Keys, Vif};
 
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
 pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
-/// Addresses of the host's end: the largest that is no group's, so that no bridge chooses it for
+/// Address of the host's end: the largest that is not a group's, so that no bridge chooses it for
 /// its own. A guest with the same one would not receive its replies.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
@@ -26,20 +26,20 @@ pub(crate) struct VifDevice {
     pub(crate) tap: Tap,
     /// The kernel's number for it. Its name may change.
     pub(crate) index: u32,
-    /// Queues that the device was made with: no more can be in use.
+    /// Queues that the device was created with: no more can be in use.
     pub(crate) queues_made: u16,
-    /// What people see it as attached to.
+    /// What the device is attached to, for display.
     pub(crate) attached_to: String,
 }
 
-/// The name that people and scripts know a vif by.
+/// The name by which people and scripts know a vif.
 pub(crate) fn vif_name(vif: Vif) -> String {
     format!("vif{}.{}", vif.frontend, vif.handle)
 }
 
 impl VifDevice {
-    /// Makes the device that the toolstack wants, if it wants one. `owner` tells the devices of
-    /// this backend from those of others, and stays the same when it is started again.
+    /// Makes the device that the toolstack wants, if it wants one. `owner` distinguishes the
+    /// devices of this backend from those of others, and stays the same across restarts.
     pub(crate) fn make(
         net: &mut Netlink,
         vif: Vif,
@@ -49,7 +49,7 @@ impl VifDevice {
         completion: Completion,
     ) -> io::Result<Option<VifDevice>> {
         let renamed = keys.device_name().map_err(io::Error::other)?;
-        let mtu = keys.mtu_wanted().map_err(io::Error::other)?;
+        let mtu = keys.mtu_configured().map_err(io::Error::other)?;
         let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
         let (tap, index) = match (keys.script(), keys.bridge()) {
             (Some(_), _) => {
@@ -61,8 +61,8 @@ impl VifDevice {
                     // The toolstack does not run it twice, and only the script knows what it did.
                     tracing::warn!(
                         name = wanted.name,
-                        "a new network device, for which no script is run: no interface has the \
-                         ifalias {note:?}"
+                        "this is a new network device, and no hotplug script runs for it: no \
+                         interface has the ifalias {note:?}"
                     );
                 }
                 (tap, index)
@@ -79,7 +79,7 @@ impl VifDevice {
         Ok(Some(VifDevice { tap, index, queues_made: queues, attached_to }))
     }
 
-    /// Makes the device of a vif of virtio, which goes with this process.
+    /// Makes the device of a virtio vif, which is deleted with this process.
     pub(crate) fn make_bridged(
         net: &mut Netlink,
         name: &str,
@@ -99,14 +99,14 @@ impl VifDevice {
         Ok(VifDevice { tap, index, queues_made: queues, attached_to: bridge.to_owned() })
     }
 
-    /// Lets the device go with its last queue, which is now unless workers have some.
+    /// Lets the device be deleted with its last queue: now, unless workers still have some.
     pub(crate) fn remove(self) -> io::Result<()> {
         self.tap.set_lifetime(Lifetime::LastFile)
     }
 }
 
-/// A device that waits for a script: not up, on no bridge. One that an earlier process of ours has
-/// left is taken as it is, whatever its name is by now.
+/// A device that waits for a script: down, and on no bridge. A device left by an earlier process of
+/// ours is taken as it is, whatever its current name.
 fn lasting(
     net: &mut Netlink,
     wanted: &Wanted<'_>,
@@ -140,12 +140,12 @@ struct Wanted<'a> {
     name: String,
     /// The name that it then gives the device, if the toolstack wants one (`vifname`).
     renamed: Option<&'a str>,
-    /// What the script has said.
+    /// The state that the script has reported.
     hotplug: Hotplug,
 }
 
 impl Wanted<'_> {
-    /// The device that an earlier process has left, by its note: anybody may have renamed it.
+    /// The device left by an earlier process, found by its note, because it may have been renamed.
     fn find(&self, net: &mut Netlink, note: &str) -> io::Result<Option<Link>> {
         for name in [Some(self.name.as_str()), self.renamed].into_iter().flatten() {
             let found = match net.link(name) {
@@ -173,20 +173,20 @@ fn taken(name: &str, note: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::AlreadyExists,
         format!(
-            "the name of network interface {name} is taken by one that is not this vif's (it has \
-             no note, ifalias, that says \"{note}\")"
+            "the name {name} is taken by another network interface (its ifalias is not \
+             \"{note}\"): rename or remove it"
         ),
     )
 }
 
-/// Where a device is from.
+/// The origin of a device.
 #[derive(PartialEq, Eq)]
 enum Origin {
     New,
     TakenOver,
 }
 
-/// A device on a bridge, as long as this process is there.
+/// A device on a bridge, for as long as this process exists.
 fn bridged(
     net: &mut Netlink,
     name: &str,
@@ -204,8 +204,8 @@ fn bridged(
     Ok(tap)
 }
 
-/// Deletes the devices that an earlier process of this owner has left for vifs that are no longer
-/// there, and tells their names. `is_kept` is asked of the others.
+/// Deletes the devices that an earlier process of this owner left for vifs that no longer exist,
+/// and returns their names. Devices for which `is_kept` is true stay.
 pub(crate) fn delete_stale(
     net: &mut Netlink,
     owner: &str,
@@ -231,12 +231,12 @@ fn is_ours(link: &Link, note: &str) -> bool {
     is_tap(link) && link.alias.as_deref() == Some(note)
 }
 
-/// What we note on a device that lasts: whose it is, and for which vif.
+/// The note on a persistent device: its owner and its vif.
 fn note(owner: &str, vif: Vif) -> String {
     format!("ringway {owner} {}", vif.backend_dir())
 }
 
-/// The vif of a note of this owner.
+/// The vif in a note of this owner.
 fn noted(owner: &str, note: &str) -> Option<Vif> {
     let dir = note.strip_prefix("ringway ")?.strip_prefix(owner)?.strip_prefix(' ')?;
     Vif::from_backend_path(dir).filter(|vif| vif.backend_dir() == dir)

@@ -1,4 +1,4 @@
-//! A vif's rules on the data path: compiled and applied, and what they have refused.
+//! A vif's rules on the data path: compiles and applies them, and counts the refused frames.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::log::LeftOut;
 use crate::served::Served;
 use crate::services::Hosting;
 
-/// How often a vif may have a line about frames that were refused.
+/// How often a line about refused frames of a vif may be logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Served {
-    /// Takes over what the toolstack has changed. What cannot be read changes nothing.
+    /// Takes over the toolstack's changes. Unreadable keys change nothing.
     pub(crate) fn set_rules<H: Hypervisor>(&mut self, keys: &Keys, host: &Hosting<H>) {
         let read = keys.rules().and_then(|wanted| Ok((wanted, keys.mac()?)));
         let (wanted, mac) = match read {
@@ -33,7 +33,7 @@ impl Served {
         self.follow_rules(wanted, mac, host);
     }
 
-    /// Holds the guest to these rules from now on. What this host cannot do changes nothing.
+    /// Enforces these rules from now on. Rules that this host cannot apply change nothing.
     pub(crate) fn follow_rules<H: Hypervisor>(
         &mut self,
         wanted: PortRules,
@@ -51,8 +51,8 @@ impl Served {
         if self.device.is_some() && self.rules.is_for_switch() {
             tracing::warn!(
                 vif,
-                "VLANs, private ports, mirrors and multicast routers are the switch's: rules are \
-                 unchanged"
+                "VLANs, private ports, mirrors and multicast routers exist on the switch only: \
+                 rules are unchanged"
             );
             self.rules.wanted = before;
             return;
@@ -73,8 +73,8 @@ impl Served {
         tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
     }
 
-    /// Makes the rules ready for a port of the vif: what its guest may send, and which addresses
-    /// are its own.
+    /// Compiles the rules for a port of the vif: what its guest may send, and which addresses are
+    /// its own.
     pub(crate) fn apply_rules<H: Hypervisor>(
         &mut self,
         port: PortId,
@@ -105,7 +105,7 @@ impl Served {
         Ok(Arc::new(policy.in_vlans(vlan)))
     }
 
-    /// What may come back to the guest from its network device.
+    /// What may enter from the guest's network device.
     pub(crate) fn device_policy<H: Hypervisor>(&self, host: &Hosting<H>) -> Arc<PortPolicy> {
         let is_disabled = self.rules.mode(host.config.locking) == Some(LockingMode::Disabled);
         Arc::new(if is_disabled { PortPolicy::disabled() } else { PortPolicy::open() })
@@ -117,9 +117,9 @@ impl Served {
         };
         let vif = self.name.clone();
         match refused {
-            NotBound::Taken(port) => tracing::warn!(
+            NotBound::OtherPort(port) => tracing::warn!(
                 vif, %mac, %port, left_out,
-                "another vif has this mac: frames from it are refused until that vif is removed"
+                "another vif has this mac: frames from it are dropped until that vif is removed"
             ),
             NotBound::NoRoom => tracing::warn!(
                 vif, %mac, left_out,
@@ -128,7 +128,7 @@ impl Served {
         }
     }
 
-    /// What this connection's queues have refused, by reason.
+    /// The frames that this connection's queues have refused, by reason.
     pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
         let queues = self.connection.iter().flat_map(|connection| &connection.queues);
         let mut refused = BTreeMap::new();
@@ -138,7 +138,7 @@ impl Served {
         refused
     }
 
-    /// Writes a line when frames were refused, and no other for a while. To be called now and then.
+    /// Logs a line if frames were refused, and then no other for a while. Called periodically.
     pub(crate) fn log_refusals(&mut self, now: Instant) {
         let queues = self.connection.iter().flat_map(|connection| &connection.queues);
         let frames: u64 = queues.flat_map(|queue| refusals(queue)).map(|(_, count)| count).sum();
@@ -156,8 +156,8 @@ impl Served {
                 vif,
                 ?refused,
                 left_out,
-                "the guest sends what its rules refuse; if it may, set locking-mode, allowed \
-                 addresses, addresses-per-vif, router or dhcp-server of the vif"
+                "the guest sends frames that its rules drop; to allow them, set locking-mode, \
+                 allowed addresses, addresses-per-vif, router or dhcp-server of the vif"
             );
         }
     }

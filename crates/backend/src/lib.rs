@@ -1,9 +1,9 @@
-//! The backend process: serves every vif that its domain is to serve.
+//! The backend process: serves every vif that is assigned to its domain.
 //!
 //! It is one control thread around the workers. The thread watches XenStore for vifs, runs a
-//! handshake with each guest ([`vif`]), attaches the queues that come of it, and serves the
-//! command line. Frames never pass through it. A backend holds nothing that it could not find
-//! again in XenStore and in the shared rings, so it may be killed and started at any time.
+//! handshake with each guest ([`vif`]), attaches the resulting queues, and serves the command line.
+//! Frames never pass through it. All state of a backend can be recovered from XenStore and the
+//! shared rings, so it may be killed and restarted at any time.
 
 mod capture;
 mod config;
@@ -62,16 +62,16 @@ use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
 
-/// How often load is evened out and the forwarding table is swept.
+/// How often load is balanced and the forwarding table is swept.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// Watch events that are noted before anything else is done: guests make them at will.
+/// Watch events that are noted before other work gets a turn: guests cause them at will.
 const EVENTS_MAX: usize = 1024;
-/// How long vifs are served before anything else is done.
+/// How long vifs are served before other work gets a turn.
 const TURNS_TIME: Duration = Duration::from_millis(50);
 /// The token of the watch for new vifs.
 const ROOT_TOKEN: &str = "vifs";
 
-/// Everything a backend has.
+/// The state of a backend.
 struct Backend<H: Hypervisor> {
     services: Services<H>,
     scope: Scope,
@@ -83,10 +83,11 @@ struct Backend<H: Hypervisor> {
     reports: Reports,
 }
 
-/// Serves vifs until `stop` becomes readable. The process may be confined by then.
+/// Serves vifs until `stop` becomes readable. The process may be confined before the call.
 ///
 /// # Errors
-/// If XenStore is lost, or what this host lacks at the start: threads, devices, sockets.
+/// If the connection to XenStore was lost, or if this host lacks threads, devices or sockets at the
+/// start.
 pub fn run<H: Hypervisor>(
     hypervisor: H,
     mut store: Client,
@@ -98,8 +99,8 @@ pub fn run<H: Hypervisor>(
     let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
-        // In a driver domain the toolstack may still have to make the directory and to give access
-        // to it.
+        // In a driver domain, the toolstack may not have created the directory or granted access
+        // yet.
         Err(refusal) if refusal.is(Errno::Acces) => {}
         made => made.map_err(io::Error::other)?,
     }
@@ -117,11 +118,11 @@ pub fn run<H: Hypervisor>(
     backend.start(&calls, &wake, stop)
 }
 
-/// Serves the vifs of one tenant until `stop` becomes readable. What is for others leaves by the
-/// tenant's trunk.
+/// Serves the vifs of one tenant until `stop` becomes readable. Frames for other tenants leave by
+/// the tenant's trunk.
 ///
 /// # Errors
-/// As [`run`]; and if the supervisor has ended.
+/// As [`run`], and if the supervisor has ended.
 pub fn run_tenant<H: Hypervisor>(
     hypervisor: H,
     mut store: Client,
@@ -163,7 +164,7 @@ fn serve_control(control: ControlSocket) -> io::Result<Control> {
 }
 
 impl<H: Hypervisor> Backend<H> {
-    /// Reads every vif that there is, and serves from then on.
+    /// Reads all existing vifs, then begins to serve.
     fn start(
         mut self,
         calls: &Receiver<Call<BackendRequest>>,
@@ -172,8 +173,8 @@ impl<H: Hypervisor> Backend<H> {
     ) -> io::Result<()> {
         self.scan()?;
         while !self.turns.is_empty() {
-            self.take_turns()?;
-            self.tell_service();
+            self.serve_pending()?;
+            self.report_counts();
         }
         self.delete_stale_devices();
         self.reports.ready();
@@ -207,13 +208,13 @@ impl<H: Hypervisor> Backend<H> {
                 for vhost in &mut self.vhosts {
                     vhost.served.log_refusals(swept);
                 }
-                self.tell_service();
+                self.report_counts();
                 self.release_expired();
             }
             self.take_orders()?;
-            self.take_turns()?;
-            // Last, because all the above asks XenStore, and an event that comes together with a
-            // reply does not make the descriptor readable.
+            self.serve_pending()?;
+            // Last, because all of the above uses XenStore, and an event that arrives together with
+            // a reply does not make the descriptor readable.
             let watches = self.take_watches()?;
             self.take_vhosts()?;
             let has_more = self.turn_vhosts()?;
@@ -250,7 +251,7 @@ impl<H: Hypervisor> Backend<H> {
         vifs.chain(self.vhosts.iter().map(|vhost| &vhost.served))
     }
 
-    /// Reads every vif there is, and every one that there was.
+    /// Reads every existing vif, and every vif that was known.
     fn scan(&mut self) -> Result<(), Lost> {
         let backend = self.services.host.hypervisor.domid();
         let root = Vif::backend_root(backend);
@@ -271,7 +272,7 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Takes what the supervisor says of the vifs of this process.
+    /// Takes the supervisor's orders about the vifs of this process.
     fn take_orders(&mut self) -> io::Result<()> {
         let backend = self.services.host.hypervisor.domid();
         for _ in 0..EVENTS_MAX {
@@ -298,21 +299,21 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Serves vifs again whose panics are so old that they are forgotten.
+    /// Serves vifs again once their panics are forgotten.
     fn release_expired(&mut self) {
         if !self.services.host.quarantine.expire() {
             return;
         }
         let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
         for vif in vifs {
-            self.begin_again_if_released(vif);
+            self.restart_if_released(vif);
         }
         let host = &self.services.host;
-        self.vhosts.iter_mut().for_each(|vhost| vhost.look_at_quarantine(host));
+        self.vhosts.iter_mut().for_each(|vhost| vhost.check_quarantine(host));
     }
 
-    /// Has a vif served that was quarantined and is not any more.
-    pub(crate) fn begin_again_if_released(&mut self, vif: Vif) {
+    /// Serves a vif that is no longer quarantined.
+    pub(crate) fn restart_if_released(&mut self, vif: Vif) {
         let is_released = self.services.host.quarantine.reason(&vif.into()).is_none();
         let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
         if self.vifs.get(&vif).is_some_and(is_it) {
@@ -321,8 +322,8 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
-    /// hinders no other vif.
+    /// Deletes network devices of vifs that were removed while no backend ran. A failure does not
+    /// affect other vifs.
     fn delete_stale_devices(&mut self) {
         let Backend { services: Services { host, .. }, vifs, .. } = self;
         let is_kept = |vif: Vif, link: &Link| {
@@ -339,7 +340,7 @@ impl<H: Hypervisor> Backend<H> {
         });
     }
 
-    /// Notes what has happened.
+    /// Notes the watch events that have arrived.
     fn take_watches(&mut self) -> Result<Watches, Lost> {
         let mut must_scan = false;
         let mut watches = Watches::More;
@@ -376,9 +377,9 @@ impl<H: Hypervisor> Backend<H> {
         Ok(watches)
     }
 
-    /// Something in a backend's directory has changed, perhaps by our own doing.
+    /// Notes a change in a backend's directory, perhaps one of our own.
     fn note_device(&mut self, vif: Vif, path: &str) {
-        // Our own writes cause events as well: only the toolstack's are a change.
+        // Our own writes cause events as well: only the toolstack's writes count.
         if !self.vifs.contains_key(&vif) || vif.is_toolstacks(path) {
             self.turns.note(vif, |news| news.has_device_changed = true);
         } else if path == vif.backend_state() {
@@ -386,7 +387,7 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Notes what vifs have put off and is due, and returns how long the rest may wait.
+    /// Notes the deferred work of vifs that is due, and returns how long the rest may wait.
     fn note_due(&mut self) -> Duration {
         let now = Instant::now();
         let mut pause = HOUSEKEEPING;
@@ -401,7 +402,7 @@ impl<H: Hypervisor> Backend<H> {
         due.map_or(pause, |due| pause.min(due.saturating_duration_since(now)))
     }
 
-    /// Serves the sockets of virtio, each for a turn; whether there may be more to do.
+    /// Serves each virtio socket for one turn; returns whether there may be more to do.
     fn turn_vhosts(&mut self) -> io::Result<bool> {
         let mut has_more = false;
         for vhost in &mut self.vhosts {
@@ -411,9 +412,8 @@ impl<H: Hypervisor> Backend<H> {
         Ok(has_more)
     }
 
-    /// Serves vifs, each once, until none is left or it has taken long enough. There is always time
-    /// for one.
-    fn take_turns(&mut self) -> Result<(), Lost> {
+    /// Serves vifs, each once, until none is left or the time is up. At least one is always served.
+    fn serve_pending(&mut self) -> Result<(), Lost> {
         let started = Instant::now();
         while let Some((vif, news)) = self.turns.next() {
             self.take_turn(vif, news)?;
@@ -445,14 +445,14 @@ impl<H: Hypervisor> Backend<H> {
         shell.is_state_foreign(&mut self.services)
     }
 
-    /// The toolstack has made, changed or removed a vif.
+    /// Handles a vif that the toolstack has created, changed or removed.
     fn device_changed(&mut self, vif: Vif) -> Result<(), Lost> {
         let read = read_keys(&mut self.services.store, &vif.backend_dir(), KeySet::BackendDevice);
         // Treat a directory that we may not read, or another process's vif, as absent.
         let keys = unless_refused(read, None)?.filter(|_| self.scope.has(vif));
         if let Some(shell) = self.vifs.get_mut(&vif) {
-            // Only the toolstack that makes the vif writes this state: where the keys came one by
-            // one, that may be after our offer, which the frontend then never sees.
+            // Only the toolstack that creates the vif writes this state. If it writes its keys one
+            // by one, that may be after our offer, which the frontend then never sees.
             let is_made_again = keys
                 .as_ref()
                 .is_some_and(|keys| keys.is_online() && keys.state() == XenbusState::Initialising);
@@ -479,8 +479,8 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// A vif that is not written to the end yet, or on its way out. The toolstack may wait for an
-    /// earlier backend, which has ended, to close it.
+    /// Handles a vif whose keys are incomplete, or that is being removed. The toolstack may be
+    /// waiting for an earlier backend, which has ended, to close it.
     fn close_unwanted(&mut self, vif: Vif, keys: &Keys) -> Result<(), Lost> {
         remove_error(&mut self.services.store, vif)?;
         if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
@@ -500,7 +500,7 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Workers gave queues up.
+    /// Handles queues that workers gave up.
     fn take_port_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.services.host.next_port_event() {
             let (port, reason) = (event.port_id, event.down.to_string());
@@ -522,8 +522,8 @@ impl<H: Hypervisor> Backend<H> {
     }
 }
 
-/// Deletes network devices that an earlier process of `owner` has left for vifs that are not
-/// `kept`, which is asked with the devices that are there.
+/// Deletes network devices that an earlier process of `owner` left for vifs, unless `is_kept` is
+/// true for the vif and its device.
 pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &Link) -> bool) {
     match device::delete_stale(netlink, owner, is_kept) {
         Ok(deleted) if deleted.is_empty() => {}
@@ -539,7 +539,7 @@ enum Watches {
     More,
 }
 
-/// The entries of a directory, none if it is not there or not ours to see.
+/// The entries of a directory; empty if it does not exist or may not be read.
 fn list(store: &mut Client, dir: &str) -> Result<Vec<String>, Lost> {
     unless_refused(store.directory(dir), Vec::new())
 }

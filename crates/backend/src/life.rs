@@ -1,10 +1,10 @@
-//! Whether the threads of this process live, and the signs of it that a service manager or
-//! supervisor gets.
+//! Watches whether the threads of this process make progress, and sends signs of life to a service
+//! manager or supervisor.
 //!
-//! A thread that looks after the others gives them, as long as none is stuck
-//! ([`ringway_watchdog`]). One that is leaves vifs unserved, which a new process does not: so this
-//! one says which thread it is, and ends. Where no service manager would start another, there
-//! is no watch.
+//! A thread that watches the others sends them, as long as none is stuck ([`ringway_watchdog`]). A
+//! stuck thread leaves vifs unserved, and a new process would serve them: so this process reports
+//! which thread is stuck, and ends. Without a service manager to start another process, there is no
+//! watch.
 
 use std::io;
 use std::process;
@@ -15,7 +15,7 @@ use ringway_watchdog::{Finding, Pulse, Roster, Watch, WatchConfig};
 
 use crate::service::{Report, Service};
 
-/// The watch over a process, held by the thread that has its control loop.
+/// The watch over a process, held by the thread that runs its control loop.
 pub struct Life {
     pulse: Arc<Pulse>,
     roster: Roster,
@@ -25,10 +25,10 @@ pub struct Life {
 
 impl Life {
     /// Watches the calling thread, and those that enter the roster, if `service` wants signs of
-    /// life: it gets one each half of its interval.
+    /// life, which it gets at half its interval.
     ///
     /// # Errors
-    /// What thread creation reports.
+    /// Errors of creating a thread.
     pub fn start(service: &Service) -> io::Result<Life> {
         let (pulse, roster) = (Arc::new(Pulse::default()), Roster::default());
         roster.enter("control", &pulse, None);
@@ -45,33 +45,33 @@ impl Life {
         self.pulse.beat();
     }
 
-    /// What the control thread shows of itself, for what it waits in.
+    /// The pulse of the control thread, for calls in which it waits.
     pub fn pulse(&self) -> Arc<Pulse> {
         Arc::clone(&self.pulse)
     }
 
-    /// Where other threads of this process enter.
+    /// The roster that other threads of this process enter.
     pub fn roster(&self) -> Roster {
         self.roster.clone()
     }
 
-    /// Ends the watch: what comes to an end waits for others, and the service manager has a limit
-    /// for that.
+    /// Ends the watch: a stopping process waits for others, and the service manager limits that
+    /// time.
     pub fn end(&mut self) {
         self.watch = None;
     }
 
-    /// How often the control loop has to turn at least, if it is watched.
+    /// The longest time between two turns of the control loop, if it is watched.
     pub fn beats_within(&self) -> Option<Duration> {
         self.watch.as_ref().map(|_| self.stuck_after / 4)
     }
 }
 
-/// What is done with each finding.
+/// Handles each finding of the watch.
 fn give_signs(service: Service, interval: Duration) -> impl FnMut(Finding<'_>) + Send + 'static {
     let mut due = Instant::now();
     move |finding| match finding {
-        Finding::Well => {
+        Finding::Healthy => {
             let now = Instant::now();
             if now >= due {
                 due = now + interval / 2;
@@ -79,10 +79,12 @@ fn give_signs(service: Service, interval: Duration) -> impl FnMut(Finding<'_>) +
             }
         }
         Finding::Stuck(name, stuck) => {
-            tracing::error!("the thread {name} {stuck}: this process ends, for a new one to serve");
+            tracing::error!(
+                "the thread {name} {stuck}: this process ends, so that a new one can serve"
+            );
             process::abort();
         }
-        Finding::Blind(error) => {
+        Finding::NoData(error) => {
             tracing::warn!("/proc/self/task: {error}: stuck threads cannot be detected");
         }
     }

@@ -1,13 +1,13 @@
-//! How much a guest may have logged.
+//! Limits the log lines that a guest can cause.
 
 use std::time::{Duration, Instant};
 
 /// Lines that a vif may have at once.
 const BURST: u32 = 20;
-/// After which it may have one more.
+/// The interval at which it may have one more.
 const REFILL: Duration = Duration::from_secs(5);
 
-/// What one vif's guest may still have logged: a guest that goes through the states as fast as it
+/// The log lines that one vif's guest may still cause: a guest that changes its state as fast as it
 /// can must not fill the log.
 #[derive(Debug)]
 pub(crate) struct LogAllowance {
@@ -21,8 +21,7 @@ impl LogAllowance {
         LogAllowance { lines: BURST, refilled: now, left_out: 0 }
     }
 
-    /// Whether one more line may be written; if so, with the number of those that were left out
-    /// before it.
+    /// Whether one more line may be written; if so, with the number of lines left out before it.
     pub(crate) fn line(&mut self, now: Instant) -> Option<LeftOut> {
         let intervals = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         if let Ok(intervals @ 1..) = u32::try_from(intervals) {

@@ -1,7 +1,7 @@
-//! Mirrors: vifs that get copies of what passes other ports of the switch, and nothing else.
+//! Mirrors: vifs that get copies of the frames of other ports of the switch, and nothing else.
 //!
-//! A mirror names ports, and ports come and go: what it has copies of is found again whenever
-//! something has happened. An output is the copy of no mirror, so that nothing is copied twice.
+//! A mirror names ports, and ports are added and removed: the mirrored ports are determined again
+//! after every change. The frames of an output are never mirrored, so nothing is copied twice.
 
 use ringway_datapath::{Mirrored, MirroredPassage};
 use ringway_hypervisor::Hypervisor;
@@ -10,7 +10,7 @@ use ringway_switch::{MIRRORS_MAX, MirrorConfig, PortId};
 use crate::Backend;
 
 impl<H: Hypervisor> Backend<H> {
-    /// Has the switch copy what is wanted now.
+    /// Updates the switch's mirrors to the present ports.
     pub(crate) fn update_mirrors(&mut self) {
         let mirrors = self.services.host.switch.mirrors();
         let is_wanted = self.all_served().any(|served| !served.rules.mirror().is_empty());
@@ -29,7 +29,7 @@ impl<H: Hypervisor> Backend<H> {
         mirrors.set(&configs);
     }
 
-    /// Why a vif cannot be the output of such a mirror, if it cannot.
+    /// Why a vif cannot be the output of such a mirror; `None` if it can.
     pub(crate) fn refuse_mirror(&self, output: &str, wanted: &[Mirrored]) -> Option<String> {
         let mirrors: Vec<(&str, &[Mirrored])> = self
             .all_served()
@@ -38,14 +38,14 @@ impl<H: Hypervisor> Backend<H> {
             .collect();
         if wanted.iter().any(|it| it.port == output) {
             return Some(format!(
-                "{output} would get copies of its own copies: expected other ports"
+                "{output} would receive copies of its own copies: choose other ports"
             ));
         }
         let is_other = |it: &&Mirrored| mirrors.iter().any(|(name, _)| *name == it.port);
         if let Some(other) = wanted.iter().find(is_other) {
             return Some(format!(
-                "{} is the output of a mirror, which has nothing of its own to copy: expected the \
-                 ports that it mirrors",
+                "{} is the output of a mirror, which carries only copies: mirror the ports that \
+                 it copies instead",
                 other.port
             ));
         }
@@ -53,12 +53,12 @@ impl<H: Hypervisor> Backend<H> {
             mirrors.iter().find(|(_, mirror)| mirror.iter().any(|it| it.port == output))
         {
             return Some(format!(
-                "{output} is mirrored to {name}, and cannot be an output: expected a vif that no \
-                 mirror names"
+                "{output} is mirrored to {name}, and cannot be an output: choose a vif that is \
+                 not mirrored"
             ));
         }
         let is_full = !wanted.is_empty() && mirrors.len() >= MIRRORS_MAX;
-        is_full.then(|| format!("there are {MIRRORS_MAX} mirrors already, and can be no more"))
+        is_full.then(|| format!("there are {MIRRORS_MAX} mirrors, which is the limit"))
     }
 
     fn ports_on_switch(&self) -> Vec<(String, PortId)> {
@@ -71,7 +71,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 }
 
-/// A mirror of the ports that are there.
+/// A mirror of the ports that exist.
 fn config(output: PortId, wanted: &[Mirrored], ports: &[(String, PortId)]) -> MirrorConfig {
     let of = |unwanted: MirroredPassage| -> Vec<PortId> {
         let is_in = |name: &str| {

@@ -1,4 +1,4 @@
-//! Memory of a front-end in which it is noted what is under way, with a part for each ring.
+//! A front-end's memory that records what is in flight, with a part for each ring.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use ringway_virtback::InflightPlace;
 use ringway_virtio::Format;
 use ringway_wire::vhost_user::{inflight_packed, inflight_split};
 
-/// Bytes of an area at most: those of 256 of the longest rings.
+/// The most bytes of an area: those of 256 of the longest rings.
 const AREA_LEN_MAX: u64 = 256 << 20;
 
-/// An area that is mapped.
+/// A mapped area.
 pub(crate) struct Noted {
     pages: SharedPages,
     rings: u16,
@@ -25,12 +25,12 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// Maps it; none where it has no ring.
+    /// Maps the area; `None` if it has no ring.
     pub(crate) fn map(share: &Arc<MappingShare>, area: Area) -> Result<Option<Noted>, String> {
         let Area { rings, size, len, offset, file } = area;
         if len > AREA_LEN_MAX {
             return Err(format!(
-                "an area of what is under way of {len} bytes, expected at most {AREA_LEN_MAX}"
+                "an inflight area of {len} bytes, expected at most {AREA_LEN_MAX}"
             ));
         }
         if len == 0 {
@@ -39,15 +39,15 @@ impl Noted {
         let pages = map_shared(share, file, offset, len).map_err(|error| error.to_string())?;
         if !pages.is_aligned_to(8) {
             return Err(format!(
-                "an area of what is under way at {offset:#x} of its file, expected a multiple of 8"
+                "an inflight area at {offset:#x} of its file, expected a multiple of 8"
             ));
         }
         Ok(Some(Noted { pages, rings, size, begun: BTreeSet::new() }))
     }
 
-    /// A pair begins. The first time, an area says where its packed rings go on, which another
-    /// process may have served; later the front-end does, which may have begun them elsewhere. A
-    /// split ring has that in its own memory.
+    /// Notes that a pair starts. The first time, the area determines where its packed rings
+    /// continue, because another process may have served them; later the front-end does, because it
+    /// may have restarted them elsewhere. A split ring keeps this in its own memory.
     pub(crate) fn starts(&mut self, format: Format, pair: u16) {
         if self.begun.insert(pair) || format == Format::Split {
             return;
@@ -58,7 +58,7 @@ impl Noted {
         }
     }
 
-    /// The part of a ring with this number and so many entries.
+    /// The part of the ring with this number and size.
     pub(crate) fn part(&self, format: Format, ring: u16, size: u16) -> Option<InflightPlace> {
         let len = match format {
             Format::Split => inflight_split::len(usize::from(self.size)),

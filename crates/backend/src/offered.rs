@@ -1,4 +1,4 @@
-//! What is offered to guests of virtio.
+//! The features offered to virtio guests.
 
 use ringway_datapath::OffloadCaps;
 use ringway_vhost::backend::FEATURES;
@@ -9,7 +9,7 @@ use ringway_wire::virtio::{
     VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MRG_RXBUF,
 };
 
-/// The features of virtio that go with what may be left undone.
+/// The virtio features that correspond to these offloads.
 pub(crate) fn offered(caps: OffloadCaps) -> Features {
     let without = |is_there: bool, bits: &[u32]| {
         if is_there { Features::NONE } else { Features::of(bits) }
@@ -21,7 +21,7 @@ pub(crate) fn offered(caps: OffloadCaps) -> Features {
         without(caps.gso_v6, &[VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_GUEST_TSO6]),
         without(caps.uso_v4, &[VIRTIO_NET_F_GUEST_USO4]),
         without(caps.uso_v6, &[VIRTIO_NET_F_GUEST_USO6]),
-        // One for both versions.
+        // One feature for both IP versions.
         without(caps.uso_v4 && caps.uso_v6, &[VIRTIO_NET_F_HOST_USO]),
         without(caps.gso_v4 || caps.gso_v6, &[VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_GUEST_ECN]),
     ];

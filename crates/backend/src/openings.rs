@@ -1,11 +1,11 @@
-//! Vifs of virtio as they come and go: what the opener says of them.
+//! Additions and removals of virtio vifs, as reported by the opener.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_control::{Link, OpenerNews, OpenerOrder, Received};
+use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
 use ringway_hypervisor::Hypervisor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
@@ -20,7 +20,7 @@ const NEWS_MAX: usize = 256;
 const START_MAX: Duration = Duration::from_secs(10);
 
 impl<H: Hypervisor> Backend<H> {
-    /// Takes all vifs that the description has.
+    /// Waits for all vifs of the description.
     pub(crate) fn wait_for_vhosts(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
         let deadline = Instant::now() + START_MAX;
@@ -44,13 +44,13 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Takes what the opener has to say.
+    /// Takes the opener's messages.
     pub(crate) fn take_vhosts(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
         self.take_news(&opener).map(|_| ())
     }
 
-    /// Whether it has said that it is ready.
+    /// Takes messages; returns whether the opener has reported that it is ready.
     fn take_news(&mut self, opener: &Arc<Link>) -> io::Result<bool> {
         for _ in 0..NEWS_MAX {
             match opener.receive()? {
@@ -58,7 +58,7 @@ impl<H: Hypervisor> Backend<H> {
                 Received::End => {
                     return Err(io::Error::other("the process that opens sockets has ended"));
                 }
-                Received::Message(OpenerNews::Ready, _) => return Ok(true),
+                Received::Message(OpenerEvent::Ready, _) => return Ok(true),
                 Received::Message(news, files) => self.take_one(news, files, opener)?,
             }
         }
@@ -67,42 +67,42 @@ impl<H: Hypervisor> Backend<H> {
 
     fn take_one(
         &mut self,
-        news: OpenerNews,
+        news: OpenerEvent,
         files: Vec<OwnedFd>,
         opener: &Arc<Link>,
     ) -> io::Result<()> {
         match news {
-            OpenerNews::Ready => {}
-            OpenerNews::Added { name, vhost, at_run_time } => {
+            OpenerEvent::Ready => {}
+            OpenerEvent::Added { name, vhost, at_run_time } => {
                 let added = self.add_vhost(vhost, at_run_time, opener);
                 if let Err(reason) = &added {
                     tracing::warn!(vif = name, "cannot be served: {reason}");
                 }
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
             }
-            OpenerNews::Removed { name } => {
+            OpenerEvent::Removed { name } => {
                 let index = self.vhosts.iter().position(|vhost| vhost.served.name == name);
                 if let Some(vhost) = index.map(|index| self.vhosts.remove(index)) {
                     vhost.end(&mut self.services.host);
                 }
                 opener.send(&OpenerOrder::Done { name, error: None }, &[])?;
             }
-            OpenerNews::Connected { name } => {
+            OpenerEvent::Connected { name } => {
                 let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
                 if let (Some(vhost), Some(file)) = (vhost, files.into_iter().next()) {
-                    vhost.end.place().connected(file);
+                    vhost.end.source().connected(file);
                 }
             }
-            OpenerNews::AreaSent { name, error } => {
+            OpenerEvent::AreaSent { name, error } => {
                 let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
                 if let Some(vhost) = vhost {
-                    vhost.area_came(&mut self.services.host, error.map_or(Ok(()), Err));
+                    vhost.on_area_sent(&mut self.services.host, error.map_or(Ok(()), Err));
                 }
             }
-            OpenerNews::Waits { name, reason } => {
+            OpenerEvent::Waiting { name, reason } => {
                 let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
                 if let Some(vhost) = vhost {
-                    vhost.end.place().waits(reason);
+                    vhost.end.source().waits(reason);
                 }
             }
         }
@@ -117,7 +117,7 @@ impl<H: Hypervisor> Backend<H> {
     ) -> Result<(), String> {
         let config = (self.services.host.config.read_vhost)(vhost)?;
         if self.all_served().any(|served| served.name == config.name) {
-            return Err(format!("there is a vif {} already", config.name));
+            return Err(format!("a vif {} exists already", config.name));
         }
         if let Some(refusal) = self.refuse_mirror(&config.name, &config.rules.mirror) {
             return Err(refusal);

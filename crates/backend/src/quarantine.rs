@@ -1,9 +1,9 @@
-//! What is remembered of panics: the next process finds the vif that a worker was busy with, and
-//! does not serve one with which that has happened twice.
+//! Records of panics: the next process reads which vif a worker was serving when it panicked, and
+//! does not serve a vif with two panics.
 //!
-//! A defect that one guest can trigger would otherwise end the backend of all again and again, as
-//! often as that guest likes. A note is a line of a file in the run directory: seconds since 1970,
-//! and the vif's directory in XenStore, or its name after `vhost/` if it is of virtio.
+//! Otherwise, a guest that can trigger a defect could end the backend of all guests as often as it
+//! likes. A note is a line in a file in the run directory: seconds since 1970, and the vif's
+//! directory in XenStore, or `vhost/` and its name for a virtio vif.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,10 +21,10 @@ use crate::device::vif_name;
 /// Panics after which a vif is not served.
 pub const PANICS_MAX: usize = 2;
 /// How long a panic is remembered.
-pub const REMEMBERED: Duration = Duration::from_secs(6 * 3600);
-/// Bytes of the file that are read: far more than vifs can fill within that time.
+pub const QUARANTINE_DURATION: Duration = Duration::from_secs(6 * 3600);
+/// The most bytes that are read of the file: far more than vifs can fill within that time.
 const FILE_LEN_MAX: u64 = 1 << 20;
-/// What names a vif of virtio begins with, where another has its directory.
+/// The prefix of a virtio vif's name in a note, in place of a directory.
 const VIRTIO: &str = "vhost/";
 
 /// Panics of earlier processes.
@@ -37,54 +37,52 @@ pub(crate) struct Quarantine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Note {
     seconds: u64,
-    vif: Charged,
+    vif: QuarantineKey,
 }
 
 /// The vif that a panic is charged to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Charged {
+pub(crate) enum QuarantineKey {
     /// Of Xen.
     Xen(Vif),
-    /// Of virtio, by its name: its place among others may be another after a change of the
-    /// description.
+    /// A virtio vif, by its name: its position may change with the description.
     Virtio(String),
 }
 
-impl Charged {
-    /// What people call it.
+impl QuarantineKey {
+    /// Its name for people.
     fn name(&self) -> String {
         match self {
-            Charged::Xen(vif) => vif_name(*vif),
-            Charged::Virtio(name) => name.clone(),
+            QuarantineKey::Xen(vif) => vif_name(*vif),
+            QuarantineKey::Virtio(name) => name.clone(),
         }
     }
 
     /// As in a note.
     fn place(&self) -> String {
         match self {
-            Charged::Xen(vif) => vif.backend_dir(),
-            Charged::Virtio(name) => format!("{VIRTIO}{name}"),
+            QuarantineKey::Xen(vif) => vif.backend_dir(),
+            QuarantineKey::Virtio(name) => format!("{VIRTIO}{name}"),
         }
     }
 
-    fn read(place: &str) -> Option<Charged> {
+    fn read(place: &str) -> Option<QuarantineKey> {
         let vif = match place.strip_prefix(VIRTIO) {
-            Some(name) => Charged::Virtio(name.to_owned()),
-            None => Charged::Xen(Vif::from_backend_path(place)?),
+            Some(name) => QuarantineKey::Virtio(name.to_owned()),
+            None => QuarantineKey::Xen(Vif::from_backend_path(place)?),
         };
         (vif.place() == place).then_some(vif)
     }
 }
 
-impl From<Vif> for Charged {
-    fn from(vif: Vif) -> Charged {
-        Charged::Xen(vif)
+impl From<Vif> for QuarantineKey {
+    fn from(vif: Vif) -> QuarantineKey {
+        QuarantineKey::Xen(vif)
     }
 }
 
 impl Quarantine {
-    /// What earlier processes have left in a run directory. A file that cannot be read is as good
-    /// as no file.
+    /// The notes of earlier processes in a run directory. An unreadable file counts as absent.
     pub(crate) fn read(dir: &RunDir) -> Quarantine {
         let path = dir.panics();
         let content = read_at_most(&path, FILE_LEN_MAX).unwrap_or_default();
@@ -94,20 +92,20 @@ impl Quarantine {
         quarantine
     }
 
-    /// Why a vif is not served, if it is not.
-    pub(crate) fn reason(&self, vif: &Charged) -> Option<String> {
+    /// Why a vif is not served, if so.
+    pub(crate) fn reason(&self, vif: &QuarantineKey) -> Option<String> {
         let panics = self.notes.iter().filter(|note| note.vif == *vif).count();
         (panics >= PANICS_MAX).then(|| {
-            let (name, hours) = (vif.name(), REMEMBERED.as_secs() / 3600);
+            let (name, hours) = (vif.name(), QUARANTINE_DURATION.as_secs() / 3600);
             format!(
-                "{name} is quarantined for {hours} hours: the backend has panicked {panics} times \
-                 while it served it; `ringway vif release {name}` has it served again"
+                "{name} is quarantined for {hours} hours: the backend panicked {panics} times \
+                 while serving it; `ringway vif release {name}` ends the quarantine"
             )
         })
     }
 
-    /// Forgets the panics of a vif, because an administrator wants that or the vif was removed.
-    pub(crate) fn release(&mut self, vif: &Charged) {
+    /// Forgets the panics of a vif, on an administrator's request or because the vif was removed.
+    pub(crate) fn release(&mut self, vif: &QuarantineKey) {
         let before = self.notes.len();
         self.notes.retain(|note| note.vif != *vif);
         if self.notes.len() < before {
@@ -115,14 +113,14 @@ impl Quarantine {
         }
     }
 
-    /// Forgets what is old. Returns whether there was any.
+    /// Forgets old panics. Returns whether there were any.
     pub(crate) fn expire(&mut self) -> bool {
         self.forget_old(now())
     }
 
     fn forget_old(&mut self, now: u64) -> bool {
         let before = self.notes.len();
-        self.notes.retain(|note| now.saturating_sub(note.seconds) < REMEMBERED.as_secs());
+        self.notes.retain(|note| now.saturating_sub(note.seconds) < QUARANTINE_DURATION.as_secs());
         let is_any = self.notes.len() < before;
         if is_any {
             self.write();
@@ -142,10 +140,10 @@ impl Quarantine {
     }
 }
 
-/// The vifs that are served, by their ports: for the thread that panics.
+/// The served vifs by port: for a panicking thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Served {
-    vifs: Arc<Mutex<BTreeMap<PortId, Charged>>>,
+    vifs: Arc<Mutex<BTreeMap<PortId, QuarantineKey>>>,
     path: PathBuf,
 }
 
@@ -154,7 +152,7 @@ impl Served {
         Served { vifs: Arc::default(), path: dir.panics() }
     }
 
-    pub(crate) fn insert(&self, port: PortId, vif: Charged) {
+    pub(crate) fn insert(&self, port: PortId, vif: QuarantineKey) {
         self.vifs.lock().unwrap_or_else(PoisonError::into_inner).insert(port, vif);
     }
 
@@ -162,17 +160,17 @@ impl Served {
         self.vifs.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
     }
 
-    /// A worker has panicked, busy with this queue: leaves a note, and ends the process, which is
-    /// started again and takes the other vifs up where they are. To go on would be to serve them
-    /// with whatever the panic has left half done.
+    /// Called when a worker has panicked while serving this queue: leaves a note, and ends the
+    /// process, which is restarted and takes over the other vifs. If the process continued, it
+    /// would serve them with the state that the panic left inconsistent.
     pub(crate) fn end_process(&self, serving: Option<(PortId, u16)>) -> ! {
         let vifs = self.vifs.lock().unwrap_or_else(PoisonError::into_inner);
         let vif = serving.and_then(|(port, _)| vifs.get(&port));
         let queue = serving.map(|(_, queue)| queue);
         tracing::error!(
-            vif = vif.map(Charged::name),
+            vif = vif.map(QuarantineKey::name),
             queue,
-            "a worker has panicked: the process ends, and the next one serves all other vifs"
+            "a worker has panicked: this process ends, and the next one serves all other vifs"
         );
         if let Some(vif) = vif {
             if let Err(error) = self.note(vif) {
@@ -182,27 +180,27 @@ impl Served {
         std::process::abort()
     }
 
-    fn note(&self, vif: &Charged) -> io::Result<()> {
+    fn note(&self, vif: &QuarantineKey) -> io::Result<()> {
         let mut file = File::options().create(true).append(true).open(&self.path)?;
         file.write_all(line(now(), vif).as_bytes())
     }
 }
 
-/// Reads a file of the run directory, which an earlier process may have left as it liked: no more
-/// than so many bytes of it, however long it says that it is.
+/// Reads a file of the run directory, in which an earlier process may have left anything: at most
+/// `len_max` bytes, whatever its reported length.
 pub(crate) fn read_at_most(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(len_max).read_to_end(&mut content)?;
     Ok(content)
 }
 
-fn line(seconds: u64, vif: &Charged) -> String {
+fn line(seconds: u64, vif: &QuarantineKey) -> String {
     format!("{seconds} {}\n", vif.place())
 }
 
 fn parse(line: &str) -> Option<Note> {
     let (seconds, place) = line.split_once(' ')?;
-    Some(Note { seconds: seconds.parse().ok()?, vif: Charged::read(place)? })
+    Some(Note { seconds: seconds.parse().ok()?, vif: QuarantineKey::read(place)? })
 }
 
 fn now() -> u64 {
@@ -215,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    fn vif(guest: u16) -> Charged {
+    fn vif(guest: u16) -> QuarantineKey {
         Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 }.into()
     }
 
@@ -243,7 +241,7 @@ mod tests {
     fn panics_are_forgotten_after_some_hours_and_odd_lines_at_once() {
         let place = tempfile::tempdir().expect("a directory");
         let dir = RunDir::new(place.path());
-        let (now, old) = (now(), now() - REMEMBERED.as_secs());
+        let (now, old) = (now(), now() - QUARANTINE_DURATION.as_secs());
         let text = format!(
             "{}{}{}nonsense\n\n5 /local/domain/0/backend/vif/1/0/state\n",
             line(old, &vif(1)),
@@ -253,7 +251,7 @@ mod tests {
         fs::write(dir.panics(), text).expect("written");
         let mut quarantine = Quarantine::read(&dir);
         assert!(quarantine.reason(&vif(1)).is_some());
-        quarantine.forget_old(old + 100 + REMEMBERED.as_secs());
+        quarantine.forget_old(old + 100 + QUARANTINE_DURATION.as_secs());
         assert_eq!(quarantine.reason(&vif(1)), None);
         fs::write(dir.panics(), [0xff; 100]).expect("written");
         assert_eq!(Quarantine::read(&dir).notes, []);
@@ -263,14 +261,14 @@ mod tests {
     fn a_vif_of_virtio_is_known_by_its_name() {
         let place = tempfile::tempdir().expect("a directory");
         let dir = RunDir::new(place.path());
-        let (served, vm) = (Served::new(&dir), Charged::Virtio("vm 1".to_owned()));
+        let (served, vm) = (Served::new(&dir), QuarantineKey::Virtio("vm 1".to_owned()));
         for _ in 0..PANICS_MAX {
             served.note(&vm).expect("written");
         }
         let quarantine = Quarantine::read(&dir);
         let reason = quarantine.reason(&vm).expect("twice is too often");
         assert!(reason.contains("ringway vif release vm 1"), "{reason}");
-        assert_eq!(quarantine.reason(&Charged::Virtio("vm 2".to_owned())), None);
+        assert_eq!(quarantine.reason(&QuarantineKey::Virtio("vm 2".to_owned())), None);
     }
 
     #[test]

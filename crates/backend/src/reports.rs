@@ -10,27 +10,27 @@ use crate::life::Life;
 use crate::service::{Report, Service};
 use crate::vif::VifShell;
 
-/// What was reported last, and who gives signs of life.
+/// The last report, and the thread that sends signs of life.
 pub(crate) struct Reports {
     service: Service,
     pub(crate) life: Life,
-    /// Vifs, and those that are connected.
+    /// The number of vifs, and of connected ones.
     counts: Option<(usize, usize)>,
 }
 
 impl Reports {
-    /// To be called by the control thread.
+    /// Called by the control thread.
     pub(crate) fn start(service: Service) -> io::Result<Reports> {
         let life = Life::start(&service)?;
         Ok(Reports { service, life, counts: None })
     }
 
-    /// All vifs that there are have been read, and new ones will be.
+    /// Reports that all existing vifs have been read, and that new ones will be.
     pub(crate) fn ready(&self) {
         self.service.report(Report::Ready);
     }
 
-    /// What comes to an end does so in order.
+    /// Reports that an orderly stop has begun.
     pub(crate) fn stopping(&mut self) {
         self.life.end();
         self.service.report(Report::Stopping);
@@ -39,7 +39,7 @@ impl Reports {
 
 impl<H: Hypervisor> Backend<H> {
     /// Reports how many vifs there are, when that has changed.
-    pub(crate) fn tell_service(&mut self) {
+    pub(crate) fn report_counts(&mut self) {
         let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
         let counts = (self.vifs.len(), self.vifs.values().filter(is_connected).count());
         if self.reports.counts.replace(counts) != Some(counts) {

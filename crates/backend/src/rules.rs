@@ -1,11 +1,11 @@
-//! What the toolstack says that a vif's guest may send.
+//! The toolstack's rules of what a vif's guest may send.
 
 use std::time::Instant;
 
 use ringway_datapath::{LockingMode, MacAddr, Mirrored, MulticastRouter, PortRules, VlanRules};
 use ringway_xenbus::{BadKeys, Keys};
 
-/// Addresses of a vif that is unlocked, unless its rules say how many.
+/// The most addresses of an unlocked vif, unless its rules set a number.
 const UNLOCKED_ADDRESSES_MAX: u32 = 256;
 
 /// The rules of one vif.
@@ -16,16 +16,16 @@ pub(crate) struct Rules {
     pub(crate) log: RefusalLog,
 }
 
-/// When refused frames were last written about.
+/// When refused frames were last logged.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
-    /// Frames of this connection that had been refused.
+    /// The number of this connection's frames that had been refused by then.
     pub(crate) seen: u64,
     pub(crate) due: Option<Instant>,
 }
 
 impl Rules {
-    /// The toolstack's first word.
+    /// Reads the rules from the toolstack's keys.
     ///
     /// # Errors
     /// A key that cannot be read: what the guest may do is unknown.
@@ -41,7 +41,7 @@ impl Rules {
         self.wanted.mode(default)
     }
 
-    /// Whether there is something that only the switch can do.
+    /// Whether the rules contain something that only the switch can do.
     pub(crate) fn is_for_switch(&self) -> bool {
         let is_routing = self.wanted.multicast_router != MulticastRouter::Never;
         let is_mirror = !self.wanted.mirror.is_empty();
@@ -52,7 +52,7 @@ impl Rules {
         &self.wanted.vlan
     }
 
-    /// The ports of which the vif gets copies, if it is the output of a mirror.
+    /// The ports whose frames the vif gets, if it is the output of a mirror.
     pub(crate) fn mirror(&self) -> &[Mirrored] {
         &self.wanted.mirror
     }

@@ -10,23 +10,23 @@ use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
-/// What the process of a tenant is started with.
+/// What a tenant's process is started with.
 pub struct Tenancy {
-    /// To its supervisor.
+    /// The link to its supervisor.
     pub link: Arc<Link>,
     /// Its end of the trunk to the switch process.
     pub trunk: End,
-    /// What that carries.
+    /// What the trunk carries.
     pub carried: TrunkRules,
     /// The vifs that it serves.
     pub vifs: Vec<VifNumber>,
 }
 
 impl Tenancy {
-    /// Waits for what the supervisor says first.
+    /// Waits for the supervisor's first message.
     ///
     /// # Errors
-    /// If it says something else, or has ended.
+    /// If the supervisor sends something else, or has ended.
     pub fn wait(link: Arc<Link>) -> io::Result<Tenancy> {
         match link.wait()? {
             Received::Message(TenantOrder::Start { vifs, trunk: carried }, fds) => {
@@ -40,7 +40,7 @@ impl Tenancy {
 
 /// Which vifs a process serves.
 pub(crate) enum Scope {
-    /// All that XenStore has for its domain.
+    /// All vifs of its domain in XenStore.
     Domain,
     /// Those that the supervisor names.
     Tenant { link: Arc<Link>, vifs: BTreeSet<Vif> },
@@ -52,7 +52,7 @@ impl Scope {
         Scope::Tenant { link: Arc::clone(link), vifs }
     }
 
-    /// Whether a vif is this process's to serve.
+    /// Whether this process serves a vif.
     pub(crate) fn has(&self, vif: Vif) -> bool {
         match self {
             Scope::Domain => true,
@@ -92,16 +92,16 @@ impl Scope {
     }
 }
 
-/// What the supervisor wants.
+/// An order of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// A vif is to be served from now on, or no longer.
+    /// Start or stop serving a vif.
     Vif(Vif, Duty),
     /// The trunk carries this from now on.
     Trunk(TrunkRules),
 }
 
-/// What is to happen to a vif.
+/// What must happen to a vif.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Duty {
     Begins,

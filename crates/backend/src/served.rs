@@ -1,4 +1,4 @@
-//! What a vif has beside its handshake.
+//! The state of a vif other than its handshake.
 
 use std::io;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::log::{LeftOut, LogAllowance};
 use crate::rules::Rules;
 use crate::services::Hosting;
 
-/// What a vif has beside its handshake.
+/// The state of a vif other than its handshake.
 pub(crate) struct Served {
     pub(crate) vif: Vif,
-    /// What people call it.
+    /// Its name for people.
     pub(crate) name: String,
     pub(crate) offer: Offer,
     /// What its guest may send, and the guest's address.
     pub(crate) rules: Rules,
-    /// If the vif is not on the switch.
+    /// Its network device, if the vif is not on the switch.
     pub(crate) device: Option<VifDevice>,
-    /// When what its guest transmits is completed.
+    /// When a frame that its guest transmits is completed.
     pub(crate) completion: Completion,
-    /// What limits it. Budgets outlive connections, or each would bring a new one.
+    /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
     pub(crate) limited: Limited,
-    /// Whether it is not served because of panics.
+    /// Whether it is quarantined because of panics.
     pub(crate) is_quarantined: bool,
-    /// While queues are attached.
+    /// The connection, while queues are attached.
     pub(crate) connection: Option<Connection>,
     pub(crate) log: LogAllowance,
 }
@@ -43,9 +43,9 @@ pub(crate) struct Served {
 /// What is attached while a guest is connected.
 pub(crate) struct Connection {
     pub(crate) port: PortId,
-    /// Of the vif's network device, if it has one.
+    /// The port of the vif's network device, if it has one.
     pub(crate) device_port: Option<PortId>,
-    /// The port of queues that are not enabled, from which nothing comes.
+    /// The port of disabled queues, from which no frames come.
     pub(crate) drain: Option<PortId>,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) caps: OffloadCaps,
@@ -60,12 +60,12 @@ impl Served {
         })
     }
 
-    /// Whether something that the guest did may be logged, and how much was left out before.
+    /// Whether an action of the guest may be logged, and how many lines were left out before.
     pub(crate) fn may_log(&mut self) -> Option<LeftOut> {
         self.log.line(Instant::now())
     }
 
-    /// Limits the vif as the toolstack wants it.
+    /// Applies the toolstack's limits to the vif.
     pub(crate) fn set_limits<H: Hypervisor>(&mut self, keys: &Keys, host: &mut Hosting<H>) {
         let (wanted, bad) = VifLimits::read(keys);
         if self.limited.wanted == wanted && self.limited.bad == bad {
@@ -82,13 +82,13 @@ impl Served {
         let Some(connection) = &self.connection else { return };
         let limits = self.limits(host);
         host.workers.limit(connection.port, &limits);
-        host.workers.weigh(connection.port, self.limited.weight());
+        host.workers.set_weight(connection.port, self.limited.weight());
         if let Some(device_port) = connection.device_port {
-            host.workers.weigh(device_port, self.limited.weight());
+            host.workers.set_weight(device_port, self.limited.weight());
         }
     }
 
-    /// Gives the queues of the vif's network device to workers, if it has one, as another port.
+    /// Attaches the queues of the vif's network device, if it has one, to workers, as another port.
     pub(crate) fn attach_device<H: Hypervisor>(
         &mut self,
         to: PortId,
@@ -128,7 +128,7 @@ impl Served {
         Ok(Some(port))
     }
 
-    /// What limits the vif's port.
+    /// The limits of the vif's port.
     pub(crate) fn limits<H: Hypervisor>(&self, host: &Hosting<H>) -> Limits {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
             (Some(mtu), _) => Some(u32::from(mtu)),
@@ -146,14 +146,14 @@ impl Served {
     }
 }
 
-/// Bytes of a frame beside what the MTU counts: Ethernet's header and a VLAN's tag, as for Linux'
+/// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
 /// bridge.
 const FRAMING: usize = 14 + 4;
 
-/// What limits a vif, as long as it is there.
+/// The limits of a vif, for as long as it exists.
 #[derive(Debug)]
 pub(crate) struct Limited {
-    /// As the toolstack wants it.
+    /// The toolstack's limits.
     pub(crate) wanted: VifLimits,
     bad: Vec<BadKeys>,
     /// What the guest may transmit.
@@ -167,7 +167,7 @@ pub(crate) struct Limited {
 }
 
 impl Limited {
-    /// No limits but those of all vifs: of flooding, and of excess segments.
+    /// No limits except those of all vifs: of floods, and of excess segments.
     pub(crate) fn new(flood: Arc<FloodBudget>) -> Limited {
         let segments = Arc::new(segment_credit(Instant::now()));
         let wanted = VifLimits::default();
@@ -177,7 +177,7 @@ impl Limited {
     fn set(&mut self, wanted: VifLimits, of_all: (FloodLimit, StormLimits), now: Instant) {
         let before = std::mem::replace(&mut self.wanted, wanted);
         let interval = |rate: Rate| Duration::from_micros(rate.interval_us);
-        // A limit that is unchanged keeps the account of what was used.
+        // An unchanged limit keeps its account.
         if before.rate != wanted.rate {
             let credit = |rate: Rate| Arc::new(Credit::new(rate.bytes, interval(rate), now));
             self.tx = wanted.rate.map(credit);
@@ -200,13 +200,13 @@ impl Limited {
         self.wanted.weight.and_then(Weight::new).unwrap_or(Weight::ONE)
     }
 
-    /// What the vif is to the engines that serve it.
+    /// The kind of port that the vif is to the engines that serve it.
     pub(crate) fn stations(&self) -> Stations {
         Stations::One(self.weight())
     }
 }
 
-/// Of a port that does not flood, or is trusted with it.
+/// A budget without a limit: for a port that does not flood, or is trusted to flood.
 pub(crate) fn unlimited() -> Arc<FloodBudget> {
     Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }
@@ -220,7 +220,7 @@ pub(crate) fn storm_limits(wanted: &VifLimits, of_all: StormLimits) -> StormLimi
     }
 }
 
-/// The flooding that a vif may cause: by its own limit where it has one, or else by that of all.
+/// The floods that a vif may cause: its own limit if it has one, otherwise the general one.
 pub(crate) fn flood_limit(wanted: FloodWish, of_all: FloodLimit) -> FloodLimit {
     let own = FloodLimit::per_second(wanted.rate.unwrap_or(0), wanted.mbit.unwrap_or(0));
     let (frames, bytes) = (

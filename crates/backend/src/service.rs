@@ -1,6 +1,6 @@
-//! What this process reports about itself, and to whom: a service manager by sd_notify(3), which
-//! systemd speaks and others have taken up, or the supervisor of an isolated backend. Where there
-//! is neither, nothing happens.
+//! What this process reports about itself: to a service manager by sd_notify(3), as supported by
+//! systemd and others, or to the supervisor of an isolated backend. If there is neither, it reports
+//! nothing.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use ringway_control::{Link, ProcessReport};
 use sd_notify::NotifyState;
 
-/// How often a supervisor gets a sign of life, times two.
+/// Twice the interval between signs of life to a supervisor.
 const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
-/// CPU time of a thread that does not get on, or time asleep of one that may not sleep: the most.
-/// Turns of the control thread and rounds of workers take milliseconds of either.
+/// The most CPU time of a thread without progress, and the most time asleep of a thread that may
+/// not sleep. Turns of the control thread and rounds of workers take milliseconds of either.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// The supervisor or service manager of this process.
@@ -46,13 +46,13 @@ pub enum Report {
     Ready,
     /// None of its threads is stuck.
     Alive,
-    /// What comes to an end does so in order.
+    /// An orderly stop has begun.
     Stopping,
-    /// How many vifs there are.
+    /// The number of vifs.
     Vifs {
-        /// All of them.
+        /// All vifs.
         count: usize,
-        /// Those that are connected.
+        /// The connected ones.
         connected: usize,
     },
 }
@@ -65,10 +65,10 @@ impl Default for Service {
 
 impl Service {
     /// The service manager that the environment names: `NOTIFY_SOCKET`, to which it connects, and
-    /// `WATCHDOG_USEC` if it wants signs of life, of which it gets one each half of that time. Two
-    /// seconds are the least that works: the control thread turns every half second at least.
+    /// `WATCHDOG_USEC` if it wants signs of life, which it gets at half that interval. The minimum
+    /// is two seconds, because the control thread's loop turns at least every half second.
     ///
-    /// To be called before the process is confined.
+    /// Call this before the process is confined.
     pub fn from_env() -> Service {
         let address = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty());
         let socket = address.and_then(|address| {
@@ -97,13 +97,13 @@ impl Service {
         self.watchdog
     }
 
-    /// How long a thread may fail to get on, in its CPU time or asleep: ten seconds, and not longer
-    /// than between two signs of life.
+    /// How long a thread may make no progress, in CPU time or asleep: ten seconds, but no longer
+    /// than the interval between two signs of life.
     pub fn stuck_after(&self) -> Duration {
         self.stuck_after
     }
 
-    /// Reports something. A report that does not arrive is no error.
+    /// Sends a report. A lost report is not an error.
     pub fn report(&self, report: Report) {
         let sent = match &self.recipient {
             Recipient::None => Ok(()),

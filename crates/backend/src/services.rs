@@ -1,4 +1,4 @@
-//! What all vifs of a backend share.
+//! The services that all vifs of a backend share.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,24 +27,24 @@ pub(crate) type Station<H> =
 /// Ethernet's MTU, in bytes.
 const MTU: u32 = 1500;
 
-/// What a vif is handed to work with.
+/// The services that a vif is given.
 pub(crate) struct Services<H: Hypervisor> {
     pub(crate) store: Client,
     pub(crate) host: Hosting<H>,
 }
 
-/// What it takes to serve a guest, XenStore aside.
+/// What is needed to serve a guest, apart from XenStore.
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
     pub(crate) config: BackendConfig,
     pub(crate) workers: Workers<Station<H>>,
     pub(crate) switch: Arc<Switch>,
-    /// The vifs of ports, and those that are not to have one.
+    /// The vifs by port, and the vifs that must not have a port.
     pub(crate) by_port: quarantine::Served,
     pub(crate) quarantine: Quarantine,
     pub(crate) ports: Ports,
-    /// What workers have reported, and has not been handled yet.
+    /// Reports of workers that have not been handled yet.
     pub(crate) port_events: VecDeque<Failure<Station<H>>>,
     /// The zero of switch time.
     started: Instant,
@@ -110,8 +110,8 @@ impl<H: Hypervisor> Hosting<H> {
         self.ports.free.push(port);
     }
 
-    /// Drops what workers have reported of a port that they no longer have: its number may be
-    /// another vif's from now on.
+    /// Drops the workers' reports about a detached port: another vif may use its number from now
+    /// on.
     pub(crate) fn forget_port(&mut self, port: PortId) {
         while let Some(event) = self.workers.next_failure() {
             self.port_events.push_back(event);
@@ -124,7 +124,8 @@ impl<H: Hypervisor> Hosting<H> {
         self.port_events.pop_front().or_else(|| self.workers.next_failure())
     }
 
-    /// What a vif is offered, of as many queues as the toolstack wants or else the configuration.
+    /// The offer to a vif, with as many queues as the toolstack wants, or otherwise the
+    /// configuration.
     pub(crate) fn offer(&self, queues_wanted: Option<u16>) -> Offer {
         Offer {
             queues_max: queues_wanted.unwrap_or(self.config.max_queues).max(1),
@@ -138,8 +139,8 @@ impl<H: Hypervisor> Hosting<H> {
         self.config.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU))
     }
 
-    /// When a vif's frames are completed, as the toolstack or else the configuration has it.
+    /// When a vif's frames are completed, per the toolstack or otherwise the configuration.
     pub(crate) fn completion(&self, keys: &Keys) -> Result<Completion, BadKeys> {
-        Ok(keys.completion_wanted()?.unwrap_or(self.config.completion))
+        Ok(keys.completion_configured()?.unwrap_or(self.config.completion))
     }
 }

@@ -18,7 +18,7 @@ use crate::served::{Connection, Served};
 use crate::services::Hosting;
 use crate::station::VifOrTrunk;
 
-/// One vif, with what it takes to serve its guest.
+/// One vif, with the services needed to serve its guest.
 pub(crate) struct Serving<'a, H: Hypervisor> {
     pub(crate) served: &'a mut Served,
     pub(crate) host: &'a mut Hosting<H>,
@@ -27,7 +27,7 @@ pub(crate) struct Serving<'a, H: Hypervisor> {
 impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
     fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
         self.connect(config).map_err(|error| match is_shortage(&error) {
-            true => NotAttached::Short(format!("{error}; tried again until there is enough")),
+            true => NotAttached::NoResources(format!("{error}; retrying until there is enough")),
             false => NotAttached::Refused(error.to_string()),
         })
     }
@@ -110,7 +110,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             }
         };
         let limits = served.limits(host);
-        // Before the first frame.
+        // This must precede the first frame.
         host.by_port.insert(port, served.vif.into());
         if let Some(device_port) = device_port {
             host.by_port.insert(device_port, served.vif.into());
@@ -132,7 +132,7 @@ impl<H: Hypervisor> Serving<'_, H> {
     }
 }
 
-/// What could not be attached, and why.
+/// A failed attachment, and its reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 struct Unattached {
@@ -146,8 +146,8 @@ impl Unattached {
     }
 }
 
-/// Whether this host lacks what it takes for any guest: memory, descriptors, places in a table of
-/// the kernel or the hypervisor.
+/// Whether this host lacks a resource that any guest needs: memory, descriptors, entries in a table
+/// of the kernel or the hypervisor.
 fn is_shortage(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Unattached>());
     let error = inner.map_or(error, |unattached| &unattached.source);

@@ -1,4 +1,5 @@
-//! What a backend has open before it is confined: it makes no socket afterwards, and connects none.
+//! The sockets that a backend opens before it is confined: afterwards it neither creates nor
+//! connects any.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,48 +8,48 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, ControlSocket, Link, OpenerOrder, RunDir};
 use ringway_net::Netlink;
-use ringway_vhost::backend::Wanted;
-use ringway_vhost_shell::Place;
+use ringway_vhost::backend::AreaRequest;
+use ringway_vhost_shell::ConnectionSource;
 
-/// When an order is sent again for which the opener had no room.
+/// The interval at which an order is sent again if the opener had no room for it.
 const RESEND: Duration = Duration::from_millis(10);
 
-/// Sockets of a backend, beside those of XenStore, of the hypervisor and of
+/// Sockets of a backend, apart from those of XenStore, of the hypervisor and of
 /// [`Service`](crate::Service).
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) control: ControlSocket,
     pub(crate) netlink: Netlink,
-    /// The way to the process that opens the sockets of virtio's vifs.
+    /// The link to the process that opens the sockets of virtio vifs.
     pub(crate) opener: Option<Arc<Link>>,
 }
 
 impl Sockets {
-    /// Opens them: the control socket in `dir`, and the way to the links of this network namespace.
+    /// Opens them: the control socket in `dir`, and netlink for this network namespace.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn open(dir: &RunDir) -> io::Result<Sockets> {
         ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
         Ok(Sockets { control, netlink: Netlink::open()?, opener: None })
     }
 
-    /// With vifs of virtio, whose sockets another process opens.
+    /// Adds virtio vifs, whose sockets another process opens.
     pub fn with_opener(self, opener: Link) -> Sockets {
         Sockets { opener: Some(Arc::new(opener)), ..self }
     }
 }
 
-/// The place of one vif of virtio: connections come from the opener.
+/// The listener of one virtio vif: connections come from the opener.
 #[derive(Debug)]
 pub(crate) struct PassedOn {
     name: String,
     opener: Arc<Link>,
     connection: Option<OwnedFd>,
     obstacle: Option<String>,
-    was_good: bool,
-    /// An order that the opener has not got.
+    has_worked: bool,
+    /// An order that the opener has not received.
     unsent: Option<OpenerOrder>,
     due: Option<Instant>,
 }
@@ -60,7 +61,7 @@ impl PassedOn {
             opener,
             connection: None,
             obstacle: None,
-            was_good: false,
+            has_worked: false,
             unsent: None,
             due: None,
         }
@@ -75,9 +76,9 @@ impl PassedOn {
         self.obstacle = Some(reason);
     }
 
-    /// Has the opener send an area to the front-end.
-    pub(crate) fn order_area(&self, wanted: Wanted) -> io::Result<()> {
-        let Wanted { rings, size, len } = wanted;
+    /// Orders the opener to send an area to the front-end.
+    pub(crate) fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()> {
+        let AreaRequest { rings, size, len } = wanted;
         let wanted = AreaWanted { rings, size, len };
         self.opener.send(&OpenerOrder::Area { name: self.name.clone(), wanted }, &[])
     }
@@ -93,26 +94,26 @@ impl PassedOn {
     }
 }
 
-impl Place for PassedOn {
-    fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
+impl ConnectionSource for PassedOn {
+    fn poll_connection(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
         self.due = None;
         self.send(now)?;
         Ok(self.connection.take())
     }
 
-    fn put_off(&mut self, until: Instant) {
+    fn defer_until(&mut self, until: Instant) {
         self.due = Some(until);
     }
 
-    fn again(&mut self, now: Instant) {
-        let was_good = std::mem::take(&mut self.was_good);
-        self.unsent = Some(OpenerOrder::Again { name: self.name.clone(), was_good });
-        // Handled in the next turn, which reports a link that has ended.
+    fn disconnected(&mut self, now: Instant) {
+        let has_worked = std::mem::take(&mut self.has_worked);
+        self.unsent = Some(OpenerOrder::Disconnected { name: self.name.clone(), has_worked });
+        // The next turn handles this, and reports a link that has ended.
         self.due = Some(now);
     }
 
-    fn was_good(&mut self) {
-        self.was_good = true;
+    fn worked(&mut self) {
+        self.has_worked = true;
     }
 
     fn obstacle(&self) -> Option<&str> {

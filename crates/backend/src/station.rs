@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
-    Wakers, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortQueue, QueueDown,
+    QueueTraits, Wakers, Woken,
 };
 use ringway_trunk::{TrunkEvent, TrunkGrants};
 use ringway_virtback::QueuePair;
@@ -12,13 +12,13 @@ use ringway_virtback::QueuePair;
 /// A queue of a trunk, at the tenant's end.
 pub(crate) type TrunkQueue = ringway_netfront::VifQueue<TrunkGrants, TrunkEvent>;
 
-/// A queue whose backend this process is, one whose frontend it is, or a pair of virtio's.
+/// A queue of which this process is the backend or the frontend, or a virtio pair.
 pub(crate) enum VifOrTrunk<V> {
-    /// Of a vif; or of a trunk, in the switch process.
+    /// A queue of a vif, or of a trunk in the switch process.
     Vif(V),
-    /// Of a trunk, in the process of a tenant.
+    /// A queue of a trunk, in a tenant's process.
     Trunk(Box<TrunkQueue>),
-    /// Of a virtio device.
+    /// A pair of a virtio device.
     Virtio(Box<QueuePair>),
 }
 
@@ -29,7 +29,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.ingress(budget, pool, into),
             VifOrTrunk::Trunk(trunk) => trunk.ingress(budget, pool, into),
@@ -38,7 +38,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     }
 
     #[inline]
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.egress(from, pool),
             VifOrTrunk::Trunk(trunk) => trunk.egress(from, pool),
@@ -47,7 +47,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     }
 
     #[inline]
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.arm(),
             VifOrTrunk::Trunk(trunk) => trunk.arm(),
@@ -55,7 +55,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         }
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.woken(by),
             VifOrTrunk::Trunk(trunk) => trunk.woken(by),

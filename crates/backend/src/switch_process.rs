@@ -1,9 +1,9 @@
 //! The switch process of an isolated backend: it joins the trunks of tenants and the uplink.
 //!
-//! It sees no guest, no XenStore and no hypervisor. To it the process of a tenant is what a guest
-//! is to a backend: each trunk is served by the code that serves vifs, with the same checks, share
-//! and limits, and one that breaks the protocol is cut off alone. Which trunks there are, and which
-//! addresses may be used behind each, it learns from the supervisor and from no tenant.
+//! It has no access to guests, XenStore or a hypervisor. It treats the process of a tenant as a
+//! backend treats a guest: the code that serves vifs serves each trunk, with the same checks, share
+//! and limits, and a tenant that breaks the protocol is cut off alone. The supervisor, and no
+//! tenant, determines which trunks there are and which addresses may be used behind each.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,9 +34,9 @@ use crate::sockets::Sockets;
 use crate::station::VifOrTrunk;
 use crate::uplink::{UplinkPort, vlans_of};
 
-/// How often load is evened out, the forwarding table is swept and a sign of life given.
+/// How often load is balanced, the forwarding table is swept and a sign of life is sent.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// Orders that are carried out before anything else is done.
+/// Orders that are carried out before other work gets a turn.
 const ORDERS_MAX: usize = 256;
 
 /// Replaces a hypervisor: the supervisor hands over complete trunks.
@@ -86,8 +86,8 @@ struct SwitchProcess {
 /// Joins trunks and the uplink until `stop` becomes readable.
 ///
 /// # Errors
-/// If the supervisor has ended, the uplink fails, or what this host lacks at the start: threads,
-/// devices, sockets.
+/// If the supervisor has ended, the uplink fails, or this host lacks threads, devices or sockets at
+/// the start.
 pub fn run_switch(
     config: BackendConfig,
     sockets: Sockets,
@@ -150,7 +150,7 @@ impl SwitchProcess {
         }
     }
 
-    /// Carries out what the supervisor has ordered; true if there may be more.
+    /// Carries out the supervisor's orders; true if there may be more.
     fn take_orders(&mut self) -> io::Result<bool> {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
@@ -224,14 +224,15 @@ impl SwitchProcess {
         Ok(Tenant { port, counters: all_counters, allowed })
     }
 
-    /// Puts a tenant's port into the VLANs of its vifs. With a private vif among them, what it
-    /// sends goes to the uplink alone: a frame does not say which vif it is from.
+    /// Puts a tenant's port into the VLANs of its vifs. If one of them is private, everything that
+    /// the tenant sends goes to the uplink only, because a frame does not show which vif it is
+    /// from.
     fn join(&self, port: PortId, trunk: &TrunkRules) -> Result<PortVlan, TooManyVlans> {
         let role = if trunk.is_private { Role::Private } else { Role::Ordinary };
         self.host.switch.join(port, &vlans_of(trunk), role)
     }
 
-    /// Lets a tenant use other addresses, or VLANs, than so far.
+    /// Changes the addresses or VLANs that a tenant may use.
     fn allow(&self, tenant: &mut Tenant, allowed: Allowed, trunk: &TrunkRules) {
         if let Allowed::Only(addresses) = &tenant.allowed {
             // Addresses that this tenant has lost may go to another one.
@@ -246,7 +247,7 @@ impl SwitchProcess {
         let policy = match self.join(tenant.port, trunk) {
             Ok(vlan) => policy_of(&allowed, vlan),
             Err(error) => {
-                tracing::warn!("{error}: this tenant's frames are not forwarded");
+                tracing::warn!("{error}: the frames of this tenant are not forwarded");
                 Arc::new(PortPolicy::disabled())
             }
         };
@@ -255,7 +256,7 @@ impl SwitchProcess {
         tenant.allowed = allowed;
     }
 
-    /// Makes the addresses of a tenant those of its port, which no other port can take then.
+    /// Binds a tenant's addresses to its port, so that no other port can take them.
     fn bind(&self, port: PortId, allowed: &Allowed) {
         let (host, now) = (&self.host, self.host.ticks());
         let Allowed::Only(addresses) = allowed else {
@@ -265,7 +266,7 @@ impl SwitchProcess {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses.iter().copied().map(MacAddr) {
             if let Err(refused) = host.switch.bind(Some(address), port, count, now) {
-                tracing::warn!(%address, ?refused, "others can use this address, too");
+                tracing::warn!(%address, ?refused, "others can use this address as well");
             }
         }
     }
@@ -277,7 +278,8 @@ impl SwitchProcess {
         tracing::info!(tenant, "detached");
     }
 
-    /// Workers gave queues up: a trunk whose tenant broke the protocol, or the uplink.
+    /// Handles queues that workers gave up: those of a trunk whose tenant broke the protocol, or of
+    /// the uplink.
     fn take_port_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.host.next_port_event() {
             let reason = format!("queue {}: {}", event.queue_index, event.down);
@@ -294,7 +296,7 @@ impl SwitchProcess {
         Ok(())
     }
 
-    /// Says that a tenant has no trunk any more, by its own doing.
+    /// Reports that a tenant has lost its trunk by its own fault.
     fn cut_off(&self, tenant: String, reason: &str) {
         tracing::warn!(tenant, "cut off: {reason}");
         self.tell(&ProcessReport::CutOff { tenant, reason: reason.to_owned() });
@@ -359,8 +361,8 @@ impl SwitchProcess {
     }
 }
 
-/// What a tenant may send. Its process checks its guests itself, and this holds when it does not
-/// any more.
+/// What a tenant may send. The tenant's process checks its guests itself; this policy applies even
+/// if that process no longer does.
 fn policy_of(allowed: &Allowed, vlan: PortVlan) -> Arc<PortPolicy> {
     let policy = match allowed {
         Allowed::Any => PortPolicy::open(),

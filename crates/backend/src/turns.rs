@@ -1,35 +1,35 @@
-//! Whose turn it is.
+//! Turns of vifs.
 //!
-//! What happens to vifs is only noted when it is heard of, once for each vif, however often it
-//! happens. Then vifs are served in turn: a guest that makes things happen as fast as it can has
-//! one turn for each that others have.
+//! An event of a vif is only noted when it arrives, once per vif, however often it occurs. Then the
+//! vifs are served in turn: a guest that causes events as fast as it can gets no more turns than
+//! others.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use ringway_xenbus::Vif;
 
-/// The vifs to which something has happened, in the order in which they are served.
+/// The vifs with pending events, in the order in which they are served.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     order: VecDeque<Vif>,
     news: BTreeMap<Vif, News>,
 }
 
-/// What has happened to a vif.
+/// The pending events of a vif.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct News {
-    /// The toolstack may have changed, made or removed it.
+    /// The toolstack may have created, changed or removed it.
     pub(crate) has_device_changed: bool,
     /// The backend's own state was written, not by the backend.
     pub(crate) was_own_state_written: bool,
     /// The frontend's state may have changed.
     pub(crate) has_frontend_changed: bool,
-    /// Something that was put off is due.
+    /// Deferred work is due.
     pub(crate) is_due: bool,
 }
 
 impl Turns {
-    /// Has something happened to a vif, which gets a turn if it has none yet.
+    /// Notes an event of a vif, which gets a turn if it has none yet.
     pub(crate) fn note(&mut self, vif: Vif, happen: impl FnOnce(&mut News)) {
         let news = self.news.entry(vif).or_insert_with(|| {
             self.order.push_back(vif);
@@ -38,7 +38,7 @@ impl Turns {
         happen(news);
     }
 
-    /// The vif whose turn it is, with all that has happened to it.
+    /// The next vif, with all its pending events.
     pub(crate) fn next(&mut self) -> Option<(Vif, News)> {
         let vif = self.order.pop_front()?;
         Some((vif, self.news.remove(&vif).unwrap_or_default()))

@@ -1,5 +1,5 @@
-//! The way out of a switch: to the host, by a TAP device in the backend's own network namespace, or
-//! from the process of a tenant to the switch process, by a trunk.
+//! The uplink of a switch: to the host, through a TAP device in the backend's own network
+//! namespace, or from a tenant's process to the switch process, through a trunk.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::served::unlimited;
 use crate::services::Hosting;
 use crate::station::{TrunkQueue, VifOrTrunk};
 
-/// What the process of a tenant calls its way to the switch process.
+/// The name of the trunk to the switch process in a tenant's process.
 const TRUNK_NAME: &str = "trunk";
 
 /// The uplink while it is attached.
@@ -26,12 +26,12 @@ pub(crate) struct UplinkPort {
     pub(crate) port: PortId,
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     pub(crate) name: String,
-    /// Kept, because the device goes with it.
+    /// Kept because dropping it deletes the device.
     _tap: Option<Tap>,
 }
 
 impl<H: Hypervisor> Hosting<H> {
-    /// Makes the device of the uplink, if there is to be one, and attaches it to the switch.
+    /// Makes the device of the uplink, if configured, and attaches it to the switch.
     pub(crate) fn attach_uplink(&mut self) -> io::Result<Option<UplinkPort>> {
         let Some(uplink) = self.config.uplink.clone() else { return Ok(None) };
         let is_waited_for = self.config.completion == Completion::Sent;
@@ -48,7 +48,7 @@ impl<H: Hypervisor> Hosting<H> {
         self.switch.set_multicast_router(port, uplink.multicast_router);
         // Any number of stations may be behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
-        // A port without an address has none that another could use.
+        // This port has no address of its own, so no other port can have it.
         let _ = self.switch.bind(None, port, addresses_max, self.ticks());
         let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
         let counters: Vec<Arc<QueueCounters>> =
@@ -57,7 +57,7 @@ impl<H: Hypervisor> Hosting<H> {
         if is_waited_for {
             tap.hold_receipts(&mut queues)?;
         }
-        // The uplink may flood, except what the host limits; a full guest drops its copy.
+        // The uplink may flood, within the host's limits; a full guest drops its copy.
         let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
         let flood = Arc::new(flood);
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
@@ -82,11 +82,11 @@ impl<H: Hypervisor> Hosting<H> {
     ) -> io::Result<UplinkPort> {
         let port = self.allocate_port()?;
         let policy = self.trunk_policy(port, carried).map_err(io::Error::other)?;
-        // All routers are behind it, and the groups of other tenants are not known here.
+        // All routers are behind the trunk, and the groups of other tenants are not known here.
         self.switch.set_multicast_router(port, MulticastRouter::Always);
         let mut all_counters = Vec::new();
         let mut attachments = Vec::new();
-        // The switch process limits the floods of others where they enter.
+        // The switch process limits the floods of other tenants at their ingress.
         let flood = unlimited();
         for TenantQueue { grants, events } in trunk.into_tenant_queues()? {
             let counters = Arc::new(QueueCounters::default());
@@ -107,7 +107,7 @@ impl<H: Hypervisor> Hosting<H> {
         Ok(UplinkPort { port, counters: all_counters, name, _tap: None })
     }
 
-    /// Has the tenant's end of a trunk carry something else from now on.
+    /// Changes what the tenant's end of a trunk carries.
     pub(crate) fn set_carried(&self, port: PortId, carried: &TrunkRules) {
         match self.trunk_policy(port, carried) {
             Ok(policy) => self.workers.set_policy(port, &policy),
@@ -115,8 +115,8 @@ impl<H: Hypervisor> Hosting<H> {
         }
     }
 
-    /// Puts the tenant's end of a trunk into the VLANs that it carries. To a private vif it is an
-    /// uplink: whom such a vif reaches beyond it is the switch process's to say.
+    /// Puts the tenant's end of a trunk into the VLANs that it carries. To a private vif, the trunk
+    /// is an uplink: the switch process decides which ports such a vif reaches beyond it.
     fn trunk_policy(
         &self,
         port: PortId,

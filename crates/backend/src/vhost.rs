@@ -1,9 +1,8 @@
-//! Vifs of virtio: guests behind vhost-user sockets.
+//! Virtio vifs: guests behind vhost-user sockets.
 //!
-//! A [`VhostVif`] has what a vif of Xen has, but for XenStore and the handshake over it: the
-//! session of `vhost-shell` says what is to be served. A turn may change several queues; all of
-//! them are taken from the workers when the first has to stop, and given back when the turn is
-//! over.
+//! A [`VhostVif`] has what a Xen vif has, except XenStore and the handshake over it: the session of
+//! `vhost-shell` determines what to serve. A turn may change several queues; all of them are
+//! detached from the workers when the first must stop, and attached again after the turn.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,25 +10,24 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{PortId, PortPolicy};
-use ringway_sys::bell::Bell;
-use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, OutsideMemory, Region};
+use ringway_sys::eventfd::EventFd;
+use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
-use ringway_vhost::backend::{Bases, Log, Offer, Wanted};
+use ringway_vhost::backend::{AreaRequest, Bases, Log, Offer};
 use ringway_vhost::{Area, Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
-use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts};
-use ringway_virtio::{Format, QueueOptions, QueuePlace};
+use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index};
+use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::DomId;
 use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{KeyChange, Keys, Vif, VifLimits};
-use ringway_xenstore::Pace;
+use ringway_xenstore::RateLimit;
 use rustix::event::PollFlags;
 
 use crate::config::VhostVif as Config;
@@ -37,29 +35,30 @@ use crate::device::VifDevice;
 use crate::log::{LeftOut, LogAllowance};
 use crate::noted::Noted;
 use crate::offered::offered;
-use crate::quarantine::{Charged, read_at_most};
+use crate::quarantine::{QuarantineKey, read_at_most};
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
 use crate::services::{Hosting, Station};
 use crate::sockets::PassedOn;
 use crate::station::VifOrTrunk;
 
-/// A domain that Xen never has (`DOMID_INVALID`), under which these vifs are known where a vif has
-/// a domain and a handle.
+/// An invalid Xen domid (`DOMID_INVALID`), used for these vifs wherever a vif has a domain and a
+/// handle.
 const NO_DOMAIN: DomId = DomId(0x7ff4);
-/// Where its keys would be, if it had any.
+/// The directory of its keys, which do not exist.
 const NO_DIR: &str = "vhost";
-/// Rings of a session may be asked for at once, so that memory of a log is bounded by this: a bit
-/// for each page of 16 TiB.
+/// The most bytes of a dirty log: a bit for each page of 16 TiB. It bounds the memory that one
+/// session can have us map.
 const LOG_LEN_MAX: u64 = 512 << 20;
-/// How often pairs are given to workers at once, and then how long apart: all workers have a part
-/// in that, and a front-end asks for it with each change. One that starts may do so for each pair.
+/// How often pairs may be attached in a burst, and the interval after that: attaching involves all
+/// workers, and a front-end causes it with each change. At its start, a front-end may cause it for
+/// each pair.
 const ATTACHES_BURST: u32 = 256;
 const ATTACH_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes of the file with a guest's features: a number.
 const FLOOR_LEN_MAX: u64 = 64;
 
-/// A vif of virtio in this backend's care.
+/// A virtio vif that this backend serves.
 pub(crate) struct VhostVif {
     pub(crate) served: Served,
     pub(crate) config: Config,
@@ -67,41 +66,41 @@ pub(crate) struct VhostVif {
     pub(crate) at_run_time: bool,
     pub(crate) end: BackendEnd<PassedOn>,
     parts: Parts,
-    /// What limits it, by the names that XenStore has for it.
+    /// Its limits, by their names in XenStore.
     limits: BTreeMap<String, String>,
-    /// Why no front-end is met: panics over its guests.
+    /// Why no front-end is accepted: panics over its guests.
     quarantined: Option<String>,
 }
 
-/// What a front-end has handed over.
+/// What a front-end has passed to us.
 struct Parts {
-    /// Of what this process can map.
+    /// Its share of what this process can map.
     share: Arc<MappingShare>,
     memory: Option<Arc<GuestMemory>>,
     log: Option<Arc<DirtyLog>>,
-    /// Where it is noted what is under way.
+    /// The area that records what is in flight.
     area: Option<Noted>,
-    /// What the opener is to send to the front-end.
-    wanted: Option<Wanted>,
-    /// Pairs that are to be served.
+    /// What the opener should send to the front-end.
+    wanted: Option<AreaRequest>,
+    /// Pairs that should be served.
     plans: BTreeMap<u16, PairPlan>,
-    /// How often they may be given to workers.
-    pace: Pace,
-    /// When they are to be, if that was put off.
+    /// How often they may be attached to workers.
+    rate_limit: RateLimit,
+    /// When they will be attached, if that was deferred.
     due: Option<Instant>,
     /// Pairs that are being served.
     controls: BTreeMap<u16, Arc<PairControl>>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
-    /// A guest's address that the network is to hear of.
+    /// A guest's address that must be announced to the network.
     announced: Option<[u8; 6]>,
-    /// What the guest has taken.
+    /// The features that the guest has accepted.
     features: Features,
-    /// Where that is kept for the next process.
+    /// The file that keeps them for the next process.
     floor_file: PathBuf,
 }
 
 impl VhostVif {
-    /// Begins to wait for a front-end.
+    /// Starts waiting for a front-end.
     ///
     /// # Errors
     /// If there are too many of them.
@@ -149,7 +148,7 @@ impl VhostVif {
             area: None,
             wanted: None,
             plans: BTreeMap::new(),
-            pace: Pace::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
+            rate_limit: RateLimit::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
             due: None,
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
@@ -160,17 +159,17 @@ impl VhostVif {
         let end = BackendEnd::new(place);
         let mut vif =
             VhostVif { served, config, at_run_time, end, parts, limits, quarantined: None };
-        vif.look_at_quarantine(host);
+        vif.check_quarantine(host);
         Ok(vif)
     }
 
-    /// What panics over it are charged to.
-    pub(crate) fn charged(&self) -> Charged {
-        Charged::Virtio(self.served.name.clone())
+    /// What panics over its guest are charged to.
+    pub(crate) fn charged(&self) -> QuarantineKey {
+        QuarantineKey::Virtio(self.served.name.clone())
     }
 
-    /// Meets front-ends or not, by what is remembered of panics.
-    pub(crate) fn look_at_quarantine<H: Hypervisor>(&mut self, host: &Hosting<H>) {
+    /// Accepts front-ends, or not, according to the remembered panics.
+    pub(crate) fn check_quarantine<H: Hypervisor>(&mut self, host: &Hosting<H>) {
         self.quarantined = host.quarantine.reason(&self.charged());
         if let Some(reason) = &self.quarantined {
             tracing::warn!(vif = self.served.name, "{reason}");
@@ -178,7 +177,7 @@ impl VhostVif {
         self.served.is_quarantined = self.quarantined.is_some();
     }
 
-    /// Why nothing is served, if that is so.
+    /// Why nothing is served, if so.
     pub(crate) fn error(&self) -> Option<String> {
         self.quarantined.clone().or_else(|| self.end.error())
     }
@@ -188,7 +187,7 @@ impl VhostVif {
         if self.quarantined.is_some() { None } else { self.end.waker() }
     }
 
-    /// When there is to be a turn though nothing happens.
+    /// When to run a turn even without an event.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.quarantined.is_some() {
             return None;
@@ -196,7 +195,7 @@ impl VhostVif {
         self.end.due().into_iter().chain(self.parts.due).min()
     }
 
-    /// Does what there is to do; whether there may be more.
+    /// Does pending work; returns whether there may be more.
     pub(crate) fn turn<H: Hypervisor>(
         &mut self,
         host: &mut Hosting<H>,
@@ -208,23 +207,23 @@ impl VhostVif {
         let VhostVif { served, config, end, parts, .. } = self;
         let more = end.turn(&mut Serving { served, config, parts, host }, now)?;
         let Some(wanted) = self.parts.wanted.take() else { return Ok(more) };
-        if let Err(error) = self.end.place().order_area(wanted) {
-            self.area_came(host, Err(format!("an area of what is under way: {error}")));
+        if let Err(error) = self.end.source().send_area_order(wanted) {
+            self.on_area_sent(host, Err(format!("the inflight area: {error}")));
         }
         Ok(more)
     }
 
-    /// What became of the area that its front-end was to get.
-    pub(crate) fn area_came<H: Hypervisor>(
+    /// Handles the outcome of sending an area to its front-end.
+    pub(crate) fn on_area_sent<H: Hypervisor>(
         &mut self,
         host: &mut Hosting<H>,
         outcome: Result<(), String>,
     ) {
         let VhostVif { served, config, end, parts, .. } = self;
-        end.area_came(&mut Serving { served, config, parts, host }, outcome, Instant::now());
+        end.on_area_sent(&mut Serving { served, config, parts, host }, outcome, Instant::now());
     }
 
-    /// Limits it as a user wants it.
+    /// Sets a limit on a user's request.
     pub(crate) fn set_limit<H: Hypervisor>(
         &mut self,
         key: &str,
@@ -240,7 +239,7 @@ impl VhostVif {
         Ok(())
     }
 
-    /// A worker gave a queue up: the guest is cut off, and may come back.
+    /// Handles a queue that a worker gave up: the guest is disconnected, and may reconnect.
     pub(crate) fn close<H: Hypervisor>(&mut self, host: &mut Hosting<H>, reason: &str) {
         let VhostVif { served, config, end, parts, .. } = self;
         end.close(&mut Serving { served, config, parts, host }, reason, Instant::now());
@@ -248,7 +247,7 @@ impl VhostVif {
 }
 
 impl VhostVif {
-    /// Ends it for good: the next vif of this name is another one.
+    /// Ends it for good: a later vif with this name is a different one.
     pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
         let VhostVif { served, config, end, parts, .. } = &mut self;
         end.remove(&mut Serving { served, config, parts, host }, Instant::now());
@@ -260,12 +259,12 @@ impl VhostVif {
         }
         host.quarantine.release(&self.charged());
         if let Some(Err(error)) = self.served.device.map(VifDevice::remove) {
-            tracing::debug!(%error, "the network device did not exist any more");
+            tracing::debug!(%error, "the network device was already gone");
         }
     }
 }
 
-/// One vif with what it takes to serve its guest.
+/// One vif, with the services needed to serve its guest.
 struct Serving<'a, H: Hypervisor> {
     served: &'a mut Served,
     config: &'a Config,
@@ -330,20 +329,24 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     fn stop(&mut self, pair: u16) -> Bases {
         self.detach();
         let plan = self.parts.plans.remove(&pair);
+        let memory = &self.parts.memory;
         let base = |ring: &RingPlan| match ring.base {
             Base::At(base) => base,
-            Base::Used => self.used_index(ring).map_or(0, u32::from),
+            Base::Used => {
+                let index = memory.as_ref().and_then(|memory| used_index(ring, memory).ok());
+                index.map_or(0, u32::from)
+            }
         };
         plan.map_or(Bases { rx: 0, tx: 0 }, |plan| Bases { rx: base(&plan.rx), tx: base(&plan.tx) })
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn apply_changes(&mut self) -> Result<(), String> {
         let is_needed = self.parts.plans.values().any(|plan| plan.is_enabled);
         self.parts.due = None;
         if self.served.connection.is_some() || !is_needed {
             return Ok(());
         }
-        if let Err(later) = self.parts.pace.take(Instant::now()) {
+        if let Err(later) = self.parts.rate_limit.take(Instant::now()) {
             self.parts.due = Some(later);
             return Ok(());
         }
@@ -359,8 +362,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         tracing::debug!(vif = self.served.name, mtu, "the front-end reports this MTU to its guest");
     }
 
-    fn make_area(&mut self, wanted: Wanted) -> Result<(), String> {
-        // A confined process can neither make nor send a file: the opener does both.
+    fn make_area(&mut self, wanted: AreaRequest) -> Result<(), String> {
+        // A confined process can neither create nor send a file: the opener does both.
         self.parts.wanted = Some(wanted);
         Ok(())
     }
@@ -371,11 +374,11 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         Ok(())
     }
 
-    fn forget_area(&mut self) {
+    fn drop_area(&mut self) {
         self.parts.area = None;
     }
 
-    fn agreed(&mut self, features: Features) {
+    fn negotiated(&mut self, features: Features) {
         let kept = features.without(Features::of(&[VHOST_F_LOG_ALL]));
         if kept == self.parts.features {
             return;
@@ -400,8 +403,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         let Some(LeftOut(left_out)) = self.served.may_log() else { return };
         let vif = &self.served.name;
         match note {
-            Note::Met => tracing::info!(vif, left_out, "the front-end has connected"),
-            Note::Left => tracing::info!(vif, left_out, "the front-end has disconnected"),
+            Note::Connected => tracing::info!(vif, left_out, "the front-end has connected"),
+            Note::Disconnected => tracing::info!(vif, left_out, "the front-end has disconnected"),
             Note::Removed => tracing::info!(vif, left_out, "the vif was removed"),
             Note::Closed(why) | Note::Stopped(why) => tracing::warn!(vif, left_out, "{why}"),
         }
@@ -409,7 +412,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 }
 
 impl<H: Hypervisor> Serving<'_, H> {
-    /// Gives all pairs that are to be served to workers, as one port.
+    /// Attaches all pairs that should be served to workers, as one port.
     fn attach(&mut self) -> io::Result<()> {
         let mut attachments = Vec::new();
         let plans = std::mem::take(&mut self.parts.plans);
@@ -451,7 +454,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         let limits = served.limits(host);
         for port in device_port.into_iter().chain([port]) {
-            host.by_port.insert(port, Charged::Virtio(served.name.clone()));
+            host.by_port.insert(port, QuarantineKey::Virtio(served.name.clone()));
         }
         let forwarding = match device_port {
             None => Forwarding::Switch(Arc::clone(&host.switch)),
@@ -470,8 +473,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         Ok(())
     }
 
-    /// Has a pair that is served send what is to be announced: the switch learns from it where all
-    /// of the guest is. Where none is served yet, it waits.
+    /// Has a served pair send the pending announcement, from which the switch learns the guest's
+    /// port. If no pair is served yet, the announcement waits.
     fn send_announcement(&mut self) {
         let Parts { announced, plans, controls, .. } = &mut *self.parts;
         let served = plans.values().find(|plan| plan.is_enabled);
@@ -482,12 +485,12 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         control.announce(mac);
         let kick = plan.tx.kick.as_fd().try_clone_to_owned();
-        if let Err(error) = kick.and_then(Bell::to_peer).and_then(|kick| kick.ring()) {
-            tracing::debug!(vif = self.served.name, %error, "the guest is announced later");
+        if let Err(error) = kick.and_then(EventFd::to_peer).and_then(|kick| kick.signal()) {
+            tracing::debug!(vif = self.served.name, %error, "the guest will be announced later");
         }
     }
 
-    /// Gives pairs that are not enabled to workers, as a port of their own that nothing is sent to.
+    /// Attaches disabled pairs to workers, as a separate port to which nothing is sent.
     fn drain(
         &mut self,
         port: PortId,
@@ -499,7 +502,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
         let Serving { served, host, .. } = self;
         let drain = host.allocate_port()?;
-        host.by_port.insert(drain, Charged::Virtio(served.name.clone()));
+        host.by_port.insert(drain, QuarantineKey::Virtio(served.name.clone()));
         if let Some(connection) = &mut served.connection {
             connection.drain = Some(drain);
         }
@@ -517,7 +520,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
     }
 
-    /// Takes all pairs back from their workers, and notes where each is to go on.
+    /// Takes all pairs back from their workers, and notes where each must continue.
     fn detach(&mut self) {
         let Some(connection) = self.served.connection.take() else { return };
         let others = connection.drain.into_iter().chain(connection.device_port);
@@ -543,10 +546,10 @@ impl<H: Hypervisor> Serving<'_, H> {
         let log = self.parts.log.clone().filter(|_| plan.features.has(VHOST_F_LOG_ALL));
         let format = QueueOptions::of(plan.features).format;
         let parts = PairParts {
-            memory,
             features: plan.features,
-            tx: self.queue(&plan.tx, 2 * plan.pair + 1, format, log.clone())?,
-            rx: self.queue(&plan.rx, 2 * plan.pair, format, log)?,
+            tx: self.queue(&plan.tx, 2 * plan.pair + 1, &memory, (format, log.clone()))?,
+            rx: self.queue(&plan.rx, 2 * plan.pair, &memory, (format, log))?,
+            memory,
             control,
             counters: Arc::clone(&counters),
         };
@@ -557,39 +560,15 @@ impl<H: Hypervisor> Serving<'_, H> {
         &self,
         plan: &RingPlan,
         ring: u16,
-        format: Format,
-        log: Option<Arc<DirtyLog>>,
+        memory: &GuestMemory,
+        (format, log): (Format, Option<Arc<DirtyLog>>),
     ) -> io::Result<QueueParts> {
-        // Chains are completed in order, so a ring continues at its used index. Front-ends report
-        // the same index, except DPDK, which reports 0 to a new back-end.
-        let base = match (format, plan.base) {
-            (Format::Packed, Base::At(base)) => base,
-            _ => self.used_index(plan).map(u32::from).map_err(|outside| {
-                io::Error::other(format!("the used index of ring {ring}: {outside}"))
-            })?,
-        };
-        let call = plan.call.as_ref().map(|call| call.as_fd().try_clone_to_owned());
+        let parts = QueueParts::of_plan(plan, memory, format);
         Ok(QueueParts {
-            place: QueuePlace {
-                size: plan.size,
-                descriptors: plan.addresses.descriptor,
-                driver: plan.addresses.available,
-                device: plan.addresses.used,
-            },
-            base,
-            kick: plan.kick.as_fd().try_clone_to_owned()?,
-            call: call.transpose()?,
             log: log.map(|log| LogPlace { log, ring_address: plan.addresses.log }),
             inflight: self.parts.area.as_ref().and_then(|it| it.part(format, ring, plan.size)),
+            ..parts.map_err(|error| io::Error::other(format!("ring {ring}: {error}")))?
         })
-    }
-
-    /// The index of a used ring as it is in memory.
-    fn used_index(&self, plan: &RingPlan) -> Result<u16, OutsideMemory> {
-        let (address, len) = (plan.addresses.used, 4);
-        let memory = self.parts.memory.as_ref().ok_or(OutsideMemory { address, len })?;
-        let pages = memory.pages_of_user(address, len)?;
-        Ok(pages.load_u16(2, Ordering::Acquire))
     }
 }
 

@@ -1,7 +1,7 @@
-//! One vif: its end of the handshake, and what it has beside that.
+//! One vif: its end of the handshake, and its other state.
 //!
-//! A [`VifShell`] owns everything of its vif, and is handed the services that it may use. Nothing
-//! here looks another vif up.
+//! A [`VifShell`] owns all state of its vif, and is given the services that it may use. Nothing
+//! here accesses another vif.
 
 use std::io;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::served::{Limited, Served};
 use crate::services::{Hosting, Services};
 use crate::serving::Serving;
 
-/// A vif in this backend's care.
+/// A vif that this backend serves.
 pub(crate) struct VifShell {
     pub(crate) end: BackendEnd,
     pub(crate) served: Served,
@@ -32,13 +32,11 @@ pub(crate) struct VifShell {
 enum Unservable {
     #[error(transparent)]
     Keys(#[from] BadKeys),
-    #[error(
-        "the vif's mac is {0}, expected the address of one station, and not that of the host's end"
-    )]
+    #[error("the vif's mac is {0}, expected a unicast address other than that of the host's end")]
     Mac(MacAddr),
     #[error(
-        "the vif has VLANs, is private, a mirror's or a multicast router's, which only ringway's \
-         own switch can do: leave its script and bridge out, or have the bridge do it"
+        "the vif uses VLANs, is private, a mirror's output or a multicast router's port, which \
+         only ringway's own switch supports: remove its script and bridge, or let the bridge do it"
     )]
     NotOnSwitch,
     #[error(transparent)]
@@ -48,7 +46,7 @@ enum Unservable {
 }
 
 impl VifShell {
-    /// Makes what the vif needs before its guest appears, and begins the handshake.
+    /// Creates what the vif needs before its guest appears, and begins the handshake.
     pub(crate) fn begin<H: Hypervisor>(
         vif: Vif,
         keys: &Keys,
@@ -93,7 +91,8 @@ impl VifShell {
         Ok(shell)
     }
 
-    /// The toolstack, or a script of its, has changed the backend's directory, or removed it.
+    /// Handles a change or removal of the backend's directory by the toolstack or one of its
+    /// scripts.
     pub(crate) fn device_changed<H: Hypervisor>(
         &mut self,
         keys: Option<&Keys>,
@@ -117,7 +116,7 @@ impl VifShell {
         self.end.frontend_changed(store, &mut serving, Instant::now())
     }
 
-    /// Does what has been put off, if its time has come.
+    /// Does what was deferred, if its time has come.
     pub(crate) fn go_on<H: Hypervisor>(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
         let Services { store, host } = services;
         let mut serving = Serving { served: &mut self.served, host };
@@ -134,8 +133,8 @@ impl VifShell {
         self.end.feed(store, &mut serving, input, Instant::now())
     }
 
-    /// The backend's own state has been written, mostly by this end. Returns whether it was
-    /// another process.
+    /// Handles a write to the backend's own state, usually by this end. Returns whether another
+    /// process wrote it.
     pub(crate) fn is_state_foreign<H: Hypervisor>(
         &self,
         services: &mut Services<H>,
@@ -152,12 +151,12 @@ impl VifShell {
         self.end.error()
     }
 
-    /// When to call [`go_on`](VifShell::go_on), if something has been put off.
+    /// When to call [`go_on`](VifShell::go_on), if something was deferred.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.end.due()
     }
 
-    /// Whether the vif has left this backend's care.
+    /// Whether this backend no longer serves the vif.
     pub(crate) fn is_finished(&self) -> bool {
         self.end.is_finished()
     }
@@ -167,12 +166,12 @@ impl VifShell {
         self.served.has_port(port)
     }
 
-    /// Lets the network device go, after the vif has.
+    /// Releases the network device after the vif was removed.
     pub(crate) fn remove_device(self) {
         let Some(vif_device) = self.served.device else { return };
         let name = vif_device.tap.name().to_owned();
         if let Err(error) = vif_device.remove() {
-            tracing::debug!(name, %error, "the network device did not exist any more");
+            tracing::debug!(name, %error, "the network device was already gone");
         }
     }
 }
@@ -190,8 +189,8 @@ fn prepare<H: Hypervisor>(
     if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
         return Err(Unservable::NotOnSwitch);
     }
-    let offer = host.offer(keys.max_queues_wanted()?);
-    // A connected guest keeps the offer of the earlier run of this backend.
+    let offer = host.offer(keys.max_queues_limit()?);
+    // A connected guest keeps the offer of the backend's previous run.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
     let owner = host.config.owner.clone();
     let vif_device = VifDevice::make(&mut host.netlink, vif, keys, queues, &owner, completion)?;

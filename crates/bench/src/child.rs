@@ -1,4 +1,4 @@
-//! Child processes of the bench, which are the lab's.
+//! Child processes of the bench, started by the lab's launcher.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -10,11 +10,11 @@ use ringway_rig::stop::Stop;
 
 /// How this program starts itself as a part of an experiment; Ctrl-C ends it as a whole.
 pub(crate) fn launcher() -> Result<Launcher> {
-    Launcher::new(&[], &crate::scratch::root(), Stop::default()).context("find our own program")
+    Launcher::new(&[], &crate::scratch::root(), Stop::default())
+        .context("find the path of this program")
 }
 
-/// Another program, which the kernel kills when the thread that starts it ends, however that
-/// comes about.
+/// Another program, which the kernel kills when the thread that starts it ends for any reason.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Result<Command> {
     Ok(launcher()?.command(name))
 }
@@ -24,7 +24,7 @@ pub(crate) fn ourselves(verb: &str) -> Result<Command> {
     Ok(launcher()?.part(verb))
 }
 
-/// Starts a command whose output is ours to read, line by line.
+/// Starts a command and reads its output line by line.
 pub(crate) fn start(name: &str, command: Command) -> Result<Child> {
     Ok(launcher()?.start(name, command)?)
 }

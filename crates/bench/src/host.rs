@@ -1,4 +1,4 @@
-//! The machine: what it is, and whether others used it meanwhile.
+//! The machine: its description, and how much others used it during a run.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// What a number is worth nothing without.
+/// The description of the machine, without which a number is meaningless.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct HostRecord {
     cpu: String,
@@ -22,7 +22,7 @@ pub(crate) struct HostRecord {
 }
 
 impl HostRecord {
-    /// Asks the machine. What cannot be found out is said so.
+    /// Describes this machine. Anything that cannot be determined is marked as such.
     pub(crate) fn take() -> HostRecord {
         let unknown = || "unknown".to_owned();
         let field = |file: &str, key: &str, separator: char| {
@@ -77,7 +77,7 @@ fn commit() -> Option<String> {
 
 fn version(name: &str, words: &[&str]) -> Option<String> {
     if name == "dpdk-testpmd" {
-        // It has no option that only tells its version.
+        // It has no option that only prints its version.
         let output = Command::new("dpkg-query").args(["-W", "dpdk-dev"]).output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         return output.status.success().then(|| format!("{name} {}", text.trim()));
@@ -90,14 +90,14 @@ fn version(name: &str, words: &[&str]) -> Option<String> {
 /// The share of the machine that others had during a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Noise {
-    /// Taken by the hypervisor under us, in percent of all CPUs.
+    /// Stolen by the hypervisor below, in percent of all CPUs.
     pub(crate) steal_percent: f64,
     /// Used by processes that are not ours, in percent of all CPUs.
     pub(crate) foreign_percent: f64,
 }
 
 impl Noise {
-    /// From here on a run is worth a notice.
+    /// Whether the share is large enough for a notice.
     pub(crate) fn is_high(self) -> bool {
         self.steal_percent > 2.0 || self.foreign_percent > 10.0
     }
@@ -121,7 +121,7 @@ impl Watch {
         Ok(Watch { start: Instant::now(), machine: machine()?, ours: ours()? })
     }
 
-    /// To be called when the children of the run have been waited for or still live.
+    /// Call it when the children of the run have been waited for or are still running.
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few ticks")]
     pub(crate) fn stop(&self) -> Result<Noise> {
         let (machine, ours) = (machine()?, ours()?);
@@ -151,7 +151,7 @@ fn parse_machine(text: &str) -> Option<Machine> {
     Some(Machine { busy: user + nice + system + irq + softirq, steal })
 }
 
-/// Ticks used by us and by our descendants, those that live and those that were waited for.
+/// Ticks used by us and by our descendants, both running ones and those that were waited for.
 fn ours() -> Result<u64> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc").context("/proc")? {

@@ -1,7 +1,8 @@
-//! Instructions that the backend spends on a frame, which no other load on the machine changes.
+//! Instructions that the backend spends per frame, which are independent of other load on the
+//! machine.
 //!
-//! Callgrind counts only what happens below one function. Two runs, one twice as long as the other:
-//! their difference leaves out the first turns, which make buffers.
+//! Callgrind counts only what happens below one function. The result is the difference of two runs,
+//! one twice as long as the other, which excludes the first turns, because these allocate buffers.
 
 mod ring;
 mod rounds;
@@ -24,12 +25,12 @@ const FRAMES: usize = 12_800;
 const PATIENCE: Duration = Duration::from_secs(120);
 const FRAME_LEN: usize = 64;
 
-/// One thing that is counted.
+/// One case to count.
 struct Counted {
     name: String,
-    /// Below which function, as callgrind's pattern.
+    /// The function to count below, as callgrind's pattern.
     function: &'static str,
-    /// What [`run`] gets, before the number of frames or rounds.
+    /// The arguments of [`run`], before the number of frames or rounds.
     words: Vec<String>,
     unit: Unit,
     /// Frames, or rounds, of the shorter run.
@@ -80,7 +81,7 @@ fn count(counted: &Counted, turns: usize) -> Result<f64> {
     command.args([COUNTED_VERB, "0"]).args(&counted.words).arg(turns.to_string());
     let output = start("valgrind", command)?.output(PATIENCE)?;
     let collected = output.lines().find_map(|line| line.split_once("Collected :"));
-    let (_, collected) = collected.context("callgrind did not tell what it collected")?;
+    let (_, collected) = collected.context("callgrind did not report what it collected")?;
     let instructions: f64 = collected.trim().parse()?;
     if instructions == 0.0 {
         bail!("callgrind found no {}; is this a release build with symbols?", counted.function);
@@ -88,7 +89,7 @@ fn count(counted: &Counted, turns: usize) -> Result<f64> {
     Ok(instructions)
 }
 
-/// What is counted.
+/// Runs the counted code.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     match words {
         ["ring", words @ ..] => ring::run(words),

@@ -1,5 +1,5 @@
-//! What vifs cost that are connected and quiet: time of the backend's CPU, and its memory. The
-//! guests' kernels are not quiet at first: what IPv6 multicasts then is waited for.
+//! The cost of connected but idle vifs: CPU time and memory of the backend. Guests' kernels are not
+//! idle at first, so the measurement waits until IPv6 stops multicasting.
 
 use std::fs;
 use std::thread;
@@ -12,10 +12,10 @@ use crate::options::Options;
 use crate::path::Ringway;
 use crate::report::{Better, Case, Report};
 
-/// Watched for so long: a tick of the clock is 10 ms, so this resolves 0.1 % of a CPU.
+/// Duration of the measurement: a clock tick is 10 ms, so this resolves 0.1 % of a CPU.
 const WATCHED: Duration = Duration::from_secs(10);
-/// How long guests may go on sending before they are given up: IPv6 solicits routers ever more
-/// rarely, for good, so that it is the time between two of its frames that has to be found.
+/// How long guests may keep sending before the case is given up. IPv6 solicits routers forever, at
+/// growing intervals, so the measurement must fit between two of its frames.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Vifs of one guest.
 const VIFS_A_GUEST: usize = 25;
@@ -35,7 +35,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     match Ringway::find(options.ringway.as_deref()) {
         Err(missing) => report.skip("idle", "ringway", &missing),
         Ok(ringway) => report.measure_all(&cases, "ringway", || {
-            // What a backend needs with hardly any vif is not the price of a vif.
+            // The memory of a backend with hardly any vif is not part of the cost of a vif.
             let small = ringway.run(&description(1))?;
             let base_kib = own_memory_kib(small.backend()?.pid)?;
             drop(small);
@@ -48,7 +48,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     }
 }
 
-/// A host with so many vifs, spread over guests.
+/// A host with a number of vifs, spread over guests.
 fn description(vifs: usize) -> String {
     let mut text = "[host]\nnetwork = \"private\"\n".to_owned();
     for (guest, first) in (0..vifs).step_by(VIFS_A_GUEST).enumerate() {
@@ -58,7 +58,7 @@ fn description(vifs: usize) -> String {
     text
 }
 
-/// Time of the CPU that the backend uses while no guest sends.
+/// CPU time of the backend while no guest sends.
 fn quiet_cpu_percent(host: &RunningHost, pid: u32) -> Result<f64> {
     let start = Instant::now();
     loop {
@@ -71,13 +71,13 @@ fn quiet_cpu_percent(host: &RunningHost, pid: u32) -> Result<f64> {
     }
 }
 
-/// What guests have sent.
+/// Frames that guests have sent.
 fn frames(host: &RunningHost) -> Result<u64> {
     let vifs = host.backend()?.vifs;
     Ok(vifs.iter().flat_map(|vif| &vif.queues).map(|queue| queue.tx_packets).sum())
 }
 
-/// Time of the CPU that a process uses, all its threads together.
+/// CPU time of a process, all threads together.
 fn cpu_percent(pid: u32, span: Duration) -> Result<f64> {
     let used = || -> Result<Duration> {
         let time = ringway_sys::process::cpu_time(pid)?;
@@ -89,7 +89,7 @@ fn cpu_percent(pid: u32, span: Duration) -> Result<f64> {
     Ok(during.as_secs_f64() * 100.0 / start.elapsed().as_secs_f64())
 }
 
-/// Memory of a process that is no guest's and no file's.
+/// Memory of a process, without guests' memory and files.
 pub(crate) fn own_memory_kib(pid: u32) -> Result<f64> {
     let file = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&file).with_context(|| file.clone())?;

@@ -1,5 +1,4 @@
-//! What it costs that each tenant has a process of its own: two guests, served by one process or as
-//! two tenants.
+//! The cost of one process per tenant: two guests, served by one process or as two tenants.
 
 use anyhow::Result;
 use ringway_control::BackendStatus;
@@ -13,12 +12,12 @@ use crate::path::Ringway;
 use crate::report::{Better, Case, Report};
 use crate::transfer::{Load, Transfer, transfer};
 
-/// Connections at once.
+/// Concurrent connections.
 const STREAMS: [u32; 2] = [1, 4];
 /// The second guest, which serves.
 const SERVER: &str = "10.77.0.2";
 
-/// One round: both ways to serve, one after the other.
+/// One round: both configurations, one after the other.
 pub(crate) fn round(options: &Options, report: &mut Report) {
     let cases = cases();
     if !cases.iter().any(|case| options.wants(&case.name)) {
@@ -72,8 +71,8 @@ fn description(is_isolated: bool) -> String {
     text
 }
 
-/// Moves data from the first guest to the second. What it costs the processes between the guests'
-/// own counts.
+/// Sends data from the first guest to the second. Only the CPU time of the processes between the
+/// guests counts.
 fn send(host: &RunningHost, load: Load) -> Result<Transfer> {
     let launcher = launcher()?;
     let start = |guest: usize, words: &[&str]| {
@@ -84,7 +83,7 @@ fn send(host: &RunningHost, load: Load) -> Result<Transfer> {
     transfer(&start, SERVER, load, &serving(&host.backend()?))
 }
 
-/// The processes that serve.
+/// The processes of the backend.
 fn serving(status: &BackendStatus) -> Vec<u32> {
     status.tenants.iter().filter_map(|tenant| tenant.pid).chain([status.pid]).collect()
 }

@@ -12,15 +12,15 @@ use crate::report::{Better, Case, Report};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PORT: &str = "11111";
-/// Ports of the client. Each is a flow, and flows fall on different queues: what a round trip takes
-/// depends on which threads its queue has.
+/// Ports of the client. Each is a flow, and flows fall on different queues: a round trip depends on
+/// the threads of its queue.
 const CLIENT_PORTS: std::ops::RangeInclusive<u16> = 20_001..=20_008;
 /// Bytes of a message; sockperf needs at least 14.
 const MESSAGE_LEN: &str = "64";
 /// How long each flow is measured.
 const SECONDS: &str = "1";
 
-/// One round on each path. The whole round trip counts, and each reply is waited for.
+/// One round on each path: full round trips, one message at a time.
 pub(crate) fn round(options: &Options, report: &mut Report) {
     if !is_installed("sockperf") {
         report.skip("latency", "all", "apt-get install sockperf");
@@ -54,8 +54,8 @@ pub(crate) struct RoundTrips {
     pub(crate) slowest_flow: f64,
 }
 
-/// Times between two ends, of which the second, with the address, serves, a second for each flow.
-/// `start` starts sockperf at an end.
+/// Measures round trips between two ends for a second per flow. The second end, with `address`, is
+/// the server. `start` starts sockperf at an end.
 pub(crate) fn ping_pong<E: Into<anyhow::Error>>(
     start: &impl Fn(usize, &[&str]) -> Result<Child, E>,
     address: &str,

@@ -1,11 +1,11 @@
-//! Measures ringway beside its peers on one machine, in turns.
+//! Measures ringway and its peers on one machine, in turns.
 //!
-//! Each section is a file: `ring` (frames a second through a ring), `vhost` (through a vhost-user
+//! Each section is a file: `ring` (frames per second through a ring), `vhost` (through a vhost-user
 //! device), `virtio-switch` (from one virtio guest to another), `tcp` and `latency` (between two
-//! namespaces), `isolate` (what it costs that tenants have processes of their own), `icount`
-//! (instructions a frame), `idle` (what a thousand quiet vifs cost), `restart` (how long guests
-//! hear nothing when their backend is killed). The subjects of a case run one after the other
-//! within a round, so that what changes on the machine meanwhile hits all of them.
+//! namespaces), `isolate` (the cost of one process per tenant), `icount` (instructions per frame),
+//! `idle` (the cost of a thousand idle vifs), `restart` (how long guests receive nothing when their
+//! backend is killed). The subjects of a case run one after the other within a round, so that
+//! changes of the machine over time affect all of them.
 
 mod child;
 mod host;
@@ -60,7 +60,7 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     }
 }
 
-/// What this program does when it is one end of a ring.
+/// Runs this program as one end of a ring.
 fn become_end(words: &[OsString], end: fn(&str) -> Result<()>) -> Result<ExitCode> {
     let (parent, words) =
         words.split_first().context("a child gets the process id of its parent")?;
@@ -97,7 +97,7 @@ fn bench(options: &Options) -> Result<ExitCode> {
         if options.has_section("isolate") {
             isolate::round(options, &mut report);
         }
-        // Instructions hardly vary: two rounds show that.
+        // Instruction counts hardly vary, so two rounds suffice.
         if options.has_section("icount") && round < 2 {
             icount::round(options, &mut report);
         }

@@ -78,7 +78,7 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// All of it.
+/// All options.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) sections: Vec<String>,
@@ -135,7 +135,7 @@ impl Options {
                 bail!("there is no section {section}; the sections are {}", SECTIONS.join(" "));
             }
         }
-        // An explicit number wins, wherever it stands beside --quick.
+        // An explicit number takes precedence over --quick, in either order.
         options.rounds = rounds.unwrap_or(options.rounds);
         if options.rounds == 0 {
             bail!("--rounds must be at least 1");
@@ -143,12 +143,12 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether a section was asked for.
+    /// Whether a section was selected.
     pub(crate) fn has_section(&self, section: &str) -> bool {
         self.sections.is_empty() || self.sections.iter().any(|wanted| wanted == section)
     }
 
-    /// Whether a case was asked for.
+    /// Whether a case was selected.
     pub(crate) fn wants(&self, case: &str) -> bool {
         self.only.as_ref().is_none_or(|text| case.contains(text.as_str()))
     }

@@ -1,5 +1,5 @@
-//! Ways from one network namespace to another. Whatever is measured between namespaces is measured
-//! on each of them. They are the lab's.
+//! Paths from one network namespace to another, built by the lab. Every measurement between
+//! namespaces runs on each of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -15,10 +15,10 @@ use crate::child::launcher;
 use crate::options::Options;
 use crate::report::Report;
 
-/// A way that can be built.
+/// A path that can be built.
 pub(crate) struct Path(Blueprint);
 
-/// A way that is there; it is gone when this is dropped.
+/// A path that exists until this is dropped.
 pub(crate) struct OpenPath {
     topology: Topology,
     launcher: Launcher,
@@ -27,13 +27,13 @@ pub(crate) struct OpenPath {
 /// ringway's program.
 pub(crate) struct Ringway(PathBuf);
 
-/// What a kernel's TCP may buffer, in bytes, as `tcp_rmem` and `tcp_wmem` have it: least, at first,
-/// most. The defaults of Linux for a machine with some memory, set so that a host's own choice, of
-/// 33 MB for one, is not part of a figure.
+/// TCP buffer sizes in bytes, in the form of `tcp_rmem` and `tcp_wmem`: minimum, default, maximum.
+/// They are the defaults of Linux for a machine with some memory, set so that a host's own values,
+/// such as 33 MB, do not affect a figure.
 const BUFFERS: [(&str, &str); 2] =
     [("net.ipv4.tcp_rmem", "4096 131072 6291456"), ("net.ipv4.tcp_wmem", "4096 16384 4194304")];
 
-/// All ways that exist here, ringway first; the report notes what keeps others away.
+/// All paths that can be built here, ringway first; the report notes why others cannot.
 pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report) -> Vec<Path> {
     let mut paths = Vec::new();
     let pair = |subject| Blueprint { settings: settings(), ..Blueprint::pair(subject) };
@@ -50,12 +50,12 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
     paths
 }
 
-/// What TCP may buffer at both ends, whatever the host's own settings are.
+/// TCP buffer sizes for both ends, independent of the host's own settings.
 fn settings() -> BTreeMap<String, String> {
     BUFFERS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// As many as `ringway run` offers by itself: one a CPU.
+/// The default of `ringway run`: one queue per CPU.
 fn ringway_queues() -> u16 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     u16::try_from(cpus).unwrap_or(u16::MAX)
@@ -71,19 +71,19 @@ impl Path {
         }
     }
 
-    /// Whether frames pass through processes on their way.
+    /// Whether frames pass through processes on the path.
     pub(crate) fn has_processes(&self) -> bool {
         self.0.subject != Subject::VethBridge
     }
 
-    /// Builds it.
+    /// Builds the path.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// Why it cannot be built.
     pub(crate) fn open(&self) -> Result<OpenPath> {
         let launcher = launcher()?;
         let topology = Topology::build(&launcher, &self.0)?;
-        // A figure under settings that were not made would bear the wrong name.
+        // A figure measured without its settings would be mislabelled.
         ensure!(topology.notes.is_empty(), "{}", topology.notes.join("; "));
         Ok(OpenPath { topology, launcher })
     }
@@ -95,7 +95,7 @@ impl OpenPath {
         if end == 0 { &self.topology.near[0] } else { &self.topology.far[0] }
     }
 
-    /// The processes that frames pass through on their way.
+    /// The processes that frames pass through on the path.
     ///
     /// # Errors
     /// If ringway's backend does not respond.
@@ -117,10 +117,10 @@ impl OpenPath {
 }
 
 impl Ringway {
-    /// The program that was named, or the one beside this one.
+    /// The named program, or the one beside this one.
     ///
     /// # Errors
-    /// Where it is missing, for people.
+    /// The path where it is missing, for people.
     pub(crate) fn find(named: Option<&FilePath>) -> Result<Ringway, String> {
         let beside = || std::env::current_exe().ok().map(|own| own.with_file_name("ringway"));
         let program = named.map(FilePath::to_owned).or_else(beside).unwrap_or_default();
@@ -131,7 +131,7 @@ impl Ringway {
         }
     }
 
-    /// Runs a host that a description in TOML describes, until all its guests are connected.
+    /// Starts a host from a description in TOML, and waits until all its guests are connected.
     pub(crate) fn run(&self, description: &str) -> Result<RunningHost> {
         Ok(RunningHost::start(&launcher()?, &self.0, description)?)
     }

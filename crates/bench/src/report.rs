@@ -1,4 +1,4 @@
-//! Every run, and the table made of them.
+//! Every run, and the tables of the results.
 
 use std::fs;
 use std::path::Path;
@@ -81,7 +81,7 @@ impl Report {
         self.round = round;
     }
 
-    /// Runs `run` and keeps its number. A failure is kept, too, and ends nothing.
+    /// Runs `run` and records its number. A failure is recorded, too, and does not end the program.
     pub(crate) fn measure(
         &mut self,
         case: &Case,
@@ -91,7 +91,7 @@ impl Report {
         self.measure_all(std::slice::from_ref(case), subject, || run().map(|value| vec![value]));
     }
 
-    /// As [`measure`](Report::measure), for one run that has a number for each of several cases.
+    /// As [`measure`](Report::measure), for a run that yields a number for each of several cases.
     pub(crate) fn measure_all(
         &mut self,
         cases: &[Case],
@@ -144,7 +144,7 @@ impl Report {
         }
     }
 
-    /// True if something went wrong; what is not installed is not wrong.
+    /// True if a measurement failed; a missing program is no failure.
     pub(crate) fn has_failures(&self) -> bool {
         self.gaps.iter().any(|gap| gap.kind == GapKind::Failed)
     }
@@ -216,7 +216,7 @@ impl Report {
     }
 }
 
-/// Where the runs of a series lie.
+/// The median and the range of a series of runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Spread {
     min: f64,
@@ -243,7 +243,7 @@ fn spread(mut values: Vec<f64>) -> Spread {
     Spread { min: ends.0.unwrap_or(f64::NAN), median, max: ends.1.unwrap_or(f64::NAN) }
 }
 
-/// Three digits are more than any of these numbers is good for.
+/// A number with three digits: none of these numbers is more precise.
 fn number(value: f64) -> String {
     match value.abs() {
         0.0..10.0 => format!("{value:.2}"),

@@ -1,5 +1,5 @@
-//! How long guests hear nothing when their backend is killed: from the last frame before to the
-//! first one after the next process has taken over the rings.
+//! How long guests receive nothing when their backend is killed: from the last frame before the
+//! kill to the first one after the next process has taken over the rings.
 
 use std::fs;
 use std::thread;
@@ -18,12 +18,12 @@ use crate::report::{Better, Case, Report};
 const SERVER: &str = "10.77.0.2";
 const STREAMS: &str = "4";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A backend that ends in its first second counts as one that does not work, and the next one
-/// waits.
+/// A backend that ends in its first second counts as not working, and its successor is started with
+/// a delay.
 const SETTLED: Duration = Duration::from_millis(1500);
-/// How long frames are counted after the kill. TCP's own retransmission is within it.
+/// How long frames are counted after the kill. This includes TCP's retransmission.
 const WATCHED: Duration = Duration::from_millis(1500);
-/// Between two readings of the counter.
+/// Pause between two readings of the counter.
 const STEP: Duration = Duration::from_micros(200);
 
 /// One round: a kill under TCP.
@@ -56,7 +56,7 @@ fn description() -> String {
     format!("[host]\nnetwork = \"private\"\n{}{}", guest(1), guest(2))
 }
 
-/// The longest time without a frame for the receiver, once the backend is killed.
+/// The longest time without a frame at the receiver after the backend is killed.
 fn silence_after_kill(host: &RunningHost) -> Result<Duration> {
     let launcher = launcher()?;
     let receiver = host.guests()[1];

@@ -1,7 +1,8 @@
-//! Frames a second through one ring pair, a core a side, beside DPDK's virtio rings.
+//! Frames per second through one ring pair, with one core per side, compared with DPDK's virtio
+//! rings.
 //!
-//! The two do the same work: one process is the guest, the other the host, each pinned to a core
-//! and polling; the sender writes the headers of each frame, the host copies each frame once.
+//! Both subjects do the same work: one process is the guest, the other the host, each polling on
+//! its own core; the sender writes the headers of each frame, and the host copies each frame once.
 
 mod guest;
 pub(crate) mod pair;
@@ -17,12 +18,12 @@ use pair::GuestKind;
 
 const SECTION: &str = "ring";
 
-/// Which way frames go.
+/// The direction of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     GuestToHost,
     HostToGuest,
-    /// Both at once: each side sends back what it gets.
+    /// Both directions at the same time: each side sends back what it receives.
     Loop,
 }
 
@@ -59,7 +60,7 @@ impl RingCase {
 pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let [host_cpu, guest_cpu, ..] = cpus[..] else {
-        report.skip(SECTION, "all", "two CPUs are needed, one a side");
+        report.skip(SECTION, "all", "two CPUs are needed, one for each side");
         return Ok(());
     };
     let cpus = [host_cpu, guest_cpu];

@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use ringway_rig::scratch::Scratch;
 use tempfile::TempDir;
 
-/// A global, because the handler of Ctrl-C has nothing else to find it by.
+/// A global, because the handler of Ctrl-C has no other access to it.
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes the root and has it removed when we are interrupted. Children need no care: the kernel
-/// kills them with us, and their namespaces go with them.
+/// Creates the root, and removes it when we are interrupted. Children need no cleanup: the kernel
+/// kills them with us, and their namespaces end with them.
 pub(crate) fn prepare() -> Result<Scratch> {
     let root = Scratch::new("ringway-bench-")?;
     ROOT.set(root.path().to_owned()).ok().context("the root is made once")?;

@@ -8,7 +8,7 @@ use crate::path::{self, OpenPath};
 use crate::report::{Better, Case, Report};
 use crate::transfer::{Load, Transfer, transfer};
 
-/// Connections at once.
+/// Concurrent connections.
 const STREAMS: [u32; 4] = [1, 2, 4, 8];
 
 /// One round: each number of streams on each path. A path is built once for all of them.
@@ -25,7 +25,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
             if !cases.iter().any(|case| options.wants(&case.name)) {
                 continue;
             }
-            // Between veth devices there is no process.
+            // Between veth devices there is no process to count.
             let cases = if path.has_processes() { &cases[..] } else { &cases[..1] };
             report.measure_all(cases, path.name(), || {
                 let open = match &open {
@@ -40,7 +40,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     }
 }
 
-/// What is printed of a transfer, the rate first.
+/// The cases of a transfer, the rate first.
 fn cases(congestion: Congestion, streams: u32) -> [Case; 4] {
     let case = |what: &str, unit, better| {
         let name = format!("{what}TCP {congestion}, {streams} stream(s)");

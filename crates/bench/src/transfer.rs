@@ -1,4 +1,4 @@
-//! One transfer over TCP by iperf3, and what it costs the processes between its ends.
+//! One TCP transfer by iperf3, and its cost for the processes between the ends.
 
 use std::fs;
 use std::ops::{Add, Sub};
@@ -13,28 +13,29 @@ use crate::options::Congestion;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The first second of a connection is slow start and is left out.
 const OMITTED_SECONDS: u64 = 1;
-/// What costs are counted for: as much as a kernel sends in one frame.
+/// The unit of costs: as much as a kernel sends in one frame.
 const UNIT_BYTES: f64 = 65_536.0;
 
-/// What a transfer came to.
+/// The result of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transfer {
-    /// Gigabits a second that were received.
+    /// Gigabits per second received.
     pub(crate) gbits: f64,
-    /// Time of the CPU for each 64 KiB, in microseconds.
+    /// CPU time per 64 KiB, in microseconds.
     pub(crate) cpu_micros: f64,
-    /// Sleeps that ended, for each 64 KiB.
+    /// Wake-ups from sleep per 64 KiB.
     pub(crate) wake_ups: f64,
-    /// Switches to another thread, wanted or not, for each 64 KiB.
+    /// Context switches, voluntary or not, per 64 KiB.
     pub(crate) switches: f64,
 }
 
-/// What is sent.
+/// The parameters of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) streams: u32,
     pub(crate) seconds: u64,
-    /// The sockets ask for it: a namespace may be set only to what the host allows to all.
+    /// Set on the sockets, because a namespace's default can only be what the host allows for
+    /// everyone.
     pub(crate) congestion: Congestion,
 }
 
@@ -63,26 +64,26 @@ pub(crate) fn transfer<E: Into<anyhow::Error>>(
     ensure!(
         used == Some(congestion),
         "TCP used {} and not {congestion}: `modprobe tcp_{congestion}`",
-        used.unwrap_or("nothing that iperf3 names")
+        used.unwrap_or("an algorithm that iperf3 does not name")
     );
     let rate = output.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
-    let units = bytes_sent(&output).context("iperf3 has no intervals")? / UNIT_BYTES;
+    let units = bytes_sent(&output).context("iperf3 reported no intervals")? / UNIT_BYTES;
     Ok(Transfer {
-        gbits: rate.context("iperf3 has no rate")? / 1e9,
+        gbits: rate.context("iperf3 reported no rate")? / 1e9,
         cpu_micros: cost.cpu.as_secs_f64() * 1e6 / units,
         wake_ups: cost.wake_ups / units,
         switches: cost.switches / units,
     })
 }
 
-/// All bytes that were sent, those of the omitted second with them: they have their cost, too.
+/// All bytes sent, including those of the omitted second, which have their cost, too.
 fn bytes_sent(output: &Value) -> Option<f64> {
     let intervals = output.get("intervals")?.as_array()?;
     let bytes = intervals.iter().map(|interval| interval.pointer("/sum/bytes")?.as_f64());
     bytes.sum::<Option<f64>>().filter(|bytes| *bytes > 0.0)
 }
 
-/// What processes have used so far, all their threads together.
+/// The CPU time and switches of processes so far, all threads together.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     cpu: Duration,
@@ -134,8 +135,7 @@ impl Sub for Cost {
     }
 }
 
-/// How often a thread gave its CPU up of itself, and how often it was taken away, from the file
-/// `status` of proc(5).
+/// Voluntary and involuntary context switches of a thread, from the file `status` of proc(5).
 fn switches_of(status: &str) -> (f64, f64) {
     let number = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key));

@@ -1,5 +1,5 @@
-//! Frames a second through a vhost-user device, a core a side, with DPDK's virtio-user as its
-//! client: ringway's device beside that of DPDK.
+//! Frames per second through a vhost-user device, with one core per side and DPDK's virtio-user as
+//! the client: ringway's device compared with DPDK's.
 //!
 //! The client is the same program with the same options. Both devices poll, copy each frame once
 //! into memory of their own, and write the headers of what they send.
@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ringway_vhost_shell::{BackendEnd, Meeting, Mode};
+use ringway_vhost_shell::{BackendEnd, Endpoint, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{is_installed, ourselves};
@@ -27,11 +27,11 @@ use device::Device;
 pub(crate) const END_VERB: &str = "vhost-end";
 const SECTION: &str = "vhost";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two checks of the socket.
-const LOOK: Duration = Duration::from_millis(1);
-/// For how long no message comes before the queues are taken for good.
+/// Pause between two checks of the socket.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Time without a message after which the queues count as final.
 const SETTLE: Duration = Duration::from_millis(300);
-/// What the device's process says when it listens, and hears when its client is ready.
+/// What the device's process prints when it listens, and reads when its client is ready.
 const LISTENS: &str = "listens";
 const GO: &str = "go";
 
@@ -50,7 +50,7 @@ struct Plan {
 pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let [host_cpu, guest_cpu, ..] = cpus[..] else {
-        report.skip(SECTION, "all", "two CPUs are needed, one a side");
+        report.skip(SECTION, "all", "two CPUs are needed, one for each side");
         return Ok(());
     };
     if !is_installed(testpmd::PROGRAM) {
@@ -93,7 +93,7 @@ fn run(case: RingCase, [host_cpu, guest_cpu]: [usize; 2], spans: Spans) -> Resul
     device.wait_for(PATIENCE, |line| (line == LISTENS).then_some(()))?;
     let mut client = Client::start(&plan.socket, guest_cpu, case.queues)?;
     device.say(GO)?;
-    // What it sends waits or is lost until the device works, as what is sent to it.
+    // Until the device runs, frames in both directions wait or are lost.
     client.works(guest_work, case.frame_len)?;
     if work == Work::Send {
         return client.rate(spans);
@@ -109,7 +109,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
     ringway_sys::process::pin_current_thread(plan.cpu)?;
     ringway_sys::guest_memory::prepare();
     let mut device = Device::new(u16::try_from(plan.queues)?);
-    let mut end = BackendEnd::new(Meeting::new(&plan.socket, Mode::Server, Instant::now())?);
+    let mut end = BackendEnd::new(Endpoint::new(&plan.socket, Mode::Server, Instant::now())?);
     say(LISTENS)?;
     let (sender, is_ready) = channel();
     std::thread::spawn(move || {
@@ -120,7 +120,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut is_client_ready = false;
     let mut quiet_since = Instant::now();
-    // The client does not wait until its messages are handled, and may start queues again.
+    // The client does not wait until its messages are handled, and may restart queues.
     while !is_client_ready || device.pair_count() < plan.queues || quiet_since.elapsed() < SETTLE {
         is_client_ready |= is_ready.try_recv().is_ok();
         if end.turn(&mut device, Instant::now())? || device.take_changed() {
@@ -133,7 +133,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
             plan.queues,
             end.error()
         );
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let pairs = device.pairs()?;
     let mut ports = PortEnd::new(pairs);
@@ -142,7 +142,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
     }
     let tally = measure(plan.warm_up, plan.window, || ports.round(plan.work, plan.frame_len))?;
     say(&serde_json::to_string(&tally)?)?;
-    // The client may still need the rings: our parent kills us.
+    // The client may still need the rings; the parent kills this process.
     std::thread::sleep(PATIENCE);
     Ok(())
 }

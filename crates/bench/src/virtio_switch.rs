@@ -1,8 +1,8 @@
-//! Frames a second from one virtio guest to another through a switch that learns addresses:
-//! ringway's beside Open vSwitch with DPDK, whose action is `NORMAL`.
+//! Frames per second from one virtio guest to another through a learning switch: ringway's compared
+//! with Open vSwitch with DPDK and the action `NORMAL`.
 //!
-//! Both guests are ports of one `testpmd`, which passes on by one what it receives by the other; so
-//! the same frames go round and round, in both directions. Switch and guests have a core each.
+//! Both guests are ports of one `testpmd`, which forwards between them, so the same frames
+//! circulate in both directions. Switch and guests have one core each.
 
 mod ovs;
 
@@ -19,7 +19,7 @@ use crate::report::{Better, Case, Report};
 use crate::ring::testpmd::{self, forward, received, wait_until_ready};
 
 const SECTION: &str = "virtio-switch";
-/// The sockets of the two guests, which make them.
+/// The sockets of the two guests, which create them.
 const SOCKETS: [&str; 2] = ["guest0.sock", "guest1.sock"];
 /// Their addresses.
 const MACS: [&str; 2] = ["02:00:00:00:01:01", "02:00:00:00:01:02"];
@@ -78,14 +78,14 @@ fn description(dir: &Path, cpu: usize) -> String {
     format!("[host]\nnetwork = \"private\"\nworkers = 1\ncpus = [{cpu}]\n{guests}")
 }
 
-/// Million frames a second that reach both guests together.
+/// Million frames per second that reach both guests together.
 fn measure(dir: &Path, cpu: usize, len: usize, spans: Spans) -> Result<f64> {
     let mut guests = start_guests(dir, cpu)?;
     wait_until_ready(&mut guests, SOCKETS.len())?;
     let [to_first, to_second] =
         [0, 1].map(|port: usize| format!("set eth-peer {port} {}", MACS[1 - port]));
     let len = format!("set txpkts {len}");
-    // What is sent before both are connected is lost, and nothing else is sent later.
+    // Frames sent before both are connected would be lost, and no others are sent later.
     std::thread::sleep(CONNECTED);
     forward(&mut guests, &[&to_first, &to_second, "set fwd io", &len, "start tx_first 8"])?;
     std::thread::sleep(spans.warm_up);
@@ -94,7 +94,7 @@ fn measure(dir: &Path, cpu: usize, len: usize, spans: Spans) -> Result<f64> {
     Ok(both(&mut guests)? / 1e6)
 }
 
-/// Until a switch has dialled both sockets.
+/// Time for a switch to connect to both sockets.
 const CONNECTED: Duration = Duration::from_secs(2);
 
 fn both(guests: &mut Child) -> Result<f64> {

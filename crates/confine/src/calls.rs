@@ -1,12 +1,12 @@
 //! System calls: those on the lists below, some of them with certain arguments only.
 //!
-//! A process that serves vifs makes no socket and connects none: what it needs is open before, and
-//! sockets of virtio's vifs are opened by another process, which serves none.
+//! A process that serves vifs creates and connects no sockets: the ones it needs are open before,
+//! and a process that serves no vif opens the sockets of virtio's vifs.
 //!
-//! The lists were made from what a serving backend was seen to call, with what glibc and the
-//! standard library may call instead on another machine: time without a vDSO clock (Xen's, in a
-//! paravirtual domain 0), other ways to poll, sleep and allocate. Arguments that are pointers
-//! cannot be checked, so a call that is dangerous by what it points to is not on a list.
+//! The lists come from the calls that a serving backend was seen to make, plus those that glibc and
+//! the standard library may make instead on another machine: time without a vDSO clock (Xen's, in a
+//! paravirtual domain 0), other ways to poll, sleep and allocate. A filter cannot check what
+//! pointer arguments refer to, so a call that is dangerous because of that is on no list.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use seccompiler::{
 
 use crate::role::Role;
 
-/// Puts this thread, all others, and those that they start under the filter.
+/// Puts this thread, all others, and the threads that they start under the filter.
 pub(crate) fn filter(role: Role) -> Result<(), Error> {
-    // Of two filters the stricter verdict counts, so this one's order does not matter.
+    // With two filters the stricter verdict counts, so their order does not matter.
     for program in [program_for_clone3()?, program(role)?] {
         apply_filter_all_threads(&program)?;
     }
     Ok(())
 }
 
-/// By call: the arguments it may have, any if none are listed.
+/// For each call, the allowed arguments; any if the list is empty.
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 /// Allowed with any arguments.
@@ -46,7 +46,7 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_fstat,
-    // The size of the pages that the memory of a guest is made of.
+    // The page size of the files that hold guest memory.
     libc::SYS_fstatfs,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
@@ -64,7 +64,7 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_getpeername,
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
-    // Files: which ones is for Landlock and the file system to say.
+    // Files: Landlock and the file system decide which.
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -98,35 +98,35 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // Time and chance.
+    // Time and random numbers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
-    // Who we are, and what the kernel is.
+    // User and group ids, and the kernel's version.
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
     libc::SYS_getegid,
     libc::SYS_uname,
-    // What a panic with a backtrace shortens its paths by.
+    // The working directory, by which a panic's backtrace shortens paths.
     libc::SYS_getcwd,
 ];
 
-/// The same for the broker of the emulated hypervisor alone: each domain gets memory, and sockets
-/// of its own.
+/// More calls for the broker of the emulated hypervisor: it creates memory and sockets for each
+/// domain.
 const BROKER: &[c_long] =
     &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
 
-/// The same for who looks for the sockets of virtual machine monitors. To which of them it connects
-/// cannot be seen here: who makes such a socket says who may.
-const DIALLING: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
+/// More calls for a process that dials the sockets of virtual machine monitors. The filter cannot
+/// see which ones it connects to; the permissions of each socket decide.
+const CONNECT_CALLS: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
 
-/// The same for who opens sockets for a backend, passes them on, and keeps a list of them. It makes
-/// memory for front-ends, too, which it does not read.
-const OPENING: &[c_long] = &[
+/// More calls for the opener, which opens sockets for a backend, passes them to it, and keeps a
+/// list of them. It also makes memory for front-ends, which it does not read.
+const OPENER_CALLS: &[c_long] = &[
     libc::SYS_memfd_create,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -138,12 +138,12 @@ const OPENING: &[c_long] = &[
     libc::SYS_rename,
 ];
 
-/// The same for who makes memory and passes it on by such a socket.
-const SHARING: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_sendmsg];
+/// More calls for a process that makes memory and passes it over such a socket.
+const MEMFD_CALLS: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_sendmsg];
 
-/// The same by the names that only this architecture has.
+/// Calls that only this architecture has, always allowed.
 #[cfg(target_arch = "x86_64")]
-const ALWAYS_HERE: &[c_long] = &[
+const ALWAYS_THIS_ARCH: &[c_long] = &[
     libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
@@ -157,7 +157,7 @@ const ALWAYS_HERE: &[c_long] = &[
     libc::SYS_time,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const ALWAYS_HERE: &[c_long] = &[];
+const ALWAYS_THIS_ARCH: &[c_long] = &[];
 
 /// The requests of ioctl(2), whatever the descriptor: the kernel's devices do not share numbers.
 const IOCTLS: [u64; 20] = [
@@ -195,10 +195,10 @@ const fn xen_ioctl(kind: u8, number: u8, size: u16) -> u64 {
     u64::from_be_bytes([0, 0, 0, 0, size.to_be_bytes()[0], size.to_be_bytes()[1], kind, number])
 }
 
-/// `PR_SET_VMA`, by which newer C libraries name their memory; a number that libc lacks.
+/// `PR_SET_VMA`, with which newer C libraries name their memory; the libc crate lacks the number.
 const SET_VMA: u64 = 0x5356_4d41;
 
-/// What makes a new namespace in clone(2).
+/// The flags of clone(2) that create a new namespace.
 const CLONE_NEW: u64 = bits(
     libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -209,20 +209,20 @@ const CLONE_NEW: u64 = bits(
         | libc::CLONE_NEWNET,
 );
 
-/// The filter that allows what is on the lists and ends the process for all else.
+/// The filter that allows the calls on the lists, and ends the process on any other call.
 fn program(role: Role) -> Result<BpfProgram, BackendError> {
     build(allowed(role)?, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 
 fn allowed(role: Role) -> Result<Rules, BackendError> {
     let mut rules = Rules::new();
-    for call in ALWAYS.iter().chain(ALWAYS_HERE) {
+    for call in ALWAYS.iter().chain(ALWAYS_THIS_ARCH) {
         rules.insert(*call, Vec::new());
     }
-    // The C library asks this first: see `program_for_clone3`.
+    // The C library tries this first: see `program_for_clone3`.
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_clone, vec![is_thread()?]);
-    // To the peer that a socket is connected to, and to no other.
+    // Only to the peer that a socket is connected to.
     rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![long(4, Eq, 0)?])?]);
     match role {
         Role::Vifs | Role::EmulatedGuest => {
@@ -230,12 +230,12 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
         }
         Role::VirtioGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
-            rules.extend(DIALLING.iter().chain(SHARING).map(|call| (*call, Vec::new())));
+            rules.extend(CONNECT_CALLS.iter().chain(MEMFD_CALLS).map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
         }
         Role::Opener => {
             rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
-            rules.extend(DIALLING.iter().chain(OPENING).map(|call| (*call, Vec::new())));
+            rules.extend(CONNECT_CALLS.iter().chain(OPENER_CALLS).map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
         }
         Role::Broker => {
@@ -245,24 +245,24 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
             rules.insert(libc::SYS_socketpair, connections()?);
         }
     }
-    // Memory never becomes code.
+    // Memory never becomes executable.
     rules.insert(libc::SYS_mmap, vec![without(2, bits(libc::PROT_EXEC))?]);
     rules.insert(libc::SYS_mprotect, vec![without(2, bits(libc::PROT_EXEC))?]);
     let names = [bits(libc::PR_SET_NAME), bits(libc::PR_GET_NAME), SET_VMA];
     rules.insert(libc::SYS_prctl, any_of(0, &names)?);
-    // A signal to ourselves, as abort(3) sends it.
+    // A signal to this process only, as abort(3) sends it.
     let ours = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, any_of(0, &[ours])?);
-    // A descriptor whose flags a peer may change is read without waiting.
+    // Reads a descriptor whose flags a peer may change, without blocking.
     rules.insert(libc::SYS_preadv2, any_of(5, &[bits(libc::RWF_NOWAIT)])?);
-    // Limits are read and not changed.
+    // Limits may be read and not changed.
     let unchanged = vec![int(0, 0)?, long(2, Eq, 0)?];
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(unchanged)?]);
     Ok(rules)
 }
 
-/// Threads without the call whose flags cannot be seen: where it is missing, the C library uses
-/// clone(2), whose flags are an argument.
+/// Reports clone3(2) as missing, because its flags are in memory that a filter cannot read. The C
+/// library then uses clone(2), whose flags are an argument.
 fn program_for_clone3() -> Result<BpfProgram, BackendError> {
     let rules = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
@@ -278,14 +278,14 @@ fn build(
     SeccompFilter::new(rules, otherwise, on_match, arch)?.try_into()
 }
 
-/// clone(2) for a thread of this process, and not for a process of its own or a namespace.
+/// clone(2) for a thread of this process; not for a process or a namespace.
 fn is_thread() -> Result<SeccompRule, BackendError> {
     let thread = bits(libc::CLONE_THREAD);
     SeccompRule::new(vec![long(0, MaskedEq(thread | CLONE_NEW), thread)?])
 }
 
-/// Sockets to other processes of this machine that have to be connected: no message says where it
-/// goes.
+/// Unix sockets of connection-oriented types only, so that no message carries a destination
+/// address.
 fn connections() -> Result<Vec<SeccompRule>, BackendError> {
     let one = |kind: libc::c_int| {
         let masked = SeccompCondition::new(
@@ -299,18 +299,18 @@ fn connections() -> Result<Vec<SeccompRule>, BackendError> {
     [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].into_iter().map(one).collect()
 }
 
-/// One rule for each value that an argument of 32 bits may have.
+/// One rule for each allowed value of a 32-bit argument.
 fn any_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
     let one = |value: &u64| SeccompRule::new(vec![int(argument, *value)?]);
     values.iter().map(one).collect()
 }
 
-/// None of some bits in an argument.
+/// Allows an argument without any of these bits.
 fn without(argument: u8, bits: u64) -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![long(argument, MaskedEq(bits), 0)?])
 }
 
-/// An argument of which the kernel reads the lower half.
+/// A condition on an argument of which the kernel reads the lower half.
 fn int(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, Eq, value)
 }
@@ -323,7 +323,7 @@ fn long(
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)
 }
 
-/// A constant of the C library as the kernel sees it.
+/// A constant of the C library with the type of the kernel's argument.
 const fn bits(constant: libc::c_int) -> u64 {
     let [a, b, c, d] = constant.to_be_bytes();
     u64::from_be_bytes([0, 0, 0, 0, a, b, c, d])
@@ -333,7 +333,7 @@ const fn bits(constant: libc::c_int) -> u64 {
 mod tests {
     use super::*;
 
-    /// What the kernel would say: it interprets the program for one call of ours.
+    /// The kernel's verdict: interprets the program for one call.
     fn verdict(program: &BpfProgram, call: c_long, arguments: &[(usize, u64)]) -> u32 {
         let mut data = [0_u8; 64];
         data[..4].copy_from_slice(&u32::try_from(call).expect("a number").to_ne_bytes());
@@ -372,7 +372,7 @@ mod tests {
     const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
     #[test]
-    fn what_leads_out_of_a_process_is_on_no_list() {
+    fn no_list_allows_a_call_that_leaves_the_process() {
         let program = program(Role::Vifs).expect("it compiles");
         for call in [
             libc::SYS_execve,
@@ -438,7 +438,7 @@ mod tests {
             (libc::SYS_mmap, &[(2, 5)], KILL),
             (libc::SYS_mprotect, &[(2, 1)], ALLOW),
             (libc::SYS_mprotect, &[(2, 7)], KILL),
-            // A thread as glibc makes it, a fork, and a thread in a network namespace.
+            // A thread as glibc creates it, a fork, and a thread in a network namespace.
             (libc::SYS_clone, &[(0, 0x3d_0f00)], ALLOW),
             (libc::SYS_clone, &[(0, 0x0120_0011)], KILL),
             (libc::SYS_clone, &[(0, 0x403d_0f00)], KILL),
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_sockets_makes_those_of_this_machine_and_no_others() {
+    fn an_opener_may_create_only_unix_sockets() {
         let program = program(Role::Opener).expect("it compiles");
         for (call, arguments, expected) in [
             (libc::SYS_socket, &[(0, 1), (1, 0x8_0801)][..], ALLOW),
@@ -494,7 +494,8 @@ mod tests {
     fn the_broker_makes_sockets_that_are_connected_to_and_connects_to_none() {
         let program = program(Role::Broker).expect("it compiles");
         let cases: &[Case] = &[
-            // AF_UNIX: streams and packets, with SOCK_CLOEXEC and SOCK_NONBLOCK, but no datagrams.
+            // AF_UNIX: streams and seqpackets, with SOCK_CLOEXEC and SOCK_NONBLOCK, but no
+            // datagrams.
             (libc::SYS_socket, &[(0, 1), (1, 1)], ALLOW),
             (libc::SYS_socket, &[(0, 1), (1, 0x8_0805)], ALLOW),
             (libc::SYS_socket, &[(0, 1), (1, 0x8_0802)], KILL),
@@ -521,8 +522,8 @@ mod tests {
     #[test]
     fn only_known_ioctls_pass() {
         let program = program(Role::Vifs).expect("it compiles");
-        // TUNSETIFF, IOCTL_EVTCHN_NOTIFY, IOCTL_GNTDEV_GRANT_COPY and IOCTL_GNTALLOC_ALLOC_GREF, as
-        // a C compiler has them.
+        // TUNSETIFF, IOCTL_EVTCHN_NOTIFY, IOCTL_GNTDEV_GRANT_COPY and IOCTL_GNTALLOC_ALLOC_GREF,
+        // with the values of a C compiler.
         for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708, 0x0018_4705] {
             assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), ALLOW, "{request:#x}");
         }

@@ -1,4 +1,4 @@
-//! Capabilities: all but those of a role go, from every set.
+//! Capabilities: removes all except those of a role, from every set.
 
 use std::io;
 
@@ -8,14 +8,14 @@ use rustix::thread::{
     clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Bits of a set, more than any kernel has capabilities.
+/// Bits of a set. No kernel has more capabilities.
 const CAPABILITIES_MAX: u32 = 64;
 
 pub(crate) fn reduce(keep: CapabilitySet) -> io::Result<()> {
     let had = capabilities(None)?;
-    // Only who has this may change the bounding set. Who has it not was started with few rights by
-    // a user who saw to that, and has no way to gain one: set-uid programs give nothing after
-    // PR_SET_NO_NEW_PRIVS, and execve is not on the list of calls.
+    // Only a process with this capability may change the bounding set. A process without it was
+    // started with few rights by a user who saw to that, and has no way to gain any: set-uid
+    // programs give nothing after PR_SET_NO_NEW_PRIVS, and execve is not on the list of calls.
     if had.effective.contains(CapabilitySet::SETPCAP) {
         reduce_bounding_set(keep)?;
     }
@@ -32,7 +32,7 @@ fn reduce_bounding_set(keep: CapabilitySet) -> io::Result<()> {
         match capability_is_in_bounding_set(capability) {
             Ok(true) => remove_capability_from_bounding_set(capability)?,
             Ok(false) => {}
-            // The kernel knows no such capability, and none after it.
+            // The kernel has no such capability, and none after it.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }

@@ -1,6 +1,7 @@
-//! Files: one directory and some devices, by Landlock (`Documentation/userspace-api/landlock.rst`).
+//! Files: limits access to one directory and some devices with Landlock
+//! (`Documentation/userspace-api/landlock.rst`).
 //!
-//! Sockets that are not files, and those that others listen on, are not its business.
+//! It does not cover abstract sockets, nor connections to sockets that other processes listen on.
 
 use std::path::Path;
 
@@ -12,37 +13,37 @@ use landlock::{
 /// How far the kernel restricts which files can be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRules {
-    /// To the directory and the devices.
+    /// Full: only the directory and the devices.
     Full,
-    /// The kernel knows some of the rights only: an older Landlock.
+    /// The kernel supports only some of the rights: an older Landlock.
     Partial,
-    /// Not at all: a kernel without Landlock, or with it turned off.
+    /// Not at all: the kernel has no Landlock, or it is turned off.
     Missing,
 }
 
-/// The newest rights that are asked for (Linux 6.10); older kernels enforce those they know.
+/// The newest rights to request (Linux 6.10); older kernels enforce the ones they support.
 const KNOWN: ABI = ABI::V5;
 
-/// In the directory: sockets and files of our own, but no programs and no devices.
+/// In the directory: our own sockets and files, no programs and no devices.
 const IN_DIR: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeSock | RemoveFile
 });
 
-/// What the kernel says of the threads of this process, for the watchdog: files that are read.
+/// The kernel's status files of this process's threads, which the watchdog reads.
 const OWN_THREADS: &str = "/proc/self/task";
 
 /// On a device.
 const ON_DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
 
-/// Anywhere, for who makes sockets there: no content of a file.
+/// Anywhere, for a process that creates sockets there: no access to file contents.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeSock | RemoveFile});
 
 pub(crate) fn restrict(
     dir: &Path,
     devices: &[&str],
-    makes_sockets: bool,
+    creates_sockets: bool,
 ) -> Result<FileRules, RulesetError> {
-    let everywhere: &[&str] = if makes_sockets { &["/"] } else { &[] };
+    let everywhere: &[&str] = if creates_sockets { &["/"] } else { &[] };
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
         .create()?

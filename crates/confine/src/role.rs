@@ -1,4 +1,4 @@
-//! What a process is there for, which decides what it keeps.
+//! The role of a process, which decides what it keeps.
 
 use rustix::thread::CapabilitySet;
 
@@ -7,37 +7,37 @@ use rustix::thread::CapabilitySet;
 pub enum Role {
     /// It serves vifs: a backend, or a frontend in a domain of real Xen.
     Vifs,
-    /// It serves the vifs of a guest on the emulated hypervisor. Others enter its network namespace
-    /// to run programs there (`ringway guest exec`).
+    /// It serves the vifs of a guest on the emulated hypervisor. Other processes enter its network
+    /// namespace to run programs there (`ringway guest exec`).
     EmulatedGuest,
-    /// It is a guest behind a vhost-user socket: it dials, and passes its memory on.
+    /// It is a guest behind a vhost-user socket: it dials, and passes its memory to the back-end.
     VirtioGuest,
-    /// It is the emulated hypervisor, and XenStore.
+    /// It is the emulated hypervisor and XenStore.
     Broker,
-    /// It opens sockets of virtual machine monitors for a backend, wherever they are.
+    /// It opens sockets of virtual machine monitors for a backend, at any path.
     Opener,
 }
 
 impl Role {
-    /// `CAP_NET_ADMIN` where vifs are served: a guest on a bridge gets a TAP device when it comes,
-    /// which is then set up and put on its bridge, and no guest announces itself before the backend
+    /// `CAP_NET_ADMIN` if the process serves vifs: a guest on a bridge gets a TAP device when it
+    /// comes, which is then set up and added to the bridge, and no guest appears before the backend
     /// has started.
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
             Role::Vifs | Role::EmulatedGuest | Role::VirtioGuest => CapabilitySet::NET_ADMIN,
             Role::Broker => CapabilitySet::empty(),
-            // Virtual machine monitors run as users of their own.
+            // Virtual machine monitors run under other users.
             Role::Opener => CapabilitySet::DAC_OVERRIDE,
         }
     }
 
-    /// Whether it makes and removes sockets outside of its directory.
-    pub(crate) fn makes_sockets(self) -> bool {
+    /// Whether it creates and removes sockets outside of its directory.
+    pub(crate) fn creates_sockets(self) -> bool {
         self == Role::Opener
     }
 
-    /// Whether other processes of its user may inspect it, which entering its namespaces takes.
-    pub(crate) fn is_entered(self) -> bool {
+    /// Whether other processes of its user may inspect it, which entering its namespaces requires.
+    pub(crate) fn allows_namespace_entry(self) -> bool {
         matches!(self, Role::EmulatedGuest | Role::VirtioGuest)
     }
 }

@@ -1,6 +1,6 @@
-//! What a confined process is refused, and what it can still do, asked of the real kernel.
+//! What a confined process is refused and what it can still do, tested with the real kernel.
 //!
-//! Each case is a process: this program again, which confines itself and then tries one thing.
+//! Each case is a process: this program again, which confines itself and then makes one attempt.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -25,18 +25,18 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketTyp
 use rustix::process::{DumpableBehavior, getppid, set_dumpable_behavior, test_kill_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// Set for a process that is a case: its name, and the directory that it keeps.
+/// Set in the process of a case: its name, and the directory that it keeps.
 const CASE: &str = "RINGWAY_CONFINE_CASE";
 const DIR: &str = "RINGWAY_CONFINE_DIR";
-/// What a case says once it is confined.
+/// The output of a case once it is confined.
 const CONFINED: &str = "confined\n";
-/// `SIGSYS`: the end of a process that makes a call which is not on the list.
+/// `SIGSYS`, which ends a process that makes a call that is not on the list.
 const SIGSYS: i32 = 31;
 
-/// Its name, and what it does in the directory that it keeps.
+/// The name of a case, and what it does in the directory that it keeps.
 type Case = (&'static str, fn(&Path));
 
-/// What is refused by the end of the process.
+/// Attempts that end the process.
 const FATAL: [Case; 20] = [
     ("execve", |_| ignore(Command::new("/bin/true").exec())),
     ("fork", |_| ignore(Command::new("/bin/true").spawn())),
@@ -88,7 +88,7 @@ const FINE: [Case; 8] = [
         }
     }),
     ("a thread that panics", |_| {
-        // Who reads what tests say looks for panics.
+        // Readers of the test's output search for panics.
         std::panic::set_hook(Box::new(|_| {}));
         thread::spawn(|| panic!("as intended")).join().expect_err("it has panicked");
     }),
@@ -125,13 +125,13 @@ const FINE: [Case; 8] = [
     }),
 ];
 
-/// What ends the broker.
+/// Attempts that end the broker.
 const BROKER_FATAL: [Case; 2] = [
     ("broker: a connection", |dir| ignore(UnixStream::connect(dir.join("control.sock")))),
     ("broker: a datagram", |_| ignore(UnixDatagram::unbound())),
 ];
 
-/// What works for the broker.
+/// Attempts that work for the broker.
 const BROKER_FINE: [Case; 2] = [
     ("broker: sockets in its directory", |dir| {
         let path = dir.join("domain.sock");
@@ -154,7 +154,7 @@ const LIST_LINKS: [u8; 32] = {
     message
 };
 
-/// What is open before the process is confined.
+/// Descriptors that are open before the process is confined.
 struct Prepared {
     listener: UnixListener,
     client: UnixStream,
@@ -207,7 +207,7 @@ fn main() -> ExitCode {
     tally.close()
 }
 
-/// The case itself, in a process of its own.
+/// The case itself, in its own process.
 fn run_case(case: &str, dir: &Path) {
     if case == "too late" {
         let other = thread::spawn(thread::park);
@@ -269,7 +269,7 @@ fn can_make_tap() -> bool {
     TunFile::open("ringway%d", QueueMode::Single).is_ok()
 }
 
-/// Makes this kernel one that has no Landlock, as far as this process sees.
+/// Makes this kernel look as if it had no Landlock, to this process.
 fn forget_landlock() {
     let rules = [(libc::SYS_landlock_create_ruleset, Vec::new())].into();
     let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
@@ -302,7 +302,7 @@ fn ended_well(case: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(output.status.to_string()) }
 }
 
-/// What the kernel says of a confined process and of a thread that it started then.
+/// Checks the kernel's data on a confined process and on a thread that it started afterwards.
 fn is_reduced() -> Result<(), String> {
     let (dir, mut child) = start("waits");
     wait_until_confined(&mut child)?;
@@ -357,7 +357,7 @@ fn start(case: &str) -> (tempfile::TempDir, Child) {
     (dir, command.spawn().expect("started"))
 }
 
-/// So that a process which ends on the way is not taken for one that was refused something.
+/// Waits, so that a process that ends too early is not mistaken for one that was refused something.
 fn wait_until_confined(child: &mut Child) -> Result<(), String> {
     let mut said = [0; CONFINED.len()];
     let stdout = child.stdout.as_mut().expect("a pipe");
@@ -365,7 +365,7 @@ fn wait_until_confined(child: &mut Child) -> Result<(), String> {
     if said == CONFINED.as_bytes() { Ok(()) } else { Err("it said something else".to_owned()) }
 }
 
-/// Nothing that a case tries is expected to return.
+/// No attempt of a case is expected to return.
 fn ignore<T>(_outcome: T) {}
 
 fn mount_flags() -> MountFlags {

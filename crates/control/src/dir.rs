@@ -1,4 +1,4 @@
-//! Where the processes of one emulated host meet.
+//! The directory where the processes of one emulated host meet.
 
 use std::path::{Path, PathBuf};
 
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// A directory of this name; it is not touched.
+    /// A directory with this path; it is not accessed.
     pub fn new(path: impl Into<PathBuf>) -> RunDir {
         RunDir(path.into())
     }
 
-    /// The directory itself, in which the broker also puts its `dom-N.sock`.
+    /// The directory itself, in which the broker also creates its `dom-N.sock`.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// XenStore as domain 0 sees it: for `XENSTORED_PATH`.
+    /// The XenStore socket of domain 0: for `XENSTORED_PATH`.
     pub fn xenstore(&self) -> PathBuf {
         self.0.join("xenstored.sock")
     }
 
-    /// XenStore as another domain sees it.
+    /// The XenStore socket of another domain.
     pub fn xenstore_of(&self, domid: u16) -> PathBuf {
         self.0.join(format!("xenstored-{domid}.sock"))
     }
@@ -37,12 +37,13 @@ impl RunDir {
         self.0.join("opener.sock")
     }
 
-    /// Vifs of virtio that were added while the host ran, for the next backend.
+    /// Virtio vifs that were added while the host ran, for the next backend.
     pub fn vhosts(&self) -> PathBuf {
         self.0.join("vhosts.json")
     }
 
-    /// The directory of a process that serves one tenant: it may change nothing outside.
+    /// The directory of a process that serves one tenant: the process may change nothing outside of
+    /// it.
     pub fn tenant(&self, name: &str) -> RunDir {
         RunDir(self.0.join(format!("tenant-{name}")))
     }
@@ -57,22 +58,22 @@ impl RunDir {
         self.0.join(format!("guest-{name}.sock"))
     }
 
-    /// What the host has made and started, for cleaning up after it.
+    /// The list of what the host has created and started, for cleaning up after it.
     pub fn state(&self) -> PathBuf {
         self.0.join("state.json")
     }
 
-    /// Which vifs the backend's workers have panicked over, for the next backend.
+    /// The vifs over which the backend's workers have panicked, for the next backend.
     pub fn panics(&self) -> PathBuf {
         self.0.join("panics")
     }
 
-    /// The features that the guest of a virtio vif has, for the next backend.
+    /// The negotiated features of a virtio vif's guest, for the next backend.
     pub fn vhost(&self, name: &str) -> PathBuf {
         self.0.join(format!("vhost-{name}.features"))
     }
 
-    /// Held locked while the host runs.
+    /// A file that is locked while the host runs.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")
     }

@@ -1,8 +1,8 @@
-//! What ringway's processes tell each other and the command line.
+//! The protocol between ringway's processes and the command line.
 //!
-//! Backend and guest processes each serve a Unix socket in the run directory ([`RunDir`]). A
-//! client sends one request as a line of JSON and gets one line back; a capture goes on as a
-//! stream of bytes after it. The types here are also what `--json` prints.
+//! Backend and guest processes each serve a Unix socket in the run directory ([`RunDir`]). A client
+//! sends one request as a line of JSON and receives a line in reply; a capture continues with a
+//! stream of bytes. The types here also define the output of `--json`.
 
 mod dir;
 mod link;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
 pub use link::{Link, Received};
-pub use opener::{AreaWanted, OpenerNews, OpenerOrder, OpenerRequest};
+pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
@@ -33,7 +33,7 @@ pub use status::{
 pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
 pub use times::{Bucket, Times};
 
-/// What the backend can be asked.
+/// Requests to the backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum BackendRequest {
@@ -45,57 +45,57 @@ pub enum BackendRequest {
         vif: String,
         /// At least 1.
         max_queues: u16,
-        /// From when on.
+        /// When it takes effect.
         reconnect: Reconnect,
     },
-    /// Set a limit of a vif, for as long as the vif is there.
+    /// Set a limit of a vif, until the vif is removed.
     SetLimit {
         /// Name of the vif.
         vif: String,
-        /// Which limit, by its name in `ringway vif set`.
+        /// The name of the limit in `ringway vif set`.
         limit: String,
-        /// As its XenStore key has it.
+        /// The value, in the format of its XenStore key.
         value: String,
     },
-    /// Serve a vif again that is quarantined.
+    /// Serve a quarantined vif again.
     Release {
         /// Name of the vif.
         vif: String,
     },
-    /// Have the worker of a vif panic: for tests, and refused in any other process.
+    /// Make the worker of a vif panic: for tests, and refused in any other process.
     #[doc(hidden)]
     Panic {
         /// Name of the vif.
         vif: String,
     },
-    /// Have the worker of a vif get stuck: likewise.
+    /// Make the worker of a vif get stuck: for tests, and refused in any other process.
     #[doc(hidden)]
     Stall {
         /// Name of the vif.
         vif: String,
-        /// Asleep, or else in a loop.
+        /// Asleep; otherwise in a loop.
         asleep: bool,
     },
     /// Copy a vif's frames to this connection as pcapng.
     Capture {
         /// Name of the vif.
         vif: String,
-        /// Bytes kept of each frame.
+        /// The most bytes to keep of each frame.
         snap_len: u32,
     },
 }
 
-/// When another number of queues is used.
+/// When another number of queues takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reconnect {
     /// From the guest's next connection on, whenever it makes one.
     Later,
-    /// At once: the guest is made to connect again. Refused for one that would not.
+    /// At once: the guest has to reconnect. Refused for a guest that would not.
     Now,
 }
 
-/// What a guest process can be asked.
+/// Requests to a guest process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum GuestRequest {
@@ -106,12 +106,12 @@ pub enum GuestRequest {
     SetQueues {
         /// The vif's number in the guest.
         handle: u32,
-        /// Taken as it is: the backend refuses what it does not offer.
+        /// Not checked here: the backend refuses a number that it does not offer.
         queues: u16,
     },
 }
 
-/// A response: what was asked for, or a sentence that says why not.
+/// A response: the result, or a sentence with the reason for the refusal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response<T> {
@@ -121,71 +121,73 @@ pub enum Response<T> {
     Error(String),
 }
 
-/// How long a process may take to reply. It does so between two rounds of its work, so one that
-/// takes longer is stopped or stuck, and the client should learn that rather than wait.
+/// How long a process may take to reply. It replies between two rounds of its work, so a process
+/// that takes longer is stopped or stuck, and the client should report that rather than wait.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a reply: the state of more vifs than a host has.
+/// The most bytes of a reply: the state of more vifs than a host has.
 const REPLY_LEN_MAX: usize = 64 << 20;
 
 /// Sends one request and waits for its reply.
 ///
 /// # Errors
-/// Of kind `NotFound` or `ConnectionRefused` when no such process runs; `TimedOut` when
-/// it does not reply; of kind `Other` with the
-/// process's own sentence when it refuses.
-pub fn ask<R: Serialize, T: DeserializeOwned>(socket: &Path, request: &R) -> io::Result<T> {
+/// Of kind `NotFound` or `ConnectionRefused` if no such process runs; `TimedOut` if it does not
+/// reply; of kind `Other` with the process's own sentence if it refuses.
+pub fn send_request<R: Serialize, T: DeserializeOwned>(
+    socket: &Path,
+    request: &R,
+) -> io::Result<T> {
     open(socket, request).map(|(value, _)| value)
 }
 
-/// Like [`ask`], for requests whose reply is followed by a stream.
+/// Like [`send_request`], for requests whose reply is followed by a stream.
 ///
 /// # Errors
-/// As [`ask`].
+/// As [`send_request`].
 pub fn open<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
 ) -> io::Result<(T, BufReader<UnixStream>)> {
-    open_within(socket, request, Patience { time: REPLY_TIMEOUT, bytes: REPLY_LEN_MAX })
+    open_with_limits(socket, request, ReplyLimits { time: REPLY_TIMEOUT, bytes: REPLY_LEN_MAX })
 }
 
-/// How long a reply may take and how long it may be.
+/// The limits of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
-    /// How long all of it may take, however it comes.
+pub struct ReplyLimits {
+    /// The total time, however the reply arrives.
     pub time: Duration,
-    /// How long it may be.
+    /// The most bytes.
     pub bytes: usize,
 }
 
-/// Like [`open`], with limits of its own: the process that replies may be in the hands of others,
-/// and must not keep the one that asks, nor fill its memory.
+/// Like [`open`], with other limits: the replying process may be under someone else's control, and
+/// must neither block its client nor fill its memory.
 ///
 /// # Errors
-/// As [`ask`]; of kind `WouldBlock` when so many wait at the socket already that no more may;
-/// `InvalidData` for a reply that is too long.
-pub fn open_within<R: Serialize, T: DeserializeOwned>(
+/// As [`send_request`]; of kind `WouldBlock` if the socket's backlog is full; `InvalidData` for a
+/// reply that is too long.
+pub fn open_with_limits<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
-    patience: Patience,
+    limits: ReplyLimits,
 ) -> io::Result<(T, BufReader<UnixStream>)> {
     let explain =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
-    let deadline = Instant::now() + patience.time;
+    let deadline = Instant::now() + limits.time;
     let mut stream = connect_at_once(socket).map_err(explain)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
-    stream.set_write_timeout(Some(patience.time))?;
+    stream.set_write_timeout(Some(limits.time))?;
     stream.write_all(line.as_bytes()).map_err(explain)?;
     let mut reader = BufReader::new(stream);
     let reply =
-        read_line(&mut reader, deadline, patience.bytes).map_err(|error| match error.kind() {
+        read_line(&mut reader, deadline, limits.bytes).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => explain(io::Error::new(
                 ErrorKind::TimedOut,
-                format!("the process has not responded for {} s", patience.time.as_secs()),
+                format!("the process has not responded for {} s", limits.time.as_secs()),
             )),
             _ => explain(error),
         })?;
-    // A stream may rest for as long as there is nothing to tell.
+    // A stream may be idle as long as there is nothing to report.
     reader.get_ref().set_read_timeout(None)?;
     reader.get_ref().set_write_timeout(None)?;
     match serde_json::from_slice(&reply)? {
@@ -194,7 +196,7 @@ pub fn open_within<R: Serialize, T: DeserializeOwned>(
     }
 }
 
-/// Reads up to the end of a line, or of the stream, however slowly it comes.
+/// Reads up to the end of a line or of the stream, within the time limit.
 fn read_line(
     reader: &mut BufReader<UnixStream>,
     deadline: Instant,
@@ -226,7 +228,7 @@ fn read_line(
     }
 }
 
-/// Connects without waiting for a process that has stopped to accept connections.
+/// Connects without blocking on a process that no longer accepts connections.
 fn connect_at_once(socket: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -244,16 +246,16 @@ mod tests {
 
     use super::*;
 
-    /// Sends a request to a process that replies like this, and returns the result.
+    /// Sends a request to a process that replies with `reply`, and returns the result.
     fn ask_one_that(
         reply: impl FnOnce(UnixStream) + Send + 'static,
-        patience: Patience,
+        limits: ReplyLimits,
     ) -> io::Result<BackendStatus> {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a socket");
         let process = thread::spawn(move || reply(listener.accept().expect("a client connects").0));
-        let result = open_within(&path, &BackendRequest::Status, patience);
+        let result = open_with_limits(&path, &BackendRequest::Status, limits);
         process.join().expect("it ends when its reader leaves");
         result.map(|(value, _)| value)
     }
@@ -261,8 +263,8 @@ mod tests {
     #[test]
     fn a_reply_that_does_not_end_is_given_up() {
         let floods = |mut stream: UnixStream| while stream.write_all(&[b' '; 4096]).is_ok() {};
-        let patience = Patience { time: Duration::from_secs(60), bytes: 1 << 20 };
-        let error = ask_one_that(floods, patience).expect_err("it has no end");
+        let limits = ReplyLimits { time: Duration::from_secs(60), bytes: 1 << 20 };
+        let error = ask_one_that(floods, limits).expect_err("it has no end");
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
     }
 
@@ -273,8 +275,8 @@ mod tests {
                 thread::sleep(Duration::from_millis(10));
             }
         };
-        let patience = Patience { time: Duration::from_millis(200), bytes: 1 << 20 };
-        let error = ask_one_that(drips, patience).expect_err("it has no end");
+        let limits = ReplyLimits { time: Duration::from_millis(200), bytes: 1 << 20 };
+        let error = ask_one_that(drips, limits).expect_err("it has no end");
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     }
 
@@ -285,7 +287,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         let process = thread::spawn(move || {
             let mut stream = listener.accept().expect("a client connects").0;
-            // One that is closed with a request in it loses what it was to send.
+            // Closing a socket with an unread request would discard the reply.
             BufReader::new(&stream).read_line(&mut String::new()).expect("a client connects");
             stream.write_all(b"{\"ok\":null}\nmore").expect("there is room");
         });

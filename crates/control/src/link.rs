@@ -1,7 +1,7 @@
-//! A pair of sockets between a process and one that it has started: messages, with descriptors.
+//! A pair of sockets between a process and its child: messages with descriptors.
 //!
-//! The kernel keeps messages whole and in order. Sending never waits, and a process that does not
-//! read finds a limited number of messages: so neither end can be held up by the other.
+//! The kernel keeps messages whole and in order. Sending never blocks, and only a limited number of
+//! messages waits for a process that does not read, so neither end can hold up the other.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,16 +15,16 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes of a message.
+/// The most bytes of a message.
 const MESSAGE_LEN_MAX: usize = 64 << 10;
-/// Descriptors beside a message.
+/// The most descriptors of one message.
 const FDS_MAX: usize = 32;
 
 /// One end.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
-/// What has come.
+/// The result of a read.
 #[derive(Debug)]
 pub enum Received<T> {
     /// A message, and the descriptors beside it.
@@ -36,17 +36,17 @@ pub enum Received<T> {
 }
 
 impl Link {
-    /// Two ends. One is passed on to a process as its standard input.
+    /// Creates two ends. One is passed to a process as its standard input.
     ///
     /// # Errors
-    /// If descriptors are used up.
+    /// If no descriptors are left.
     pub fn pair() -> io::Result<(Link, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Link(ours), theirs))
     }
 
-    /// The end that this process was started with.
+    /// Uses the end that this process was started with.
     pub fn new(socket: OwnedFd) -> Link {
         Link(socket)
     }
@@ -54,8 +54,8 @@ impl Link {
     /// Sends a message.
     ///
     /// # Errors
-    /// Of kind `WouldBlock` when the other process does not read; `BrokenPipe` when it has ended;
-    /// `InvalidInput` for a message or a number of descriptors that is too large.
+    /// Of kind `WouldBlock` if the other process does not read; `BrokenPipe` if it has ended;
+    /// `InvalidInput` for a message that is too long or has too many descriptors.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MESSAGE_LEN_MAX || fds.len() > FDS_MAX {
@@ -67,7 +67,7 @@ impl Link {
             return Err(ErrorKind::InvalidInput.into());
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        // A confined process may not pass descriptors on, nor make the call that does.
+        // The seccomp filter of a confined process does not allow the call that passes descriptors.
         if fds.is_empty() {
             retry_on_intr(|| send(&self.0, &bytes, flags))?;
             return Ok(());
@@ -77,10 +77,10 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the next message, without waiting.
+    /// Receives the next message, without blocking.
     ///
     /// # Errors
-    /// Of kind `InvalidData` for a message of another kind.
+    /// Of kind `InvalidData` for a message of another type.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Received<T>> {
         self.take(RecvFlags::DONTWAIT)
     }

@@ -1,10 +1,10 @@
-//! What a backend, the process that opens sockets for it, and the command line say to each other.
+//! The messages between a backend, the opener and the command line.
 //!
-//! A backend that has been taken over must not reach other programs of its host, so it may neither
-//! make sockets nor connect to any. Those of virtio's vifs come and go with virtual machines;
-//! another process, the *opener*, dials them and listens for them, and passes connections on. Which
-//! sockets there are it learns from the description of the host and from the command line, never
-//! from the backend.
+//! A compromised backend must not reach other programs of its host, so it may neither create nor
+//! connect sockets. But the sockets of virtio vifs come and go with virtual machines. Another
+//! process, the *opener*, dials them or listens on them, and passes the connections to the backend.
+//! It learns the paths of sockets from the host's description and from the command line, never from
+//! the backend.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,36 +12,37 @@ use serde_json::Value;
 /// From the opener to the backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
-pub enum OpenerNews {
+pub enum OpenerEvent {
     /// There is a vif to serve.
     Added {
-        /// What it is called.
+        /// The name of the vif.
         name: String,
-        /// Its `[[vhost]]`, as the description has it.
+        /// Its `[[vhost]]` section, as in the description.
         vhost: Value,
         /// Whether it was added while the host ran.
         at_run_time: bool,
     },
-    /// There is no such vif any more.
+    /// A vif was removed.
     Removed {
-        /// What it was called.
+        /// The name of the vif.
         name: String,
     },
-    /// There is a connection. Its descriptor comes with the message.
+    /// A front-end has connected. The socket comes with the message.
     Connected {
-        /// Of which vif.
+        /// The name of the vif.
         name: String,
     },
-    /// A vif waits for a connection, and why.
-    Waits {
-        /// Of which vif.
+    /// A vif waits for a connection, for this reason.
+    #[serde(rename = "waits")]
+    Waiting {
+        /// The name of the vif.
         name: String,
         /// For people.
         reason: String,
     },
-    /// A front-end got the area that it asked for, or did not.
+    /// The outcome of sending a front-end the area that it requested.
     AreaSent {
-        /// Of which vif.
+        /// The name of the vif.
         name: String,
         /// Why not.
         error: Option<String>,
@@ -50,12 +51,12 @@ pub enum OpenerNews {
     Ready,
 }
 
-/// Memory in which a front-end has noted what is under way.
+/// An inflight area that a front-end requests.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct AreaWanted {
-    /// Rings that it is for.
+    /// The number of rings.
     pub rings: u16,
-    /// Entries of each ring at most.
+    /// The most entries of each ring.
     pub size: u16,
     /// Its bytes.
     pub len: u64,
@@ -69,35 +70,37 @@ pub enum OpenerOrder {
     Done {
         /// Which.
         name: String,
-        /// Why not, if it was not.
+        /// The reason, if it failed.
         error: Option<String>,
     },
-    /// A connection has ended: another is wanted.
-    Again {
-        /// Of which vif.
+    /// A connection has ended: the next one is wanted.
+    #[serde(rename = "again")]
+    Disconnected {
+        /// The name of the vif.
         name: String,
-        /// Whether frames could flow over it: then the next one need not wait.
-        was_good: bool,
+        /// Whether frames could flow over it, so that the next one need not wait.
+        #[serde(rename = "was_good")]
+        has_worked: bool,
     },
-    /// A front-end is to get an area, in reply to the request that it sent last.
+    /// Send a front-end an area, in reply to its last request.
     Area {
-        /// Of which vif.
+        /// The name of the vif.
         name: String,
-        /// What it asked for.
+        /// The area that it requested.
         wanted: AreaWanted,
     },
 }
 
-/// What the opener can be asked.
+/// Requests to the opener.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum OpenerRequest {
-    /// Serve a vif of virtio, until it is removed or the host ends.
+    /// Serve a virtio vif, until it is removed or the host ends.
     Add {
-        /// A `[[vhost]]`, as TOML.
+        /// A `[[vhost]]` section in TOML.
         section: String,
     },
-    /// Serve a vif no more that was added so.
+    /// Stop serving a vif that was added like this.
     Remove {
         /// Its name.
         name: String,

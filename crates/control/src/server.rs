@@ -22,17 +22,17 @@ const CONNECTIONS_MAX: usize = 32;
 const REQUEST_LEN_MAX: usize = 64 << 10;
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may read nothing of its reply. One that does keeps a connection from others.
+/// How long a client may go without reading from its reply, because it occupies a connection.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after a connection that could not be taken: descriptors or memory may be used up for a
+/// The pause after a connection could not be accepted: descriptors or memory may be short for a
 /// while.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is sent back.
+/// A reply to a client.
 pub enum Reply {
     /// One response.
     Line(String),
-    /// One response, and then whatever the function writes, on the connection's own thread.
+    /// One response, followed by whatever the function writes, on the connection's own thread.
     Stream(String, Box<dyn FnOnce(UnixStream) + Send>),
 }
 
@@ -70,19 +70,19 @@ pub struct Call<R> {
 impl<R> Call<R> {
     /// Sends the reply.
     pub fn reply(self, reply: Reply) {
-        // A client that has gone away needs none.
+        // A client that has disconnected needs none.
         let _ = self.reply.send(reply);
     }
 }
 
-/// A control socket. Requests are read on threads of their own, so that a slow client delays
-/// no one; the holder of the receiver replies to them. Dropping it removes the socket.
+/// A control socket. Each connection is read on its own thread, so that a slow client delays no
+/// other; the holder of the receiver replies to the requests. Dropping it removes the socket.
 pub struct ControlServer {
     _socket: ControlSocket,
 }
 
-/// A control socket on which no request is read yet: made before the process is confined, when it
-/// may still make sockets. Dropping it removes the socket.
+/// A control socket that is not read yet: created before the process is confined, while it may
+/// still create sockets. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -90,7 +90,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens on `path`, for its owner only. A socket left by a process that is gone is replaced.
+    /// Listens on `path`, for its owner only. Replaces a socket whose process is gone.
     ///
     /// # Errors
     /// What the socket reports.
@@ -112,7 +112,7 @@ impl Drop for ControlSocket {
 }
 
 impl ControlServer {
-    /// Reads requests from a socket. `wake` is called after each one is put into the receiver.
+    /// Reads requests from a socket. Calls `wake` after each one is put into the receiver.
     ///
     /// # Errors
     /// What thread creation reports.
@@ -140,9 +140,9 @@ impl ControlServer {
                 }
                 let (calls, wake) = (Arc::clone(&calls), Arc::clone(&wake));
                 let place = Place::take(&open);
-                // Where no thread can be made the connection ends here, and so does its place.
+                // If no thread can be created, the connection ends here and its place is freed.
                 let _ = thread::Builder::new().spawn(move || {
-                    // A broken connection is its client's business.
+                    // A broken connection concerns only its client.
                     let _ = serve(stream, &calls, &*wake);
                     drop(place);
                 });
@@ -152,7 +152,7 @@ impl ControlServer {
     }
 }
 
-/// One of the connections that are served at a time.
+/// One of the places for connections that are served at a time.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -191,7 +191,7 @@ fn serve<R: DeserializeOwned>(
         Reply::Line(line) => writeln!(stream, "{line}"),
         Reply::Stream(line, write) => {
             writeln!(stream, "{line}")?;
-            // The reader of a stream may take its time: it has asked for no end.
+            // The reader of a stream may be slow: it has requested an endless one.
             stream.set_write_timeout(None)?;
             write(stream);
             Ok(())
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::BackendRequest;
 
-    /// A server whose every reply has as many bytes.
+    /// A server whose every reply has `reply_len` bytes.
     fn server(path: &Path, reply_len: usize) -> ControlServer {
         let socket = ControlSocket::bind(path).expect("a socket");
         let started = ControlServer::start::<BackendRequest>(socket, || {}).expect("a thread");
@@ -240,7 +240,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(120);
         while !has_reply(&path) {
             assert!(Instant::now() < deadline, "the places are never free again");
-            // Those that were given up need no more bytes.
+            // Connections that the server has closed need no more bytes.
             slow.retain_mut(|stream| stream.write_all(b" ").is_ok());
             thread::sleep(Duration::from_millis(200));
         }

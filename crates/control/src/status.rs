@@ -1,4 +1,4 @@
-//! State as it is shown to people and scripts. Directions are the guest's.
+//! The state that is shown to people and scripts. Directions are the guest's.
 
 use std::collections::BTreeMap;
 
@@ -20,20 +20,20 @@ pub struct QueueStatus {
     pub tx_bytes: u64,
     /// Frames the guest received.
     pub rx_packets: u64,
-    /// Bytes of them.
+    /// Bytes in them.
     pub rx_bytes: u64,
     /// Events sent to the other side.
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
-    /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for a response. A
-    /// backend knows at any time, a frontend when it last sent.
+    /// Slots of its tx ring without a response, each up to 4096 bytes of a frame. A backend reports
+    /// the current number, a frontend that of its last transmission.
     pub tx_unanswered: u64,
-    /// How long slots of its tx ring waited for a response, from when the backend first saw
-    /// them on. A few of all slots, and none for a frontend.
+    /// How long slots of its tx ring waited for a response, since the backend first saw them.
+    /// Sampled from a few of all slots; empty for a frontend.
     #[serde(default, rename = "tx_answer_times")] // as scripts know it
     pub tx_response_times: Times,
-    /// Frames dropped, by reason; reasons with none are left out.
+    /// Frames dropped, by reason; reasons without drops are left out.
     pub dropped: BTreeMap<String, u64>,
 }
 
@@ -66,60 +66,61 @@ pub struct VifStatus {
     /// `xen` or `virtio`; empty for the uplink and trunks.
     #[serde(default)]
     pub kind: String,
-    /// Of virtio: where its front-end is met, and what was agreed on.
+    /// Of a virtio vif: its socket, and what was negotiated.
     #[serde(default)]
     pub virtio: Option<VirtioStatus>,
     /// The guest's domain.
     pub domid: u16,
     /// The vif's number in the guest.
     pub handle: u32,
-    /// The guest's name, where its domain has one.
+    /// The guest's name, if its domain has one.
     pub guest: Option<String>,
-    /// State of the backend end, as XenStore has it.
+    /// The state of the backend end, as in XenStore.
     pub state: String,
     /// The guest's address.
     pub mac: Option<String>,
-    /// What is checked of what the guest sends: `unlocked`, `locked`, `disabled`, or `default`: its
-    /// Ethernet address, and what only routers and DHCP servers send.
+    /// The checks on what the guest sends: `unlocked`, `locked`, `disabled`, or `default`: its
+    /// Ethernet address, and messages that only routers and DHCP servers send.
     #[serde(default)]
     pub locking_mode: String,
-    /// IP addresses that the guest may have, where they are checked.
+    /// IP addresses that the guest may use, if they are checked.
     #[serde(default)]
     pub allowed_ips: Vec<String>,
-    /// Ethernet addresses that the guest may have.
+    /// The number of Ethernet addresses that the guest may use.
     #[serde(default)]
     pub addresses_max: u32,
-    /// Frames of this connection that were refused for that, by reason; reasons with none are left
-    /// out.
+    /// Frames of this connection that failed those checks, by reason; reasons without frames are
+    /// left out.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
     /// The VLAN of its frames without a tag.
     #[serde(default)]
     pub vlan: Option<u16>,
-    /// Those of its frames with one.
+    /// The VLANs of its frames with a tag.
     #[serde(default)]
     pub trunk: Vec<u16>,
     /// It may talk to the uplink only.
     #[serde(default)]
     pub is_private: bool,
-    /// The ports of which it gets copies, and nothing else, if it is the output of a mirror.
+    /// The ports whose frames are copied to it, and the only frames that it gets, if it is the
+    /// output of a mirror.
     #[serde(default)]
     pub mirror: Vec<String>,
-    /// Its part in multicast, where that is snooped.
+    /// Its role in multicast, if multicast is snooped.
     #[serde(default)]
     pub multicast: Option<MulticastStatus>,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
-    /// The tenant whose process serves it, where tenants have processes of their own.
+    /// The tenant whose process serves it, if tenants have their own processes.
     #[serde(default)]
     pub tenant: Option<String>,
-    /// What the guest may ask for.
+    /// The most queues that the guest may request.
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
     pub offloads: Vec<String>,
     /// When the guest gets the responses to what it transmits: `copied` or `sent`.
     pub completion: String,
-    /// What limits it.
+    /// Its limits.
     #[serde(default)]
     pub limits: LimitsStatus,
     /// Why it is closed, if it is.
@@ -128,61 +129,61 @@ pub struct VifStatus {
     pub queues: Vec<QueueStatus>,
 }
 
-/// What there is to say of a vif of virtio.
+/// Details of a virtio vif.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtioStatus {
     /// The path of its socket.
     pub socket: String,
-    /// Who makes it: `client` if the front-end does, `server` if the backend does.
+    /// Which end creates it: `client` if the front-end does, `server` if the backend does.
     pub mode: String,
-    /// Whether it was added while the host ran, and is in no description.
+    /// Whether it was added while the host ran, and is not in the description.
     #[serde(default)]
     pub at_run_time: bool,
     /// Features that are in use.
     pub features: Vec<String>,
-    /// Those that are offered, and that the guest or its front-end has not taken.
+    /// Features that are offered and that the guest or its front-end has not negotiated.
     pub not_taken: Vec<String>,
-    /// Those that the backend could offer, and that its configuration leaves out.
+    /// Features that the backend supports and its configuration disables.
     pub not_offered: Vec<String>,
-    /// Features of the protocol that are in use.
+    /// Protocol features that are in use.
     #[serde(default)]
     pub protocol: Vec<String>,
-    /// Those that are offered, and that the front-end has not taken.
+    /// Protocol features that are offered and that the front-end has not negotiated.
     #[serde(default)]
     pub protocol_not_taken: Vec<String>,
-    /// Those that the backend could offer, and does not.
+    /// Protocol features that the backend supports and does not offer.
     #[serde(default)]
     pub protocol_not_offered: Vec<String>,
     /// Megabytes of the guest's memory that are mapped.
     pub memory_mib: u64,
 }
 
-/// The part of a port in multicast.
+/// The role of a port in multicast.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MulticastStatus {
-    /// Groups of which it is a member, as far as they are noted.
+    /// Groups of which it is a known member.
     pub groups: u32,
-    /// A multicast router is there.
+    /// A multicast router is behind it.
     pub is_router: bool,
-    /// It hears all groups: a router is there, it has more groups than are noted, or it has been
-    /// attached a moment ago.
+    /// It receives all groups: a router is behind it, it has more groups than the table holds, or
+    /// it was attached a moment ago.
     pub hears_all: bool,
 }
 
-/// What limits a vif.
+/// The limits of a vif.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsStatus {
-    /// Its share beside other vifs that have work.
+    /// Its share while other vifs have work.
     pub weight: u16,
-    /// What the guest may transmit, if that is limited.
+    /// The limit of what the guest may transmit, if there is one.
     pub rate: Option<RateStatus>,
-    /// What the guest may receive, if that is limited.
+    /// The limit of what the guest may receive, if there is one.
     pub rate_rx: Option<RateStatus>,
-    /// Frames that it may flood in a second, over all its queues, if that is limited.
+    /// Frames that it may flood per second, over all its queues, if that is limited.
     pub flood_frames_per_second: Option<u32>,
-    /// Bytes that it may flood in a second, likewise.
+    /// Bytes that it may flood per second, if that is limited.
     pub flood_bytes_per_second: Option<u64>,
-    /// Of that, broadcasts.
+    /// Broadcasts among those.
     #[serde(default)]
     pub broadcast: FloodStatus,
     /// Multicasts.
@@ -195,7 +196,7 @@ pub struct LimitsStatus {
     pub frame_len_max: Option<usize>,
 }
 
-/// What may be flooded of one kind in a second, as far as it is limited.
+/// The limits for flooding one kind of frame, per second, if there are any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FloodStatus {
     /// Frames.
@@ -204,7 +205,7 @@ pub struct FloodStatus {
     pub bytes_per_second: Option<u64>,
 }
 
-/// A limit of so many bytes in each interval.
+/// A limit in bytes per interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateStatus {
     /// Bytes.
@@ -227,14 +228,14 @@ pub struct WorkerStatus {
 pub struct FdbStatus {
     /// The address.
     pub mac: String,
-    /// Its VLAN, if its port is in some.
+    /// Its VLAN, if its port is in one.
     #[serde(default)]
     pub vlan: Option<u16>,
     /// The port it is behind.
     pub port: String,
     /// Seconds since it was seen.
     pub age_seconds: u32,
-    /// It is the port's by configuration, and was not learned.
+    /// It is assigned to the port by the configuration, not learned.
     #[serde(default)]
     pub is_static: bool,
 }
@@ -253,7 +254,7 @@ pub struct GroupStatus {
 /// Everything about a backend process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BackendStatus {
-    /// Its process id; that of the switch process where tenants have processes of their own.
+    /// Its process id; that of the switch process if tenants have their own processes.
     pub pid: u32,
     /// How queues are placed.
     pub policy: String,
@@ -261,14 +262,15 @@ pub struct BackendStatus {
     pub workers: Vec<WorkerStatus>,
     /// The vifs, by domain and handle.
     pub vifs: Vec<VifStatus>,
-    /// The way to the host, if there is one: a queue status a queue. The host counts as guest.
+    /// The port to the host, if there is one, with a status for each queue. The host counts as
+    /// guest.
     pub uplink: Option<VifStatus>,
     /// The forwarding table.
     pub fdb: Vec<FdbStatus>,
-    /// The multicast groups that are noted, where multicast is snooped.
+    /// The known multicast groups, if multicast is snooped.
     #[serde(default)]
     pub groups: Vec<GroupStatus>,
-    /// The processes of tenants, where they have their own.
+    /// The processes of tenants, if they have their own.
     #[serde(default)]
     pub tenants: Vec<TenantStatus>,
     /// The trunks of the tenants, seen from the switch process: TX is what a tenant transmits.
@@ -277,7 +279,7 @@ pub struct BackendStatus {
 }
 
 impl BackendStatus {
-    /// All that frames enter and leave by: vifs, trunks, and the uplink last.
+    /// All ports: vifs, trunks, and the uplink last.
     pub fn ports(&self) -> impl Iterator<Item = &VifStatus> {
         self.vifs.iter().chain(&self.trunks).chain(&self.uplink)
     }
@@ -290,11 +292,11 @@ pub struct TenantStatus {
     pub name: String,
     /// The process, if it runs.
     pub pid: Option<u32>,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u64,
-    /// `serving`, `starting`, `waiting` until it is started again, or `silent`.
+    /// `serving`, `starting`, `waiting` until it is restarted, or `silent`.
     pub state: String,
-    /// Why it was ended or does not reply, if so.
+    /// Why it was ended or does not reply, if that is so.
     pub error: Option<String>,
     /// Its vifs, by name.
     pub vifs: Vec<String>,
@@ -307,11 +309,11 @@ pub struct GuestVifStatus {
     pub handle: u32,
     /// The guest's interface.
     pub interface: String,
-    /// State of the frontend end, as XenStore has it.
+    /// The state of the frontend end, as in XenStore.
     pub state: String,
-    /// What the backend offers.
+    /// The number of queues that the backend offers.
     pub max_queues: u16,
-    /// What both sides use.
+    /// The offloads that both sides use.
     pub offloads: Vec<String>,
     /// Why the backend closed it, if it did.
     pub error: Option<String>,
@@ -326,7 +328,7 @@ pub struct GuestStatus {
     pub name: String,
     /// Its domain.
     pub domid: u16,
-    /// Its process id, by which its namespaces can be entered.
+    /// Its process id, with which its namespaces can be entered.
     pub pid: u32,
     /// Its vifs.
     pub vifs: Vec<GuestVifStatus>,

@@ -1,9 +1,9 @@
-//! What the processes of an isolated backend tell each other: the supervisor, the switch process,
+//! The messages between the processes of an isolated backend: the supervisor, the switch process,
 //! and one process for each tenant.
 
 use serde::{Deserialize, Serialize};
 
-/// A vif among those of one backend's domain.
+/// A vif, identified within one backend's domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VifNumber {
     /// The guest's domain.
@@ -18,7 +18,7 @@ pub struct VifNumber {
 pub enum TenantOrder {
     /// The first message, with the descriptors of the tenant's end of its trunk.
     Start {
-        /// The vifs that it serves.
+        /// The vifs to serve.
         vifs: Vec<VifNumber>,
         /// What its trunk carries.
         trunk: TrunkRules,
@@ -27,7 +27,7 @@ pub enum TenantOrder {
     Trunk(TrunkRules),
     /// Serve another vif.
     Serve(VifNumber),
-    /// Serve a vif no longer: the toolstack has removed it.
+    /// Stop serving a vif: the toolstack has removed it.
     Forget(VifNumber),
 }
 
@@ -35,21 +35,21 @@ pub enum TenantOrder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case")]
 pub enum SwitchOrder {
-    /// A tenant has a new trunk, in the place of any that it had: the descriptors of its other end
-    /// are beside this.
+    /// A tenant has a new trunk, which replaces any earlier one. The descriptors of its other end
+    /// come with the message.
     Attach {
         /// The tenant.
         tenant: String,
-        /// Addresses that its frames may come from.
+        /// The source addresses that its frames may have.
         allowed: Allowed,
         /// What the trunk carries.
         trunk: TrunkRules,
     },
-    /// What a tenant's vifs may do is different now.
+    /// The rules of a tenant's vifs have changed.
     Allow {
         /// The tenant.
         tenant: String,
-        /// Addresses that its frames may come from.
+        /// The source addresses that its frames may have.
         allowed: Allowed,
         /// What the trunk carries.
         trunk: TrunkRules,
@@ -61,23 +61,23 @@ pub enum SwitchOrder {
     },
 }
 
-/// The Ethernet addresses that a tenant's frames may come from.
+/// The source addresses that a tenant's frames may have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allowed {
-    /// Any: the toolstack has named none for one of its vifs.
+    /// Any: the toolstack has set none for one of its vifs.
     Any,
-    /// Those of its vifs.
+    /// The addresses of its vifs.
     Only(Vec<[u8; 6]>),
 }
 
-/// What a tenant's trunk carries, by the rules of its vifs.
+/// What a tenant's trunk carries, according to the rules of its vifs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrunkRules {
-    /// The VLANs of its vifs, each frame with its tag. Empty: its vifs are in no VLAN, and frames
-    /// pass as they are.
+    /// The VLANs of its vifs; each frame carries its tag. If empty, its vifs are in no VLAN, and
+    /// frames pass unchanged.
     pub vlans: Vec<u16>,
-    /// Whether what is behind it talks to the uplink only.
+    /// Whether the ports behind it reach the uplink only.
     pub is_private: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct TrunkRules {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "kebab-case")]
 pub enum ProcessReport {
-    /// It serves, and has read every vif that it was started with.
+    /// It serves, and has read all vifs of its start.
     Ready,
     /// All its threads have just reported.
     Alive,
@@ -93,7 +93,7 @@ pub enum ProcessReport {
     Vifs {
         /// All of them.
         count: usize,
-        /// Those that are connected.
+        /// The connected ones.
         connected: usize,
     },
     /// The switch process moves frames of a tenant from now on.
@@ -101,11 +101,11 @@ pub enum ProcessReport {
         /// The tenant.
         tenant: String,
     },
-    /// The switch process has cut a tenant off, which broke the protocol of its trunk.
+    /// The switch process has cut off a tenant that broke the protocol of its trunk.
     CutOff {
         /// The tenant.
         tenant: String,
-        /// What it did.
+        /// The violation.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Durations by their size, as they are shown.
+//! A histogram of durations, as it is shown.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use ringway_datapath::TimeCounters;
 use serde::{Deserialize, Serialize};
 
-/// How many durations of each size there were, in ascending order; sizes with none are left out.
+/// The number of durations of each size, in ascending order; empty sizes are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Times(pub Vec<Bucket>);
 
-/// Durations of about the same size.
+/// Durations of a similar size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Nanoseconds that each took at least.
+    /// The lower bound of each, in nanoseconds.
     pub from_ns: u64,
-    /// Nanoseconds that none of them reached. The last possible bucket, below 2^30, has all longer
-    /// ones, too.
+    /// The exclusive upper bound, in nanoseconds. The last possible bucket, below 2^30, also
+    /// contains all longer ones.
     pub below_ns: u64,
     /// How many.
     pub count: u64,
@@ -34,7 +34,7 @@ impl Times {
         Times(counters.snapshot().map(bucket).collect())
     }
 
-    /// What was counted since an earlier reading.
+    /// The durations counted since an earlier reading.
     #[must_use]
     pub fn since(&self, before: &Times) -> Times {
         let then = |now: &Bucket| before.0.iter().find(|then| then.from_ns == now.from_ns);
@@ -58,19 +58,19 @@ impl Times {
         all
     }
 
-    /// How many there are.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|bucket| bucket.count).sum()
     }
 
-    /// The duration below which so many percent of all are, good to a quarter of it; `None` if
-    /// there is no sample.
+    /// The duration below which `percent` percent of all are, accurate to a quarter of it; `None`
+    /// without samples.
     pub fn percentile(&self, percent: u8) -> Option<Duration> {
         let wanted = (self.count() * u64::from(percent)).div_ceil(100).max(1);
         let mut before = 0;
         for Bucket { from_ns, below_ns, count } in &self.0 {
             if before + count >= wanted {
-                // As if those in a bucket were spread evenly over it.
+                // As if the durations of a bucket were spread evenly over it.
                 let part = (below_ns - from_ns) * (wanted - before) / count;
                 return Some(Duration::from_nanos(from_ns + part));
             }

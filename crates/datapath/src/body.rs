@@ -1,10 +1,10 @@
 //! The end of a long frame, in pages that a process shares with a peer.
 //!
-//! A queue of a vif may leave all but the first page of a long frame where it is, and a TAP device
-//! may write it to the kernel from there: one copy of 64 KiB less. Whatever looks at a frame looks
-//! at the bytes in its buffer. They are copied once, and nothing that a peer can change is ever
-//! behind a reference. Who needs all bytes has them copied, by
-//! [`Frame::gather`](crate::Frame::gather).
+//! A queue of a vif may leave all except the first page of a long frame in these pages, and a TAP
+//! device may write it to the kernel from there: this saves a copy of 64 KiB. Code that inspects a
+//! frame reads only the bytes in its buffer. They are copied once, and no reference ever points to
+//! memory that a peer can change. [`Frame::linearize`](crate::Frame::linearize) copies the body for
+//! code that needs all bytes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,11 +20,11 @@ pub trait Pages: fmt::Debug + Send + Sync {
     /// Copies bytes out, each once.
     fn copy_to(&self, at: usize, into: &mut [u8]);
 
-    /// What they are made of, for queues that know that type and can send from there.
+    /// The concrete type, for queues that know it and can send from these pages.
     fn memory(&self) -> &dyn Any;
 }
 
-/// Bytes that are shared with no peer, as simulations and tests have them.
+/// Bytes that are not shared with a peer, for simulations and tests.
 impl Pages for Vec<u8> {
     fn copy_to(&self, at: usize, into: &mut [u8]) {
         into.copy_from_slice(&self[at..at + into.len()]);
@@ -35,14 +35,14 @@ impl Pages for Vec<u8> {
     }
 }
 
-/// Pages that a peer may read, for frames to be put into where they come in.
-pub trait Stock: fmt::Debug + Send {
-    /// Room for [`STOCK_LEN`](crate::STOCK_LEN) bytes, in one piece; `None` if all of it is in use.
-    /// It comes back when the body is dropped.
+/// Pages that a peer may read, into which incoming frames are written.
+pub trait PagePool: fmt::Debug + Send {
+    /// Room for [`BODY_LEN_MAX`](crate::BODY_LEN_MAX) bytes, in one piece; `None` if all room is in
+    /// use. Dropping the body returns the room.
     fn take(&mut self) -> Option<Body>;
 }
 
-/// Bytes of a frame that are in pages. Once it is dropped, no one reads them there.
+/// Bytes of a frame that are in pages. After it is dropped, nothing reads them there.
 #[derive(Debug)]
 pub struct Body {
     pages: Arc<dyn Pages>,
@@ -51,25 +51,25 @@ pub struct Body {
     _receipt: Receipt,
 }
 
-/// A part of a body without a gap.
+/// A contiguous part of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins in the run of pages.
+    /// Its offset in the run of pages.
     pub at: usize,
     /// Its length in bytes.
     pub len: usize,
 }
 
-/// The most pieces of a body. The pages of a frame follow each other, but for where the ring ends.
+/// The most pieces of a body. The pages of a frame are consecutive, except where the ring wraps.
 pub const PIECES_MAX: usize = 3;
 
 impl Body {
-    /// An empty one. `receipt` is given back when it is gone.
+    /// An empty body. `receipt` is returned when the body is dropped.
     pub fn new(pages: Arc<dyn Pages>, receipt: Receipt) -> Body {
         Body { pages, pieces: ArrayVec::new(), len: 0, _receipt: receipt }
     }
 
-    /// Adds bytes; false if it has too many pieces already.
+    /// Appends bytes; false if the body has too many pieces already.
     #[must_use]
     pub fn push(&mut self, at: usize, len: usize) -> bool {
         let has_room = match self.pieces.last_mut() {
@@ -83,7 +83,7 @@ impl Body {
         has_room
     }
 
-    /// Leaves the first `len` bytes of it.
+    /// Keeps the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         while let Some(last) = self.pieces.last_mut() {
             let excess = self.len.saturating_sub(len);
@@ -102,12 +102,12 @@ impl Body {
         self.len
     }
 
-    /// Whether it has no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The run of pages that its pieces are of.
+    /// The run of pages that contains its pieces.
     pub fn pages(&self) -> &Arc<dyn Pages> {
         &self.pages
     }
@@ -117,10 +117,10 @@ impl Body {
         &self.pieces
     }
 
-    /// Copies all of it.
+    /// Copies all bytes.
     ///
     /// # Panics
-    /// If `into` is not as long as it is.
+    /// If the length of `into` is not the body's.
     pub fn copy_to(&self, into: &mut [u8]) {
         assert!(into.len() == self.len, "a body of {} bytes to {}", self.len, into.len());
         let mut rest = into;

@@ -1,4 +1,4 @@
-//! The internet checksum (RFC 1071), and finishing one that a sender left blank.
+//! The internet checksum (RFC 1071), and completing a checksum that a sender left blank.
 //!
 //! A sum is kept in the host's byte order: the ones' complement sum of swapped bytes is the
 //! swapped sum, so no byte of the data is ever swapped.
@@ -8,16 +8,16 @@ use crate::headers::{Headers, IpVersion, Transport, parse};
 
 /// A ones' complement sum that is not yet folded.
 ///
-/// It can take 2^32 words of 32 bits before it overflows, 16 GiB: far more than any frame.
+/// It overflows only after 2^32 words of 32 bits, 16 GiB: far more than any frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of `bytes`, which start at an even offset of what is summed. An odd last byte
+    /// The sum of `bytes`, which start at an even offset of the summed data. An odd last byte
     /// counts as if a zero followed, so only the last piece may be of odd length.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
-        // Four sums that do not wait for each other; the compiler makes vectors of them.
+        // Four independent sums, which the compiler vectorizes.
         let mut lanes = [0u64; 4];
         let mut blocks = bytes.chunks_exact(16);
         for block in &mut blocks {
@@ -46,14 +46,14 @@ impl Sum {
         Sum(self.0 + other.0)
     }
 
-    /// With a 16-bit number added, as if it stood in the data in network order.
+    /// Adds a 16-bit number, as if it were in the data in network order.
     #[inline]
     #[must_use]
     pub fn and_u16(self, number: u16) -> Sum {
         Sum(self.0 + u64::from(number.to_be()))
     }
 
-    /// The sum in 16 bits, as it would be written: what a blank checksum field holds.
+    /// The sum folded to 16 bits, in network order: the content of a blank checksum field.
     #[inline]
     pub fn fold(self) -> [u8; 2] {
         // Each step adds the carries of the one before: 64 bits to 33, 18, 17, 16.
@@ -66,7 +66,7 @@ impl Sum {
         u16::from_le_bytes([a, b]).to_ne_bytes()
     }
 
-    /// The checksum: the complement of the folded sum, as it is written.
+    /// The checksum: the complement of the folded sum, in network order.
     #[inline]
     pub fn checksum(self) -> [u8; 2] {
         let [a, b] = self.fold();
@@ -78,7 +78,7 @@ impl Sum {
 /// (RFC 9293, section 3.1; RFC 8200, section 8.1).
 #[inline]
 pub fn pseudo_sum(addresses: &[u8], transport: Transport, segment_len: usize) -> Sum {
-    // The length is a 32-bit field over IPv6; a frame's upper half is always zero or one.
+    // The length is a 32-bit field over IPv6; for a frame, its upper half is always zero or one.
     let low = u16::try_from(segment_len & 0xffff).unwrap_or_default();
     let high = u16::try_from(segment_len >> 16).unwrap_or_default();
     Sum::of(addresses).and_u16(u16::from(transport.protocol())).and_u16(low).and_u16(high)
@@ -96,7 +96,7 @@ pub fn set_pseudo(frame: &mut [u8], headers: &Headers) -> Result<(), DropReason>
     write(frame, headers.l4 + transport.checksum_offset(), sum.fold())
 }
 
-/// Finishes the transport checksum of a frame in software, whatever its field holds now.
+/// Completes the transport checksum of a frame in software, whatever the field contains.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] if the frame has no TCP or UDP header, or is a fragment.
@@ -119,8 +119,9 @@ pub fn complete_parsed(frame: &mut [u8], headers: &Headers) -> Result<(), DropRe
     write(frame, headers.l4 + transport.checksum_offset(), never_zero(transport, checksum))
 }
 
-/// Finishes a checksum of any protocol: sums from `start` to the end of the frame, where the
-/// field at `start + offset` holds what else is to be added, and writes the result there.
+/// Completes a checksum of any protocol: adds the bytes from `start` to the end of the frame,
+/// including the field at `start + offset`, which holds any further summands, and writes the result
+/// into that field.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] if the field is not in the frame.
@@ -148,7 +149,7 @@ pub fn complete_ipv4_header(frame: &mut [u8], headers: &Headers) -> Result<(), D
     write(frame, field, checksum)
 }
 
-/// A UDP checksum of zero means that it has no checksum, so a sum of zero is sent as all ones
+/// A UDP checksum field of zero means "no checksum", so a checksum of zero is sent as all ones
 /// (RFC 768).
 #[inline]
 pub(crate) fn never_zero(transport: Transport, checksum: [u8; 2]) -> [u8; 2] {
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
         let mut frame = packet(true, false, &[0, 0]);
-        // The payload that makes everything sum up to all ones: the checksum so far.
+        // A payload that makes the sum all ones: the checksum so far.
         let headers = parse(&frame).unwrap();
         let checksum = [frame[40], frame[41]];
         frame[headers.payload..].copy_from_slice(&checksum);

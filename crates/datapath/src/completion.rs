@@ -1,8 +1,8 @@
-//! When a sender may forget its frame: once it is copied, or once it has left.
+//! When a sender's frame is complete: once it is copied, or once it has left.
 //!
-//! A frame whose sender waits carries a [`Receipt`], and so does everything that is made of it:
-//! copies for a flood, segments of a large one. The last of them to be recycled or dropped,
-//! wherever that is, gives the receipt back. So no way that a frame can take has to be known here.
+//! A frame whose sender waits carries a [`Receipt`], and so does every frame made from it: copies
+//! for a flood, segments of a large one. The last of them to be recycled or dropped, wherever that
+//! happens, returns the receipt. So this module need not know the paths that a frame can take.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -21,7 +21,7 @@ pub enum Completion {
     /// As soon as it is copied, before it is on the wire (`arm64-latency-report:rx`).
     #[default]
     Copied,
-    /// When it has left by all its ports, or was dropped: what a backend does that sends from the
+    /// When it has left by all its ports, or was dropped: as in a backend that sends from the
     /// guest's own pages (`arm64-latency-report:tx`).
     Sent,
 }
@@ -42,12 +42,12 @@ impl FromStr for Completion {
         match text {
             "copied" => Ok(Completion::Copied),
             "sent" => Ok(Completion::Sent),
-            _ => Err(format!("{text:?} is no completion: expected copied or sent")),
+            _ => Err(format!("{text:?} is not a completion: expected copied or sent")),
         }
     }
 }
 
-/// Held by a frame that a sender waits for, and by whatever is made of it.
+/// Held by a frame that a sender waits for, and by every frame made from it.
 #[derive(Debug)]
 pub struct Receipt(Arc<Place>);
 
@@ -60,12 +60,12 @@ impl Clone for Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        // Release: what this holder did with the frame comes before the response. Acquire: the last
-        // holder speaks for all.
+        // Release: this holder's accesses to the frame precede the response. Acquire: the last
+        // holder sees the accesses of all holders before it returns the receipt.
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        // Orders our going before the check of who waits. The partner is `Receipts::arm`, which
+        // Orders our decrement before the check for a waiter. The partner is `Receipts::arm`, which
         // stores that it waits before it reads the holders: one side sees the other's store.
         fence(Ordering::SeqCst);
         let awaited = &self.0.is_awaited;
@@ -75,7 +75,7 @@ impl Drop for Receipt {
     }
 }
 
-/// The receipts of one queue, by number. Made once, so that a frame allocates nothing.
+/// The receipts of one queue, by number. Allocated once, so that frames do not allocate.
 #[derive(Debug)]
 pub struct Receipts(Box<[Arc<Place>]>);
 
@@ -88,8 +88,8 @@ struct Place {
 }
 
 impl Receipts {
-    /// Receipts 0 to `count` - 1. `waker` is called by the thread that gives back one that is
-    /// [awaited](Receipts::arm).
+    /// Receipts 0 to `count` - 1. The thread that returns an [awaited](Receipts::arm) receipt calls
+    /// `waker`.
     pub fn new(count: usize, waker: &Waker) -> Receipts {
         let place = |_| {
             let waker = waker.clone();
@@ -105,7 +105,7 @@ impl Receipts {
     /// Hands a receipt out.
     ///
     /// # Panics
-    /// If a frame still holds it: a mistake of ours.
+    /// If a frame still holds it: a bug of ours.
     pub fn issue(&self, number: usize) -> Receipt {
         let place = &self.0[number];
         assert!(!self.is_held(number), "a receipt is issued once at a time");
@@ -121,10 +121,10 @@ impl Receipts {
         self.0[number].holders.load(Ordering::Acquire) > 0
     }
 
-    /// Asks to be woken when a receipt comes back, and looks once more.
+    /// Asks to be woken when a receipt is returned, and checks once more.
     pub fn arm(&self, number: usize) -> Pending {
         self.0[number].is_awaited.store(true, Ordering::Relaxed);
-        // The partner is where a receipt is dropped.
+        // The partner is in the `Drop` of `Receipt`.
         fence(Ordering::SeqCst);
         if self.is_held(number) { Pending::Nothing } else { Pending::Work }
     }
@@ -174,7 +174,7 @@ mod tests {
         drop(receipts.issue(0));
         assert_eq!((rung(), receipts.arm(0)), (0, Pending::Work));
         let held = receipts.issue(0);
-        // A wake-up that was asked for before it was issued has come.
+        // A wake-up that was requested before the receipt was issued has come.
         let copy = held.clone();
         assert_eq!(receipts.arm(0), Pending::Nothing);
         drop(held);

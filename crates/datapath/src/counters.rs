@@ -7,7 +7,7 @@ use crate::TimeCounters;
 /// Why one frame, or a copy of one, was dropped. Becomes a counter, never a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
-    /// Shorter than an Ethernet header, or its slots do not add up.
+    /// Shorter than an Ethernet header, or its slots' lengths are inconsistent.
     Malformed,
     /// Longer than the receiver can take.
     TooLong,
@@ -31,32 +31,32 @@ pub enum DropReason {
     MulticastLimit,
     /// Frames to unknown addresses were limited.
     UnknownLimit,
-    /// A copy for a mirror, for which there was no room; the frame itself went on.
+    /// A copy for a mirror that had no room; the frame itself was forwarded.
     MirrorLost,
-    /// The source address is not one that the port may use: a group's, zeros, not the vif's own, or
-    /// one more than it may have.
+    /// The source address is not one that the port may use: a group's, all zeros, not the vif's
+    /// own, or one beyond the port's maximum.
     BadSource,
     /// The source address is another port's.
     AddressTaken,
     /// The source address of the IP packet is not one that the port may have.
     IpSource,
-    /// An ARP packet that claims an address which is not the port's.
+    /// An ARP packet that claims an address that is not the port's.
     ArpSpoofed,
-    /// A neighbor discovery message that claims an address which is not the port's.
+    /// A neighbor discovery message that claims an address that is not the port's.
     NdSpoofed,
-    /// What only a router sends: router advertisements and redirects.
+    /// Only routers may send it: router advertisements and redirects.
     RouterOnly,
-    /// What only a DHCP server sends.
+    /// Only DHCP servers may send it.
     DhcpServerOnly,
-    /// Headers that hide what a check must see: cut off, too many, or in another fragment.
+    /// The headers that a check needs are cut off, too many, or in another fragment.
     Undetermined,
     /// A protocol that a locked port may not use.
     Protocol,
     /// The port is disabled.
     PortDisabled,
-    /// A tag of a VLAN that the port is not in, or none where it is in none without a tag.
+    /// Tagged with a VLAN that the port is not in, or untagged on a port without an untagged VLAN.
     Vlan,
-    /// For a port that this one may not talk to, because one of them is private.
+    /// To a port that the source port may not reach, because one of them is private.
     Isolated,
 }
 
@@ -121,7 +121,7 @@ impl DropReason {
         }
     }
 
-    /// Whether it is that a port sent what its rules refuse.
+    /// Whether a port sent what its rules refuse.
     pub fn is_refusal(self) -> bool {
         use DropReason::*;
         match self {
@@ -138,7 +138,7 @@ impl DropReason {
     }
 }
 
-/// A counter per reason: written by one worker, read by anyone.
+/// A counter per reason: written by one worker, readable by any thread.
 #[derive(Debug, Default)]
 pub struct DropCounters([AtomicU64; DropReason::ALL.len()]);
 
@@ -157,7 +157,7 @@ impl DropCounters {
 }
 
 /// What one queue has moved, in the guest's directions. Written by the owning worker once per
-/// batch, read by anyone.
+/// batch, readable by any thread.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     tx_packets: AtomicU64,
@@ -168,9 +168,9 @@ pub struct QueueCounters {
     events_sent: AtomicU64,
     /// Events the peer sent us.
     events_received: AtomicU64,
-    /// Slots of the tx ring that were taken and had no response, when last counted.
+    /// Slots of the tx ring that were consumed and had no response when last counted.
     tx_unanswered: AtomicU64,
-    /// Times from when a backend first saw a slot of the tx ring to its response, of a few slots.
+    /// Times from a backend's first sight of a tx slot to its response, sampled for a few slots.
     pub tx_response_times: TimeCounters,
     /// Frames dropped in this queue.
     pub dropped: DropCounters,
@@ -181,17 +181,17 @@ pub struct QueueCounters {
 pub struct QueueTotals {
     /// Frames the guest sent.
     pub tx_packets: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub tx_bytes: u64,
     /// Frames the guest received.
     pub rx_packets: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub rx_bytes: u64,
     /// Events we sent.
     pub events_sent: u64,
     /// Events we received.
     pub events_received: u64,
-    /// Slots of the tx ring that wait for a response: under way, and not a count.
+    /// Slots of the tx ring that wait for a response: a current value, not a count.
     pub tx_unanswered: u64,
 }
 
@@ -218,7 +218,7 @@ impl QueueCounters {
         bump(&self.events_received, 1);
     }
 
-    /// Says how many slots of the tx ring wait for a response.
+    /// Sets the number of tx slots that wait for a response.
     pub fn set_tx_unanswered(&self, slots: u64) {
         self.tx_unanswered.store(slots, Ordering::Relaxed);
     }

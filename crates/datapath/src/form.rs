@@ -1,5 +1,5 @@
-//! What frames look like in the buffers of a virtio-net device: which header stands before them,
-//! and what it may say. Both ends of a device have the same rules, with their roles exchanged.
+//! The form of frames in the buffers of a virtio-net device: which header precedes them, and what
+//! it may contain. Both ends of a device follow the same rules, with their roles exchanged.
 
 use ringway_wire::virtio::{
     Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
@@ -15,20 +15,20 @@ use ringway_wire::vnet::{
 use crate::vnet::{offload_from_vnet, vnet_from_offload};
 use crate::{Checksum, DropReason, Frame, GsoKind, Offload, OffloadCaps};
 
-/// What was agreed on about frames, seen from one end.
+/// The negotiated form of frames, seen from one end.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameForm {
     /// Bytes of the header before each frame.
     pub header_len: usize,
     /// Whether a frame that the guest receives may take several chains.
     pub is_mergeable: bool,
-    /// Work that the other end accepts undone.
+    /// Work that may be left to the other end.
     pub caps: OffloadCaps,
     peer: Accepts,
     own: Accepts,
 }
 
-/// What one end accepts undone.
+/// Work that may be left to one end.
 #[derive(Debug, Clone, Copy)]
 struct Accepts {
     checksum: bool,
@@ -60,7 +60,7 @@ impl FrameForm {
             },
             is_mergeable,
             caps: OffloadCaps {
-                // A guest that takes UDP segmentation of one version only posts short buffers.
+                // A guest that takes UDP segmentation of only one IP version posts short buffers.
                 scatter_gather: is_mergeable || peer.tso4 || peer.tso6 || (peer.uso4 && peer.uso6),
                 checksum_v4: peer.checksum,
                 checksum_v6: peer.checksum,
@@ -74,27 +74,28 @@ impl FrameForm {
         }
     }
 
-    /// What the peer's header says of its frame.
+    /// Reads the offload from the peer's header before a frame.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if the frame contradicts it, or it speaks of what was not agreed
-    /// on.
+    /// [`DropReason::BadOffload`] if the frame contradicts the header, or the header asks for
+    /// something that was not negotiated.
     #[inline]
-    pub fn read(&self, hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
+    pub fn read(&self, hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, DropReason> {
         if hdr.flags == 0 && hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE {
             return Ok(Offload { checksum: Checksum::Unverified, gso: None });
         }
         self.read_offload(hdr, frame)
     }
 
-    /// What is said of a frame of which something is left undone. Out of the way of other frames.
+    /// Reads the offload of a frame with work left to do. A function of its own, to keep the path
+    /// of other frames short.
     #[inline(never)]
-    fn read_offload(&self, hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
+    fn read_offload(&self, hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, DropReason> {
         let leaves_checksum = hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0;
         if leaves_checksum && !self.own.checksum {
             return Err(DropReason::BadOffload);
         }
-        let offload = offload_from_vnet(hdr, frame)?;
+        let offload = offload_from_vnet(hdr, frame.bytes_mut())?;
         match offload.gso {
             Some(gso) if !self.own.takes(gso.kind, hdr.gso_type) => Err(DropReason::BadOffload),
             _ => Ok(offload),
@@ -104,7 +105,7 @@ impl FrameForm {
     /// The header for a frame that leaves in one chain.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if the frame's headers do not have what its offload speaks of.
+    /// [`DropReason::BadOffload`] if the frame's headers do not match its offload.
     #[inline]
     pub fn write(&self, frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
         match frame.offload {
@@ -113,13 +114,15 @@ impl FrameForm {
         }
     }
 
-    /// The header for a frame of which something is left undone. Out of the way of other frames.
+    /// The header for a frame with work left to do. A function of its own, to keep the path of
+    /// other frames short.
     #[inline(never)]
     fn write_offload(&self, frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
         let offload = frame.offload;
         let mut hdr = vnet_from_offload(&offload, frame.bytes_mut())?;
         if !self.peer.checksum {
-            // Nothing is left undone, as `caps` has it; that it was verified may not be said.
+            // Per `caps`, no work is left to do; the header may not claim that the checksum was
+            // verified.
             hdr.flags = 0;
         }
         if !self.peer.ecn {
@@ -130,7 +133,7 @@ impl FrameForm {
 }
 
 impl Accepts {
-    /// Segmentation goes with checksums.
+    /// Segmentation requires checksum offload.
     fn of(features: Features, checksum: u32, [tso4, tso6, uso4, uso6, ecn]: [u32; 5]) -> Accepts {
         let checksum = features.has(checksum);
         let [tso4, tso6, uso4, uso6, ecn] =
@@ -159,7 +162,7 @@ impl Accepts {
             [
                 VIRTIO_NET_F_HOST_TSO4,
                 VIRTIO_NET_F_HOST_TSO6,
-                // One for both.
+                // One feature for both IP versions.
                 VIRTIO_NET_F_HOST_USO,
                 VIRTIO_NET_F_HOST_USO,
                 VIRTIO_NET_F_HOST_ECN,

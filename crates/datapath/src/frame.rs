@@ -1,12 +1,12 @@
 //! Frames in private memory, and where their buffers come from.
 //!
 //! A frame owns a contiguous buffer of one of three sizes, so headers can always be parsed in one
-//! slice and a 64 KiB segment is one frame. Buffers are recycled through a [`FramePool`] per
-//! worker; pools of one process share a [`PoolBudget`], which bounds their memory and evens out
-//! traffic that only flows from one worker to another.
+//! slice, and a 64 KiB GSO segment is one frame. Buffers are recycled through a [`FramePool`] per
+//! worker; the pools of one process share a [`PoolBudget`], which bounds their memory and returns
+//! buffers when traffic flows in one direction only, from one worker to another.
 //!
-//! The end of a long frame may still be in pages that are shared with a peer: see [`Body`]. Its
-//! buffer has room for that, too, so it can be copied at any time.
+//! The end of a long frame may still be in pages shared with a peer: see [`Body`]. The frame's
+//! buffer always has room for these bytes, so they can be copied at any time.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -21,38 +21,40 @@ use ringway_wire::PAGE_SIZE;
 use crate::headers::{Headers, parse_head};
 use crate::{Body, FrameVlan, Offload, Receipt};
 
-/// Frames that one call of a port moves at most.
+/// The most frames that one call of a port moves.
 pub const BATCH: usize = 64;
 
 /// Capacity of a small buffer: a 1500-byte frame with its VLAN tags and room to spare.
 pub const SMALL_LEN: usize = 2048;
-/// The least segment that every sender may use: RFC 9293, section 3.7.1, has 536 bytes.
+/// A segment size that every sender may use: the default of RFC 9293, section 3.7.1, is 536 bytes.
 const SEGMENT_USUAL: usize = 512;
-/// What making a frame out of a segment, and handling it, is worth: the 3 us that a kernel takes.
+/// Cost of making a segment into a frame and handling it, in bytes copied: the 3 us that a kernel
+/// takes.
 const FRAME_WORK: usize = 16 << 10;
-/// Capacity of a middle buffer: the longest frame that one slot of a ring can hold. So a frame that
-/// costs its sender one page costs us no more.
+/// Capacity of a middle buffer: the longest frame that one slot of a ring can hold. A frame that
+/// costs its sender one page costs us no more than that.
 pub const MIDDLE_LEN: usize = 4096;
-/// Bytes of a frame of 64 KiB behind its first [`MIDDLE_LEN`]: those that a [`Stock`](crate::Stock)
-/// has room for.
-pub const STOCK_LEN: usize = 65536 - MIDDLE_LEN;
-/// Capacity of a large buffer: the largest frame that netif can describe, and headers.
+/// Bytes of a 64 KiB frame after its first [`MIDDLE_LEN`]: the room in a
+/// [`PagePool`](crate::PagePool).
+pub const BODY_LEN_MAX: usize = 65536 - MIDDLE_LEN;
+/// Capacity of a large buffer: the largest frame that netif can describe, plus headers.
 pub const LARGE_LEN: usize = 65536 + 256;
-/// What a large buffer takes: its frame may begin anywhere in a page.
+/// Memory of a large buffer: its frame may begin anywhere in a page.
 const LARGE_SPACE: usize = LARGE_LEN + PAGE_SIZE;
 
-// On the heap each, because they move between frames and pools by pointer.
+// Each is on the heap, because buffers move between frames and pools by pointer.
 type Boxed<const LEN: usize> = Box<Space<LEN>>;
 
 #[derive(Debug)]
 struct Space<const LEN: usize> {
-    /// For a sender that waits until the frame and all that is made of it are gone. It is here and
-    /// not in the frame, which is moved from batch to batch; and none in a buffer that is free.
+    /// For a sender that waits until the frame, and everything made from it, is gone. It is here
+    /// and not in the frame, because frames are moved from batch to batch. A free buffer has no
+    /// receipt.
     receipt: Option<Receipt>,
     bytes: [u8; LEN],
-    /// Where the frame begins; 0 but in large buffers.
+    /// Where the frame begins; 0 except in large buffers.
     start: usize,
-    /// What follows the bytes that are here; only in large buffers.
+    /// What follows the bytes in the buffer; only in large buffers.
     body: Option<Body>,
 }
 
@@ -61,13 +63,13 @@ impl<const LEN: usize> Space<LEN> {
         Box::new(Space { receipt: None, bytes: [0; LEN], start: 0, body: None })
     }
 
-    /// Has the frame begin where its first `lead` bytes end with a page.
+    /// Moves the beginning of the frame so that its first `lead` bytes end at a page boundary.
     #[inline]
-    fn begin_before_page(&mut self, lead: usize) {
+    fn align_end_of_head(&mut self, lead: usize) {
         self.start = self.bytes.as_ptr().addr().wrapping_add(lead).wrapping_neg() % PAGE_SIZE;
     }
 
-    /// Readies the buffer for another frame.
+    /// Prepares the buffer for another frame.
     #[inline]
     fn release(&mut self) {
         if self.receipt.is_some() {
@@ -75,13 +77,13 @@ impl<const LEN: usize> Space<LEN> {
         }
     }
 
-    /// Out of the way of frames that no sender waits for.
+    /// A function of its own, to keep the path of frames without a receipt short.
     #[cold]
     fn give_back(&mut self) {
         self.receipt = None;
     }
 
-    /// How many of a frame's bytes are here.
+    /// How many of a frame's `len` bytes are in the buffer.
     #[inline]
     fn head_len(&self, len: usize) -> usize {
         match &self.body {
@@ -103,18 +105,18 @@ enum Buffer {
 pub struct Frame {
     buffer: Buffer,
     len: usize,
-    /// What its sender left undone.
+    /// Work that its sender left to a later station.
     pub offload: Offload,
-    /// The VLAN that it belongs to; a switch fills it in.
+    /// The VLAN that it belongs to, set by the switch.
     pub vlan: FrameVlan,
-    /// Hash of its L4 flow, where it has one; steering fills it in.
+    /// Hash of its L4 flow, if it has one; set by steering.
     pub flow: Option<u32>,
 }
 
 /// Frames of one ingress call.
 pub type FrameBatch = ArrayVec<Frame, BATCH>;
 
-/// Frames that wait to leave through one port queue, in order.
+/// Frames that wait to leave by one port queue, in order.
 pub type FrameQueue = VecDeque<Frame>;
 
 impl Frame {
@@ -123,27 +125,27 @@ impl Frame {
         self.len
     }
 
-    /// What handling the frame is worth, in bytes copied: its length, and 16 KiB more for each
-    /// segment beyond one for 512 bytes. Hosts of the Internet take no shorter ones, so a sender
-    /// that asks for them has many frames made out of one.
+    /// Cost of handling the frame, in bytes copied: its length, plus 16 KiB for each segment beyond
+    /// one per 512 bytes. Internet hosts use no shorter segments, so a sender that asks for them
+    /// has many frames made from one.
     pub fn work(&self) -> usize {
         self.len + self.excess_segments() * FRAME_WORK
     }
 
-    /// Segments that the frame asks for beyond one for 512 bytes: none, for what senders usually
-    /// ask for.
+    /// Segments that the frame asks for beyond one per 512 bytes: 0 for what senders usually ask
+    /// for.
     pub fn excess_segments(&self) -> usize {
         let Some(gso) = self.offload.gso else { return 0 };
         let segments = self.len / usize::from(gso.size.max(1));
         segments.saturating_sub(self.len / SEGMENT_USUAL)
     }
 
-    /// True for a frame of no bytes.
+    /// True for a frame without bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How long the frame could become in its buffer.
+    /// Greatest length that the frame can have in its buffer.
     pub fn capacity(&self) -> usize {
         match &self.buffer {
             Buffer::Small(_) => SMALL_LEN,
@@ -152,7 +154,7 @@ impl Frame {
         }
     }
 
-    /// Bytes of the pool's budget that its buffer takes.
+    /// Bytes of the pool's budget that the frame's buffer takes.
     pub fn memory(&self) -> usize {
         match &self.buffer {
             Buffer::Small(_) => SMALL_LEN,
@@ -161,29 +163,30 @@ impl Frame {
         }
     }
 
-    /// Moves the beginning of a frame in a large buffer so that its first `lead` bytes end where a
-    /// page of memory does; its bytes are undefined then. Without this it begins with a page.
+    /// Moves the beginning of a frame in a large buffer so that its first `lead` bytes end at a
+    /// page boundary; the frame's bytes are undefined afterwards. By default a frame begins with a
+    /// page.
     ///
-    /// It is for who fills it by copies of a page each: on Xen, the kernel makes an operation of
-    /// each page of memory that a copy touches.
-    pub fn begin_before_page(&mut self, lead: usize) {
+    /// It is for a caller that fills the frame with copies of a page each: on Xen, the kernel makes
+    /// one operation for each page of memory that a copy touches.
+    pub fn align_end_of_head(&mut self, lead: usize) {
         match &mut self.buffer {
             Buffer::Small(_) | Buffer::Middle(_) => {}
-            Buffer::Large(space) => space.begin_before_page(lead),
+            Buffer::Large(space) => space.align_end_of_head(lead),
         }
     }
 
     /// Sets the length after bytes were written to [`bytes_mut`](Frame::bytes_mut).
     ///
     /// # Panics
-    /// If longer than the capacity, or if the frame has a [body](Frame::body).
+    /// If `len` exceeds the capacity, or if the frame has a [body](Frame::body).
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a frame of {len} bytes does not fit its buffer");
         assert!(self.body().is_none(), "the length of a frame in pages does not change");
         self.len = len;
     }
 
-    /// The frame's bytes; of one that has a [body](Frame::body), those before it.
+    /// The frame's bytes; if it has a [body](Frame::body), those before the body.
     pub fn bytes(&self) -> &[u8] {
         match &self.buffer {
             Buffer::Small(space) => &space.bytes[..self.len],
@@ -193,6 +196,7 @@ impl Frame {
     }
 
     /// The same for writing.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.buffer {
             Buffer::Small(space) => &mut space.bytes[..self.len],
@@ -204,14 +208,14 @@ impl Frame {
         }
     }
 
-    /// Where the frame's headers are, as [`parse`](crate::headers::parse) finds them; of a frame
-    /// that has a body, only those before it are found.
+    /// Where the frame's headers are, as [`parse`](crate::headers::parse) finds them; if the frame
+    /// has a body, only headers before the body are found.
     #[inline]
     pub fn headers(&self) -> Option<Headers> {
         parse_head(self.bytes(), self.len)
     }
 
-    /// The frame's last bytes, if those are still in pages and not in its buffer.
+    /// The frame's last bytes, if they are still in pages and not in its buffer.
     #[inline]
     pub fn body(&self) -> Option<&Body> {
         match &self.buffer {
@@ -220,10 +224,11 @@ impl Frame {
         }
     }
 
-    /// Adds bytes that stay in pages behind those that the frame has.
+    /// Appends bytes that stay in pages.
     ///
     /// # Panics
-    /// If its buffer is not a large one, has not room for all of it, or the frame has a body.
+    /// If the buffer is not a large one or lacks room for the whole body, or if the frame has a
+    /// body already.
     pub fn set_body(&mut self, body: Body) {
         let len = self.len + body.len();
         assert!(len <= self.capacity() && self.body().is_none(), "a body of {len} bytes");
@@ -234,7 +239,7 @@ impl Frame {
         self.len = len;
     }
 
-    /// Takes the frame's body away: what is left is what was before it.
+    /// Removes the frame's body; the bytes before it remain.
     pub fn take_body(&mut self) -> Option<Body> {
         let body = match &mut self.buffer {
             Buffer::Small(_) | Buffer::Middle(_) => None,
@@ -244,15 +249,15 @@ impl Frame {
         Some(body)
     }
 
-    /// Copies the frame's body, if it has one, into its buffer, where there is always room for it.
+    /// Copies the frame's body, if it has one, into its buffer, which always has room for it.
     #[inline]
-    pub fn gather(&mut self) {
+    pub fn linearize(&mut self) {
         if self.body().is_some() {
             self.gather_body();
         }
     }
 
-    /// Out of the way of frames that have none.
+    /// A function of its own, to keep the path of frames without a body short.
     #[cold]
     fn gather_body(&mut self) {
         let Some(body) = self.take_body() else { return };
@@ -261,7 +266,7 @@ impl Frame {
         body.copy_to(&mut self.bytes_mut()[head_len..]);
     }
 
-    /// What tells its sender that it is gone, if a sender waits for that.
+    /// The receipt that informs its sender when it is gone, if a sender waits for that.
     pub fn receipt(&self) -> Option<&Receipt> {
         match &self.buffer {
             Buffer::Small(space) => space.receipt.as_ref(),
@@ -270,8 +275,8 @@ impl Frame {
         }
     }
 
-    /// Lets a sender wait for the frame, or no longer. Whatever is made of a frame is to have its
-    /// receipt as well.
+    /// Makes a sender wait for the frame, or stop waiting. Every frame made from this one must
+    /// carry its receipt as well.
     pub fn set_receipt(&mut self, receipt: Option<Receipt>) {
         match &mut self.buffer {
             Buffer::Small(space) => space.receipt = receipt,
@@ -293,25 +298,25 @@ impl AsMut<[u8]> for Frame {
     }
 }
 
-/// How much memory the pools of one process may take, and the spare buffers they exchange.
+/// The memory that the pools of one process may take, and the spare buffers that they exchange.
 #[derive(Debug)]
 pub struct PoolBudget {
     bytes: usize,
     bytes_left: AtomicUsize,
-    small: Depot<SMALL_LEN>,
-    middle: Depot<MIDDLE_LEN>,
-    large: Depot<LARGE_SPACE>,
+    small: SharedFreeList<SMALL_LEN>,
+    middle: SharedFreeList<MIDDLE_LEN>,
+    large: SharedFreeList<LARGE_SPACE>,
 }
 
 /// Spare buffers of one size that wait for another worker.
-type Depot<const LEN: usize> = ArrayQueue<Boxed<LEN>>;
+type SharedFreeList<const LEN: usize> = ArrayQueue<Boxed<LEN>>;
 
 impl PoolBudget {
     /// Spare middle or large buffers that wait for another worker.
     const DEPOT_LEN: usize = 1024;
-    /// The part of the budget that may wait in small ones, if that is more. A thousand vifs with a
-    /// few frames each have more in flight than workers keep, and whatever finds no place is freed
-    /// and made again.
+    /// Spare small buffers may take 1 in this of the budget, if that is more. A thousand vifs with
+    /// a few frames each have more frames in flight than workers keep, and buffers without a place
+    /// are freed and allocated again.
     const DEPOT_PART: usize = 4;
 
     /// A budget of `bytes`.
@@ -319,13 +324,13 @@ impl PoolBudget {
         Arc::new(PoolBudget {
             bytes,
             bytes_left: AtomicUsize::new(bytes),
-            small: Depot::new((bytes / Self::DEPOT_PART / SMALL_LEN).max(Self::DEPOT_LEN)),
-            middle: Depot::new(Self::DEPOT_LEN),
-            large: Depot::new(Self::DEPOT_LEN),
+            small: SharedFreeList::new((bytes / Self::DEPOT_PART / SMALL_LEN).max(Self::DEPOT_LEN)),
+            middle: SharedFreeList::new(Self::DEPOT_LEN),
+            large: SharedFreeList::new(Self::DEPOT_LEN),
         })
     }
 
-    /// Bytes that neither frames nor pools have: the whole budget once all frames are recycled and
+    /// Bytes that neither frames nor pools hold: the whole budget once all frames are recycled and
     /// all pools are gone.
     pub fn bytes_left(&self) -> usize {
         let spare = self.small.len() * SMALL_LEN
@@ -346,26 +351,26 @@ impl PoolBudget {
 
 /// Free buffers of one size.
 #[derive(Debug)]
-struct Shelf<const LEN: usize> {
+struct FreeList<const LEN: usize> {
     free: Vec<Boxed<LEN>>,
-    /// How many to keep.
+    /// How many buffers to keep.
     keep: usize,
 }
 
-impl<const LEN: usize> Shelf<LEN> {
-    fn new(budget_bytes: usize, keep_max: usize) -> Shelf<LEN> {
+impl<const LEN: usize> FreeList<LEN> {
+    fn new(budget_bytes: usize, keep_max: usize) -> FreeList<LEN> {
         let keep = (budget_bytes / FramePool::KEEP_PART / LEN).min(keep_max);
-        Shelf { free: Vec::with_capacity(keep), keep }
+        FreeList { free: Vec::with_capacity(keep), keep }
     }
 
     #[inline]
-    fn take(&mut self, depot: &Depot<LEN>) -> Option<Boxed<LEN>> {
+    fn take(&mut self, depot: &SharedFreeList<LEN>) -> Option<Boxed<LEN>> {
         self.free.pop().or_else(|| depot.pop())
     }
 
-    /// Takes a buffer back; false where there is no room for it, and it is gone.
+    /// Takes a buffer back; false if there is no room, and the buffer is freed.
     #[inline]
-    fn put(&mut self, mut buffer: Boxed<LEN>, depot: &Depot<LEN>) -> bool {
+    fn put(&mut self, mut buffer: Boxed<LEN>, depot: &SharedFreeList<LEN>) -> bool {
         buffer.release();
         if self.free.len() < self.keep {
             self.free.push(buffer);
@@ -386,35 +391,35 @@ impl<const LEN: usize> Shelf<LEN> {
 #[derive(Debug)]
 pub struct FramePool {
     budget: Arc<PoolBudget>,
-    small: Shelf<SMALL_LEN>,
-    middle: Shelf<MIDDLE_LEN>,
-    large: Shelf<LARGE_SPACE>,
+    small: FreeList<SMALL_LEN>,
+    middle: FreeList<MIDDLE_LEN>,
+    large: FreeList<LARGE_SPACE>,
     was_short: bool,
 }
 
 impl FramePool {
-    /// Free small buffers that a worker keeps to itself at most: 1 MiB.
+    /// The most free small buffers that a worker keeps to itself: 1 MiB.
     const KEEP_SMALL: usize = 512;
     /// The same for middle ones: 512 KiB.
     const KEEP_MIDDLE: usize = 128;
     /// The same for large ones: 2 MiB.
     const KEEP_LARGE: usize = 32;
-    /// The part of the budget, by size of buffer, that a worker keeps at most: what it keeps while
-    /// it sleeps, no other thread has.
+    /// A worker keeps at most 1 in this of the budget, for each size of buffer: no other thread can
+    /// use what it keeps while it sleeps.
     const KEEP_PART: usize = 32;
 
     /// An empty pool on a shared budget.
     pub fn new(budget: Arc<PoolBudget>) -> FramePool {
         FramePool {
-            small: Shelf::new(budget.bytes, Self::KEEP_SMALL),
-            middle: Shelf::new(budget.bytes, Self::KEEP_MIDDLE),
-            large: Shelf::new(budget.bytes, Self::KEEP_LARGE),
+            small: FreeList::new(budget.bytes, Self::KEEP_SMALL),
+            middle: FreeList::new(budget.bytes, Self::KEEP_MIDDLE),
+            large: FreeList::new(budget.bytes, Self::KEEP_LARGE),
             budget,
             was_short: false,
         }
     }
 
-    /// Bytes of the budget that neither frames nor pools have.
+    /// Bytes of the budget that neither frames nor pools hold.
     pub fn bytes_left(&self) -> usize {
         self.budget.bytes_left()
     }
@@ -424,7 +429,7 @@ impl FramePool {
         self.small.bytes() + self.middle.bytes() + self.large.bytes()
     }
 
-    /// Whether a buffer was refused for want of memory since the last call: a port that took
+    /// Whether a buffer was refused for lack of memory since the last call: a port that took
     /// nothing in may have left frames behind.
     pub fn take_shortage(&mut self) -> bool {
         core::mem::take(&mut self.was_short)
@@ -443,8 +448,8 @@ impl FramePool {
         Some(Frame { buffer, len, offload: Offload::default(), vlan, flow: None })
     }
 
-    /// A buffer for a frame that is longer than a small one, or for which the shelf of small ones
-    /// is empty. Not inlined, so that the usual path stays short.
+    /// A buffer for a frame that needs a longer one than a small one, or for any frame when the
+    /// shelf of small ones is empty. Not inlined, so that the usual path stays short.
     #[inline(never)]
     fn find(&mut self, len: usize) -> Option<Buffer> {
         if len <= SMALL_LEN {
@@ -462,7 +467,7 @@ impl FramePool {
         if len <= LARGE_LEN {
             let buffer = self.large.take(&self.budget.large).or_else(|| self.make());
             return buffer.map(|mut buffer| {
-                buffer.begin_before_page(0);
+                buffer.align_end_of_head(0);
                 Buffer::Large(buffer)
             });
         }
@@ -486,7 +491,7 @@ impl FramePool {
         }
     }
 
-    /// Takes back a longer buffer, or a small one for which the shelf has no room.
+    /// Takes back a longer buffer, or a small one that does not fit on the shelf.
     #[inline(never)]
     fn put_back(&mut self, buffer: Buffer) {
         let budget = &*self.budget;
@@ -511,8 +516,8 @@ impl FramePool {
         has_memory.then(Space::boxed)
     }
 
-    /// Gives spare buffers of other sizes up for so many bytes. Without this, memory that large
-    /// frames have taken would be lost for small ones for ever.
+    /// Frees spare buffers of other sizes until `bytes` of the budget are available. Without this,
+    /// memory once taken for large frames would never again be available for small ones.
     fn trade(&mut self, bytes: usize) -> bool {
         for _ in 0..LARGE_SPACE.div_ceil(SMALL_LEN) {
             let Some(freed) = self.give_up() else { return false };
@@ -524,7 +529,7 @@ impl FramePool {
         false
     }
 
-    /// Frees one spare buffer, a long one where there is one, and returns its length.
+    /// Frees one spare buffer, a long one if possible, and returns its length.
     fn give_up(&mut self) -> Option<usize> {
         let budget = &*self.budget;
         if self.large.take(&budget.large).is_some() {

@@ -1,9 +1,9 @@
 //! Where a frame's headers are: Ethernet with up to two VLAN tags, IPv4, IPv6 with extension
 //! headers, TCP and UDP.
 //!
-//! [`parse`] takes any bytes whatsoever, reads each header once, in bounded time, and never
-//! panics. It checks what the offsets it gives depend on, and nothing else: checksums, addresses
-//! and flags are for others to judge.
+//! [`parse`] accepts any bytes, reads each header once, in bounded time, and never panics. It
+//! checks only what the returned offsets depend on; it does not check checksums, addresses or
+//! flags.
 
 use crate::MacAddr;
 
@@ -50,10 +50,10 @@ impl Transport {
     }
 }
 
-/// Offsets, in bytes from the start of the frame, and what they are offsets of.
+/// Offsets of a frame's headers, in bytes from the start of the frame, and the headers' protocols.
 ///
-/// All of them lie within the frame that was parsed: `l3 < l4 <= payload <= end <= frame.len()`. Of
-/// one of which only the head was, `end` may lie behind that.
+/// All offsets are within the parsed frame: `l3 < l4 <= payload <= end <= frame.len()`. If only the
+/// frame's head was parsed, `end` may be beyond the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
     /// Version of the IP header.
@@ -63,8 +63,8 @@ pub struct Headers {
     /// The packet is one of several fragments, so `transport` is `None`.
     pub is_fragment: bool,
     /// The transport header at `l4`: `None` for other protocols, for fragments, for a header that
-    /// is cut off, and behind an IPv6 routing header that has not been used up (the checksum
-    /// covers an address that is not in the IP header then).
+    /// is cut off, and after an IPv6 routing header with segments left (the checksum then covers an
+    /// address that is not in the IP header).
     pub transport: Option<Transport>,
     /// Start of the IP header.
     pub l3: usize,
@@ -83,8 +83,8 @@ impl Headers {
         self.transport.map(|transport| self.l4 + transport.checksum_offset())
     }
 
-    /// Source and destination address together, as they stand in the IP header: 8 or 32 bytes.
-    /// Empty if `frame` is not the one that was parsed.
+    /// Source and destination address together, as in the IP header: 8 or 32 bytes. Empty if
+    /// `frame` is not the one that was parsed.
     #[inline]
     pub fn addresses<'frame>(&self, frame: &'frame [u8]) -> &'frame [u8] {
         let (start, end) = match self.version {
@@ -105,15 +105,15 @@ impl Headers {
 /// Finds the headers of a frame. `None` if it is not IP, or if a header or the length in it
 /// contradicts the length of the frame.
 ///
-/// An IP length of 0 means "to the end of the frame", as some senders write it into a frame that
-/// is still to be segmented.
+/// An IP length of 0 means "to the end of the frame": some senders write it into a frame with
+/// pending segmentation.
 #[inline]
 pub fn parse(frame: &[u8]) -> Option<Headers> {
     parse_head(frame, frame.len())
 }
 
-/// The same for a frame of `len` bytes of which only the first are at hand. A transport header that
-/// is not among them counts as cut off.
+/// The same for a frame of `len` bytes of which `frame` has only the first. A transport header that
+/// is not among these counts as cut off.
 #[inline]
 pub fn parse_head(frame: &[u8], len: usize) -> Option<Headers> {
     let ethertype = u16::from_be_bytes(chunk(frame, ETHERTYPE_AT)?);
@@ -197,7 +197,7 @@ fn parse_ipv6(frame: &[u8], len: usize, l3: usize) -> Option<Headers> {
 }
 
 /// Walks the extension headers (RFC 8200, section 4). A header that is cut off, or one more than
-/// [`EXTENSIONS_MAX`], ends the walk: the addresses are good, there is just no transport.
+/// [`EXTENSIONS_MAX`], ends the walk: the addresses are valid, but there is no transport.
 #[cold]
 fn parse_extensions(frame: &[u8], mut at: Headers) -> Headers {
     let packet = frame.get(..at.end).unwrap_or(frame);
@@ -209,7 +209,7 @@ fn parse_extensions(frame: &[u8], mut at: Headers) -> Headers {
                 8 + usize::from(len) * 8
             }
             EXT_ROUTING => {
-                // Segments left: the last destination is in the routing header.
+                // Segments left: the final destination is in the routing header.
                 is_rerouted |= b3 != 0;
                 8 + usize::from(len) * 8
             }
@@ -228,7 +228,7 @@ fn parse_extensions(frame: &[u8], mut at: Headers) -> Headers {
         at.l4 += extension_len;
         at.payload = at.l4;
         if at.is_fragment {
-            // Whatever follows is in the first fragment only.
+            // Only the first fragment contains what follows.
             return at;
         }
     }
@@ -290,7 +290,7 @@ pub const TPID_CUSTOMER: u16 = 0x8100;
 pub const TPID_SERVICE: u16 = 0x88a8;
 /// Bytes of a VLAN tag.
 pub const VLAN_TAG_LEN: usize = 4;
-/// VLAN tags that are looked behind.
+/// VLAN tags that are skipped.
 pub const VLAN_TAGS_MAX: usize = 2;
 
 const IPV4_LEN_MIN: usize = 20;

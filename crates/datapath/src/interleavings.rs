@@ -1,5 +1,5 @@
-//! No response waits for a frame that has left: every interleaving of a queue that goes to sleep
-//! with those that give its receipts back, on the real [`Receipts`].
+//! No response waits for a frame that has left: runs every interleaving of a queue that goes to
+//! sleep and the threads that return its receipts, on the real [`Receipts`].
 //!
 //! Runs with `cargo test -p ringway-datapath --features loom --lib`.
 

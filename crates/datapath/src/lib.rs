@@ -1,7 +1,7 @@
 //! What every part of the data path shares: frames, the [`PortQueue`] that moves them, the reasons
-//! for which a frame is dropped and a queue ends.
+//! for dropping a frame, and the reasons for closing a queue.
 //!
-//! This crate does no I/O and knows no ring and no grant.
+//! This crate does no I/O and knows neither rings nor grants.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -28,18 +28,18 @@ mod times;
 pub mod vlan;
 pub mod vnet;
 
-pub use body::{Body, PIECES_MAX, Pages, Piece, Stock};
+pub use body::{Body, PIECES_MAX, PagePool, Pages, Piece};
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;
 pub use frame::{
-    BATCH, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN, PoolBudget, SMALL_LEN,
-    STOCK_LEN,
+    BATCH, BODY_LEN_MAX, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN,
+    PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;
 #[cfg(feature = "std")]
-pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers, Woken};
+pub use queue::{Budget, Interest, PortQueue, Probe, QueueDown, QueueTraits, Wakers, Woken};
 pub use rules::{
     IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,
     link_local_of,
@@ -53,25 +53,25 @@ use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 /// Whether the transport checksum of a frame is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// Whatever is in the frame; not verified by anyone.
+    /// Whatever the frame contains; not verified.
     #[default]
     Unverified,
-    /// The field holds the pseudo-header's sum only; the rest is still to be added
-    /// (`csum_blank`, `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Such data has never been on a wire, so it is
-    /// as good as validated.
+    /// The field holds only the pseudo-header's sum; a later station adds the rest (`csum_blank`,
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Such data has never been on a wire, so it counts as
+    /// validated.
     Blank,
     /// Complete, and verified or never on a wire (`data_validated`).
     Validated,
 }
 
-/// What a large frame is to be cut into.
+/// The kind of segments that a large frame is cut into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
-    /// UDP over IPv4: datagrams of their own, as `UDP_SEGMENT` of Linux has it, and no fragments.
+    /// UDP over IPv4: separate datagrams, as with Linux's `UDP_SEGMENT`, not fragments.
     UdpV4,
     /// UDP over IPv6.
     UdpV6,
@@ -95,17 +95,17 @@ impl GsoKind {
     }
 }
 
-/// Segmentation still to be done.
+/// Pending segmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gso {
-    /// Which protocol.
+    /// Protocol and IP version of the segments.
     pub kind: GsoKind,
     /// Payload bytes per segment; never 0.
     pub size: u16,
 }
 
 impl Gso {
-    /// Reads what a GSO extra says; `None` if it says nothing that can be done.
+    /// Reads a GSO extra; `None` if it asks for something unsupported.
     pub fn from_extra(extra: &ExtraInfo) -> Option<Gso> {
         match extra.gso() {
             (size @ 1.., GSO_TYPE_TCPV4) => Some(Gso { kind: GsoKind::TcpV4, size }),
@@ -114,7 +114,7 @@ impl Gso {
         }
     }
 
-    /// The extra that says so; `None` for what netif has no word for, which is all but TCP.
+    /// The matching GSO extra; `None` if netif cannot express it: netif knows only TCP.
     pub fn to_extra(self) -> Option<ExtraInfo> {
         let kind = match self.kind {
             GsoKind::TcpV4 => GSO_TYPE_TCPV4,
@@ -125,7 +125,7 @@ impl Gso {
     }
 }
 
-/// Work that a frame's sender left to a later station.
+/// Work that a frame's sender leaves to a later station.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {
     /// State of the checksum.
@@ -134,10 +134,10 @@ pub struct Offload {
     pub gso: Option<Gso>,
 }
 
-/// What a port's far side can take without our help.
+/// What a port's far side accepts without our help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffloadCaps {
-    /// Frames longer than the MTU's, spread over several slots.
+    /// Frames longer than the MTU allows, spread over several slots.
     pub scatter_gather: bool,
     /// Blank checksums over IPv4.
     pub checksum_v4: bool,
@@ -164,7 +164,7 @@ impl OffloadCaps {
         uso_v4: true,
         uso_v6: true,
     };
-    /// All that netif has words for, which is everything but UDP segmentation.
+    /// Everything that netif can express: all except UDP segmentation.
     pub const NETIF: OffloadCaps = OffloadCaps { uso_v4: false, uso_v6: false, ..OffloadCaps::ALL };
     /// Nothing.
     pub const NONE: OffloadCaps = OffloadCaps {
@@ -177,7 +177,7 @@ impl OffloadCaps {
         uso_v6: false,
     };
 
-    /// What both of two can take.
+    /// What both accept.
     pub fn and(self, other: OffloadCaps) -> OffloadCaps {
         OffloadCaps {
             scatter_gather: self.scatter_gather && other.scatter_gather,

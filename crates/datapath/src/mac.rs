@@ -10,7 +10,7 @@ impl MacAddr {
     /// Every station.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-    /// True for a group of stations, the broadcast included: never a sender.
+    /// True for a group of stations, including broadcast: never a valid source.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }

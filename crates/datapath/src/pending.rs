@@ -1,4 +1,4 @@
-//! Whether work arrived before its event was asked for.
+//! Whether work arrived before its event was requested.
 
 /// The result of arming: whether it is safe to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! [`PortQueue`]: one queue that frames enter and leave by.
+//! [`PortQueue`]: one queue by which frames enter and leave the switch.
 //!
-//! A *port* of the switch is a set of such queues. The data path is generic over this trait; its
-//! implementations are a queue of a vif, seen from either end, and a queue of a TAP device.
+//! A *port* of the switch is a set of such queues. The data path is generic over this trait; it is
+//! implemented by a queue of a vif, at either end, and by a queue of a TAP device.
 
 use core::error::Error;
 use core::time::Duration;
@@ -10,44 +10,44 @@ use std::os::fd::BorrowedFd;
 
 use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 
-/// One queue of a port: of a vif, of a TAP device, of a test.
+/// One queue of a port: of a vif, a TAP device or a test.
 ///
 /// `ingress` and `egress` are the switch's directions. Calls move whole batches. A queue is owned
-/// by one worker from attach to detach. No method has a default body, so that a type that forwards
-/// to others cannot forget one.
+/// by one worker from attach to detach. No method has a default body, so that a forwarding type
+/// cannot miss one.
 pub trait PortQueue {
     /// Takes frames in: at most `budget.frames`, and none after the one that reaches
-    /// `budget.bytes`, up to the room in `into`. Responses that the peer waits for are sent even
-    /// where the budget is [`Budget::NOTHING`].
+    /// `budget.bytes`, up to the room in `into`. Pending responses are sent even if the budget is
+    /// [`Budget::NOTHING`].
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used. Frames already in `into` are good.
+    /// [`QueueDown`] when the queue can no longer be used. Frames already in `into` are valid.
     fn ingress(
         &mut self,
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown>;
+    ) -> Result<(), QueueDown>;
 
-    /// Sends frames from the front of `from`, in order. What does not fit now stays there; frames
-    /// that are sent or dropped are recycled, and drops counted by the queue.
+    /// Sends frames from the front of `from`, in order. Frames that do not fit now stay there;
+    /// frames that are sent or dropped are recycled, and the queue counts the drops.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used.
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown>;
+    /// [`QueueDown`] when the queue can no longer be used.
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown>;
 
-    /// Asks for an event when the next frame could enter, and when there is room for one to leave
-    /// if `egress` left any; then checks once more.
+    /// Asks for an event when the next frame can enter and, if `egress` left any, when there is
+    /// room for one to leave; then checks once more.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used.
-    fn arm(&mut self) -> Result<Pending, PortDown>;
+    /// [`QueueDown`] when the queue can no longer be used.
+    fn arm(&mut self) -> Result<Pending, QueueDown>;
 
-    /// Handles an event: the next `ingress` or `egress` may have something to do.
+    /// Handles an event: the next `ingress` or `egress` may have work.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used.
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown>;
+    /// [`QueueDown`] when the queue can no longer be used.
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown>;
 
     /// What does not change from attach to detach.
     fn describe(&self) -> QueueTraits;
@@ -55,21 +55,21 @@ pub trait PortQueue {
 
 /// A queue whose events are descriptors that a thread can wait for.
 pub trait Wakers {
-    /// Shows each descriptor, and when it calls for [`PortQueue::woken`].
+    /// Calls `visit` with each descriptor and the readiness that requires [`PortQueue::woken`].
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest));
 }
 
-/// What an event of a queue was.
+/// Which descriptor caused an event of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// The descriptor that [`Wakers::wakers`] shows as the first, counted from 0, and so on: no
-    /// other needs to be read.
+    /// The descriptor with this index, from 0, in the order of [`Wakers::wakers`]: no other needs
+    /// to be read.
     By(usize),
     /// Any of them.
     Unknown,
 }
 
-/// When a descriptor of a queue is an event.
+/// The readiness of a queue's descriptor that is an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// It became readable.
@@ -83,18 +83,18 @@ pub enum Interest {
 pub struct Budget {
     /// Frames at most.
     pub frames: usize,
-    /// Bytes after which no further frame is taken in, as [`Frame::work`](crate::Frame::work)
-    /// counts them.
+    /// Bytes after which no further frame is taken in, counted per
+    /// [`Frame::work`](crate::Frame::work).
     pub bytes: usize,
 }
 
 impl Budget {
-    /// As much as a batch has room for.
+    /// A full batch.
     pub const BATCH: Budget = Budget { frames: BATCH, bytes: usize::MAX };
-    /// No frame: the queue only does what its peer waits for.
+    /// No frame: the queue only sends pending responses.
     pub const NOTHING: Budget = Budget { frames: 0, bytes: 0 };
 
-    /// A batch of at most so many bytes.
+    /// A batch of at most `bytes`.
     pub fn of_bytes(bytes: usize) -> Budget {
         Budget { bytes, ..Budget::BATCH }
     }
@@ -105,45 +105,45 @@ impl Budget {
     }
 }
 
-/// What a queue is, from attach to detach.
+/// Properties of a queue, fixed from attach to detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueTraits {
-    /// Offloads that frames that leave here may still ask for.
+    /// Offloads that frames leaving by this queue may still ask for.
     pub caps: OffloadCaps,
-    /// What it costs to look for frames in vain.
+    /// The cost of polling an empty queue.
     pub probe: Probe,
-    /// After how long a backlog is sent again, if no event reports that there is room.
+    /// The interval at which a backlog is retried, if no event reports room.
     pub retry: Option<Duration>,
-    /// Whether frames may leave here whose end is in pages ([`Body`](crate::Body)).
+    /// Whether frames whose end is in pages ([`Body`](crate::Body)) may leave by this queue.
     pub takes_bodies: bool,
 }
 
-/// What it costs to ask an idle queue for frames.
+/// The cost of polling an idle queue for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
-    /// A read of memory: worth polling for a while.
+    /// A memory read: worth polling for a while.
     Memory,
-    /// A system call: better wait for its descriptor.
+    /// A system call: it is better to wait for the descriptor.
     SystemCall,
 }
 
 /// Why a queue can no longer be used.
 #[derive(Debug, thiserror::Error)]
-pub enum PortDown {
-    /// The peer broke the protocol. What it did is the business of the kind of port; the message
-    /// carries the numbers that make it a fault. It closes the peer's vif, is logged once and
-    /// written to the vif's XenStore `error` node.
+pub enum QueueDown {
+    /// The peer broke the protocol. The kind of port defines the fault; the message contains the
+    /// numbers that prove it. The fault closes the peer's vif, is logged once and is written to the
+    /// vif's XenStore `error` node.
     #[error(transparent)]
     Peer(Box<dyn Error + Send + Sync>),
-    /// The host refused us something.
+    /// The host refused a request of ours.
     #[error(transparent)]
     Host(#[from] io::Error),
 }
 
-impl PortDown {
-    /// The end of a queue whose peer did this. Allocates, once in the life of a queue.
+impl QueueDown {
+    /// A peer fault that closes a queue. Allocates, once in the life of a queue.
     #[cold]
-    pub fn peer(fault: impl Error + Send + Sync + 'static) -> PortDown {
-        PortDown::Peer(Box::new(fault))
+    pub fn peer(fault: impl Error + Send + Sync + 'static) -> QueueDown {
+        QueueDown::Peer(Box::new(fault))
     }
 }

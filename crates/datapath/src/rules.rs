@@ -1,4 +1,4 @@
-//! What the station behind a port may send, in the words of descriptions and toolstacks.
+//! What the station behind a port may send, as configured in descriptions and by toolstacks.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -10,7 +10,7 @@ use core::str::FromStr;
 
 use crate::Vid;
 
-/// How strictly a port's addresses are checked. The words are XenServer's.
+/// How strictly a port's addresses are checked. The names are XenServer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockingMode {
     /// Nothing is checked, and the port may have many Ethernet addresses.
@@ -39,19 +39,21 @@ impl FromStr for LockingMode {
             "unlocked" => Ok(LockingMode::Unlocked),
             "locked" => Ok(LockingMode::Locked),
             "disabled" => Ok(LockingMode::Disabled),
-            _ => Err(format!("{text:?} is no locking mode: expected unlocked, locked or disabled")),
+            _ => Err(format!(
+                "{text:?} is not a locking mode: expected unlocked, locked or disabled"
+            )),
         }
     }
 }
 
-/// Whether a multicast router may be behind a port. The words are Linux' bridge's (`mcast_router`,
-/// which writes them 0, 1 and 2).
+/// Whether a multicast router may be behind a port. The names are those of Linux's bridge
+/// (`mcast_router`, which writes them as 0, 1 and 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MulticastRouter {
-    /// None is: what says so is refused.
+    /// There is no router: messages that claim to be from one are refused.
     #[default]
     Never,
-    /// As long as one shows itself.
+    /// For as long as router messages arrive.
     Learn,
     /// There is one.
     Always,
@@ -75,21 +77,21 @@ impl FromStr for MulticastRouter {
             "never" => Ok(MulticastRouter::Never),
             "learn" => Ok(MulticastRouter::Learn),
             "always" => Ok(MulticastRouter::Always),
-            _ => Err(format!("{text:?} is no such mode: expected never, learn or always")),
+            _ => Err(format!("{text:?} is not a mode: expected never, learn or always")),
         }
     }
 }
 
-/// A port of which a mirror has copies.
+/// A port whose frames a mirror copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirrored {
     /// Its name; [`Mirrored::ALL`] for every port of the switch.
     pub port: String,
-    /// What of it.
+    /// Which of its frames.
     pub passage: MirroredPassage,
 }
 
-/// What of a port is copied, in the directions of what is behind it.
+/// Which frames of a port are copied, in the directions of the station behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirroredPassage {
     /// What its station transmits.
@@ -106,10 +108,11 @@ impl Mirrored {
     /// Ports that one mirror may name.
     pub const LIST_MAX: usize = 64;
 
-    /// Names with separators between them, each with `:tx` or `:rx` where only that is copied.
+    /// Names with separators between them, each with `:tx` or `:rx` if only that direction is
+    /// copied.
     ///
     /// # Errors
-    /// Which of them is no such name, or that there are too many.
+    /// The invalid name, or that there are too many.
     pub fn parse_list(text: &str) -> Result<Vec<Mirrored>, String> {
         let items = text.split([',', ' ']).filter(|item| !item.is_empty());
         let ports: Vec<Mirrored> =
@@ -135,7 +138,7 @@ impl FromStr for Mirrored {
         if port.is_empty() || port.len() > 15 || !port.bytes().all(is_name) {
             let text: String = text.escape_debug().take(40).collect();
             return Err(format!(
-                "`{text}` is no port: expected one such as vif1.0, vif1.0:tx or all"
+                "`{text}` is not a port: expected one such as vif1.0, vif1.0:tx or all"
             ));
         }
         Ok(Mirrored { port: port.to_owned(), passage })
@@ -153,7 +156,7 @@ impl fmt::Display for Mirrored {
     }
 }
 
-/// Addresses with the same first bits: `10.77.0.0/24`, or one alone, `10.77.0.1`.
+/// Addresses with the same prefix: `10.77.0.0/24`, or a single address, `10.77.0.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpNetwork {
     address: IpAddr,
@@ -161,8 +164,8 @@ pub struct IpNetwork {
 }
 
 impl IpNetwork {
-    /// The network that an address is in, by the length of its prefix; `None` if that is longer
-    /// than the address.
+    /// The network of an address with a prefix of this length; `None` if the prefix is longer than
+    /// the address.
     pub fn new(address: IpAddr, prefix_len: u8) -> Option<IpNetwork> {
         let is_good = prefix_len <= bits(address);
         is_good.then_some(IpNetwork { address, prefix_len })
@@ -173,21 +176,21 @@ impl IpNetwork {
         IpNetwork { address, prefix_len: bits(address) }
     }
 
-    /// Some address of it.
+    /// One of its addresses.
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Bits that all its addresses share.
+    /// Number of leading bits that all its addresses share.
     pub fn prefix_len(self) -> u8 {
         self.prefix_len
     }
 
-    /// Addresses with separators between them: commas as XenServer writes them, spaces as Xen's
-    /// `ip` key has them.
+    /// Addresses with separators between them: commas as XenServer writes them, spaces as in Xen's
+    /// `ip` key.
     ///
     /// # Errors
-    /// Which of them is no address, or that there are more than [`IpNetwork::LIST_MAX`].
+    /// The invalid address, or that there are more than [`IpNetwork::LIST_MAX`].
     pub fn parse_list(text: &str) -> Result<Vec<IpNetwork>, String> {
         let items = text.split([',', ' ', '\n', '\t']).filter(|item| !item.is_empty());
         let networks: Vec<IpNetwork> =
@@ -209,7 +212,8 @@ impl FromStr for IpNetwork {
         let refusal = || {
             let text = text.escape_debug().take(40).collect::<String>();
             format!(
-                "`{text}` is no address: expected one such as 10.77.0.1, 10.77.0.0/24 or fd77::1"
+                "`{text}` is not an address: expected one such as 10.77.0.1, 10.77.0.0/24 or \
+                 fd77::1"
             )
         };
         let (address, prefix_len) = match text.split_once('/') {
@@ -241,35 +245,36 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// What a description or a toolstack says of a port. What it leaves out, the host decides.
+/// The rules of a port from a description or a toolstack. The host decides what they leave out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortRules {
     /// How strictly addresses are checked.
     pub locking: Option<LockingMode>,
     /// The IP addresses that the port may have.
     pub allowed: Vec<IpNetwork>,
-    /// Ethernet addresses that the port may have: more than one for a bridge behind it.
+    /// The most Ethernet addresses that the port may have: more than one if a bridge is behind it.
     pub addresses_max: Option<u32>,
     /// Whether it may send router advertisements and redirects.
     pub is_router: bool,
-    /// Whether it may send what only DHCP servers send.
+    /// Whether it may send messages that only DHCP servers send.
     pub is_dhcp_server: bool,
     /// Whether a multicast router may be behind it, where multicast is snooped.
     pub multicast_router: MulticastRouter,
     /// The VLANs that it is in.
     pub vlan: VlanRules,
-    /// Whether it may talk to an uplink only, and to no other port.
+    /// Whether it may reach uplinks only, and no other port.
     pub is_private: bool,
-    /// The ports of which it gets copies, and nothing else; an ordinary port if it is empty.
+    /// The ports whose frames are copied to it; it then gets nothing else. Empty for an ordinary
+    /// port.
     pub mirror: Vec<Mirrored>,
 }
 
-/// The VLANs that a port is in. In none, its frames are carried as they are.
+/// The VLANs that a port is in. Frames of a port in no VLAN are carried unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VlanRules {
-    /// Of its frames without a tag, if any.
+    /// The VLAN of its untagged frames, if any.
     pub untagged: Option<Vid>,
-    /// Of its frames with one.
+    /// The VLANs of its tagged frames.
     pub tagged: Vec<Vid>,
 }
 
@@ -277,22 +282,22 @@ impl VlanRules {
     /// VLANs that one port may be in with tags.
     pub const TAGGED_MAX: usize = 64;
 
-    /// Whether it is in none.
+    /// Whether the port is in no VLAN.
     pub fn is_none(&self) -> bool {
         self.untagged.is_none() && self.tagged.is_empty()
     }
 }
 
 impl PortRules {
-    /// The mode that holds, where `default` is the host's: addresses that are listed are there to
-    /// be checked. `None` checks the Ethernet address, and what only routers and servers send.
+    /// The mode in effect, given the host's `default`: if addresses are listed, they are checked.
+    /// With `None`, only the Ethernet address and messages of routers and servers are checked.
     pub fn mode(&self, default: Option<LockingMode>) -> Option<LockingMode> {
         let listed = (!self.allowed.is_empty()).then_some(LockingMode::Locked);
         self.locking.or(listed).or(default)
     }
 }
 
-/// The address that a station makes itself from its Ethernet address (RFC 4291, appendix A).
+/// The address that a station derives from its Ethernet address (RFC 4291, appendix A).
 pub fn link_local_of(mac: crate::MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])

@@ -1,5 +1,5 @@
-//! Making a frame acceptable for the port it leaves by: checksums completed, TCP data cut into
-//! segments and UDP data into datagrams, where the far side does not take them as they are.
+//! Prepares a frame for the port that it leaves by: completes checksums and cuts TCP data into
+//! segments and UDP data into datagrams, if the far side does not take them as they are.
 
 use crate::checksum::{
     Sum, complete_ipv4_header, complete_parsed, never_zero, pseudo_sum, set_pseudo, write,
@@ -10,16 +10,16 @@ use crate::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
 };
 
-/// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is where that
-/// is possible, which costs two comparisons; with its checksum completed; or as segments.
+/// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is if possible,
+/// which costs two comparisons; with its checksum completed; or as segments.
 ///
 /// `out` may grow by [`SEGMENTS_MAX`] frames.
 ///
 /// # Errors
 /// The frame was dropped, its buffer is back in `pool` and nothing was added to `out`:
-/// - [`DropReason::NoBuffer`] if `pool` had not enough buffers for the segments;
-/// - [`DropReason::BadOffload`] if the frame's headers do not have what its offload speaks of, or
-///   it would become more than [`SEGMENTS_MAX`] segments, or more than [`OUTPUT_LEN_MAX`] bytes.
+/// - [`DropReason::NoBuffer`] if `pool` had too few buffers for the segments;
+/// - [`DropReason::BadOffload`] if the frame's headers do not match its offload, or it would become
+///   more than [`SEGMENTS_MAX`] segments, or more than [`OUTPUT_LEN_MAX`] bytes.
 #[inline]
 pub fn prepare(
     mut frame: Frame,
@@ -35,7 +35,7 @@ pub fn prepare(
             Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),
         },
         (Some(gso), _) => {
-            frame.gather();
+            frame.linearize();
             let segmented = segment(&frame, gso, caps, pool, out);
             pool.recycle(frame);
             return segmented;
@@ -48,27 +48,28 @@ pub fn prepare(
     done
 }
 
-/// More segments than this no frame becomes: one of 64 KiB with the shortest segments.
+/// The most segments that a frame may become: those of a 64 KiB frame with the shortest segments.
 pub const SEGMENTS_MAX: usize = 65536 / SEGMENT_LEN_MIN;
-/// Payload bytes of the shortest segments that a frame may ask for: the least that Linux lets a
-/// peer ask of its TCP (`TCP_MIN_SND_MSS` in `include/net/tcp.h`).
+/// Payload bytes of the shortest segments that a frame may ask for: the smallest MSS that Linux's
+/// TCP accepts from a peer (`TCP_MIN_SND_MSS` in `include/net/tcp.h`).
 const SEGMENT_LEN_MIN: usize = 48;
-/// More datagrams than this no frame becomes: the most that Linux lets a program ask for
-/// (`UDP_MAX_SEGMENTS`). It may ask for short ones.
+/// The most datagrams that a frame may become: the most that Linux lets a program ask for
+/// (`UDP_MAX_SEGMENTS`). These may be short.
 const DATAGRAMS_MAX: usize = 128;
 /// Bytes of headers that each segment may repeat, from Ethernet to TCP or UDP.
 const HEADERS_LEN_MAX: usize = 256;
 
-/// Bytes of all segments of one frame together: what 64 KiB and the longest headers of IPv4 come
-/// to, which no honest frame reaches.
+/// The most bytes that all segments of one frame may have together: those of 64 KiB with the
+/// longest IPv4 headers, which no honest frame reaches.
 pub const OUTPUT_LEN_MAX: usize = 256 << 10;
 
-/// Why a frame is refused where it comes in, whether or not its receiver would take it whole;
-/// `None` if it is not.
+/// Why a frame is refused at ingress, whether or not its receiver would take it whole; `None` if it
+/// is accepted.
 ///
-/// It is longer than `len_max` bytes, or its segments would be ([`DropReason::TooLong`]). Or it
-/// asks for segments that no honest sender asks for, and that would cost a thousand times what the
-/// frame did: here, or in the kernel or guest that it goes to ([`DropReason::BadOffload`]).
+/// It is refused if it, or its segments, would be longer than `len_max` bytes
+/// ([`DropReason::TooLong`]), or if it asks for segments that no honest sender asks for
+/// ([`DropReason::BadOffload`]): these would cost a thousand times what the frame did, here or in
+/// the receiving kernel or guest.
 #[inline]
 pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
     let Some(gso) = frame.offload.gso else {
@@ -79,7 +80,7 @@ pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
         return Some(DropReason::TooLong);
     }
     let is_abusive = match gso.kind {
-        // Without extensions, its headers are never too long.
+        // Without extension headers, its headers are never too long.
         GsoKind::TcpV4 => segment_len < SEGMENT_LEN_MIN,
         GsoKind::TcpV6 => {
             segment_len < SEGMENT_LEN_MIN
@@ -96,19 +97,19 @@ pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
     is_abusive.then_some(DropReason::BadOffload)
 }
 
-/// Bytes of all segments of a frame together, at most.
+/// The most bytes that all segments of a frame have together.
 fn output_len(header_len: usize, frame_len: usize, segment_len: usize) -> usize {
     let payload_len = frame_len.saturating_sub(header_len);
     frame_len + segment_count(payload_len, segment_len) * header_len
 }
 
-/// Segments of so much data. A frame without data is odd, but is one packet.
+/// The number of segments of `payload_len` bytes. A frame without data is odd, but is one packet.
 fn segment_count(payload_len: usize, segment_len: usize) -> usize {
     payload_len.div_ceil(segment_len.max(1)).max(1)
 }
 
-/// Each segment needs a checksum of its own, and the whole needs several slots, so segmentation
-/// can be left to the far side only together with both.
+/// Each segment needs its own checksum, and the whole needs several slots, so segmentation can be
+/// left to the far side only if it also takes blank checksums and several slots.
 #[inline]
 fn takes_gso(caps: OffloadCaps, kind: GsoKind) -> bool {
     caps.scatter_gather
@@ -133,7 +134,7 @@ fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> 
     if caps.checksum_v4 && caps.checksum_v6 {
         return Ok(());
     }
-    frame.gather();
+    frame.linearize();
     let headers = parse(frame.bytes()).ok_or(DropReason::BadOffload)?;
     if takes_blank(caps, headers.version) {
         return Ok(());
@@ -143,7 +144,8 @@ fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> 
     Ok(())
 }
 
-/// A frame to be segmented whose sender completed the checksum: of no use to anyone.
+/// Makes the checksum of a frame with pending segmentation blank. A sender may have completed it,
+/// which serves no purpose.
 #[cold]
 fn make_blank(frame: &mut Frame, kind: GsoKind) -> Result<(), DropReason> {
     let headers = gso_headers(frame.bytes(), frame.len(), kind)?;
@@ -176,7 +178,7 @@ fn segment(
     Ok(())
 }
 
-/// What is the same for all segments of one frame.
+/// What all segments of one frame share.
 struct Cutter<'frame> {
     frame: &'frame Frame,
     headers: Headers,
@@ -192,13 +194,13 @@ struct Cutter<'frame> {
     ipv4_id: u16,
 }
 
-/// What differs between the headers of one frame's segments.
+/// What differs in the headers of one frame's segments.
 enum CutTransport {
     Tcp {
         sequence: u32,
         flags: u8,
     },
-    /// A datagram says its length, and nothing else of itself.
+    /// Only the length differs between datagrams.
     Udp,
 }
 
@@ -311,7 +313,7 @@ impl<'frame> Cutter<'frame> {
         write(segment, headers.l4 + TCP_SEQUENCE_OFFSET + 2, [s2, s3])?;
 
         if index > 0 {
-            // The congestion window was reduced once.
+            // The congestion window was reduced once only.
             flags &= !TCP_CWR;
         }
         if index + 1 < self.segment_count {
@@ -358,7 +360,7 @@ fn read<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], DropReason> 
     field.copied().ok_or(DropReason::BadOffload)
 }
 
-/// A length for a 16-bit field. A frame that claims no length may be longer than any packet.
+/// A length for a 16-bit field. A frame whose IP length is 0 may be longer than any packet.
 fn number(value: usize) -> Result<u16, DropReason> {
     u16::try_from(value).or(Err(DropReason::BadOffload))
 }
@@ -370,5 +372,5 @@ const TCP_SEQUENCE_OFFSET: usize = 4;
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 
-// An index of a segment is added to a 16-bit identification.
+// A segment's index is added to a 16-bit identification.
 const _: () = assert!(SEGMENTS_MAX < 65536);

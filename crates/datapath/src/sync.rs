@@ -1,4 +1,4 @@
-//! The atomics of what crosses threads, so that `interleavings.rs` runs the real
+//! The atomics that are shared between threads, so that `interleavings.rs` runs the real
 //! [`Receipts`](crate::Receipts) in every order that the memory model allows.
 
 #[cfg(not(feature = "loom"))]

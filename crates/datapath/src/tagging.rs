@@ -1,15 +1,15 @@
-//! Putting a VLAN tag into a frame, and taking it out.
+//! Inserts and removes the VLAN tag of a frame.
 //!
 //! The offsets of an [`Offload`](crate::Offload) are found in the frame's own headers when it
-//! leaves, so a tag that comes or goes changes nothing about what is still to be done.
+//! leaves, so inserting or removing a tag does not affect the pending work.
 
 use crate::headers::{TPID_CUSTOMER, VLAN_TAG_LEN};
 use crate::vlan::TAG_AT;
 use crate::{DropReason, Frame, FramePool, Vid};
 
-/// Takes the outermost tag of a frame out, which must have one.
+/// Removes the outermost tag of a frame, which must have one.
 pub fn remove_tag(frame: &mut Frame) {
-    frame.gather();
+    frame.linearize();
     let bytes = frame.bytes_mut();
     let len = bytes.len();
     if len < TAG_AT + VLAN_TAG_LEN {
@@ -19,13 +19,13 @@ pub fn remove_tag(frame: &mut Frame) {
     frame.set_len(len - VLAN_TAG_LEN);
 }
 
-/// Puts a tag into a frame.
+/// Inserts a tag into a frame.
 ///
 /// # Errors
 /// The frame is back in `pool`: [`DropReason::TooLong`] if it would become longer than any buffer,
 /// [`DropReason::NoBuffer`] if the pool has no buffer for it.
 pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Frame, DropReason> {
-    frame.gather();
+    frame.linearize();
     let len = frame.len();
     if len + VLAN_TAG_LEN > frame.capacity() {
         let reason = match len + VLAN_TAG_LEN > pool.frame_len_max() {

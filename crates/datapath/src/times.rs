@@ -1,19 +1,19 @@
-//! Durations, counted by their size: written by one worker, read by anyone.
+//! A histogram of durations: written by one worker, readable by any thread.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// Each doubling has four buckets, so that the ends of one are at most 25 % apart.
+/// Each doubling has four buckets, so that a bucket's ends are at most 25 % apart.
 const PART_BITS: u32 = 2;
 const PARTS: u32 = 1 << PART_BITS;
-/// Shorter durations than 2^7 ns, about those of reading the clock, are in the first bucket.
+/// Durations below 2^7 ns, about the cost of reading the clock, are in the first bucket.
 const SHORTEST_BITS: u32 = 7;
-/// Longer ones than 2^30 ns, about a second, are in the last.
+/// Durations above 2^30 ns, about a second, are in the last bucket.
 const LONGEST_BITS: u32 = 30;
 const BUCKETS: usize = 1 + 23 * 4;
 
-/// How many durations of each size there were.
+/// How many durations each bucket has counted.
 #[derive(Debug)]
 pub struct TimeCounters([AtomicU64; BUCKETS]);
 
@@ -30,7 +30,7 @@ impl TimeCounters {
         bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// The sizes that there were, in nanoseconds and in ascending order, and how often.
+    /// The nonempty buckets, as ranges in nanoseconds in ascending order, and their counts.
     pub fn snapshot(&self) -> impl Iterator<Item = (Range<u64>, u64)> + '_ {
         let counts = self.0.iter().enumerate();
         let counts = counts.map(|(index, count)| (bounds(index), count.load(Ordering::Relaxed)));

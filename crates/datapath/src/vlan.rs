@@ -1,4 +1,4 @@
-//! VLANs: their numbers, which one a frame belongs to, and what its tag says.
+//! VLANs: their numbers, the VLAN of a frame, and the contents of its tag.
 
 use crate::headers::{TPID_CUSTOMER, TPID_SERVICE, chunk};
 
@@ -21,7 +21,7 @@ impl Vid {
 /// The VLAN that a frame belongs to on its way through a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FrameVlan {
-    /// None: the switch carries the frame as it is.
+    /// None: the switch carries the frame unchanged.
     #[default]
     None,
     /// This one, and the frame has no tag.
@@ -43,16 +43,16 @@ impl FrameVlan {
     }
 }
 
-/// What a frame's outermost tag says.
+/// The contents of a frame's outermost tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tag {
     /// No tag at all.
     None,
-    /// A priority, and no VLAN (VLAN 0).
+    /// A priority without a VLAN (VLAN 0).
     Priority,
     /// A VLAN.
     Vlan(Vid),
-    /// One that only providers use (IEEE 802.1ad), or one that is cut off or reserved.
+    /// A provider's tag (IEEE 802.1ad), or one that is cut off or reserved.
     Other,
 }
 
@@ -66,7 +66,7 @@ impl Tag {
             TPID_SERVICE => return Tag::Other,
             _ => return Tag::None,
         }
-        // Behind the tag there is at least an EtherType.
+        // At least an EtherType follows the tag.
         let Some([high, low, _, _]) = chunk(frame, TAG_AT + 2) else { return Tag::Other };
         match u16::from_be_bytes([high, low]) & 0x0fff {
             0 => Tag::Priority,
@@ -75,7 +75,7 @@ impl Tag {
     }
 }
 
-/// Where a tag is: behind both addresses.
+/// Offset of a tag: after both addresses.
 pub(crate) const TAG_AT: usize = 12;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! [`Offload`] to and from `struct virtio_net_hdr`, for TAP devices and virtio-net guests.
 //!
-//! Both directions distrust their input: the header's numbers are compared with the frame's own
-//! headers, so that an [`Offload`] never promises what a later station cannot do.
+//! Both directions distrust their input: they compare the header's numbers with the frame's own
+//! headers, so that an [`Offload`] never asks for what a later station cannot do.
 
 use ringway_wire::vnet::{
     VIRTIO_NET_HDR_F_DATA_VALID, VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN,
@@ -13,8 +13,8 @@ use crate::checksum::{complete_at, set_pseudo};
 use crate::headers::{Headers, IpVersion, Transport, chunk, parse, parse_head};
 use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 
-/// What the header before a frame says was left undone. The frame changes only where its
-/// checksum is not TCP's or UDP's own: that one is completed here, in software.
+/// Reads the pending work of a frame from the header before it. The frame changes only if the blank
+/// checksum is not a TCP or UDP one: that one is completed here, in software.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] if the header asks for segmentation that [`Gso`] does not know or
@@ -41,8 +41,8 @@ pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload
     Ok(Offload { checksum, gso: None })
 }
 
-/// [`offload_from_vnet`] for a frame whose end may be in pages: it stays there if the frame is to
-/// be segmented and has its headers before that.
+/// [`offload_from_vnet`] for a frame whose end may be in pages: the end stays in pages if the frame
+/// is to be segmented and its headers precede it.
 ///
 /// # Errors
 /// As [`offload_from_vnet`].
@@ -53,7 +53,7 @@ pub fn offload_of(hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, Drop
         if let (true, Ok(offload)) = (is_gso, gso_from_vnet(hdr, frame.bytes(), frame.len())) {
             return Ok(offload);
         }
-        frame.gather();
+        frame.linearize();
     }
     offload_from_vnet(hdr, frame.bytes_mut())
 }
@@ -63,7 +63,7 @@ fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8], len: usize) -> Result<Offload
     let kind = match (hdr.gso_type & !VIRTIO_NET_HDR_GSO_ECN, headers.version) {
         (VIRTIO_NET_HDR_GSO_TCPV4, _) => GsoKind::TcpV4,
         (VIRTIO_NET_HDR_GSO_TCPV6, _) => GsoKind::TcpV6,
-        // Congestion windows are TCP's.
+        // Only TCP has congestion windows.
         (VIRTIO_NET_HDR_GSO_UDP_L4, _) if hdr.gso_type & VIRTIO_NET_HDR_GSO_ECN != 0 => {
             return Err(DropReason::BadOffload);
         }
@@ -77,26 +77,26 @@ fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8], len: usize) -> Result<Offload
     if hdr.gso_size == 0 || (needs_checksum && !is_standard_place(&headers, start, offset)) {
         return Err(DropReason::BadOffload);
     }
-    // Each segment gets a checksum of its own, so the one of the whole is blank, always.
+    // Each segment gets its own checksum, so the checksum of the whole is always blank.
     Ok(Offload { checksum: Checksum::Blank, gso: Some(Gso { kind, size: hdr.gso_size }) })
 }
 
-/// The header to put before a frame that leaves with `offload`. Where the checksum is blank, the
-/// pseudo-header's sum is written into its field, as the receiver expects; a frame still to be
-/// segmented always is.
+/// The header to put before a frame that leaves with `offload`. If the checksum is blank, as in
+/// every frame with pending segmentation, the pseudo-header's sum is written into its field, as the
+/// receiver expects.
 ///
-/// `hdr_len` covers all headers; a receiver may only take it as a hint.
+/// `hdr_len` covers all headers; a receiver must treat it as a hint only.
 ///
 /// # Errors
-/// [`DropReason::BadOffload`] if the frame's headers do not have what `offload` speaks of.
+/// [`DropReason::BadOffload`] if the frame's headers do not match `offload`.
 #[inline]
 pub fn vnet_from_offload(offload: &Offload, frame: &mut [u8]) -> Result<VirtioNetHdr, DropReason> {
     let len = frame.len();
     vnet_from_head(offload, frame, len)
 }
 
-/// [`vnet_from_offload`] for a frame whose end may be in pages: it stays there if the frame has the
-/// headers that are needed before that.
+/// [`vnet_from_offload`] for a frame whose end may be in pages: the end stays in pages if the
+/// required headers precede it.
 ///
 /// # Errors
 /// As [`vnet_from_offload`].
@@ -105,14 +105,14 @@ pub fn vnet_of(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
     let (offload, len) = (frame.offload, frame.len());
     match vnet_from_head(&offload, frame.bytes_mut(), len) {
         Err(_) if frame.body().is_some() => {
-            frame.gather();
+            frame.linearize();
             vnet_from_offload(&offload, frame.bytes_mut())
         }
         made => made,
     }
 }
 
-/// The header of a frame of `len` bytes of which only the first are at hand.
+/// The header of a frame of `len` bytes of which `frame` has only the first.
 #[inline]
 fn vnet_from_head(
     offload: &Offload,
@@ -158,8 +158,7 @@ fn needs_checksum(frame: &mut [u8], headers: &Headers) -> Result<VirtioNetHdr, D
     })
 }
 
-/// The headers of a frame of `len` bytes, of which the first are at hand, that is to be cut as
-/// `kind`.
+/// The headers of a frame that is to be cut as `kind`: `len` bytes, of which `frame` has the first.
 #[inline]
 pub(crate) fn gso_headers(frame: &[u8], len: usize, kind: GsoKind) -> Result<Headers, DropReason> {
     let headers = parse_head(frame, len).ok_or(DropReason::BadOffload)?;
@@ -167,8 +166,8 @@ pub(crate) fn gso_headers(frame: &[u8], len: usize, kind: GsoKind) -> Result<Hea
     Ok(headers)
 }
 
-/// Whether a frame of these headers can be cut as `kind`. A datagram says its own length, which has
-/// to be that of the packet.
+/// Whether a frame with these headers can be cut as `kind`. The length in a UDP header must be that
+/// of the packet.
 #[inline]
 fn check_kind(frame: &[u8], headers: &Headers, kind: GsoKind) -> Result<(), DropReason> {
     let is_right = headers.version == kind.version()
@@ -187,9 +186,9 @@ fn is_standard_place(headers: &Headers, start: usize, offset: usize) -> bool {
     headers.l4 == start && headers.transport.is_some_and(|found| found.checksum_offset() == offset)
 }
 
-/// Where the length is, from the start of a UDP header.
+/// Offset of the length from the start of a UDP header.
 pub(crate) const UDP_LEN_OFFSET: usize = 4;
-/// Where the flags are, from the start of a TCP header.
+/// Offset of the flags from the start of a TCP header.
 pub(crate) const TCP_FLAGS_OFFSET: usize = 13;
 /// "Congestion window reduced".
 pub(crate) const TCP_CWR: u8 = 0x80;
@@ -211,7 +210,8 @@ mod tests {
             assert_eq!((hdr.csum_start, hdr.csum_offset), (34, if is_tcp { 16 } else { 6 }));
             assert_eq!(hdr.hdr_len, if is_tcp { 54 } else { 42 });
             assert_eq!(offload_from_vnet(&hdr, &mut frame), Ok(blank));
-            // What the receiver does with it gives the checksum that a sender would have written.
+            // Completing it, as the receiver does, gives the checksum that a sender would have
+            // written.
             complete_at(&mut frame, 34, usize::from(hdr.csum_offset)).unwrap();
             assert_eq!(frame, complete);
         }

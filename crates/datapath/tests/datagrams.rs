@@ -1,4 +1,4 @@
-//! UDP segmentation: what comes out is judged by etherparse, which shares nothing with it.
+//! UDP segmentation, checked by etherparse, which shares no code with it.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice, VlanId};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ const DATAGRAMS_MAX: usize = 128;
 const SOURCE_PORT: u16 = 5001;
 const PORT: u16 = 40_000;
 
-/// A frame of UDP that is to be cut.
+/// A UDP frame with pending segmentation.
 #[derive(Debug, Clone)]
 struct Large {
     kind: GsoKind,
@@ -96,7 +96,7 @@ fn pool() -> FramePool {
 
 fn larges() -> impl Strategy<Value = Large> {
     let kind = prop_oneof![Just(GsoKind::UdpV4), Just(GsoKind::UdpV6)];
-    // Up to as many datagrams as there may be, in what a packet may hold.
+    // Up to the maximum number of datagrams, as far as they fit into a packet.
     let sizes = (1..=1472_u16, 0..=DATAGRAMS_MAX, 0..1472_usize, any::<u8>());
     (kind, 0..3_usize, sizes).prop_map(|(kind, tags, (size, whole, rest, first))| {
         let segment_len = usize::from(size);
@@ -132,7 +132,7 @@ proptest! {
             let payload = check(&large, bytes, index, takes_blank);
             prop_assert!(payload.len() == size || index + 1 == out.len());
             data.extend_from_slice(payload);
-            // What is before IP, the addresses and the ports are as they were.
+            // Headers before IP, the addresses and the ports are unchanged.
             let (l3, l4) = (large.l3(), large.l4());
             prop_assert_eq!(&bytes[..l3], &whole[..l3]);
             prop_assert_eq!(&bytes[l3 + 12..l4 + 4], &whole[l3 + 12..l4 + 4]);
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// The data of one datagram, with its headers found right by another parser.
+/// The data of one datagram, whose headers another parser finds correct.
 fn check<'bytes>(large: &Large, bytes: &'bytes [u8], index: usize, is_blank: bool) -> &'bytes [u8] {
     let sliced = SlicedPacket::from_ethernet(bytes).expect("a strict parser takes it");
     let Some(TransportSlice::Udp(udp)) = sliced.transport else { panic!("not UDP") };
@@ -193,7 +193,7 @@ fn a_sum_of_zero_is_sent_as_all_ones() {
     let mut pool = pool();
     let (mut large, mut out) = (Large::plain(GsoKind::UdpV4, 2000, 1000), FrameQueue::new());
     prepare(large.frame(&mut pool), OffloadCaps::NONE, &mut pool, &mut out).expect("it can be cut");
-    // With the checksum of the first added to its data, that sums up to all ones.
+    // Adding the checksum of the first to its data makes the sum all ones.
     let bytes = out[0].bytes();
     let [sum, data] = [40, 42].map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]]));
     let (added, carry) = sum.overflowing_add(data);
@@ -227,7 +227,7 @@ fn a_header_that_the_frame_contradicts_is_refused() {
     };
     for bad in [
         VirtioNetHdr { gso_size: 0, ..good },
-        // Congestion is TCP's, and so is that kind.
+        // Congestion windows are TCP's, and so is that kind.
         VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_UDP_L4 | VIRTIO_NET_HDR_GSO_ECN, ..good },
         VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_TCPV4, ..good },
         // Fragments.
@@ -245,7 +245,7 @@ fn a_header_that_the_frame_contradicts_is_refused() {
     refused(&good, &|bytes| bytes[23] = 6);
     refused(&good, &|bytes| bytes[20] = 0x20);
     refused(&good, &|bytes| bytes.truncate(5000));
-    // A frame that came otherwise is judged again where it is cut.
+    // A frame that was not checked at ingress is checked again when it is cut.
     let (mut pool, mut out) = (pool(), FrameQueue::new());
     for (at, value) in [(38, 0xff), (23, 6), (12, 0)] {
         let mut frame = large.frame(&mut pool);

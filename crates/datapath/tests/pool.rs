@@ -1,4 +1,4 @@
-//! Pools: memory goes round and comes back.
+//! Pools: memory circulates and is returned.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -102,11 +102,11 @@ fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
     frame.set_body(body);
     assert_eq!((frame.len(), frame.bytes().len()), (6913, 64));
     assert!(receipts.is_held(0));
-    frame.gather();
+    frame.linearize();
     assert!(!receipts.is_held(0), "its pages may change again");
     assert_eq!(frame.bytes(), expected);
 
-    // Also where it is not gathered.
+    // Also if it is not gathered.
     frame.set_len(64);
     frame.set_body(Body::new(pages, receipts.issue(0)));
     pool.recycle(frame);

@@ -1,4 +1,4 @@
-//! Segmentation, put together again and judged by code that shares nothing with it.
+//! Segmentation, reassembled and checked by code that shares nothing with it.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::sync::Arc;
@@ -225,8 +225,8 @@ fn a_frame_costs_no_more_when_cut_than_honest_ones_do() {
     let budget = PoolBudget::new(128 << 20);
     let mut pool = FramePool::new(Arc::clone(&budget));
     let mut out = FrameQueue::new();
-    // What an honest guest may come to; then what one did to take 85 MiB for one frame; the same
-    // with segments that are long enough; the same with headers that are short enough.
+    // The most that an honest guest may send; then an attack that took 85 MiB for one frame; the
+    // same with segments that are long enough; the same with headers that are short enough.
     let cases = [
         ((0, 8), 48, None),
         ((1, 8), 1448, None),
@@ -361,7 +361,7 @@ impl Sample {
 
     fn frame(&self, pool: &mut FramePool) -> Frame {
         let bytes = self.bytes();
-        // Always a large buffer, so that a test knows what it takes.
+        // Always a large buffer, so that a test knows the memory that it takes.
         let mut frame = pool.take(bytes.len().max(2049)).unwrap();
         frame.set_len(bytes.len());
         frame.bytes_mut().copy_from_slice(&bytes);
@@ -425,7 +425,7 @@ impl Sample {
             assert_eq!(self.tcp_sum(segment), 0xffff);
         }
 
-        // Everything else is as it was.
+        // Everything else is unchanged.
         let mut expected = self.header.clone();
         for field in [self.l3 + 2..self.l3 + 6, self.l3 + 10..self.l3 + 12] {
             if self.is_v4 {

@@ -97,7 +97,9 @@ impl Source<'_> {
         let mut names = HashSet::new();
         for bridge in &bridge {
             if !names.insert(bridge.name.get_ref()) {
-                return Err(self.refuse_at(&bridge.name, "bridge.name: there is another of it"));
+                return Err(
+                    self.refuse_at(&bridge.name, "bridge.name: another bridge has this name")
+                );
             }
         }
         let bridges: Vec<Bridge> = bridge
@@ -181,7 +183,7 @@ impl Source<'_> {
                 return Err(self.refuse_at(&section.name, &message));
             }
             if !names.insert(name) {
-                let message = format!("guest.name: there is another guest `{name}`");
+                let message = format!("guest.name: another guest is called `{name}`");
                 return Err(self.refuse_at(&section.name, &message));
             }
             if section.vif.len() > VIFS_MAX {
@@ -200,7 +202,7 @@ impl Source<'_> {
                 }
                 let vif = self.vif(section, (number, handle), Some(bridges))?;
                 if !macs.insert(vif.mac) {
-                    let message = format!("guest.vif.mac: there is another vif with `{}`", vif.mac);
+                    let message = format!("guest.vif.mac: another vif has `{}`", vif.mac);
                     let at = section.mac.as_ref().map(|mac| mac.span().start);
                     return Err(self.refuse(at, &message));
                 }
@@ -223,7 +225,7 @@ impl Source<'_> {
             let missing = |key: &str| {
                 let place = section.name.as_ref().map(|name| name.span().start);
                 let place = place.or(section.socket.as_ref().map(|socket| socket.span().start));
-                self.refuse(place, &format!("vhost.{key}: is missing, and each [[vhost]] has one"))
+                self.refuse(place, &format!("vhost.{key}: is missing; each [[vhost]] needs one"))
             };
             let name = section.name.as_ref().ok_or_else(|| missing("name"))?;
             let socket = section.socket.as_ref().ok_or_else(|| missing("socket"))?;
@@ -232,18 +234,18 @@ impl Source<'_> {
                 return Err(self.refuse_at(name, &message));
             }
             if !names.insert(name.get_ref()) {
-                let message = format!("vhost.name: there is another vhost `{}`", name.get_ref());
+                let message = format!("vhost.name: another vhost is called `{}`", name.get_ref());
                 return Err(self.refuse_at(name, &message));
             }
             if !sockets.insert(socket.get_ref()) {
-                let message = format!("vhost.socket: `{}` is another's", socket.get_ref());
+                let message = format!("vhost.socket: another vhost has `{}`", socket.get_ref());
                 return Err(self.refuse_at(socket, &message));
             }
             self.refuse_of_guests(section, name)?;
             if let Some(bridge) = &section.bridge {
                 if name.get_ref().0.parse::<InterfaceName>().is_err() {
                     let message = format!(
-                        "vhost.bridge: `{}` is to be the name of a network device on it: expected \
+                        "vhost.bridge: the network device on it gets the name `{}`: expected \
                          a vhost.name of at most 15 letters, digits, `-`, `_` and `.`",
                         name.get_ref()
                     );
@@ -288,7 +290,7 @@ impl Source<'_> {
         match given.into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
             Some((key, _)) => {
-                let message = format!("vhost.{key}: only for vifs of guests; expected none here");
+                let message = format!("vhost.{key}: only for vifs of guests; remove it");
                 Err(self.refuse_at(name, &message))
             }
         }
@@ -319,8 +321,8 @@ impl Source<'_> {
             let is_near = |cidr: &Cidr| is_on_link(*cidr, *gateway.get_ref());
             if !addresses.iter().any(is_near) {
                 let message = format!(
-                    "guest.vif.gateway: `{}` is in none of the vif's networks: expected an address \
-                     that the vif's own addresses reach",
+                    "guest.vif.gateway: `{}` is in none of the vif's networks: expected an \
+                     address in a network of the vif's own addresses",
                     gateway.get_ref()
                 );
                 return Err(self.refuse_at(gateway, &message));
@@ -334,7 +336,7 @@ impl Source<'_> {
             .or(section.mirror.first().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
             let message = "guest.vif.vlan, trunk, private, multicast-router, mirror: only for vifs \
-                           on the switch; expect no `bridge`";
+                           on the switch; remove them or `bridge`";
             return Err(self.refuse(Some(at.start), message));
         }
         if section.trunk.len() > VlanRules::TAGGED_MAX {

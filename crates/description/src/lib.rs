@@ -416,8 +416,8 @@ impl Host {
     pub fn obstacle_to_isolation(&self) -> Option<String> {
         if let Some(vhost) = self.vhosts.first() {
             return Some(format!(
-                "[[vhost]] {} is served by one process with all others: expected none of them, or \
-                 no --isolate",
+                "one process serves [[vhost]] {} together with all others: remove these sections, \
+                 or --isolate",
                 vhost.name
             ));
         }
@@ -429,8 +429,8 @@ impl Host {
             let completion = vif.completion.map_or(self.completion, |setting| setting.0);
             if completion == Completion::Sent {
                 return Some(format!(
-                    "guest {} has completion = \"sent\", which does not reach from one process to \
-                     another: expected a vif without it, or a bridge for the vif, or no --isolate",
+                    "guest {} has completion = \"sent\", which does not work across processes: \
+                     remove it, or give the vif a bridge, or remove --isolate",
                     guest.name
                 ));
             }
@@ -439,7 +439,7 @@ impl Host {
             if let Some(port) = mirrored.find(|port| uplink.as_ref() == Some(*port)) {
                 return Some(format!(
                     "guest {} has a mirror of {port}, whose frames no tenant's process sees: \
-                     expected vifs of its own tenant, or trunk, its way to the others",
+                     expected vifs of its own tenant, or trunk, its connection to the others",
                     guest.name
                 ));
             }
@@ -452,9 +452,9 @@ impl Host {
             };
             if let Some((another, _)) = on_switch().find(is_other) {
                 return Some(format!(
-                    "guests {} and {} are of one tenant, which has one trunk: expected all of its \
-                     vifs in VLANs or none, and all private or none; give one of them another \
-                     `tenant`",
+                    "guests {} and {} belong to one tenant, which has one trunk: its vifs must \
+                     all be in VLANs or none, and all be private or none; give one of them \
+                     another `tenant`",
                     guest.name, another.name
                 ));
             }

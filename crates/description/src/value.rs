@@ -38,7 +38,8 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Cidr, String> {
         let refusal = || {
             format!(
-                "`{text}` is no address with a prefix length: expected one such as `10.77.0.1/24` \
+                "`{text}` is not an address with a prefix length: expected one such as \
+                 `10.77.0.1/24` \
                  or `fd77::1/64`"
             )
         };
@@ -65,11 +66,11 @@ impl FromStr for Mac {
 
     fn from_str(text: &str) -> Result<Mac, String> {
         let mac = MacAddr::parse(text).ok_or_else(|| {
-            format!("`{text}` is no Ethernet address: expected one such as `00:16:3e:00:00:02`")
+            format!("`{text}` is not an Ethernet address: expected one such as `00:16:3e:00:00:02`")
         })?;
         if mac.0[0] & 1 != 0 || mac.0 == [0; 6] {
             return Err(format!(
-                "`{text}` is a group's address or zero: expected one with an even first byte"
+                "`{text}` is a group address or zero: expected one with an even first byte"
             ));
         }
         Ok(Mac(mac))
@@ -114,7 +115,7 @@ impl FromStr for InterfaceName {
             && text != "..";
         if !is_good {
             return Err(format!(
-                "`{text}` is no name of an interface: expected 1 to {INTERFACE_NAME_LEN_MAX} \
+                "`{text}` is not an interface name: expected 1 to {INTERFACE_NAME_LEN_MAX} \
                  visible characters without `/`, `:` and `%`"
             ));
         }
@@ -141,7 +142,7 @@ impl FromStr for GuestName {
             && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
         if !is_good {
             return Err(format!(
-                "`{text}` is no name of a guest: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
+                "`{text}` is not a guest name: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
                  digits, `-`, `_` and `.`, the first a letter or digit"
             ));
         }
@@ -169,8 +170,9 @@ impl FromStr for VhostName {
             && !text.starts_with("vif");
         if !is_good {
             return Err(format!(
-                "`{text}` is no name of a virtio vif: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
-                 digits, `-`, `_` and `.`, the first a letter or digit, and not `vif`, as Xen's"
+                "`{text}` is not a virtio vif name: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
+                 digits, `-`, `_` and `.`, the first a letter or digit, and no `vif` at \
+                 the start, which is for Xen's"
             ));
         }
         Ok(VhostName(text.to_owned()))
@@ -197,7 +199,7 @@ impl FromStr for SocketPath {
             && !text.contains('\0');
         if !is_good {
             return Err(format!(
-                "`{text}` is no path of a socket: expected one that begins with `/` and has at \
+                "`{text}` is not a socket path: expected one that begins with `/` and has at \
                  most {SOCKET_PATH_LEN_MAX} bytes"
             ));
         }
@@ -229,7 +231,8 @@ impl FromStr for SocketMode {
             "client" => Ok(SocketMode::Client),
             "server" => Ok(SocketMode::Server),
             _ => Err(format!(
-                "`{text}` is no mode: expected `client`, where QEMU makes the socket, or `server`"
+                "`{text}` is not a mode: expected `client`, where QEMU creates the socket, or \
+                 `server`"
             )),
         }
     }
@@ -280,14 +283,14 @@ impl FromStr for FeatureText {
             let of_protocol: Vec<String> =
                 of_protocol.map(|name| format!("{OF_PROTOCOL}{name}")).collect();
             return Err(format!(
-                "`{text}` is no feature that can be offered: expected one of {}, {}, with `-` \
-                 before it where it is not to be",
+                "`{text}` is not a feature that can be offered: expected one of {}, {}, with `-` \
+                 before it to not offer it",
                 known.join(", "),
                 of_protocol.join(", ")
             ));
         }
         if !is_on && features.and(REQUIRED) != Features::NONE {
-            return Err(format!("`{text}`: there is no virtio over vhost-user without {name}"));
+            return Err(format!("`{text}`: virtio over vhost-user needs {name}"));
         }
         Ok(FeatureText { features, protocol, is_on, text: text.to_owned() })
     }
@@ -321,7 +324,7 @@ impl FromStr for TenantName {
             && !text.starts_with(OF_DOMAIN);
         if !is_good {
             return Err(format!(
-                "`{}` is no name of a tenant: expected 1 to {TENANT_NAME_LEN_MAX} letters, \
+                "`{}` is not a tenant name: expected 1 to {TENANT_NAME_LEN_MAX} letters, \
                  digits, `-`, `_` and `.`, the first a letter or digit, and not `{OF_DOMAIN}`",
                 text.escape_debug().take(2 * TENANT_NAME_LEN_MAX).collect::<String>()
             ));

@@ -1,7 +1,7 @@
-//! Prints what one grant copy costs, in nanoseconds: `cargo run --release --example copy_rate`.
+//! Prints the cost of one grant copy, in nanoseconds: `cargo run --release --example copy_rate`.
 //!
-//! Batches of 64 operations on one core, each on a grant of its own as a ring would have them; the
-//! median of several runs, with the fastest and the slowest.
+//! Batches of 64 operations on one core, each on its own grant as in a ring. Prints the median of
+//! several runs, with the fastest and the slowest.
 
 use std::error::Error;
 use std::time::Instant;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The first run warms up and does not count.
+/// The first run is a warm-up and does not count.
 fn measure(mut batch: impl FnMut() -> std::io::Result<()>) -> std::io::Result<String> {
     let mut runs = Vec::with_capacity(RUNS + 1);
     for _ in 0..=RUNS {

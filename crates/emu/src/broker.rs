@@ -1,4 +1,4 @@
-//! The broker: one thread, one epoll loop, no more than one message per connection and round.
+//! The broker: one thread, one epoll loop, at most one message per connection and round.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -20,14 +20,14 @@ use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Resource, getrlimit};
 
 use crate::domains::{
-    Asker, ChannelEnd, ConnectionId, DOMAINS_MAX, DomainEvent, Domains, NewPort, Role,
+    ChannelEnd, ConnectionId, DOMAINS_MAX, DomainEvent, Domains, NewPort, Requester, Role,
 };
 use crate::event::signal;
-use crate::protocol::{Ask, FDS_MAX, Reply};
+use crate::protocol::{Call, FDS_MAX, Reply};
 use crate::socket::{self, Received};
 
-/// Connections of one domain. Domain 0 has a toolstack and backends; a guest has one, but others
-/// may be waiting to hear that they are one too many.
+/// Connections of one domain. Domain 0 has a toolstack and backends. A guest has one, but further
+/// ones may be waiting for their refusal.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Events taken from the kernel at once. Enough for every domain to have one.
@@ -38,7 +38,7 @@ const DOM0: DomId = DomId(0);
 /// The token of the event that ends the loop.
 const STOP: u64 = 0;
 
-/// The owner of all domains on one directory of sockets.
+/// Owns all domains of one socket directory.
 pub struct Broker {
     dir: PathBuf,
     /// Keeps a second broker out of the directory.
@@ -49,11 +49,11 @@ pub struct Broker {
     last_token: u64,
     domains: Domains,
     on_change: Box<dyn FnMut(DomainEvent) + Send>,
-    /// Given up for a moment when no descriptor is left, to turn a caller away.
+    /// Closed for a moment when no descriptor is left, in order to turn a caller away.
     spare: Option<File>,
 }
 
-/// Ends a broker's loop from another thread.
+/// Stops a broker's loop from another thread.
 #[derive(Debug, Clone)]
 pub struct BrokerHandle {
     stop: Arc<OwnedFd>,
@@ -73,13 +73,13 @@ struct Listener {
 struct Caller {
     domid: DomId,
     socket: OwnedFd,
-    /// It has said hello, so it is the domain.
+    /// It has sent `Hello`, so it is the domain.
     is_domain: bool,
-    /// It has seen other domains' memory, so it may have marked their grants.
+    /// It has mapped other domains' memory, so it may have marked their grants.
     is_backend: bool,
 }
 
-/// A descriptor that is handed out.
+/// A descriptor in a reply.
 enum ReplyFd {
     Memory(Arc<OwnedFd>),
     Channel(ChannelEnd),
@@ -100,13 +100,13 @@ struct Outcome {
 }
 
 impl Broker {
-    /// Takes a directory, which is made if it is not there, and listens for domain 0.
+    /// Takes over a directory, creating it if needed, and listens for domain 0.
     ///
     /// The broker keeps about four descriptors per domain and two per event channel; raise
-    /// `RLIMIT_NOFILE` before serving many. Guests get no more than it has room for.
+    /// `RLIMIT_NOFILE` before serving many. Guests get only as many as it has room for.
     ///
     /// # Errors
-    /// Of kind `AddrInUse` when a broker lives there already, or what the system reports.
+    /// Of kind `AddrInUse` if a broker already uses the directory, or what the system reports.
     pub fn bind(dir: &Path) -> io::Result<Broker> {
         fs::create_dir_all(dir)?;
         let lock = File::open(dir)?;
@@ -132,13 +132,13 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Tells `observer` of every domain that is created, dies or is destroyed, from the broker's
-    /// thread. It must not wait.
+    /// Calls `observer` for every domain that is created, dies or is destroyed, on the broker's
+    /// thread. It must not block.
     pub fn on_change(&mut self, observer: impl FnMut(DomainEvent) + Send + 'static) {
         self.on_change = Box::new(observer);
     }
 
-    /// What ends [`run`](Broker::run).
+    /// A handle that stops [`run`](Broker::run).
     pub fn handle(&self) -> BrokerHandle {
         BrokerHandle { stop: Arc::clone(&self.stop) }
     }
@@ -151,8 +151,8 @@ impl Broker {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), None))?;
-            // Ends come first. Who knows that a process is gone, because it waited for it, then
-            // finds its ports free: the kernel reports an end no later than a request made after.
+            // Handle disconnects first. A process that has waited for the end of another one then
+            // finds its ports free: the kernel reports a disconnect no later than a later request.
             for event in &events {
                 let (flags, token) = (event.flags, event.data.u64());
                 let is_caller = matches!(self.sources.get(&token), Some(Source::Caller(_)));
@@ -165,7 +165,7 @@ impl Broker {
                     (STOP, _) => return Ok(()),
                     (token, Some(Source::Listener(_))) => self.accept(token),
                     (token, Some(Source::Caller(_))) => self.serve(token),
-                    // It ended earlier in this round.
+                    // It was closed earlier in this round.
                     (_, None) => {}
                 }
             }
@@ -187,30 +187,30 @@ impl Broker {
                     self.sources.insert(token, Source::Caller(caller));
                 }
             }
-            // The caller would wait, and wake us, for ever: close its connection instead.
+            // The caller would wait, and wake the broker, for ever: close its connection instead.
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.spare = None;
                 drop(accept_with(socket, flags));
                 self.spare = File::open("/dev/null").ok();
             }
-            // The caller gave up, or the kernel is short of memory for a moment.
+            // The caller has disconnected, or the kernel is short of memory for a moment.
             Err(_) => {}
         }
     }
 
     fn serve(&mut self, token: u64) {
         let Some(Source::Caller(caller)) = self.sources.get(&token) else { return };
-        let asker = Asker { connection: ConnectionId(token), domid: caller.domid };
-        let ask = match socket::receive_ask(&caller.socket) {
+        let requester = Requester { connection: ConnectionId(token), domid: caller.domid };
+        let call = match socket::receive_call(&caller.socket) {
             Received::Nothing => return,
-            // Hello comes first and once.
-            Received::Ask(ask) if caller.is_domain != (ask == Ask::Hello) => ask,
-            Received::Ask(_) | Received::End => return self.end(token),
+            // `Hello` comes first and once.
+            Received::Call(call) if caller.is_domain != (call == Call::Hello) => call,
+            Received::Call(_) | Received::End => return self.end(token),
         };
-        let outcome = self.carry_out(asker, &ask);
+        let outcome = self.carry_out(requester, &call);
         let Some(Source::Caller(caller)) = self.sources.get_mut(&token) else { return };
         caller.is_domain |= outcome.is_ok();
-        caller.is_backend |= outcome.is_ok() && matches!(ask, Ask::ForeignDomain(_));
+        caller.is_backend |= outcome.is_ok() && matches!(call, Call::ForeignDomain(_));
         let (reply, fds) = match &outcome {
             Ok(Outcome { reply, fds }) => (*reply, fds.iter().map(AsFd::as_fd).collect()),
             Err(error) => (Reply::refusal(error.kind()), ArrayVec::<_, FDS_MAX>::new()),
@@ -221,18 +221,18 @@ impl Broker {
         }
     }
 
-    fn carry_out(&mut self, asker: Asker, ask: &Ask) -> io::Result<Outcome> {
-        let (info, generation) = self.domains.describe(asker.domid)?;
-        let is_toolstack = asker.domid == DOM0;
+    fn carry_out(&mut self, requester: Requester, call: &Call) -> io::Result<Outcome> {
+        let (info, generation) = self.domains.describe(requester.domid)?;
+        let is_toolstack = requester.domid == DOM0;
         let is_backend = info.role == Role::DriverDomain;
-        match *ask {
-            Ask::Hello => {
-                self.domains.start(asker.domid)?;
-                let fds = self.domains.memory(asker.domid).into_iter().flatten();
+        match *call {
+            Call::Hello => {
+                self.domains.start(requester.domid)?;
+                let fds = self.domains.memory(requester.domid).into_iter().flatten();
                 let fds = fds.map(ReplyFd::Memory).collect();
                 Ok(Outcome { reply: Reply::domain(info, generation), fds })
             }
-            Ask::CreateDomain(new) if is_toolstack => {
+            Call::CreateDomain(new) if is_toolstack => {
                 let domid = self.domains.create(new)?;
                 self.listen(domid).inspect_err(|_| {
                     self.domains.destroy(domid).expect("it was created a line ago");
@@ -240,37 +240,37 @@ impl Broker {
                 (self.on_change)(DomainEvent::Created(domid));
                 Ok(Outcome::bare(Reply::domid(domid)))
             }
-            Ask::DestroyDomain(domid) if is_toolstack => {
+            Call::DestroyDomain(domid) if is_toolstack => {
                 self.destroy(domid)?;
                 Ok(Outcome::bare(Reply::done()))
             }
-            Ask::NextDomain(from) if is_toolstack => {
+            Call::NextDomain(from) if is_toolstack => {
                 let (info, generation) = self.domains.next(from)?;
                 Ok(Outcome::bare(Reply::domain(info, generation)))
             }
-            Ask::ForeignDomain(domid) if is_backend => {
+            Call::ForeignDomain(domid) if is_backend => {
                 let (info, generation) = self.domains.describe(domid)?;
                 let fds = self.domains.memory(domid)?.into_iter().map(ReplyFd::Memory).collect();
                 Ok(Outcome { reply: Reply::domain(info, generation), fds })
             }
-            Ask::AllocUnbound { remote } => {
-                self.domains.alloc_unbound(asker, remote).map(Outcome::port)
+            Call::AllocUnbound { remote } => {
+                self.domains.alloc_unbound(requester, remote).map(Outcome::port)
             }
-            Ask::BindInterdomain { remote, port } => {
-                let bound = self.domains.bind_interdomain(asker, remote, port)?;
+            Call::BindInterdomain { remote, port } => {
+                let bound = self.domains.bind_interdomain(requester, remote, port)?;
                 // Notifications may have been lost while no end was bound. As on Xen, the new end
-                // is made pending at once, so that the end that bound it looks.
+                // is made pending at once, so that its owner checks for work.
                 signal(bound.end.other().socket())?;
                 Ok(Outcome::port(bound))
             }
-            Ask::ClosePort(port) => {
-                self.domains.close_port(asker, port)?;
+            Call::ClosePort(port) => {
+                self.domains.close_port(requester, port)?;
                 Ok(Outcome::bare(Reply::done()))
             }
-            Ask::CreateDomain(_)
-            | Ask::DestroyDomain(_)
-            | Ask::NextDomain(_)
-            | Ask::ForeignDomain(_) => Err(ErrorKind::PermissionDenied.into()),
+            Call::CreateDomain(_)
+            | Call::DestroyDomain(_)
+            | Call::NextDomain(_)
+            | Call::ForeignDomain(_) => Err(ErrorKind::PermissionDenied.into()),
         }
     }
 
@@ -286,18 +286,18 @@ impl Broker {
         Ok(())
     }
 
-    /// A connection ended: with it go its ports and its uses of others' grants, and, but for
-    /// domain 0, the domain.
+    /// Handles the end of a connection: its ports and its uses of others' grants end, and so does
+    /// its domain, except domain 0.
     fn end(&mut self, token: u64) {
         let Some(Source::Caller(caller)) = self.sources.remove(&token) else { return };
         let domid = caller.domid;
         if !caller.is_domain {
             return;
         }
-        self.domains.close_ports_of(Asker { connection: ConnectionId(token), domid });
-        // A mark names the domain, not the process. So marks are cleared when the last process
-        // that may have set some is gone; until then those of a killed one stay. They are in
-        // no one's way but the owner's, who cannot end the grant before that.
+        self.domains.close_ports_of(Requester { connection: ConnectionId(token), domid });
+        // A mark names the domain, not the process. So marks are cleared when the last process that
+        // may have set some is gone; until then those of a killed one stay. They affect only the
+        // grants' owner, which cannot end such a grant before.
         let others = self.callers().any(|(_, other)| other.domid == domid && other.is_backend);
         if caller.is_backend && !others {
             self.domains.end_uses_by(domid);
@@ -317,13 +317,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Refuses to make a client the domain from now on, those that wait for it included.
+    /// Stops clients from becoming this domain, including those that are waiting for it.
     fn stop_listening(&mut self, domid: DomId) {
         self.sources.retain(|_, source| match source {
             Source::Listener(listener) => listener.domid != domid,
             Source::Caller(caller) => caller.domid != domid,
         });
-        // Nothing depends on it: a socket without a listener refuses connections.
+        // Nothing depends on the result: a socket without a listener refuses connections.
         let _ = fs::remove_file(socket::path(&self.dir, domid));
     }
 
@@ -338,7 +338,7 @@ impl Broker {
         Ok(epoll::add(&self.epoll, source, EventData::new_u64(token), EventFlags::IN)?)
     }
 
-    /// Tokens never come back, so an event cannot meet another source than its own.
+    /// Tokens are never reused, so an event cannot reach the wrong source.
     fn new_token(&mut self) -> u64 {
         self.last_token += 1;
         self.last_token
@@ -347,7 +347,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // What is left behind is removed by the next broker.
+        // The next broker removes what is left.
         let _ = remove_sockets(&self.dir);
     }
 }
@@ -359,7 +359,7 @@ impl fmt::Debug for Broker {
 }
 
 impl BrokerHandle {
-    /// Ends the loop soon, or at its start.
+    /// Stops the loop soon, or at its start.
     pub fn stop(&self) {
         write(&self.stop, &1u64.to_ne_bytes()).expect("an eventfd of ours takes a small number");
     }
@@ -376,13 +376,13 @@ impl Outcome {
     }
 }
 
-/// Descriptors that this process may open.
+/// The number of descriptors that this process may open.
 fn descriptors_max() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Removes what a broker that was killed has left.
+/// Removes the sockets of a killed broker.
 fn remove_sockets(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();

@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use arrayvec::ArrayVec;
 use ringway_wire::DomId;
 
-use crate::protocol::{Ask, FDS_MAX, Reply};
+use crate::protocol::{Call, FDS_MAX, Reply};
 use crate::socket;
 
-/// While it is open the process is the domain; the lock keeps requests and replies in pairs.
+/// While it is open, the process is the domain. The lock pairs requests with replies.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Mutex<OwnedFd>,
@@ -24,24 +24,24 @@ impl Connection {
     }
 
     /// # Errors
-    /// The broker's refusal, or of kind `BrokenPipe` or `ConnectionReset` when it is gone.
-    pub(crate) fn ask(&self, ask: &Ask) -> io::Result<(Reply, ArrayVec<OwnedFd, FDS_MAX>)> {
+    /// The broker's refusal, or of kind `BrokenPipe` or `ConnectionReset` if it is gone.
+    pub(crate) fn call(&self, call: &Call) -> io::Result<(Reply, ArrayVec<OwnedFd, FDS_MAX>)> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        socket::send_ask(&*socket, ask)?;
+        socket::send_call(&*socket, call)?;
         socket::receive_reply(&*socket)
     }
 
-    /// As [`ask`](Connection::ask), for what brings one descriptor.
-    pub(crate) fn ask_for_one(&self, ask: &Ask) -> io::Result<(Reply, OwnedFd)> {
-        let (reply, mut fds) = self.ask(ask)?;
+    /// As [`ask`](Connection::call), for a reply with one descriptor.
+    pub(crate) fn call_for_fd(&self, call: &Call) -> io::Result<(Reply, OwnedFd)> {
+        let (reply, mut fds) = self.call(call)?;
         let fd = fds.pop().ok_or_else(no_descriptor)?;
         Ok((reply, fd))
     }
 
-    /// As [`ask`](Connection::ask), for what brings two descriptors.
-    pub(crate) fn ask_for_pair(&self, ask: &Ask) -> io::Result<(Reply, [OwnedFd; FDS_MAX])> {
-        let (reply, fds) = self.ask(ask)?;
-        // Less than two arrive when this process may open no more: the kernel drops the rest.
+    /// As [`ask`](Connection::call), for a reply with two descriptors.
+    pub(crate) fn call_for_fd_pair(&self, call: &Call) -> io::Result<(Reply, [OwnedFd; FDS_MAX])> {
+        let (reply, fds) = self.call(call)?;
+        // Fewer than two arrive if this process may open no more: the kernel drops the rest.
         let fds = fds.into_inner().map_err(|_| no_descriptor())?;
         Ok((reply, fds))
     }

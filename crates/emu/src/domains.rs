@@ -23,21 +23,22 @@ pub const GUEST_PORTS_MAX: u32 = 1023;
 /// Event channel ports of domain 0 and of driver domains (`EVTCHN_FIFO_NR_CHANNELS` - 1).
 const BACKEND_PORTS_MAX: u32 = 131_071;
 
-/// Channels that a guest may make however few descriptors are left: two vifs of 16 queues each.
-const CHANNELS_SURE: usize = 64;
+/// Channels that a guest may always create, even when descriptors are short: two vifs of 16 queues
+/// each.
+const CHANNELS_GUARANTEED: usize = 64;
 
-/// Descriptors of a domain, beside its channels: memory, grant table, its sockets.
+/// Descriptors of a domain, besides its channels: memory, grant table, its sockets.
 const DESCRIPTORS_PER_DOMAIN: usize = 6;
 
 /// The largest memory of a domain, in bytes.
 pub const MEMORY_BYTES_MAX: u64 = 16 << 30;
 
-/// The first number that is no ordinary domain (`DOMID_FIRST_RESERVED`).
+/// The first reserved number (`DOMID_FIRST_RESERVED`).
 const FIRST_RESERVED: u16 = 0x7FF0;
 
 const DOM0: DomId = DomId(0);
 
-/// What happened to a domain.
+/// A change of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DomainEvent {
     /// It exists; its process may connect.
@@ -48,7 +49,7 @@ pub enum DomainEvent {
     Destroyed(DomId),
 }
 
-/// What a domain is for.
+/// The role of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It may not use other domains' grants.
@@ -60,50 +61,50 @@ pub enum Role {
 /// A domain to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewDomain {
-    /// Its number; None lets the broker choose.
+    /// Its number; `None` lets the broker choose.
     pub domid: Option<DomId>,
     /// Its memory, in bytes: whole pages, at most [`MEMORY_BYTES_MAX`].
     pub memory_bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
 }
 
-/// Where a domain is in its life.
+/// The stage of a domain's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DomainState {
-    /// Created; no process has become it yet.
+    /// Created; no process has taken it yet.
     Waiting,
-    /// A process is it.
+    /// A process runs it.
     Running,
     /// Its process ended.
     Dead,
 }
 
-/// A domain as domain 0 sees it.
+/// A domain, as reported to domain 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DomainInfo {
     /// Its number.
     pub domid: DomId,
-    /// Where it is in its life.
+    /// The stage of its life.
     pub state: DomainState,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
 }
 
-/// A connection to the broker, which owns the ports that it made or bound.
+/// A connection to the broker. It owns the ports that it created or bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
-/// Who asks: a connection, and the domain that it is.
+/// The sender of a request: a connection, and its domain.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub(crate) connection: ConnectionId,
     pub(crate) domid: DomId,
 }
 
-/// A port as its owner gets it.
+/// A new port, as its owner receives it.
 #[derive(Debug)]
 pub(crate) struct NewPort {
     pub(crate) port: EvtchnPort,
@@ -114,16 +115,16 @@ pub(crate) struct NewPort {
 #[derive(Debug, Clone)]
 pub(crate) struct ChannelEnd {
     channel: Arc<Channel>,
-    /// 0 for who made it, 1 for who binds it.
+    /// 0 for the creator, 1 for the end that binds it.
     side: usize,
 }
 
 /// An event channel: two sockets that are connected to each other. What one side does with its own
-/// changes nothing of the other.
+/// socket does not affect the other's.
 #[derive(Debug)]
 struct Channel {
     ends: [OwnedFd; 2],
-    /// How many channels there are.
+    /// The number of channels.
     live: Arc<AtomicUsize>,
 }
 
@@ -131,8 +132,8 @@ impl Channel {
     fn new(live: &Arc<AtomicUsize>) -> io::Result<Channel> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // An event is a byte that says nothing more than those before it, so few may wait: the
-        // least that the kernel allows.
+        // Each event is a byte that carries no information beyond earlier ones, so few may wait:
+        // the minimum that the kernel allows.
         for end in [&one, &other] {
             set_socket_send_buffer_size(end, 1)?;
         }
@@ -148,7 +149,7 @@ impl Drop for Channel {
 }
 
 impl ChannelEnd {
-    /// The socket of the side that has this end.
+    /// The socket for this end.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.channel.ends[self.side].as_fd()
     }
@@ -165,9 +166,9 @@ pub(crate) struct Domains {
     all: BTreeMap<DomId, Domain>,
     last_chosen: u16,
     last_generation: u64,
-    /// Event channels, whose descriptors are kept here.
+    /// The number of event channels, whose descriptors are kept here.
     channels: Arc<AtomicUsize>,
-    /// Descriptors that all of it may take.
+    /// The most descriptors that all of this may use.
     descriptors_max: usize,
 }
 
@@ -176,7 +177,8 @@ struct Domain {
     info: DomainInfo,
     /// Different for every domain that ever had this number.
     generation: u64,
-    /// None for domain 0, which is several processes with no allocator in common, and the dead.
+    /// None for domain 0, which consists of several processes without a common allocator, and for
+    /// the dead.
     memory: Option<Memory>,
     ports: BTreeMap<u32, Port>,
 }
@@ -193,13 +195,14 @@ struct Memory {
 struct Port {
     owner: ConnectionId,
     remote: DomId,
-    /// The other end. None until `remote` binds, and again after `remote` has closed its end.
+    /// The port of the other end. `None` until `remote` binds, and after `remote` has closed its
+    /// end.
     bound_to: Option<u32>,
     end: ChannelEnd,
 }
 
 impl Domains {
-    /// Domain 0 only, in a process that may open so many descriptors.
+    /// Only domain 0, in a process that may open `descriptors_max` descriptors.
     pub(crate) fn new(descriptors_max: usize) -> Domains {
         let role = Role::DriverDomain;
         let state = DomainState::Running;
@@ -215,8 +218,8 @@ impl Domains {
     }
 
     /// # Errors
-    /// `AlreadyExists`, `QuotaExceeded`, `InvalidInput` for a reserved number or an odd size, or
-    /// what making the memory reports.
+    /// `AlreadyExists`, `QuotaExceeded`, `InvalidInput` for a reserved number or an invalid size,
+    /// or what creating the memory reports.
     pub(crate) fn create(&mut self, new: NewDomain) -> io::Result<DomId> {
         let is_whole = new.memory_bytes % u64::try_from(PAGE_SIZE).unwrap_or(1) == 0;
         if !is_whole || !(1..=MEMORY_BYTES_MAX).contains(&new.memory_bytes) {
@@ -244,7 +247,7 @@ impl Domains {
     /// A process becomes the domain.
     ///
     /// # Errors
-    /// `AddrInUse` when one is it already, `NotFound` when it does not exist or is dead.
+    /// `AddrInUse` if another process is the domain, `NotFound` if it does not exist or is dead.
     pub(crate) fn start(&mut self, domid: DomId) -> Result<(), ErrorKind> {
         let domain = self.get_mut(domid)?;
         match domain.info.state {
@@ -256,7 +259,7 @@ impl Domains {
         Ok(())
     }
 
-    /// The process that was the domain ended. Domain 0 does not die.
+    /// The domain's process has ended. Domain 0 does not die.
     pub(crate) fn stop(&mut self, domid: DomId) {
         if let Some(domain) = self.all.get_mut(&domid).filter(|_| domid != DOM0) {
             domain.info.state = DomainState::Dead;
@@ -273,7 +276,7 @@ impl Domains {
         self.all.remove(&domid).map(drop).ok_or(ErrorKind::NotFound)
     }
 
-    /// The domain, and what tells it from others of its number.
+    /// The domain, and its generation, which distinguishes it from others with its number.
     pub(crate) fn describe(&self, domid: DomId) -> Result<(DomainInfo, u64), ErrorKind> {
         self.get(domid).map(|domain| (domain.info, domain.generation))
     }
@@ -284,39 +287,43 @@ impl Domains {
         self.describe(*domid)
     }
 
-    /// Memory and grant table of a domain that has them.
+    /// Memory and grant table of a domain, if it has them.
     pub(crate) fn memory(&self, domid: DomId) -> Result<[Arc<OwnedFd>; 2], ErrorKind> {
         let memory = self.get(domid)?.memory.as_ref().ok_or(ErrorKind::NotFound)?;
         Ok([Arc::clone(&memory.pages), Arc::clone(&memory.table)])
     }
 
-    /// Ends whatever use of other domains' grants `user` had marked when its process was killed:
-    /// the owners could never end those grants otherwise.
+    /// Ends all uses of other domains' grants that `user` had marked when its process was killed:
+    /// otherwise the owners could never end those grants.
     pub(crate) fn end_uses_by(&self, user: DomId) {
         for memory in self.all.values().filter_map(|domain| domain.memory.as_ref()) {
             memory.entries.clear_all_marks_of(user);
         }
     }
 
-    /// Makes a port that `remote` may bind. As on Xen, `remote` need not exist yet.
+    /// Creates a port that `remote` may bind. As on Xen, `remote` need not exist yet.
     ///
     /// # Errors
     /// `QuotaExceeded`, or what socketpair(2) reports.
-    pub(crate) fn alloc_unbound(&mut self, asker: Asker, remote: DomId) -> io::Result<NewPort> {
-        let number = self.get(asker.domid)?.free_port()?;
-        if !self.may_have_channel(asker.domid)? {
+    pub(crate) fn alloc_unbound(
+        &mut self,
+        requester: Requester,
+        remote: DomId,
+    ) -> io::Result<NewPort> {
+        let number = self.get(requester.domid)?.free_port()?;
+        if !self.may_have_channel(requester.domid)? {
             return Err(ErrorKind::QuotaExceeded.into());
         }
         let channel = Arc::new(Channel::new(&self.channels)?);
         let end = ChannelEnd { channel, side: 0 };
-        let port = Port { owner: asker.connection, remote, bound_to: None, end };
+        let port = Port { owner: requester.connection, remote, bound_to: None, end };
         let new = port.for_owner(number);
-        self.get_mut(asker.domid)?.ports.insert(number, port);
+        self.get_mut(requester.domid)?.ports.insert(number, port);
         Ok(new)
     }
 
-    /// Whether a domain may make one more channel. Those of one guest take a quarter of the
-    /// descriptors that are left at most, so that some are left whatever guests do.
+    /// Whether a domain may create another channel. Those of one guest take at most a quarter of
+    /// the remaining descriptors, so some remain whatever guests do.
     fn may_have_channel(&self, domid: DomId) -> Result<bool, ErrorKind> {
         let domain = self.get(domid)?;
         if domain.info.role == Role::DriverDomain {
@@ -326,23 +333,23 @@ impl Domains {
         let of_channels = 2 * self.channels.load(Ordering::Relaxed);
         let left = self.descriptors_max.saturating_sub(of_domains + of_channels);
         let made = domain.ports.values().filter(|port| port.end.side == 0).count();
-        Ok(made < CHANNELS_SURE || 2 * made < left / 4)
+        Ok(made < CHANNELS_GUARANTEED || 2 * made < left / 4)
     }
 
     /// Binds a new port to `port` of `remote`.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied` and `AddrInUse` as the hypervisor port tells;
-    /// `QuotaExceeded` when the asker's domain has no port left.
+    /// `NotFound`, `PermissionDenied` and `AddrInUse` as in the hypervisor port; `QuotaExceeded` if
+    /// the requesting domain has no port left.
     pub(crate) fn bind_interdomain(
         &mut self,
-        asker: Asker,
+        requester: Requester,
         remote: DomId,
         port: EvtchnPort,
     ) -> Result<NewPort, ErrorKind> {
-        let number = self.get(asker.domid)?.free_port()?;
+        let number = self.get(requester.domid)?.free_port()?;
         let theirs = self.get_mut(remote)?.ports.get_mut(&port.0).ok_or(ErrorKind::NotFound)?;
-        if theirs.remote != asker.domid {
+        if theirs.remote != requester.domid {
             return Err(ErrorKind::PermissionDenied);
         }
         if theirs.bound_to.is_some() {
@@ -350,23 +357,27 @@ impl Domains {
         }
         theirs.bound_to = Some(number);
         let ours = Port {
-            owner: asker.connection,
+            owner: requester.connection,
             remote,
             bound_to: Some(port.0),
             end: theirs.end.other(),
         };
         let new = ours.for_owner(number);
-        self.get_mut(asker.domid)?.ports.insert(number, ours);
+        self.get_mut(requester.domid)?.ports.insert(number, ours);
         Ok(new)
     }
 
-    /// Closes a port of the asking connection. The other end becomes bindable again.
+    /// Closes a port of the requesting connection. The other end becomes bindable again.
     ///
     /// # Errors
     /// `NotFound` when that connection has no such port.
-    pub(crate) fn close_port(&mut self, asker: Asker, port: EvtchnPort) -> Result<(), ErrorKind> {
-        let ports = &mut self.get_mut(asker.domid)?.ports;
-        let is_owner = |port: &&Port| port.owner == asker.connection;
+    pub(crate) fn close_port(
+        &mut self,
+        requester: Requester,
+        port: EvtchnPort,
+    ) -> Result<(), ErrorKind> {
+        let ports = &mut self.get_mut(requester.domid)?.ports;
+        let is_owner = |port: &&Port| port.owner == requester.connection;
         ports.get(&port.0).filter(is_owner).ok_or(ErrorKind::NotFound)?;
         let closed = ports.remove(&port.0);
         if let Some(Port { remote, bound_to: Some(theirs), .. }) = closed {
@@ -378,17 +389,17 @@ impl Domains {
         Ok(())
     }
 
-    /// Closes all ports of a connection that ended.
-    pub(crate) fn close_ports_of(&mut self, asker: Asker) {
-        let Some(domain) = self.all.get(&asker.domid) else { return };
-        let mine = domain.ports.iter().filter(|(_, port)| port.owner == asker.connection);
+    /// Closes all ports of a connection that has ended.
+    pub(crate) fn close_ports_of(&mut self, requester: Requester) {
+        let Some(domain) = self.all.get(&requester.domid) else { return };
+        let mine = domain.ports.iter().filter(|(_, port)| port.owner == requester.connection);
         for number in mine.map(|(number, _)| *number).collect::<Vec<u32>>() {
-            let closed = self.close_port(asker, EvtchnPort(number));
+            let closed = self.close_port(requester, EvtchnPort(number));
             debug_assert!(closed.is_ok(), "the port was there a line ago");
         }
     }
 
-    /// The number after the last one chosen, as Xen does, so that a number comes back late.
+    /// Chooses the number after the last one chosen, as Xen does, so that numbers are reused late.
     fn choose(&mut self) -> Option<DomId> {
         let (after, before) = (self.last_chosen + 1..FIRST_RESERVED, 1..=self.last_chosen);
         let chosen = after.chain(before).find(|number| !self.all.contains_key(&DomId(*number)))?;
@@ -406,7 +417,7 @@ impl Domains {
 }
 
 impl Domain {
-    /// The lowest free port; 0 is never one.
+    /// The lowest free port; never 0.
     fn free_port(&self) -> Result<u32, ErrorKind> {
         let ports_max = match self.info.role {
             Role::Guest => GUEST_PORTS_MAX,
@@ -433,8 +444,8 @@ impl Memory {
     }
 }
 
-/// Memory whose size cannot change: a backend's access to it never faults, whatever its owner
-/// does with its descriptor.
+/// Memory of fixed size: a backend's access to it never faults, whatever its owner does with its
+/// descriptor.
 fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, bytes)?;
@@ -453,22 +464,23 @@ mod tests {
         let mut made = Vec::new();
         for connection in 0..4 {
             let domid = domains.create(new).expect("there is room");
-            let asker = Asker { connection: ConnectionId(connection), domid };
-            let ports = std::iter::from_fn(|| domains.alloc_unbound(asker, DOM0).ok());
+            let requester = Requester { connection: ConnectionId(connection), domid };
+            let ports = std::iter::from_fn(|| domains.alloc_unbound(requester, DOM0).ok());
             made.push(ports.take(2000).count());
         }
-        // The first takes a quarter of what is left, so a fifth of all; each later one less.
+        // The first guest takes a quarter of what is left, which is a fifth of all; each later one
+        // less.
         assert_eq!(made, [299, 239, 190, 152]);
-        // Domain 0 is not bounded, and a guest has some however few are left.
-        let dom0 = Asker { connection: ConnectionId(9), domid: DOM0 };
+        // Domain 0 has no such limit, and a guest can always create some.
+        let dom0 = Requester { connection: ConnectionId(9), domid: DOM0 };
         (0..200).for_each(|_| drop(domains.alloc_unbound(dom0, DomId(1)).expect("trusted")));
         let domid = domains.create(new).expect("there is room");
-        let asker = Asker { connection: ConnectionId(10), domid };
+        let requester = Requester { connection: ConnectionId(10), domid };
         let ports: Vec<NewPort> =
-            std::iter::from_fn(|| domains.alloc_unbound(asker, DOM0).ok()).take(2000).collect();
-        assert!((CHANNELS_SURE..152).contains(&ports.len()), "{}", ports.len());
-        // What is closed is there for others.
+            std::iter::from_fn(|| domains.alloc_unbound(requester, DOM0).ok()).take(2000).collect();
+        assert!((CHANNELS_GUARANTEED..152).contains(&ports.len()), "{}", ports.len());
+        // Closed channels are available to others.
         let last = ports.last().expect("some").port;
-        domains.close_port(asker, last).expect("its own");
+        domains.close_port(requester, last).expect("its own");
     }
 }

@@ -10,16 +10,16 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::connection::Connection;
-use crate::protocol::Ask;
+use crate::protocol::Call;
 
-/// Events taken at once. Those of an honest peer that came meanwhile are far fewer; of any other's
-/// the rest are taken with the next one.
+/// Events taken at once. An honest peer sends far fewer in the meantime; any surplus of another
+/// peer is taken with the next event.
 const EVENTS_MAX: usize = 256;
 
 /// One end of an event channel. Dropping it closes the port; its peer may then be bound again.
 ///
-/// Each end is a socket with a state of its own, and no call on it waits, whatever the peer has
-/// done to the other: cleared `O_NONBLOCK` there, filled the way here, or shut it.
+/// Each end is a socket with its own state. No call on it blocks, whatever the peer has done to its
+/// end: cleared `O_NONBLOCK`, filled the socket, or shut it down.
 #[derive(Debug)]
 pub struct EmuEvent {
     port: EvtchnPort,
@@ -28,9 +28,9 @@ pub struct EmuEvent {
 }
 
 impl EmuEvent {
-    /// A port from the broker, by the request for one.
-    pub(crate) fn open(broker: &Arc<Connection>, ask: &Ask) -> io::Result<EmuEvent> {
-        let (reply, socket) = broker.ask_for_one(ask)?;
+    /// Requests a port from the broker.
+    pub(crate) fn open(broker: &Arc<Connection>, call: &Call) -> io::Result<EmuEvent> {
+        let (reply, socket) = broker.call_for_fd(call)?;
         Ok(EmuEvent { port: reply.event_port(), socket, broker: Arc::clone(broker) })
     }
 }
@@ -44,8 +44,8 @@ impl EventChannel for EmuEvent {
         Some(self.socket.as_fd())
     }
 
-    /// Never reports `NotConnected`: when there is no one at the other end, the event waits there
-    /// for the next who binds it.
+    /// Never reports `NotConnected`: without another end, the event waits for the next process that
+    /// binds it.
     fn notify(&self) -> io::Result<()> {
         signal(&self.socket)
     }
@@ -54,7 +54,7 @@ impl EventChannel for EmuEvent {
         let mut events = [0; EVENTS_MAX];
         match retry_on_intr(|| recv(&self.socket, &mut events, RecvFlags::DONTWAIT)) {
             Ok((taken, _)) => Ok(taken > 0),
-            // A peer that has shut its end, or closed it with events in it, sends no more.
+            // A peer that has shut down its end, or closed it with unread events, sends no more.
             Err(Errno::AGAIN | Errno::CONNRESET) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -63,15 +63,16 @@ impl EventChannel for EmuEvent {
 
 impl Drop for EmuEvent {
     fn drop(&mut self) {
-        // It fails when the broker is gone, and the port with it.
-        let _ = self.broker.ask(&Ask::ClosePort(self.port));
+        // It fails only if the broker is gone, and the port with it.
+        let _ = self.broker.call(&Call::ClosePort(self.port));
     }
 }
 
 /// Makes the other end of a channel pending.
 ///
 /// # Errors
-/// What send(2) reports, but not that the other end is as pending as can be, or has been shut.
+/// What send(2) reports. Not an error: the other end is already as pending as can be, or has been
+/// shut down.
 pub(crate) fn signal(socket: impl AsFd) -> io::Result<()> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     match retry_on_intr(|| send(&socket, &[1], flags)) {

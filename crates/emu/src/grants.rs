@@ -12,11 +12,11 @@ use crate::connection::Connection;
 use crate::table::{ENTRIES, Table};
 
 /// A handle to the domain's memory and grant table, which all handles share. It is for connecting
-/// and disconnecting: the data path uses pages that were allocated and granted before.
+/// and disconnecting: the data path uses pages that were granted before.
 #[derive(Debug, Clone)]
 pub struct EmuGrants {
-    own: Arc<Mutex<Own>>,
-    /// The domain lives as long as this is open.
+    own: Arc<Mutex<OwnMemory>>,
+    /// Keeps the domain alive.
     _domain: Arc<Connection>,
 }
 
@@ -30,23 +30,23 @@ pub struct OwnPages {
 }
 
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnMemory {
     frames: Frames,
     table: Table,
     references: References,
 }
 
 impl EmuGrants {
-    pub(crate) fn new(own: Arc<Mutex<Own>>, domain: Arc<Connection>) -> EmuGrants {
+    pub(crate) fn new(own: Arc<Mutex<OwnMemory>>, domain: Arc<Connection>) -> EmuGrants {
         EmuGrants { own, _domain: domain }
     }
 
-    fn own(&self) -> MutexGuard<'_, Own> {
+    fn own(&self) -> MutexGuard<'_, OwnMemory> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a guest can do with its table beyond what the port asks for; a hostile one does.
+/// Access to the table beyond what the port needs, as a hostile guest uses it.
 impl EmuGrants {
     /// Takes `count` consecutive zeroed pages.
     ///
@@ -56,7 +56,7 @@ impl EmuGrants {
         self.own().frames.alloc(count)
     }
 
-    /// Gives pages back. None of them may still be granted.
+    /// Frees pages. None of them may still be granted.
     pub fn free_pages(&mut self, pages: &OwnPages) {
         self.own().frames.free(pages);
     }
@@ -75,8 +75,8 @@ impl EmuGrants {
         Ok(gref)
     }
 
-    /// Ends a grant, atomically with the check that no peer uses it. Ending what is not granted
-    /// does nothing.
+    /// Ends a grant, atomically with the check that no peer uses it. Does nothing if there is no
+    /// such grant.
     ///
     /// # Errors
     /// [`StillInUse`] if the peer has it mapped or is copying: the page must not be used again.
@@ -98,7 +98,7 @@ impl GrantTable for EmuGrants {
             match self.grant(peer, frame, access) {
                 Ok(gref) => granted.grefs.push(gref),
                 Err(error) => {
-                    // These grants were never published, so none can be in use.
+                    // These grants were never published, so no peer can be using them.
                     let _ = self.end(granted);
                     return Err(error);
                 }
@@ -107,7 +107,7 @@ impl GrantTable for EmuGrants {
         Ok(granted)
     }
 
-    /// A run with a page in use is kept for good.
+    /// A run with a page in use is never reused.
     fn end(&mut self, granted: GrantedPages) -> Result<(), StillInUse> {
         let mut ended = Ok(());
         for &gref in &granted.grefs {
@@ -121,10 +121,10 @@ impl GrantTable for EmuGrants {
     }
 }
 
-impl Own {
-    pub(crate) fn new(memory: SharedPages, table: Table) -> Own {
+impl OwnMemory {
+    pub(crate) fn new(memory: SharedPages, table: Table) -> OwnMemory {
         let frames = Frames { is_taken: vec![false; memory.len() / PAGE_SIZE], memory, search: 0 };
-        Own { frames, table, references: References::new() }
+        OwnMemory { frames, table, references: References::new() }
     }
 }
 

@@ -10,34 +10,36 @@ use ringway_wire::{DomId, EvtchnPort};
 use crate::connection::Connection;
 use crate::domains::{DOMAINS_MAX, DomainInfo, NewDomain};
 use crate::event::EmuEvent;
-use crate::grants::{EmuGrants, Own};
+use crate::grants::{EmuGrants, OwnMemory};
 use crate::memory::EmuMemory;
 use crate::peers::{Peers, map_memory};
-use crate::protocol::Ask;
+use crate::protocol::Call;
 use crate::table::Table;
 
-/// A domain, as long as this or any handle made from it lives. A domain other than 0 dies then.
+/// A domain, which lives as long as this or any handle created from it. Domain 0 does not die with
+/// them.
 #[derive(Debug)]
 pub struct EmuHypervisor {
     domid: DomId,
     broker: Arc<Connection>,
     peers: Arc<Peers>,
-    own: Option<Arc<Mutex<Own>>>,
+    own: Option<Arc<Mutex<OwnMemory>>>,
 }
 
 impl EmuHypervisor {
-    /// Becomes a domain of the broker that lives in `dir`.
+    /// Becomes a domain of the broker of `dir`.
     ///
     /// # Errors
-    /// Of kind `NotFound` when there is no such domain or it is dead, `AddrInUse` when another
-    /// process is it, or what the system reports.
+    /// Of kind `NotFound` if there is no such domain or it is dead, `AddrInUse` if another process
+    /// is this domain, or what the system reports.
     pub fn connect(dir: &Path, domid: DomId) -> io::Result<EmuHypervisor> {
         let broker = Arc::new(Connection::open(dir, domid)?);
-        let (reply, fds) = broker.ask(&Ask::Hello)?;
+        let (reply, fds) = broker.call(&Call::Hello)?;
         let info = reply.info();
         let own = match fds.into_inner() {
             Ok([pages, table]) => {
-                let own = Own::new(map_memory(&pages, info.memory_bytes)?, Table::map(&table)?);
+                let own =
+                    OwnMemory::new(map_memory(&pages, info.memory_bytes)?, Table::map(&table)?);
                 Some(Arc::new(Mutex::new(own)))
             }
             Err(none) if none.is_empty() && info.memory_bytes == 0 => None,
@@ -47,26 +49,26 @@ impl EmuHypervisor {
         Ok(EmuHypervisor { domid: info.domid, broker, peers, own })
     }
 
-    /// Makes a domain; its process may connect at once. For domain 0 only.
+    /// Creates a domain; its process may connect at once. For domain 0 only.
     ///
     /// # Errors
-    /// Of kind `PermissionDenied` if we are not domain 0, `AlreadyExists`, `QuotaExceeded` when
-    /// there are [`DOMAINS_MAX`], `InvalidInput` for a reserved number or a size that is not whole
-    /// pages or more than [`MEMORY_BYTES_MAX`](crate::MEMORY_BYTES_MAX).
+    /// Of kind `PermissionDenied` if we are not domain 0, `AlreadyExists`, `QuotaExceeded` if there
+    /// are [`DOMAINS_MAX`], `InvalidInput` for a reserved number or a size that is not whole pages
+    /// or exceeds [`MEMORY_BYTES_MAX`](crate::MEMORY_BYTES_MAX).
     pub fn create_domain(&self, new: NewDomain) -> io::Result<DomId> {
         if new.domid == Some(DomId(0)) {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        self.broker.ask(&Ask::CreateDomain(new)).map(|(reply, _)| reply.info().domid)
+        self.broker.call(&Call::CreateDomain(new)).map(|(reply, _)| reply.info().domid)
     }
 
-    /// Ends a domain, by force if need be. Its process only loses its connection. For domain 0
+    /// Destroys a domain, even a running one. Its process only loses its connection. For domain 0
     /// only.
     ///
     /// # Errors
     /// Of kind `PermissionDenied` if we are not domain 0, or it is domain 0; `NotFound`.
     pub fn destroy_domain(&self, domid: DomId) -> io::Result<()> {
-        self.broker.ask(&Ask::DestroyDomain(domid)).map(drop)
+        self.broker.call(&Call::DestroyDomain(domid)).map(drop)
     }
 
     /// All domains, by number. For domain 0 only.
@@ -77,7 +79,7 @@ impl EmuHypervisor {
         let mut domains = Vec::new();
         let mut from = DomId(0);
         while domains.len() < DOMAINS_MAX {
-            match self.broker.ask(&Ask::NextDomain(from)) {
+            match self.broker.call(&Call::NextDomain(from)) {
                 Ok((reply, _)) => {
                     domains.push(reply.info());
                     from = DomId(reply.info().domid.0.saturating_add(1));
@@ -89,8 +91,8 @@ impl EmuHypervisor {
         Ok(domains)
     }
 
-    /// Lets go of another domain's memory. That happens by itself when its last page is unmapped;
-    /// this is for a peer that was only copied from and to. Nothing happens while a page is mapped.
+    /// Unmaps another domain's memory. That happens by itself when its last page is unmapped; this
+    /// is for a peer whose pages were only copied. Does nothing while a page is mapped.
     pub fn forget(&self, peer: DomId) {
         self.peers.forget(peer);
     }
@@ -105,14 +107,14 @@ impl Hypervisor for EmuHypervisor {
         self.domid
     }
 
-    /// Always made; using it fails with `PermissionDenied` unless this is domain 0 or a driver
-    /// domain.
+    /// Always succeeds; using the handle fails with `PermissionDenied` unless this is domain 0 or a
+    /// driver domain.
     fn memory(&self) -> io::Result<EmuMemory> {
         Ok(EmuMemory::new(Arc::clone(&self.peers)))
     }
 
-    /// Of kind `Unsupported` for domain 0: it may be several processes, which have no allocator in
-    /// common.
+    /// Of kind `Unsupported` for domain 0: it may be several processes, which have no common
+    /// allocator.
     fn grants(&self) -> io::Result<EmuGrants> {
         let own = self.own.as_ref().ok_or(ErrorKind::Unsupported)?;
         Ok(EmuGrants::new(Arc::clone(own), Arc::clone(&self.broker)))
@@ -120,10 +122,10 @@ impl Hypervisor for EmuHypervisor {
 
     /// Of kind `QuotaExceeded` when this domain has no port left.
     fn alloc_unbound(&self, remote: DomId) -> io::Result<EmuEvent> {
-        EmuEvent::open(&self.broker, &Ask::AllocUnbound { remote })
+        EmuEvent::open(&self.broker, &Call::AllocUnbound { remote })
     }
 
     fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<EmuEvent> {
-        EmuEvent::open(&self.broker, &Ask::BindInterdomain { remote, port })
+        EmuEvent::open(&self.broker, &Call::BindInterdomain { remote, port })
     }
 }

@@ -1,24 +1,23 @@
 //! The emulated hypervisor, for any Linux machine.
 //!
 //! A small [`Broker`] process owns the domains. The backend (domain 0, or a driver domain) and
-//! every guest are processes of their own, connected to it by one socket each, so that killing one
-//! is a real event: its event channels close, the uses it made of other domains' grants end, and
-//! its domain dies. [`EmuHypervisor`] is such a connection, and the one implementation here of the
-//! hypervisor port.
+//! every guest are separate processes, each connected to the broker by one socket. So killing one
+//! has real consequences: its event channels close, its uses of other domains' grants end, and its
+//! domain dies. [`EmuHypervisor`] is such a connection, and implements the hypervisor port.
 //!
 //! - Guest memory is a memfd that cannot be resized, so no access to it can fault.
-//! - The grant table is another memfd, with real v1 entries. The owner writes the entries, the
-//!   peer sets `GTF_reading` and `GTF_writing` while it uses the frame: the broker is not asked.
-//! - Event channels are pairs of sockets, an end for each side. The broker hands them out and is
-//!   not asked again.
+//! - The grant table is another memfd, with real v1 entries. The owner writes the entries; the peer
+//!   sets `GTF_reading` and `GTF_writing` while it uses the frame. Neither contacts the broker.
+//! - Event channels are pairs of sockets, an end for each side. The broker creates them and is not
+//!   involved afterwards.
 //!
-//! XenStore is not served here; [`Broker::on_change`] tells its server about domains.
+//! XenStore is not served here; [`Broker::on_change`] notifies its server of domains.
 //!
 //! What is weaker than on Xen, and why that is acceptable:
-//! 1. A backend checks the grants itself, over memory that it can see all of. On Xen the
+//! 1. A backend checks the grants itself, and can access all of the guest's memory. On Xen the
 //!    hypervisor checks. A backend in domain 0 is trusted there as well; a driver domain is not.
-//! 2. All these processes belong to one user (the sockets are mode 0600), who may as well kill the
-//!    backend. What is confined of them is in `ringway-confine`.
+//! 2. All these processes belong to one user (the sockets have mode 0600), who could just as well
+//!    kill the backend. `ringway-confine` limits their privileges.
 //!
 //! Read `protocol.rs` first, then `domains.rs` for the rules, `table.rs` for the life of a grant.
 

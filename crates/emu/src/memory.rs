@@ -13,17 +13,17 @@ use crate::peers::{Peer, Peers};
 use crate::table::Use;
 
 /// One worker's handle. A copy between domains takes no lock, makes no system call and allocates
-/// nothing, except the first one for a peer after it, or any other peer, was last unmapped.
+/// nothing, except the first one for a peer after that peer, or any other, was last unmapped.
 #[derive(Debug)]
 pub struct EmuMemory {
     shared: Arc<Peers>,
-    /// What `shared` knew at `epoch`.
+    /// A copy of the peers in `shared` as of `epoch`.
     peers: BTreeMap<DomId, Arc<Peer>>,
     epoch: u64,
 }
 
 /// A grant in use for copying.
-struct Held<'peer> {
+struct GrantUse<'peer> {
     peer: &'peer Peer,
     gref: GrantRef,
     /// Where the frame starts in the peer's memory, in bytes.
@@ -36,7 +36,7 @@ impl EmuMemory {
         EmuMemory { epoch: shared.epoch(), shared, peers: BTreeMap::new() }
     }
 
-    /// None when there is no such domain.
+    /// `None` if there is no such domain.
     #[inline]
     fn find(&mut self, domid: DomId) -> io::Result<Option<&Peer>> {
         let epoch = self.shared.epoch();
@@ -54,8 +54,8 @@ impl EmuMemory {
         }
     }
 
-    /// `copy_one` gets the peer's memory and where in it to copy, and does the rest of the
-    /// operation; it is `BadCopyArg` if that names no local bytes.
+    /// `copy_one` gets the peer's memory and the position in it, and does the rest of the
+    /// operation; it fails with `BadCopyArg` if that names no local bytes.
     #[inline]
     fn copy_each(
         &mut self,
@@ -73,7 +73,7 @@ impl EmuMemory {
             if usize::from(op.offset) + usize::from(op.len) > PAGE_SIZE {
                 return Err(GrantStatus::BadCopyArg);
             }
-            let held = Held::begin(peer, op.gref, ours, access)?;
+            let held = GrantUse::begin(peer, op.gref, ours, access)?;
             let start = held.start + usize::from(op.offset);
             copy_one(op, &peer.memory, start).ok_or(GrantStatus::BadCopyArg)
         };
@@ -94,7 +94,7 @@ impl ForeignMemory for EmuMemory {
         Ok(ForeignPage::new(page, mapping))
     }
 
-    /// Fails as a whole only when this domain is not a backend, or cannot map the peer.
+    /// Fails as a whole only if this domain is not a backend, or cannot map the peer.
     #[inline]
     fn copy_from_peer<L: AsMut<[u8]>>(
         &mut self,
@@ -124,17 +124,17 @@ impl ForeignMemory for EmuMemory {
     }
 }
 
-impl Held<'_> {
+impl GrantUse<'_> {
     #[inline]
     fn begin(
         peer: &Peer,
         gref: GrantRef,
         user: DomId,
         access: Access,
-    ) -> Result<Held<'_>, GrantStatus> {
+    ) -> Result<GrantUse<'_>, GrantStatus> {
         let begun = peer.table.begin_use(gref, user, access)?;
         match peer.frame_start(begun.frame) {
-            Some(start) => Ok(Held { peer, gref, start, begun }),
+            Some(start) => Ok(GrantUse { peer, gref, start, begun }),
             None => {
                 peer.table.end_use(gref, begun);
                 Err(GrantStatus::BadPage)
@@ -143,7 +143,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for GrantUse<'_> {
     #[inline]
     fn drop(&mut self) {
         self.peer.table.end_use(self.gref, self.begun);

@@ -1,4 +1,4 @@
-//! The other domains that this process has mapped, shared by its workers.
+//! The other domains whose memory this process has mapped, shared by its workers.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io;
@@ -11,7 +11,7 @@ use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 use crate::connection::Connection;
-use crate::protocol::{Ask, Reply};
+use crate::protocol::{Call, Reply};
 use crate::table::Table;
 
 /// All of them.
@@ -20,14 +20,14 @@ pub(crate) struct Peers {
     pub(crate) broker: Arc<Connection>,
     pub(crate) ours: DomId,
     known: Mutex<Known>,
-    /// Changes whenever a peer is forgotten, so that a worker notices that its own list is stale
-    /// at the price of one load per call.
+    /// Changes whenever a peer is forgotten, so that a worker detects a stale list with one load
+    /// per call.
     epoch: AtomicU64,
 }
 
 type Known = BTreeMap<DomId, Arc<Peer>>;
 
-/// One of them: all its memory, and its grant table.
+/// One peer: all its memory, and its grant table.
 #[derive(Debug)]
 pub(crate) struct Peer {
     generation: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Peer {
     mappings: Mutex<BTreeMap<GrantRef, Mappings>>,
 }
 
-/// How often this process has one grant mapped.
+/// How often this process has a grant mapped.
 #[derive(Debug, Default)]
 struct Mappings {
     readers: usize,
@@ -62,23 +62,23 @@ impl Peers {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The peer as known here, or from the broker.
+    /// The known peer, or one requested from the broker.
     ///
     /// # Errors
-    /// `NotFound` for no living domain, `PermissionDenied` if we may not use other domains'
+    /// `NotFound` without a living domain, `PermissionDenied` if we may not use other domains'
     /// grants, or what mapping reports.
     pub(crate) fn find(&self, domid: DomId) -> io::Result<Arc<Peer>> {
         match self.known().entry(domid) {
             Entry::Occupied(known) => Ok(Arc::clone(known.get())),
             Entry::Vacant(unknown) => {
-                let (reply, fds) = self.broker.ask_for_pair(&Ask::ForeignDomain(domid))?;
+                let (reply, fds) = self.broker.call_for_fd_pair(&Call::ForeignDomain(domid))?;
                 Ok(Arc::clone(unknown.insert(Arc::new(Peer::open(&reply, fds)?))))
             }
         }
     }
 
-    /// Lets go of a peer's memory, here and in each worker's list when it next looks. A peer of
-    /// which a page is mapped stays: its count of mappings must be one.
+    /// Drops a peer's memory, here and in each worker's list at its next check. A peer with a
+    /// mapped page stays: its count of mappings must be unique.
     pub(crate) fn forget(&self, domid: DomId) {
         let mut known = self.known();
         if known.get(&domid).is_some_and(|peer| !peer.is_mapped()) {
@@ -99,7 +99,7 @@ impl Peers {
     ) -> io::Result<(SharedPages, Mapping)> {
         let mut known = self.known();
         let peer = self.find_again(&mut known, domid)?;
-        // Still under the lock, so that no thread forgets the peer before it counts the mapping.
+        // Still under the lock, so that no thread forgets the peer before the mapping is counted.
         let page = peer.begin_mapping(gref, self.ours, access).map_err(|status| match status {
             GrantStatus::PermissionDenied => io::ErrorKind::PermissionDenied,
             GrantStatus::BadGrantRef | GrantStatus::BadPage => io::ErrorKind::NotFound,
@@ -108,10 +108,10 @@ impl Peers {
         Ok((page, Mapping { peers: Arc::clone(self), peer, domid, gref, access }))
     }
 
-    /// The peer as the broker knows it now: a domain may have been destroyed, and another have got
-    /// its number.
+    /// The peer as the broker knows it now: the domain may have been destroyed, and its number
+    /// given to another.
     fn find_again(&self, known: &mut Known, domid: DomId) -> io::Result<Arc<Peer>> {
-        let (reply, fds) = self.broker.ask_for_pair(&Ask::ForeignDomain(domid))?;
+        let (reply, fds) = self.broker.call_for_fd_pair(&Call::ForeignDomain(domid))?;
         match known.get(&domid) {
             Some(peer) if peer.generation == reply.generation() => Ok(Arc::clone(peer)),
             _ => {
@@ -138,7 +138,7 @@ impl Peer {
         })
     }
 
-    /// Where a frame starts in the peer's memory, in bytes; None for a frame that it has not.
+    /// Byte offset of a frame in the peer's memory; `None` for a frame that it does not have.
     #[inline]
     pub(crate) fn frame_start(&self, frame: u32) -> Option<usize> {
         let start = usize::try_from(frame).ok()?.checked_mul(PAGE_SIZE)?;
@@ -194,8 +194,8 @@ impl Peer {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.peer.end_mapping(self.gref, self.access);
-        // Who unmaps the last page is done with the peer, so its memory can go. Copies may still
-        // follow: the first of them maps it again.
+        // The last page is unmapped, so the memory can be dropped. Copies may still follow: the
+        // first of them maps it again.
         self.peers.forget(self.domid);
     }
 }

@@ -1,7 +1,7 @@
-//! What a domain's process and the broker say to each other.
+//! The messages between a domain's process and the broker.
 //!
-//! One fixed-size request, one fixed-size reply, in the byte order of the machine; descriptors
-//! travel beside the reply. A process has one request under way at a time. Nothing here does I/O.
+//! One fixed-size request, one fixed-size reply, in the machine's byte order; descriptors travel
+//! beside the reply. A process has at most one request outstanding. Nothing here does I/O.
 
 use std::io::ErrorKind;
 
@@ -50,22 +50,23 @@ const _: () = assert!(size_of::<Reply>() == 32);
 
 /// A request, understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// The first on every connection: who am I? Brings own memory and grant table, if any.
+pub(crate) enum Call {
+    /// The first request on every connection: which domain am I? The reply has its memory and grant
+    /// table, if any.
     Hello,
     /// Domain 0 only.
     CreateDomain(NewDomain),
     /// Domain 0 only.
     DestroyDomain(DomId),
-    /// The first domain numbered so or higher. Domain 0 only.
+    /// Returns the first domain with this number or a higher one. Domain 0 only.
     NextDomain(DomId),
-    /// A port of ours that `remote` may bind. Brings our end.
+    /// Creates a port of ours that `remote` may bind. The reply has our end.
     AllocUnbound { remote: DomId },
-    /// A port of ours bound to one of theirs. Brings our end.
+    /// Binds a new port of ours to one of `remote`. The reply has our end.
     BindInterdomain { remote: DomId, port: EvtchnPort },
-    /// Ends a port of ours.
+    /// Closes a port of ours.
     ClosePort(EvtchnPort),
-    /// Another domain's memory and grant table. Domain 0 and driver domains only.
+    /// Requests another domain's memory and grant table. Domain 0 and driver domains only.
     ForeignDomain(DomId),
 }
 
@@ -83,7 +84,7 @@ const MAY_BACK: u16 = 1 << 0;
 const RUNNING: u16 = 1 << 1;
 const DEAD: u16 = 1 << 2;
 
-/// What a refusal may say; its status is its place in this list, counted from 1.
+/// The possible refusals; the status of one is its place in this list, counted from 1.
 const REFUSALS: [ErrorKind; 7] = [
     ErrorKind::NotFound,
     ErrorKind::PermissionDenied,
@@ -94,62 +95,62 @@ const REFUSALS: [ErrorKind; 7] = [
     ErrorKind::OutOfMemory,
 ];
 
-impl Ask {
+impl Call {
     pub(crate) fn encode(&self) -> Request {
         let blank = Request::read_from_bytes(&[0; size_of::<Request>()]);
         let blank = Request { version: VERSION, ..blank.expect("any bytes are a request") };
         match *self {
-            Ask::Hello => Request { operation: HELLO, ..blank },
-            Ask::CreateDomain(new) => Request {
+            Call::Hello => Request { operation: HELLO, ..blank },
+            Call::CreateDomain(new) => Request {
                 operation: CREATE_DOMAIN,
                 domid: new.domid.map_or(0, |domid| domid.0),
                 flags: if new.role == Role::DriverDomain { MAY_BACK } else { 0 },
                 bytes: new.memory_bytes,
                 ..blank
             },
-            Ask::DestroyDomain(domid) => {
+            Call::DestroyDomain(domid) => {
                 Request { operation: DESTROY_DOMAIN, domid: domid.0, ..blank }
             }
-            Ask::NextDomain(domid) => Request { operation: NEXT_DOMAIN, domid: domid.0, ..blank },
-            Ask::AllocUnbound { remote } => {
+            Call::NextDomain(domid) => Request { operation: NEXT_DOMAIN, domid: domid.0, ..blank },
+            Call::AllocUnbound { remote } => {
                 Request { operation: ALLOC_UNBOUND, domid: remote.0, ..blank }
             }
-            Ask::BindInterdomain { remote, port } => {
+            Call::BindInterdomain { remote, port } => {
                 Request { operation: BIND_INTERDOMAIN, domid: remote.0, port: port.0, ..blank }
             }
-            Ask::ClosePort(port) => Request { operation: CLOSE_PORT, port: port.0, ..blank },
-            Ask::ForeignDomain(domid) => {
+            Call::ClosePort(port) => Request { operation: CLOSE_PORT, port: port.0, ..blank },
+            Call::ForeignDomain(domid) => {
                 Request { operation: FOREIGN_DOMAIN, domid: domid.0, ..blank }
             }
         }
     }
 
-    /// None for anything that [`encode`](Ask::encode) does not make.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Ask> {
+    /// `None` for anything that [`encode`](Call::encode) does not produce.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Call> {
         let request = Request::read_from_bytes(bytes).ok()?;
         let domid = DomId(request.domid);
         let port = EvtchnPort(request.port);
-        let ask = match request.operation {
-            HELLO => Ask::Hello,
-            CREATE_DOMAIN => Ask::CreateDomain(NewDomain {
+        let call = match request.operation {
+            HELLO => Call::Hello,
+            CREATE_DOMAIN => Call::CreateDomain(NewDomain {
                 domid: Some(domid).filter(|domid| domid.0 != 0),
                 memory_bytes: request.bytes,
                 role: if request.flags == MAY_BACK { Role::DriverDomain } else { Role::Guest },
             }),
-            DESTROY_DOMAIN => Ask::DestroyDomain(domid),
-            NEXT_DOMAIN => Ask::NextDomain(domid),
-            ALLOC_UNBOUND => Ask::AllocUnbound { remote: domid },
-            BIND_INTERDOMAIN => Ask::BindInterdomain { remote: domid, port },
-            CLOSE_PORT => Ask::ClosePort(port),
-            FOREIGN_DOMAIN => Ask::ForeignDomain(domid),
+            DESTROY_DOMAIN => Call::DestroyDomain(domid),
+            NEXT_DOMAIN => Call::NextDomain(domid),
+            ALLOC_UNBOUND => Call::AllocUnbound { remote: domid },
+            BIND_INTERDOMAIN => Call::BindInterdomain { remote: domid, port },
+            CLOSE_PORT => Call::ClosePort(port),
+            FOREIGN_DOMAIN => Call::ForeignDomain(domid),
             _ => return None,
         };
-        (ask.encode() == request).then_some(ask)
+        (call.encode() == request).then_some(call)
     }
 }
 
 impl Reply {
-    /// A success that carries nothing.
+    /// A success without data.
     pub(crate) fn done() -> Reply {
         Reply { version: VERSION, ..Reply::default() }
     }
@@ -179,10 +180,10 @@ impl Reply {
         Reply { status, ..Reply::done() }
     }
 
-    /// What the broker replied.
+    /// Decodes the broker's reply.
     ///
     /// # Errors
-    /// The refusal, or `InvalidData` if this is no reply of this version.
+    /// The refusal, or `InvalidData` if this is not a reply of this version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Reply, ErrorKind> {
         let reply = Reply::read_from_bytes(bytes).map_err(|_| ErrorKind::InvalidData)?;
         match (reply.version, reply.status) {
@@ -221,45 +222,45 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn every_ask() -> [Ask; 8] {
+    fn every_call() -> [Call; 8] {
         let role = Role::DriverDomain;
         [
-            Ask::Hello,
-            Ask::CreateDomain(NewDomain { domid: Some(DomId(7)), memory_bytes: 4096, role }),
-            Ask::DestroyDomain(DomId(3)),
-            Ask::NextDomain(DomId(0)),
-            Ask::AllocUnbound { remote: DomId(2) },
-            Ask::BindInterdomain { remote: DomId(2), port: EvtchnPort(9) },
-            Ask::ClosePort(EvtchnPort(4)),
-            Ask::ForeignDomain(DomId(5)),
+            Call::Hello,
+            Call::CreateDomain(NewDomain { domid: Some(DomId(7)), memory_bytes: 4096, role }),
+            Call::DestroyDomain(DomId(3)),
+            Call::NextDomain(DomId(0)),
+            Call::AllocUnbound { remote: DomId(2) },
+            Call::BindInterdomain { remote: DomId(2), port: EvtchnPort(9) },
+            Call::ClosePort(EvtchnPort(4)),
+            Call::ForeignDomain(DomId(5)),
         ]
     }
 
     #[test]
     fn every_request_survives_the_journey() {
-        for ask in every_ask() {
-            assert_eq!(Ask::decode(ask.encode().as_bytes()), Some(ask));
+        for call in every_call() {
+            assert_eq!(Call::decode(call.encode().as_bytes()), Some(call));
         }
     }
 
     #[test]
     fn a_request_with_any_byte_changed_is_another_request_or_none() {
-        for ask in every_ask() {
-            let request = ask.encode();
+        for call in every_call() {
+            let request = call.encode();
             for at in 0..size_of::<Request>() {
                 let mut bytes = [0; size_of::<Request>()];
                 bytes.copy_from_slice(request.as_bytes());
                 bytes[at] ^= 0x80;
-                assert_ne!(Ask::decode(&bytes), Some(ask));
+                assert_ne!(Call::decode(&bytes), Some(call));
             }
         }
     }
 
     #[test]
     fn a_request_of_another_length_is_none() {
-        let request = Ask::Hello.encode();
-        assert_eq!(Ask::decode(&request.as_bytes()[1..]), None);
-        assert_eq!(Ask::decode(&[]), None);
+        let request = Call::Hello.encode();
+        assert_eq!(Call::decode(&request.as_bytes()[1..]), None);
+        assert_eq!(Call::decode(&[]), None);
     }
 
     #[test]

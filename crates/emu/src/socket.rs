@@ -1,4 +1,4 @@
-//! The broker's sockets: `SOCK_SEQPACKET`, so that a message is whole or not there.
+//! The broker's sockets: `SOCK_SEQPACKET`, so that messages arrive whole or not at all.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,22 +16,22 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
-use crate::protocol::{Ask, FDS_MAX, Reply, Request};
+use crate::protocol::{Call, FDS_MAX, Reply, Request};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// What came on a connection.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    Ask(Ask),
+    Call(Call),
     /// Nothing yet.
     Nothing,
-    /// The end, or something that no honest process sends.
+    /// The end, or a message that no honest process sends.
     End,
 }
 
-/// The socket where one becomes the domain.
+/// The socket on which a process becomes the domain.
 pub(crate) fn path(dir: &Path, domid: DomId) -> PathBuf {
     dir.join(format!("dom-{domid}.sock"))
 }
@@ -39,7 +39,7 @@ pub(crate) fn path(dir: &Path, domid: DomId) -> PathBuf {
 /// Broker: listens, for this user only.
 pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    // Linux gives the file that bind(2) makes the mode of the socket, so there is no moment at
+    // Linux gives the file that bind(2) creates the mode of the socket, so there is no moment at
     // which another user could connect.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -55,8 +55,8 @@ pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Domain: sends a request.
-pub(crate) fn send_ask(socket: impl AsFd, ask: &Ask) -> io::Result<()> {
-    let request = ask.encode();
+pub(crate) fn send_call(socket: impl AsFd, call: &Call) -> io::Result<()> {
+    let request = call.encode();
     retry_on_intr(|| send(&socket, request.as_bytes(), SendFlags::NOSIGNAL))?;
     Ok(())
 }
@@ -83,21 +83,23 @@ pub(crate) fn receive_reply(socket: impl AsFd) -> io::Result<(Reply, ArrayVec<Ow
     Ok((reply, fds))
 }
 
-/// Broker: takes what has come, without waiting. Descriptors beside it are closed unseen.
-pub(crate) fn receive_ask(socket: impl AsFd) -> Received {
-    // One byte more than a request, so that a longer message is not cut to a good one.
+/// Broker: reads a request, without blocking. Closes descriptors beside it unused.
+pub(crate) fn receive_call(socket: impl AsFd) -> Received {
+    // One byte more than a request, so that a longer message is not truncated to a valid one.
     let mut bytes = [0; size_of::<Request>() + 1];
     match retry_on_intr(|| recv(&socket, &mut bytes, RecvFlags::DONTWAIT)) {
-        Ok((len, _)) => bytes.get(..len).and_then(Ask::decode).map_or(Received::End, Received::Ask),
+        Ok((len, _)) => {
+            bytes.get(..len).and_then(Call::decode).map_or(Received::End, Received::Call)
+        }
         Err(rustix::io::Errno::AGAIN) => Received::Nothing,
         Err(_) => Received::End,
     }
 }
 
-/// Broker: sends a reply, without waiting.
+/// Broker: sends a reply, without blocking.
 ///
 /// # Errors
-/// When the domain does not take its replies; it has then broken the rule of one request at a time.
+/// If the domain does not read its replies; it has then broken the rule of one request at a time.
 pub(crate) fn send_reply(
     socket: impl AsFd,
     reply: &Reply,

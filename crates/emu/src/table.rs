@@ -1,9 +1,9 @@
 //! The grant table of a domain, in memory that the domain, its peers and the broker share.
 //!
 //! An entry has two words: flags and domid, which change together and atomically, and the frame.
-//! The owner writes the frame before it permits; a peer marks its use before it reads the frame;
-//! the owner revokes only an entry that no use marks. So a frame that a peer reads is one that the
-//! owner knows to be in use.
+//! The owner writes the frame before the permission; a peer marks its use before it reads the
+//! frame; the owner revokes only an entry without marks. So the owner knows that every frame that a
+//! peer reads is in use.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ pub(crate) const TABLE_BYTES: usize = FRAMES * PAGE_SIZE;
 /// Entries of the table.
 pub(crate) const ENTRIES: u32 = 32_768;
 
-/// How often a use is tried on an entry that changes under it. Xen gives up as soon.
+/// Attempts to mark an entry that keeps changing. Xen gives up after as many.
 const TRIES_MAX: usize = 5;
 
 const FRAME_OFFSET: usize = 4;
@@ -40,17 +40,17 @@ pub(crate) struct Table {
     entries: SharedPages,
 }
 
-/// A mark that a frame is in use, to be given back to [`Table::end_use`].
+/// The mark on a frame in use, to be returned to [`Table::end_use`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Use {
-    /// The granted frame; the owner chose it freely, so it is to be checked.
+    /// The granted frame. The owner chose it freely, so it must be checked.
     pub(crate) frame: u32,
-    /// The bits that were not set before.
+    /// The bits that this use has set.
     marked: u16,
 }
 
 impl Table {
-    /// Maps a table that the broker made.
+    /// Maps a table that the broker created.
     ///
     /// # Errors
     /// What mmap(2) reports.
@@ -69,7 +69,7 @@ impl Table {
 
     /// Owner: ends the permission, unless a peer uses the frame.
     ///
-    /// One try is enough: only a peer that begins or ends a use changes the word meanwhile.
+    /// One attempt is enough: only a peer that begins or ends a use changes the word meanwhile.
     pub(crate) fn revoke(&self, gref: GrantRef) -> Result<(), StillInUse> {
         let Some(at) = offset(gref) else { return Ok(()) };
         let found = self.entries.load(at, Ordering::Acquire);
@@ -80,11 +80,11 @@ impl Table {
         Ok(())
     }
 
-    /// Peer: marks a use, if the entry allows it to `user`, and tells the frame.
+    /// Peer: marks a use, if the entry allows it to `user`, and returns the frame.
     ///
     /// # Errors
-    /// `BadGrantRef` for no entry or an unused one, `PermissionDenied` for another domain's or a
-    /// read-only one, `GeneralError` for one that its owner keeps changing.
+    /// `BadGrantRef` for a missing or unused entry, `PermissionDenied` for one of another domain or
+    /// a read-only one, `GeneralError` for one that its owner keeps changing.
     #[inline]
     pub(crate) fn begin_use(
         &self,
@@ -98,7 +98,7 @@ impl Table {
             Access::ReadWrite => GTF_READING | GTF_WRITING,
         };
         let found = self.entries.load(at, Ordering::Acquire);
-        // Most entries are as they were granted, and are in no other use.
+        // The fast path: most entries are as they were granted, and have no other use.
         if found & !u32::from(GTF_READONLY) == word(GTF_PERMIT_ACCESS, user)
             && (found & u32::from(GTF_READONLY) == 0 || access == Access::ReadOnly)
             && self.entries.compare_exchange(at, found, found | u32::from(wanted)).is_ok()
@@ -110,7 +110,7 @@ impl Table {
         self.begin_use_slowly(at, user, access, wanted)
     }
 
-    /// [`begin_use`](Table::begin_use) of an entry in whatever state.
+    /// [`begin_use`](Table::begin_use) of an entry in any state.
     #[cold]
     fn begin_use_slowly(
         &self,
@@ -142,13 +142,14 @@ impl Table {
 
     /// Peer: ends a use that [`begin_use`](Table::begin_use) marked.
     ///
-    /// It clears the bits which that use set. Bits that were set already belong to an earlier use
-    /// of the same entry, which clears them when it ends, maybe before this one ends. We accept
-    /// that an entry used twice at once may so look unused while its second use still runs:
+    /// It clears the bits that this use has set. Bits that were set already belong to an earlier
+    /// use of the same entry, which clears them when it ends, possibly before this one ends. So an
+    /// entry used twice at once may look unused while its second use still runs. We accept that
+    /// because:
     /// 1. an honest owner grants a frame once per buffer and posts the grant once;
-    /// 2. an owner that posts it twice can be surprised in memory of its own only;
-    /// 3. a count per entry would need memory that all backends write, and a way to undo what a
-    ///    killed one has counted.
+    /// 2. an owner that posts it twice can be surprised only in its own memory;
+    /// 3. a count per entry would need memory that all backends write, and a way to undo the counts
+    ///    of a killed one.
     #[inline]
     pub(crate) fn end_use(&self, gref: GrantRef, ended: Use) {
         self.clear(gref, ended.marked);
@@ -159,7 +160,7 @@ impl Table {
         self.clear(gref, if access == Access::ReadOnly { GTF_READING } else { GTF_WRITING });
     }
 
-    /// Broker: clears all marks on entries for `user`, which uses nothing any more.
+    /// Broker: clears all marks on entries for `user`, which no longer uses any.
     pub(crate) fn clear_all_marks_of(&self, user: DomId) {
         for gref in (0..ENTRIES).map(GrantRef) {
             let Some(at) = offset(gref) else { return };
@@ -179,7 +180,7 @@ impl Table {
     }
 }
 
-/// Where the entry starts, in bytes; None behind the end of the table.
+/// Byte offset of the entry; `None` beyond the end of the table.
 #[inline]
 fn offset(gref: GrantRef) -> Option<usize> {
     let index = usize::try_from(gref.0).ok().filter(|_| gref.0 < ENTRIES)?;
@@ -272,7 +273,7 @@ mod tests {
     fn no_use_begins_after_a_grant_is_revoked() {
         const ROUNDS: u32 = 200_000;
         let (table, is_over) = (table(), AtomicBool::new(false));
-        // Odd while granted. The owner raises it before it permits, and after it has revoked.
+        // Odd while granted. The owner increments it before it permits, and after it has revoked.
         let phase = std::sync::atomic::AtomicU32::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,21 +1,20 @@
 //! How long a source may be held by queues that drain slowly.
 //!
-//! A source that is held takes in nothing, also nothing that is for other queues. A queue that
-//! sends on at a fair rate is worth that: nothing is lost, and the wait is short. A queue that
-//! takes a page now and then is not, or one slow guest would stop all that send to it. So each
-//! source has an allowance of time. Being held uses it up; frames that the queue sends meanwhile
-//! give it back. Without allowance a source does not wait: what meets pressure is dropped at a
-//! mark.
+//! A held source takes in no frames, not even frames for other queues. That is acceptable for a
+//! queue that sends at a fair rate: nothing is lost, and the wait is short. It is not for a queue
+//! that takes a page now and then, or one slow guest would stop all its senders. So each source has
+//! an allowance of time. Holds use it up; frames that the queue sends meanwhile restore it. Without
+//! allowance a source does not wait: frames that meet pressure are dropped at a mark.
 
 use std::time::{Duration, Instant};
 
-/// Allowance that a source may save up.
+/// The most allowance that a source may save up.
 const BURST: Duration = Duration::from_millis(50);
-/// A source earns this part of all time: 5 %.
-const EARNED_PART: u32 = 20;
+/// A source earns 1 in this of elapsed time: 5 %.
+const EARNED_DIVISOR: u32 = 20;
 /// The shortest hold that is worth beginning.
 const HOLD_MIN: Duration = Duration::from_millis(1);
-/// Work that a queue has to send to hold its sources for a nanosecond at no charge, in units of
+/// Work that a queue must send in 8 ns to hold its sources at no charge, in units of
 /// [`cost`](crate::share::cost): about 1 Gbit/s of long frames, or 30,000 short frames a second.
 const COST_PER_8_NS: u64 = 1;
 
@@ -31,15 +30,15 @@ impl Allowance {
         Allowance { left: BURST, refilled_at: now }
     }
 
-    /// How long a hold may last that begins now; `None` if it may not.
+    /// How long a hold that begins now may last; `None` if it may not begin.
     pub(crate) fn begin(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.refilled_at);
         self.refilled_at = now;
-        self.left = (self.left + elapsed / EARNED_PART).min(BURST);
+        self.left = (self.left + elapsed / EARNED_DIVISOR).min(BURST);
         (self.left >= HOLD_MIN).then_some(self.left)
     }
 
-    /// Charges a hold, during which the queue that held has sent so much.
+    /// Charges a hold during which the holding queue sent `cost_sent`.
     pub(crate) fn charge(&mut self, held: Duration, cost_sent: u64) {
         let earned = Duration::from_nanos(cost_sent.saturating_mul(8) / COST_PER_8_NS);
         self.left = (self.left + earned).saturating_sub(held).min(BURST);
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
 
     /// The part of a minute for which a source is held, in thousandths, if its queue sends `cost`
-    /// in each `pause` and never has room for long.
+    /// in each `pause` and is soon full again.
     fn held_permille(cost: u64, pause: Duration) -> u128 {
         let start = Instant::now();
         let end = start + Duration::from_secs(60);
@@ -84,7 +83,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "a minute in steps of 100 us is too long for Miri")]
     fn a_queue_that_sends_at_a_fair_rate_holds_its_sources_for_as_long_as_it_is_full() {
-        // 64 frames of 1514 bytes in half a millisecond; one of 64 KiB in as long.
+        // 64 frames of 1514 bytes, or one of 64 KiB, in half a millisecond.
         for cost in [64 * (1514 + 4096), 65536 + 4096] {
             assert!(held_permille(cost, Duration::from_micros(500)) > 990);
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ringway_datapath::{Frame, FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
-use crate::bridge::{Arrivals, Arriving};
+use crate::bridge::{BridgeBackpressure, BridgeQueue};
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::inspect::Whereabouts;
@@ -22,7 +22,7 @@ pub struct Attached<Q> {
     pub(crate) outbox: Outbox,
 }
 
-/// What a queue is attached with.
+/// Everything that a queue is attached with.
 pub struct AttachedParts<Q> {
     /// Its place in the engine.
     pub id: SlotId,
@@ -40,20 +40,21 @@ pub struct AttachedParts<Q> {
     pub policy: Arc<PortPolicy>,
     /// The flooding that its port may cause.
     pub flood: Arc<FloodBudget>,
-    /// Where it counts.
+    /// Its counters.
     pub counters: Arc<QueueCounters>,
     /// Its back-pressure, which the directory shows to senders.
     pub gauge: Arc<Gauge>,
-    /// What limits its port.
+    /// Limits of its port.
     pub limits: Limits,
     /// How many stations are behind its port.
     pub stations: Stations,
-    /// Where it reports to those who send to it by a bridge of the host's, if any do.
-    pub arrivals: Option<Arc<Arrivals>>,
+    /// Where it reports to the ports that send to it through a bridge of the host, if there are
+    /// any.
+    pub arrivals: Option<Arc<BridgeBackpressure>>,
 }
 
 impl<Q: PortQueue> Attached<Q> {
-    /// A queue that nothing waits for yet.
+    /// A queue without waiting frames.
     pub fn new(parts: AttachedParts<Q>, now: Instant) -> Attached<Q> {
         let traits = parts.queue.describe();
         let mut outbox = Outbox::new(
@@ -77,13 +78,13 @@ impl<Q: PortQueue> Attached<Q> {
             gauge: parts.gauge,
             limits: parts.limits,
             stations: parts.stations,
-            arriving: parts.arrivals.map(|it| Arriving::new(it, parts.queue_index)),
+            bridge_queue: parts.arrivals.map(|it| BridgeQueue::new(it, parts.queue_index)),
             now,
         });
         Attached { source, outbox }
     }
 
-    /// Its place in the engine that it is for.
+    /// Its place in its engine.
     pub fn id(&self) -> SlotId {
         self.source.id
     }
@@ -98,14 +99,14 @@ impl<Q: PortQueue> Attached<Q> {
         &self.source.queue
     }
 
-    /// Shows every frame that waits with the queue.
+    /// Calls `visit` with every frame that waits in the queue.
     pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
         self.source.visit_kept(visit);
         let (to, slot) = (self.source.port_id, self.outbox.id);
         self.outbox.frames().for_each(|frame| visit(Whereabouts::Waits { to, slot }, frame));
     }
 
-    /// Readies the queue for another engine, where its place is `id`.
+    /// Prepares the queue for another engine, where its place is `id`.
     #[must_use]
     pub fn moved_to(mut self, id: SlotId, now: Instant) -> Attached<Q> {
         self.source.id = id;
@@ -114,8 +115,8 @@ impl<Q: PortQueue> Attached<Q> {
         self
     }
 
-    /// Takes the queue out. Frames that still waited are recycled, captures end, and the caller
-    /// wakes those whom the queue held.
+    /// Returns the queue itself. Frames that still waited are recycled, captures end, and the
+    /// caller wakes the engines whose sources the queue held.
     pub fn into_queue(mut self, pool: &mut FramePool) -> Q {
         self.outbox.close(pool);
         self.source.kept.drain(..).for_each(|(frame, _)| pool.recycle(frame));

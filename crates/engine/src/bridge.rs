@@ -1,13 +1,12 @@
-//! Guests on one bridge of the host's: those who send to a guest there wait for it, as on the
-//! switch.
+//! Guests on one bridge of the host: senders to such a guest wait for it, as on the switch.
 //!
-//! Between two guests on a bridge frames pass the host's kernel: one engine writes them to the
-//! sender's device, and another, or the same, reads them from the receiver's. The kernel holds no
-//! sender: a device whose queue is full drops what comes, from all senders alike. So the engine
-//! that reads from a device reports when it has fallen behind ([`Arrivals`]), and senders are held
-//! for that as for a full queue, by the receiver's address. A frame of theirs may go elsewhere all
-//! the same, as the bridge's rules say; then its sender waited in vain, no longer than its
-//! allowance lasts.
+//! Frames between two guests on a bridge pass through the host's kernel: one engine writes them to
+//! the sender's device, and the same or another engine reads them from the receiver's. The kernel
+//! does not hold senders: a device with a full queue drops frames of all senders alike. So the
+//! engine that reads from a device reports when it has fallen behind ([`BridgeBackpressure`]), and
+//! this holds senders to the receiver's address as a full queue would. The bridge's rules may send
+//! such a frame elsewhere; then its sender waited without need, but no longer than its allowance
+//! lasts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,27 +26,28 @@ pub struct BridgePort {
     pub address: MacAddr,
 }
 
-/// Back-pressure of a device on a bridge: whether its queues are behind with reading.
+/// Back-pressure of a device on a bridge: whether its queues have fallen behind.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub struct BridgeBackpressure {
     gauge: Arc<Gauge>,
-    /// The queues that are behind, a bit for each, by its number modulo 64.
+    /// The queues that have fallen behind: a bit for each, by its number modulo 64.
     behind: AtomicU64,
 }
 
-impl Arrivals {
-    /// The gauge by which senders are held.
+impl BridgeBackpressure {
+    /// The gauge that holds senders.
     pub(crate) fn gauge(&self) -> &Arc<Gauge> {
         &self.gauge
     }
 
     fn raise(&self, queue: u16) {
         self.behind.fetch_or(bit(queue), Ordering::Relaxed);
-        // Each time: another queue may have lowered it after it saw the bits without this one.
+        // Raise it each time: another queue may have lowered it after reading the bits without this
+        // one.
         self.gauge.raise();
     }
 
-    /// True if senders may sleep, and are to be nudged.
+    /// True if senders may sleep and must be nudged.
     fn lower(&self, queue: u16) -> bool {
         let before = self.behind.fetch_and(!bit(queue), Ordering::Relaxed);
         before == bit(queue) && self.gauge.lower()
@@ -60,65 +60,65 @@ fn bit(queue: u16) -> u64 {
 
 /// What one queue of a device on a bridge reports.
 #[derive(Debug)]
-pub(crate) struct Arriving {
-    arrivals: Arc<Arrivals>,
+pub(crate) struct BridgeQueue {
+    arrivals: Arc<BridgeBackpressure>,
     queue: u16,
     /// What came in since the device was last found empty.
     since_empty: Backlog,
     is_behind: bool,
 }
 
-impl Arriving {
-    pub(crate) fn new(arrivals: Arc<Arrivals>, queue: u16) -> Arriving {
-        Arriving { arrivals, queue, since_empty: Backlog::default(), is_behind: false }
+impl BridgeQueue {
+    pub(crate) fn new(arrivals: Arc<BridgeBackpressure>, queue: u16) -> BridgeQueue {
+        BridgeQueue { arrivals, queue, since_empty: Backlog::default(), is_behind: false }
     }
 
-    /// A batch of so much came in, of work `cost`. `is_all` if the device had no more. True if
-    /// senders may sleep, and are to be nudged.
-    pub(crate) fn took(&mut self, batch: Backlog, cost: u64, is_all: bool) -> bool {
+    /// Reports a batch that came in, with its cost; `is_all` if the device had no more. True if
+    /// senders may sleep and must be nudged.
+    pub(crate) fn report_batch(&mut self, batch: Backlog, cost: u64, is_all: bool) -> bool {
         self.arrivals.gauge.add_sent_shared(cost);
         if is_all {
             self.since_empty = Backlog::default();
-            return self.catch_up();
+            return self.clear_behind();
         }
         self.since_empty.frames += batch.frames;
         self.since_empty.bytes += batch.bytes;
         if self.since_empty.reaches(HIGH) {
-            self.fall_behind();
+            self.set_behind();
         }
         false
     }
 
-    /// What comes has to wait from now on.
-    pub(crate) fn fall_behind(&mut self) {
+    /// Reports that the queue has fallen behind.
+    pub(crate) fn set_behind(&mut self) {
         self.is_behind = true;
         self.arrivals.raise(self.queue);
     }
 
-    /// Nothing waits, or no sender is to wait for it. True if senders are to be nudged.
-    pub(crate) fn catch_up(&mut self) -> bool {
+    /// Reports that nothing waits, or that no sender should wait. True if senders must be nudged.
+    pub(crate) fn clear_behind(&mut self) -> bool {
         std::mem::take(&mut self.is_behind) && self.arrivals.lower(self.queue)
     }
 }
 
-impl Drop for Arriving {
-    /// The queue goes. The caller nudges all senders.
+impl Drop for BridgeQueue {
+    /// The queue is removed. The caller nudges all senders.
     fn drop(&mut self) {
-        self.catch_up();
+        self.clear_behind();
     }
 }
 
 /// The devices on one bridge, by the address of the guest behind each.
-pub(crate) type Neighbors = HashMap<MacAddr, Arc<Arrivals>>;
+pub(crate) type Neighbors = HashMap<MacAddr, Arc<BridgeBackpressure>>;
 
 /// All devices on bridges, as the control plane knows them.
 #[derive(Debug, Default)]
 pub(crate) struct Bridges {
-    ports: Vec<(PortId, BridgePort, Arc<Arrivals>)>,
+    ports: Vec<(PortId, BridgePort, Arc<BridgeBackpressure>)>,
 }
 
 impl Bridges {
-    /// Adds a device, whose port is not there yet.
+    /// Adds a device before its port is attached.
     pub(crate) fn join(&mut self, port: PortId, at: BridgePort) {
         self.leave(port);
         self.ports.push((port, at, Arc::default()));
@@ -128,12 +128,12 @@ impl Bridges {
         self.ports.retain(|(it, ..)| *it != port);
     }
 
-    pub(crate) fn arrivals(&self, port: PortId) -> Option<Arc<Arrivals>> {
+    pub(crate) fn arrivals(&self, port: PortId) -> Option<Arc<BridgeBackpressure>> {
         let found = self.ports.iter().find(|(it, ..)| *it == port);
         found.map(|(.., arrivals)| Arc::clone(arrivals))
     }
 
-    /// The neighbours of each device, by its port; nothing for one that has none.
+    /// The neighbours of each device, by its port; `None` for a device without neighbours.
     pub(crate) fn neighbors(&self) -> Vec<Option<Arc<Neighbors>>> {
         let mut bridges: HashMap<&str, Neighbors> = HashMap::new();
         for (_, at, arrivals) in &self.ports {

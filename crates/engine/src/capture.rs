@@ -1,7 +1,7 @@
 //! Copies of a port's frames for a reader.
 //!
-//! A capture costs its port one check per batch while it is off. While it is on, each frame's first
-//! bytes are copied, which allocates; a reader that does not keep up loses copies, never frames.
+//! A port without a capture pays one check per batch. During a capture, each frame's first bytes
+//! are copied, which allocates; a reader that does not keep up loses copies, never frames.
 
 use std::time::{Instant, SystemTime};
 
@@ -21,19 +21,19 @@ pub enum Passage {
 /// A copy of one frame.
 #[derive(Debug)]
 pub struct CapturedFrame {
-    /// When it passed; one time for a round.
+    /// When it passed; the same time for all frames of a round.
     pub at: SystemTime,
     /// The queue within the port.
     pub queue: u16,
-    /// Which way.
+    /// Its direction.
     pub passage: Passage,
-    /// Its length before it was cut.
+    /// Its length before truncation.
     pub len: usize,
     /// Its first bytes.
     pub bytes: Vec<u8>,
 }
 
-/// A capture under way, shared by the port's engines and one reader.
+/// A running capture, shared by the port's engines and one reader.
 #[derive(Debug)]
 pub struct Capture {
     frames: ArrayQueue<CapturedFrame>,
@@ -47,12 +47,12 @@ pub struct Capture {
 
 /// Copies that may wait for the reader.
 const WAITING_MAX: usize = 8192;
-/// Bytes of them.
+/// Their bytes.
 const BYTES_WAITING_MAX: usize = 8 << 20;
 
 impl Capture {
-    /// A capture that keeps `snap_len` bytes of each frame. `now` is the present on the clock of
-    /// the engines and on the wall.
+    /// A capture that keeps `snap_len` bytes of each frame. `now` is the present time by the
+    /// engines' clock and by the wall clock.
     pub fn new(snap_len: usize, now: (Instant, SystemTime)) -> Capture {
         Capture {
             frames: ArrayQueue::new(WAITING_MAX),
@@ -81,7 +81,7 @@ impl Capture {
         self.is_open.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the port still copies: it ends with the port, too.
+    /// Whether the port still copies: a capture also ends with its port.
     pub fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
     }
@@ -98,7 +98,8 @@ impl Capture {
         for frame in frames {
             let bytes = frame.bytes();
             let kept = bytes.len().min(self.snap_len);
-            // Counted before it is put in, so that the reader never takes off what is not there.
+            // Count it before it is put in, so that the reader never subtracts bytes that were not
+            // added.
             let waiting = self.bytes_waiting.fetch_add(kept, Ordering::Relaxed) + kept;
             let has_room = waiting <= BYTES_WAITING_MAX;
             let copy = || {
@@ -132,7 +133,7 @@ mod tests {
         let kept = u64::try_from(BYTES_WAITING_MAX / 60_000).expect("a small number");
         assert_eq!(capture.lost(), 1000 - kept);
         assert_eq!(std::iter::from_fn(|| capture.next()).count(), BYTES_WAITING_MAX / 60_000);
-        // Entries that were read make room.
+        // Reading entries makes room.
         capture.copy(Passage::Egress, 0, now, [&frame]);
         assert!(capture.next().is_some());
     }

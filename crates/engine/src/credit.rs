@@ -1,34 +1,34 @@
-//! A limit of what enters by a port: so many bytes, or segments, in each interval.
+//! A rate limit of a port: a number of bytes, or segments, per interval.
 //!
-//! One budget serves all queues of the port, on whichever worker they are. A queue takes in while
-//! there is credit, and what the last frame takes beyond it is paid back before the next: so the
-//! rate holds exactly in the long run, and no frame is too long for it. A queue without credit
+//! All queues of the port share one budget, on whichever workers they are. A queue takes frames in
+//! while there is credit, and pays back a debt from the last frame before it takes in the next: so
+//! the rate is exact in the long run, and no frame is too long for it. A queue without credit
 //! leaves its frames where they are, and its worker sleeps until there is some.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Credit that may gather while a port is idle, at least: two of the longest frames, as in Linux'
-/// backend.
+/// The least credit that may accumulate while a port is idle: two of the longest frames, as in
+/// Linux's backend.
 const BURST_MIN: u64 = 128 << 10;
 
 /// The credit of one port.
 #[derive(Debug)]
 pub struct Credit {
-    /// Earned in each interval; at least 1.
+    /// Bytes earned in each interval; at least 1.
     bytes: u64,
-    /// What may gather while it is not used.
+    /// The most unused credit, in bytes.
     unused_max: u64,
     interval_ns: u64,
     zero: Instant,
-    /// Bytes that were taken in, or not taken in time, since `zero`.
+    /// Bytes of credit since `zero` that were spent, or that expired unused.
     spent: AtomicU64,
 }
 
 impl Credit {
-    /// So many bytes for each interval, the first of which begins now. Zeros count as the least
-    /// there is: 1 byte, 1 nanosecond.
+    /// `bytes` per `interval`, the first of which begins now. A zero counts as the minimum: 1 byte,
+    /// 1 nanosecond.
     pub fn new(bytes: u64, interval: Duration, now: Instant) -> Credit {
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         let unused_max = bytes.max(BURST_MIN);
@@ -36,7 +36,7 @@ impl Credit {
         Credit { bytes: bytes.max(1), unused_max, interval_ns, zero: now, spent }
     }
 
-    /// The same, of which no more than that of one interval gathers.
+    /// The same, but at most the credit of one interval accumulates.
     pub fn without_burst(bytes: u64, interval: Duration, now: Instant) -> Credit {
         let credit = Credit::new(bytes, interval, now);
         Credit { unused_max: credit.bytes, ..credit }
@@ -46,13 +46,13 @@ impl Credit {
     pub fn available(&self, now: Instant) -> u64 {
         let earned = self.earned(now);
         let forgone = earned.saturating_sub(self.unused_max);
-        // Queues that check at the same time may each use all there is. That is bounded
-        // by a batch of each, and paid back like any other debt.
+        // Queues that check at the same time may each use all the credit. The excess is at most a
+        // batch of each, and is paid back like any other debt.
         let spent = self.spent.fetch_max(forgone, Ordering::Relaxed).max(forgone);
         earned.saturating_sub(spent)
     }
 
-    /// Notes what was taken in.
+    /// Charges what was taken in.
     pub fn spend(&self, bytes: u64) {
         self.spent.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -64,7 +64,7 @@ impl Credit {
             return None;
         }
         let missing = self.spent.load(Ordering::Relaxed) - self.earned(now).min(u64::MAX - 1);
-        // Strictly more than the debt.
+        // The credit must strictly exceed the debt.
         let intervals = u128::from(missing / self.bytes) + 1 + u128::from(self.intervals(now));
         let at = intervals.saturating_mul(u128::from(self.interval_ns));
         let wait = at.saturating_sub(now.saturating_duration_since(self.zero).as_nanos());
@@ -75,7 +75,7 @@ impl Credit {
         self.intervals(now).saturating_add(1).saturating_mul(self.bytes)
     }
 
-    /// Intervals that are over.
+    /// The number of intervals that have ended.
     fn intervals(&self, now: Instant) -> u64 {
         let elapsed = now.saturating_duration_since(self.zero).as_nanos();
         u64::try_from(elapsed / u128::from(self.interval_ns)).unwrap_or(u64::MAX)
@@ -88,8 +88,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Bytes that get through in `time` if frames of `len` bytes always wait in `queues` queues,
-    /// which are woken so much too late; and how often a queue looked.
+    /// Bytes that pass in `time` if frames of `len` bytes always wait in `queues` queues, which are
+    /// each woken late; and how often a queue checked.
     fn simulate(
         credit: &Credit,
         time: Duration,

@@ -10,7 +10,7 @@ use crate::gauge::Gauge;
 use crate::inbox::Inbox;
 use crate::slot::SlotId;
 
-/// Where a queue is.
+/// The location of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueAddress {
     /// Number of the engine that owns it.
@@ -24,13 +24,13 @@ pub struct QueueAddress {
 /// All ports and engines at one moment.
 #[derive(Debug, Default)]
 pub struct Directory {
-    /// Counts up with each change.
+    /// Incremented with each change.
     pub version: u64,
     /// By port number; an empty list for a number not in use.
     pub ports: Vec<Vec<QueueAddress>>,
     /// By number of the engine.
     pub inboxes: Vec<Arc<Inbox>>,
-    /// By port number: the devices on the same bridge of the host's, if it is one of several.
+    /// By port number: the devices on the same bridge of the host, if there are others.
     pub(crate) neighbors: Vec<Option<Arc<Neighbors>>>,
 }
 
@@ -40,8 +40,8 @@ impl Directory {
         self.ports.get(usize::from(port.0)).map_or(&[], Vec::as_slice)
     }
 
-    /// The gauge of the device that gets what is sent to this address by the device `port`, if both
-    /// are on one bridge of the host's.
+    /// The gauge of the device that gets frames sent to this address by the device `port`, if both
+    /// are on one bridge of the host.
     pub(crate) fn neighbor(&self, port: PortId, address: MacAddr) -> Option<&Arc<Gauge>> {
         let neighbors = self.neighbors.get(usize::from(port.0))?.as_ref()?;
         neighbors.get(&address).map(|arrivals| arrivals.gauge())
@@ -56,15 +56,15 @@ impl Directory {
 /// Where the frames of a port go.
 #[derive(Debug, Clone)]
 pub enum Forwarding {
-    /// Where the switch says.
+    /// Where the switch decides.
     Switch(Arc<Switch>),
-    /// To one other port, always: from a queue to the queue of the same number where both ports
-    /// have as many, so that the choice of the sender's kernel is followed; otherwise by flow.
+    /// Always to one other port: to the queue of the same number if both ports have equally many,
+    /// so that the choice of the sender's kernel is kept; otherwise by flow.
     Patch(PortId),
 }
 
 impl Forwarding {
-    /// The one port that frames go to, if it is always the same.
+    /// The port that all frames go to, if it is always the same.
     pub fn patched_to(&self) -> Option<PortId> {
         match self {
             Forwarding::Switch(_) => None,

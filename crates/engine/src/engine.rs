@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue, Woken};
+use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken};
 use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
 
 use crate::attached::Attached;
@@ -19,18 +19,18 @@ use crate::limits::Limits;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
-use crate::source::{Intake, Others, Source, Taken};
+use crate::source::{EngineParts, Ingested, LastRound, Source};
 use crate::state::{Ingress, IngressEvent};
 use crate::sync::{Ordering, fence};
 use crate::wait::{IfIdle, Wait};
 
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
-/// How long to wait for buffers that other engines have.
+/// How long to wait for buffers that other engines hold.
 const SHORTAGE: Duration = Duration::from_millis(1);
 
-/// Queues, and the state of the frames between them. One thread owns it; others reach it by its
-/// [`Inbox`].
+/// Queues, and the state of the frames between them. One thread owns an engine; others reach it
+/// through its [`Inbox`].
 pub struct Engine<Q> {
     number: usize,
     inbox: Arc<Inbox>,
@@ -43,24 +43,25 @@ pub struct Engine<Q> {
     sources: Vec<Option<Source<Q>>>,
     outboxes: Outboxes,
     pub(crate) shares: Shares,
-    /// Memory that the frames of one port may take, in this round; empty until it is needed.
+    /// Memory that the frames of one port may take, in this round; computed on first use.
     memory_max: OnceCell<usize>,
-    /// Slots of the sources that are visited in each round: all but those that are armed.
+    /// Slots of the sources that are polled in each round: all except armed ones.
     turns: Vec<usize>,
-    /// What the last round found.
-    others: Others,
-    /// By engine: parcels that we have put in since we last nudged it.
+    /// Whether the last round found work.
+    last_round: LastRound,
+    /// By engine: parcels that we have put into its inbox since we last nudged it.
     mailed: Vec<usize>,
-    /// Pressure of ours fell since we last woke those who may sleep because of it.
-    has_relieved: bool,
+    /// Pressure of one of our queues fell since we last woke the threads that may sleep because of
+    /// it.
+    must_wake_senders: bool,
     failures: Vec<Failure<Q>>,
-    /// The queue that it is busy with, or was last.
-    pub(crate) serving: Option<(PortId, u16)>,
+    /// The queue that the engine is serving, or served last.
+    pub(crate) current_queue: Option<(PortId, u16)>,
     batch: FrameBatch,
     verdicts: ArrayVec<Verdict, BATCH>,
 }
 
-/// A queue that could not go on.
+/// A queue that failed.
 pub struct Failure<Q> {
     /// Its port.
     pub port_id: PortId,
@@ -68,8 +69,8 @@ pub struct Failure<Q> {
     pub queue_index: u16,
     /// The queue.
     pub queue: Q,
-    /// Why.
-    pub down: PortDown,
+    /// The cause.
+    pub down: QueueDown,
 }
 
 /// Whether anything moved.
@@ -105,42 +106,42 @@ impl<Q: PortQueue> Engine<Q> {
             memory_max: OnceCell::new(),
             ticks: Ticks(0),
             turns: Vec::new(),
-            others: Others::Idle,
+            last_round: LastRound::Idle,
             mailed: Vec::new(),
-            has_relieved: false,
+            must_wake_senders: false,
             failures: Vec::new(),
-            serving: None,
+            current_queue: None,
             batch: FrameBatch::new(),
             verdicts: ArrayVec::new(),
         }
     }
 
-    /// One pass over everything that has, or may have, work. Where it returns [`Wait::Until`] or
-    /// [`Wait::Event`], the queues are armed and senders wake the thread; the next round ends that.
+    /// One pass over everything that has, or may have, work. After [`Wait::Until`] or
+    /// [`Wait::Event`], the queues are armed and senders wake the thread, until the next round.
     pub fn round(&mut self, now: Instant, directory: &Directory, if_idle: IfIdle) -> Wait {
         self.inbox.awake();
         self.now = now;
         self.memory_max = OnceCell::new();
         self.ticks = ticks(now.saturating_duration_since(self.started));
         self.shares.begin_round();
-        self.pass_relief_on(directory);
+        self.propagate_relief(directory);
         let opened = self.open_parcels();
-        let taken = self.take_turns(directory);
+        let taken = self.poll_sources(directory);
         let sent = self.send_out(directory);
         self.nudge_mailed(directory);
         let worked = opened.or(taken).or(sent) == Work::Done;
-        self.others = if worked { Others::Work } else { Others::Idle };
+        self.last_round = if worked { LastRound::Work } else { LastRound::Idle };
         match if_idle {
-            // The next round wakes the sources that were held.
-            _ if worked || self.has_relieved => Wait::Now,
+            // The next round wakes the held sources.
+            _ if worked || self.must_wake_senders => Wait::Now,
             _ if self.is_starved() => self.wait_for_buffers(),
             IfIdle::Poll => Wait::Poll,
-            IfIdle::Sleep => self.fall_asleep(directory),
+            IfIdle::Sleep => self.prepare_sleep(directory),
         }
     }
 
-    /// One batch from each queue to wherever its frames go.
-    fn take_turns(&mut self, directory: &Directory) -> Work {
+    /// Moves one batch from each queue to the destinations of its frames.
+    fn poll_sources(&mut self, directory: &Directory) -> Work {
         let mut work = Work::None;
         let mut position = 0;
         while let Some(&slot) = self.turns.get(position) {
@@ -157,27 +158,28 @@ impl<Q: PortQueue> Engine<Q> {
                 Err(down) => self.fail(slot, down),
             }
         }
-        // Where room is short, the first one served gets it, so the first one changes each round.
+        // If room is short, the queue served first gets it, so the first queue changes with each
+        // round.
         if self.turns.len() > 1 {
             self.turns.rotate_left(1);
         }
         work
     }
 
-    fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
+    fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, QueueDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
-        self.serving = Some((source.port_id, source.queue_index));
+        self.current_queue = Some((source.port_id, source.queue_index));
         let at = Enqueue { now: self.now, memory_max: &self.memory_max };
-        let mut intake = Intake {
+        let mut context = EngineParts {
             shares: &mut self.shares,
             pool: &mut self.pool,
             batch: &mut self.batch,
             verdicts: &mut self.verdicts,
             now: self.now,
             ticks: self.ticks,
-            has_relieved: &mut self.has_relieved,
+            must_wake_senders: &mut self.must_wake_senders,
         };
-        let taken = source.take_in(&mut intake);
+        let taken = source.ingest(&mut context);
         let mut router = Router {
             number: self.number,
             outboxes: &mut self.outboxes,
@@ -188,9 +190,9 @@ impl<Q: PortQueue> Engine<Q> {
             mirrored: 0,
             neighbor: None,
         };
-        // Also where the first frame meets pressure: the next turn finds a queue that is held, and
-        // sends the responses that its peer waits for.
-        let has_share = !matches!(taken, Ok(Taken::NoShare));
+        // Do this also if the first frame meets pressure: the next turn finds the queue held and
+        // sends its pending responses.
+        let has_share = !matches!(taken, Ok(Ingested::ShareUsed));
         let has_frames = has_share && !source.waits() && !source.kept.is_empty();
         if has_frames {
             router.forward(source);
@@ -201,12 +203,14 @@ impl<Q: PortQueue> Engine<Q> {
                 self.shares.charge(source.share, router.mirrored);
             }
         }
-        // What came before the fault is sound, and has gone on.
+        // Frames before the fault are valid and have been forwarded.
         match taken? {
-            Taken::Asked => Ok(Work::of(source.rest(self.others)? == Pending::Work || has_frames)),
-            Taken::NotAsked => Ok(Work::of(has_frames)),
+            Ingested::Polled => {
+                Ok(Work::of(source.finish_turn(self.last_round)? == Pending::Work || has_frames))
+            }
+            Ingested::Skipped => Ok(Work::of(has_frames)),
             // Frames may be left for the next round.
-            Taken::NoShare => Ok(Work::Done),
+            Ingested::ShareUsed => Ok(Work::Done),
         }
     }
 
@@ -217,7 +221,7 @@ impl<Q: PortQueue> Engine<Q> {
 
     fn open_parcels(&mut self) -> Work {
         // An inbox mixes frames of many queues.
-        self.serving = None;
+        self.current_queue = None;
         let at = Enqueue { now: self.now, memory_max: &self.memory_max };
         let (mut frames, mut bytes) = (0, 0);
         for _ in 0..PARCELS_PER_ROUND {
@@ -226,11 +230,11 @@ impl<Q: PortQueue> Engine<Q> {
             bytes += parcel.frame.len();
             self.outboxes.enqueue(parcel, &mut self.pool, at);
         }
-        self.has_relieved |= self.inbox.relieve(cost_of(frames, bytes));
+        self.must_wake_senders |= self.inbox.relieve(cost_of(frames, bytes));
         Work::of(frames > 0)
     }
 
-    /// Takes out at least what was in the inbox when the call began.
+    /// Takes out at least the parcels that were in the inbox when the call began.
     fn drain_inbox(&mut self) {
         for _ in 0..=Inbox::PARCELS / PARCELS_PER_ROUND {
             if self.open_parcels() == Work::None {
@@ -239,7 +243,7 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Sends what has gathered, queue by queue.
+    /// Sends the waiting frames, queue by queue.
     fn send_out(&mut self, directory: &Directory) -> Work {
         let mut work = Work::None;
         let mut position = 0;
@@ -259,16 +263,16 @@ impl<Q: PortQueue> Engine<Q> {
         work
     }
 
-    /// Sends what one outbox has.
-    fn send(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
+    /// Sends the frames of one outbox.
+    fn send(&mut self, slot: usize, directory: &Directory) -> Result<Work, QueueDown> {
         let source = self.sources.get_mut(slot).and_then(Option::as_mut);
         let (Some(source), Some(outbox)) = (source, self.outboxes.get(slot)) else {
             return Ok(Work::None);
         };
-        self.serving = Some((source.port_id, source.queue_index));
+        self.current_queue = Some((source.port_id, source.queue_index));
         let of_port = directory.queues(source.port_id);
         let sent = outbox.send(&mut source.queue, &mut self.pool, of_port, self.now)?;
-        self.has_relieved |= sent.relieved;
+        self.must_wake_senders |= sent.must_wake_senders;
         Ok(Work::of(sent.moved > 0))
     }
 
@@ -277,10 +281,10 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Wakes engines that may sleep because a queue of ours held their sources.
-    fn pass_relief_on(&mut self, directory: &Directory) {
-        if std::mem::take(&mut self.has_relieved) {
-            // The directory was read after the pressure fell: an engine that saw the pressure is in
-            // it, however new it is. The partner of this fence is in `Gauge`.
+    fn propagate_relief(&mut self, directory: &Directory) {
+        if std::mem::take(&mut self.must_wake_senders) {
+            // The directory was read after the pressure fell, so it contains every engine that saw
+            // the pressure, however new. The partner of this fence is in `Gauge`.
             fence(Ordering::SeqCst);
             directory.inboxes.iter().for_each(|inbox| inbox.nudge());
         }
@@ -300,8 +304,8 @@ impl<Q: PortQueue> Engine<Q> {
         self.turns.iter().any(|slot| matches!(state(slot), Some(Ingress::Starved)))
     }
 
-    /// Waits a little where there is work but no buffer: they come back with our own events, or
-    /// from another engine, which does not know that we wait.
+    /// Waits briefly if there is work but no buffer: buffers return with our own events, or from
+    /// another engine, which does not know that we wait.
     fn wait_for_buffers(&mut self) -> Wait {
         match self.inbox.prepare_sleep() {
             true => Wait::Until(self.now + SHORTAGE),
@@ -309,8 +313,8 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Arms every queue, makes sure that nothing came meanwhile, and finds how long to wait.
-    fn fall_asleep(&mut self, directory: &Directory) -> Wait {
+    /// Arms every queue, checks that no work arrived meanwhile, and computes how long to wait.
+    fn prepare_sleep(&mut self, directory: &Directory) -> Wait {
         let pending =
             self.arm_sources() == Pending::Work || self.arm_outboxes(directory) == Pending::Work;
         if pending || !self.inbox.prepare_sleep() {
@@ -321,7 +325,7 @@ impl<Q: PortQueue> Engine<Q> {
             let Some(source) = &self.sources[*slot] else { continue };
             match source.state() {
                 // Either it sees the pressure fall, or it is nudged.
-                Ingress::Held { gauge, until: due } if gauge.await_relief() => {
+                Ingress::Held { gauge, until: due } if gauge.wait_for_relief() => {
                     until = sooner(until, *due);
                 }
                 Ingress::Unpaid { until: due } => until = sooner(until, Some(*due)),
@@ -336,8 +340,8 @@ impl<Q: PortQueue> Engine<Q> {
         sooner(until, retry).map_or(Wait::Event, Wait::Until)
     }
 
-    /// Arms the sources that could take something in. Those that are held or without credit stay
-    /// among the turns.
+    /// Arms the sources that could take frames in. Held sources and those without credit keep their
+    /// turns.
     fn arm_sources(&mut self) -> Pending {
         let mut pending = Pending::Nothing;
         let mut position = 0;
@@ -345,7 +349,7 @@ impl<Q: PortQueue> Engine<Q> {
             let armed = match self.sources[slot].as_mut() {
                 None => Ok(Pending::Nothing),
                 Some(source) => {
-                    self.serving = Some((source.port_id, source.queue_index));
+                    self.current_queue = Some((source.port_id, source.queue_index));
                     source.arm_if_open(self.now)
                 }
             };
@@ -360,7 +364,7 @@ impl<Q: PortQueue> Engine<Q> {
                 }
                 Err(down) => {
                     self.fail(slot, down);
-                    // The next round wakes the sources that it held.
+                    // The next round wakes the sources that the queue held.
                     pending = Pending::Work;
                 }
             }
@@ -368,7 +372,7 @@ impl<Q: PortQueue> Engine<Q> {
         pending
     }
 
-    /// Asks for events for the room that backlogs wait for.
+    /// Asks for events when there is room for the backlogs.
     fn arm_outboxes(&mut self, directory: &Directory) -> Pending {
         let mut pending = Pending::Nothing;
         let mut position = 0;
@@ -390,7 +394,7 @@ impl<Q: PortQueue> Engine<Q> {
         pending
     }
 
-    fn arm_outbox(&mut self, slot: usize, directory: &Directory) -> Result<Pending, PortDown> {
+    fn arm_outbox(&mut self, slot: usize, directory: &Directory) -> Result<Pending, QueueDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Pending::Nothing) };
         if source.queue.arm()? == Pending::Nothing {
             return Ok(Pending::Nothing);
@@ -398,22 +402,22 @@ impl<Q: PortQueue> Engine<Q> {
         if !source.waits() {
             return Ok(Pending::Work);
         }
-        // While its source is held, new frames are no reason to stay awake; new room is.
-        let is_room = self.send(slot, directory)? == Work::Done || self.has_relieved;
+        // While its source is held, new frames are no reason to stay awake, but new room is.
+        let is_room = self.send(slot, directory)? == Work::Done || self.must_wake_senders;
         Ok(if is_room { Pending::Work } else { Pending::Nothing })
     }
 
-    /// An event of the queue in this slot came.
+    /// Handles an event of the queue in this slot.
     pub fn ready(&mut self, slot: usize, by: Woken) {
         let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return };
-        self.serving = Some((source.port_id, source.queue_index));
+        self.current_queue = Some((source.port_id, source.queue_index));
         match source.queue.woken(by) {
             Ok(()) => self.wake(slot),
             Err(down) => self.fail(slot, down),
         }
     }
 
-    /// Gives a source its turns back.
+    /// Polls a source in each round again.
     fn wake(&mut self, slot: usize) {
         let Some(source) = self.sources[slot].as_mut() else { return };
         if matches!(source.state(), Ingress::Armed) {
@@ -422,19 +426,19 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Takes a queue out that cannot go on.
-    pub fn fail(&mut self, slot: usize, down: PortDown) {
+    /// Removes a queue that failed.
+    pub fn fail(&mut self, slot: usize, down: QueueDown) {
         let Some(attached) = self.take_out(slot) else { return };
         let (port_id, queue_index) = (attached.source.port_id, attached.source.queue_index);
         let queue = attached.into_queue(&mut self.pool);
-        self.has_relieved = true;
+        self.must_wake_senders = true;
         self.failures.push(Failure { port_id, queue_index, queue, down });
     }
 
-    /// The port and the number of the queue that it is busy with, or was when it panicked; `None`
-    /// where it is busy with frames of many.
-    pub fn serving(&self) -> Option<(PortId, u16)> {
-        self.serving
+    /// The port and the number of the queue that the engine is serving, or was when it panicked;
+    /// `None` while it handles frames of several queues.
+    pub fn current_queue(&self) -> Option<(PortId, u16)> {
+        self.current_queue
     }
 
     /// A queue that failed since the last call.
@@ -450,24 +454,24 @@ impl<Q: PortQueue> Engine<Q> {
         Some(Attached { source, outbox })
     }
 
-    /// A queue is about to come from another engine: frames for it gather until it does.
+    /// A queue is about to arrive from another engine: frames for it gather until then.
     pub fn expect(&mut self, id: SlotId, gauge: Arc<Gauge>) {
         *self.outboxes.slot(id.index) = OutboxSlot::Expected(Expected::new(id, gauge));
     }
 
-    /// A queue that was expected does not come.
+    /// An expected queue does not arrive.
     pub fn forget(&mut self, id: SlotId) {
         let gathered = self.take_expected(id);
         let frames = gathered.into_iter().flat_map(|gathered| gathered.frames);
         frames.for_each(|frame| self.pool.recycle(frame));
     }
 
-    /// What gathered for a queue that was expected, which it is no longer.
+    /// Stops expecting a queue and returns the frames that gathered for it.
     fn take_expected(&mut self, id: SlotId) -> Option<Expected> {
         let slot = self.outboxes.slot(id.index);
         match std::mem::replace(slot, OutboxSlot::Vacant) {
             OutboxSlot::Expected(expected) if expected.id == id => {
-                self.has_relieved |= expected.gauge.lower_ahead();
+                self.must_wake_senders |= expected.gauge.lower_at_destination();
                 Some(expected)
             }
             other => {
@@ -477,10 +481,10 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Takes a queue over. Its events are to be reported by [`ready`](Engine::ready) with the index
+    /// Takes over a queue. The caller reports its events by [`ready`](Engine::ready) with the index
     /// of its slot.
     pub fn attach(&mut self, attached: Attached<Q>) {
-        // Frames in the inbox came after those that wait in the queue's own backlog.
+        // Frames in the inbox are newer than those in the queue's own backlog.
         self.drain_inbox();
         let Attached { mut source, outbox } = attached;
         source.share = self.shares.join(source.port_id, source.stations, source.handling());
@@ -500,7 +504,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.turns.push(id.index);
     }
 
-    /// Gives a queue up, with all frames that were put in for it; `None` if it is gone already.
+    /// Gives up a queue, with all frames sent to it; `None` if it is already gone.
     pub fn detach(&mut self, id: SlotId) -> Option<Attached<Q>> {
         self.drain_inbox();
         self.source(id)?;
@@ -527,14 +531,14 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// What may enter by a queue from now on.
+    /// Sets what may enter by a queue from now on.
     pub fn set_policy(&mut self, id: SlotId, policy: &Arc<PortPolicy>) {
         if let Some(source) = self.source(id) {
             source.policy = Arc::clone(policy);
         }
     }
 
-    /// Shows every frame that the engine has. Those in its inbox are not among them.
+    /// Calls `visit` with every frame that the engine has, except those in its inbox.
     pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
         self.sources.iter().flatten().for_each(|source| source.visit_kept(visit));
         for (source, slot) in self.outboxes.slots().iter().enumerate() {
@@ -555,7 +559,8 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Frames that were dropped and will be counted when the queue comes that they were for.
+    /// Dropped frames that are not yet counted: the queue that they were for counts them when it
+    /// arrives.
     pub fn drops_to_count(&self) -> u64 {
         let expected = self.outboxes.slots().iter().filter_map(|slot| match slot {
             OutboxSlot::Expected(expected) => Some(expected.dropped),
@@ -564,7 +569,7 @@ impl<Q: PortQueue> Engine<Q> {
         expected.sum()
     }
 
-    /// The port of the queue in this place, if it is there.
+    /// The port of the queue in this place, if there is one.
     pub fn port_at(&self, id: SlotId) -> Option<PortId> {
         let source = self.sources.get(id.index)?.as_ref()?;
         (source.id == id).then_some(source.port_id)
@@ -581,7 +586,7 @@ impl<Q: PortQueue> Engine<Q> {
     }
 }
 
-/// The earlier of two times, of which there may be none.
+/// The earlier of two optional times.
 fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }

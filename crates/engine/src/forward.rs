@@ -1,4 +1,4 @@
-//! The way of a frame from the source it came in by to the outbox it leaves by.
+//! The path of a frame from its source to the outbox by which it leaves.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::source::{Held, Source};
 /// Frames put into another engine's inbox between checks of how full it is.
 const PARCELS_PER_MEASURE: usize = 32;
 
-/// What forwarding uses: everything of an engine but its sources.
+/// The state that forwarding uses: everything in an engine except its sources.
 pub(crate) struct Router<'a> {
     pub(crate) number: usize,
     pub(crate) outboxes: &'a mut Outboxes,
@@ -26,15 +26,15 @@ pub(crate) struct Router<'a> {
     pub(crate) mailed: &'a mut Vec<usize>,
     pub(crate) directory: &'a Directory,
     pub(crate) at: Enqueue<'a>,
-    /// What copies for mirrors have cost, for the account of the port that the frames came in by.
+    /// The cost of copies for mirrors, charged to the port by which the frames came in.
     pub(crate) mirrored: usize,
-    /// The gauge that was last looked up for frames to other guests on a bridge of the host's, by
-    /// their address.
+    /// The gauge last looked up for frames to another guest on a bridge of the host, with that
+    /// guest's address.
     pub(crate) neighbor: Option<(MacAddr, Option<&'a Arc<Gauge>>)>,
 }
 
 impl<'a> Router<'a> {
-    /// Sends what a source has taken in on its way, up to the first frame that meets pressure.
+    /// Forwards the frames that a source has taken in, up to the first frame that meets pressure.
     pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
         let mirroring = match &source.forwarding {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
@@ -102,8 +102,8 @@ impl<'a> Router<'a> {
         Ok(())
     }
 
-    /// Copies a frame to every port that is to hear it. No source waits for that: a queue that is
-    /// full drops its copy.
+    /// Copies a frame to every port in its scope. No source waits for a flood: a full queue drops
+    /// its copy.
     fn flood<Q: PortQueue>(&mut self, frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
@@ -126,7 +126,7 @@ impl<'a> Router<'a> {
         self.pool.recycle(frame);
     }
 
-    /// Copies the frame that goes on next, unless that was done before it had to wait.
+    /// Copies the next frame to be forwarded, unless it was copied before it had to wait.
     #[cold]
     fn mirror_front<Q: PortQueue>(&mut self, switch: &Switch, source: &mut Source<Q>) {
         if std::mem::take(&mut source.is_front_mirrored) {
@@ -137,9 +137,9 @@ impl<'a> Router<'a> {
         }
     }
 
-    /// Copies a frame that goes on to each mirror of a port that it enters or leaves by: as it came
-    /// in, or else as it leaves by the first of those ports. A mirror gets it once, if there is
-    /// room.
+    /// Copies a frame that is forwarded to each mirror of a port by which it enters or leaves: in
+    /// its form at ingress, or else in its form at egress from the first of those ports. A mirror
+    /// gets it once, if there is room.
     fn mirror<Q: PortQueue>(
         &mut self,
         switch: &Switch,
@@ -213,7 +213,7 @@ impl<'a> Router<'a> {
             },
         };
         let parcel = Parcel { to: to.slot, frame, admission };
-        // The common case first, so that no frame is moved into an error that cannot happen.
+        // Check the common case first, so that no frame is moved into an error that cannot happen.
         if to.engine == self.number {
             self.outboxes.enqueue(parcel, self.pool, self.at);
         } else if let Err(frame) = self.mail(parcel, to.engine) {
@@ -224,7 +224,7 @@ impl<'a> Router<'a> {
     /// Puts a frame into the inbox of another engine.
     ///
     /// # Errors
-    /// The frame, if that is full.
+    /// The frame, if the inbox is full.
     fn mail(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
         let inbox = &self.directory.inboxes[engine];
         // A copy must not take inbox room from frames whose sources wait.
@@ -243,7 +243,7 @@ impl<'a> Router<'a> {
         Ok(())
     }
 
-    /// Gives a frame of a VLAN the tag with which a port gets it, or takes it away.
+    /// Inserts or removes the tag of a frame of a VLAN, as the port requires.
     #[cold]
     fn fit_tag<Q: PortQueue>(
         &mut self,
@@ -281,8 +281,8 @@ impl<'a> Router<'a> {
         inbox.filter(|gauge| gauge.has_pressure())
     }
 
-    /// Where a frame that leaves by the device `port` is for the guest of another device on its
-    /// bridge, the gauge of that one.
+    /// If a frame that leaves by the device `port` is for the guest of another device on its
+    /// bridge, the gauge of that device.
     #[inline]
     fn neighbor(&mut self, port: PortId, frame: &Frame) -> Option<&'a Arc<Gauge>> {
         let directory = self.directory;
@@ -306,11 +306,10 @@ impl<'a> Router<'a> {
     }
 }
 
-/// The queue that goes on with those of a source that is patched to it, if each of the source's
-/// has one of its own.
+/// The queue that corresponds to that of a patched source, if each of the source's queues has one.
 ///
-/// How many there are is not looked up in the directory: the first frames may come before that has
-/// the source's port, and the next ones must not go another way.
+/// The number of the source's queues is not looked up in the directory: the first frames may come
+/// before the directory lists the source's port, and later ones must use the same queue.
 fn same_queue<'a, Q: PortQueue>(
     source: &Source<Q>,
     queues: &'a [QueueAddress],
@@ -320,7 +319,7 @@ fn same_queue<'a, Q: PortQueue>(
     queues.get(usize::from(source.queue_index)).filter(|_| is_paired)
 }
 
-/// The queue of a port, which has some, that a frame's flow belongs to.
+/// The queue of a port that a frame's flow belongs to; the port has at least one.
 fn steer<'a>(frame: &mut Frame, queues: &'a [QueueAddress]) -> &'a QueueAddress {
     let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
     if count == 1 {

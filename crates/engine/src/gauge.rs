@@ -1,14 +1,15 @@
 //! Back-pressure: how a queue stops the sources that send to it.
 //!
-//! A queue whose backlog passes the high mark raises its pressure, and sources that meet it keep
-//! the frame and all after it, and take none in until it falls below the low mark. So a fast guest
-//! is slowed by its own ring and nothing is lost. The inbox of an engine does the same for engines
-//! that put frames in. A queue that makes no progress for [`STALL`] lowers its pressure and drops
-//! instead, so that a guest that stopped receiving cannot hold up the others (XSA-392).
+//! A queue whose backlog passes the high mark raises its pressure. A source that meets pressure
+//! keeps the frame and all frames after it, and takes no more in until the backlog falls below the
+//! low mark. So a fast guest is slowed by its own ring and nothing is lost. The inbox of an engine
+//! does the same to engines that put frames into it. A queue that makes no progress for [`STALL`]
+//! lowers its pressure and drops frames instead, so that a guest that stopped receiving cannot
+//! block the others (XSA-392).
 //!
 //! A source between several guests waits for a slow queue only as long as its allowance lasts
-//! (`allowance.rs`), a port with many stations behind it never does, and copies of a flood are
-//! dropped at the mark: what these send is an [`Admission`] of its own.
+//! (`allowance.rs`), a port with many stations behind it never waits, and copies of a flood are
+//! dropped at the mark: each of these cases is an [`Admission`].
 
 use std::time::Duration;
 
@@ -16,16 +17,17 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Backlog at which sources are held back.
 pub const HIGH: Backlog = Backlog { frames: 128, bytes: 1 << 20 };
-/// Backlog at which they may go on.
+/// Backlog at which sources are released.
 pub const LOW: Backlog = Backlog { frames: 32, bytes: 256 << 10 };
-/// Backlog at which frames are dropped: above [`HIGH`] by what may have been in the owner's inbox
-/// when the mark was reached (256 frames of 64 KiB), and what other workers add before they see it.
+/// Backlog at which frames are dropped: above [`HIGH`] by the possible content of the owner's inbox
+/// when the mark was reached (256 frames of 64 KiB) and what other workers add before they see the
+/// pressure.
 pub const LIMIT: Backlog = Backlog { frames: 1024, bytes: 24 << 20 };
-/// Backlog at which frames from a port with many stations behind it are dropped: they do not wait,
-/// so that a burst for one guest needs some room.
+/// Backlog at which frames from a port with many stations behind it are dropped: such a port does
+/// not wait, so a burst for one guest needs some room.
 pub const SHARED: Backlog = Backlog { frames: 512, bytes: 4 << 20 };
-/// How long a queue may stand still before it counts as stalled: longer than a busy host keeps a
-/// guest from running.
+/// How long a queue may make no progress before it counts as stalled: longer than a busy host keeps
+/// a guest from running.
 pub const STALL: Duration = Duration::from_millis(50);
 
 /// An amount of waiting frames.
@@ -33,7 +35,7 @@ pub const STALL: Duration = Duration::from_millis(50);
 pub struct Backlog {
     /// How many.
     pub frames: usize,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: usize,
 }
 
@@ -44,14 +46,15 @@ impl Backlog {
     }
 }
 
-/// How a frame came to be sent to a queue that may be full.
+/// Why a frame is sent to a queue that may be full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// Its source waits for the queue when it has pressure: the frame is on its way since before.
+    /// Its source waits when the queue has pressure: the frame was sent before the pressure was
+    /// raised.
     Waits,
-    /// It comes from a port with many stations behind it, which waits for none.
+    /// It comes from a port with many stations behind it, which never waits.
     Shared,
-    /// It is a copy of a flood, or its source has waited for long enough.
+    /// It is a copy of a flood, or its source has waited as long as it may.
     Late,
 }
 
@@ -66,75 +69,76 @@ impl Admission {
     }
 }
 
-/// Shared by the owner of a queue, which writes it, and those who send to the queue.
+/// Shared by the owner of a queue, which writes it, and the senders to the queue.
 #[derive(Debug, Default)]
 pub struct Gauge {
     pressure: AtomicBool,
-    /// The same, raised by the worker that the queue is on its way to.
-    pressure_ahead: AtomicBool,
+    /// The same, raised by the worker that the queue is moving to.
+    pressure_at_destination: AtomicBool,
     /// A worker whose sources we hold is asleep, or about to be.
-    is_awaited: AtomicBool,
+    has_waiter: AtomicBool,
     load: AtomicU64,
-    /// What the queue has sent, in units of what frames cost.
+    /// What the queue has sent, in units of [`cost`](crate::share::cost).
     sent: AtomicU64,
-    /// Memory that its frames take.
+    /// Memory that its waiting frames take.
     memory: AtomicU64,
 }
 
 impl Gauge {
-    /// Whether sources should hold back.
+    /// Whether sources should wait.
     pub fn has_pressure(&self) -> bool {
-        self.pressure.load(Ordering::Relaxed) || self.pressure_ahead.load(Ordering::Relaxed)
+        self.pressure.load(Ordering::Relaxed)
+            || self.pressure_at_destination.load(Ordering::Relaxed)
     }
 
-    /// Whether the owner holds sources back.
+    /// Whether the owner holds sources.
     pub fn is_raised(&self) -> bool {
         self.pressure.load(Ordering::Relaxed)
     }
 
-    /// Holds sources back.
+    /// Holds sources.
     pub fn raise(&self) {
         self.pressure.store(true, Ordering::Relaxed);
     }
 
-    /// Lets sources go on. True if some of their workers may sleep, and are to be nudged.
+    /// Releases sources. True if some of their workers may sleep and must be nudged.
     pub fn lower(&self) -> bool {
         self.pressure.store(false, Ordering::Relaxed);
-        self.is_awaited()
+        self.has_waiter()
     }
 
     /// [`raise`](Gauge::raise) by the next owner.
-    pub fn raise_ahead(&self) {
-        self.pressure_ahead.store(true, Ordering::Relaxed);
+    pub fn raise_at_destination(&self) {
+        self.pressure_at_destination.store(true, Ordering::Relaxed);
     }
 
     /// [`lower`](Gauge::lower) by the destination worker, when a move completes or is abandoned.
-    pub fn lower_ahead(&self) -> bool {
-        self.pressure_ahead.store(false, Ordering::Relaxed);
-        self.is_awaited()
+    pub fn lower_at_destination(&self) -> bool {
+        self.pressure_at_destination.store(false, Ordering::Relaxed);
+        self.has_waiter()
     }
 
-    fn is_awaited(&self) -> bool {
-        // Orders the store before the check of who waits. The partner is `await_relief`, which
+    fn has_waiter(&self) -> bool {
+        // Orders the store before the check for waiters. The partner is `wait_for_relief`, which
         // stores that it waits before it checks the pressure: one side sees the other's store.
         fence(Ordering::SeqCst);
-        self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
+        self.has_waiter.load(Ordering::Relaxed) && self.has_waiter.swap(false, Ordering::Relaxed)
     }
 
     /// Called with a source that is held, after [`Inbox::prepare_sleep`](crate::Inbox): the owner
     /// nudges us when it lowers the pressure. False if it has fallen already.
     ///
-    /// Before it, a nudge would find no thread asleep, and use up the wait: pressure that is raised
-    /// again would then be lowered without a nudge.
-    pub fn await_relief(&self) -> bool {
-        self.is_awaited.store(true, Ordering::Relaxed);
-        // The partner is in `is_awaited`.
+    /// If it were called earlier, a nudge would find no thread asleep and clear the flag: pressure
+    /// that is raised again would then be lowered without a nudge.
+    pub fn wait_for_relief(&self) -> bool {
+        self.has_waiter.store(true, Ordering::Relaxed);
+        // The partner is in `has_waiter`.
         fence(Ordering::SeqCst);
         self.has_pressure()
     }
 
-    /// What the queue has sent since it was made, in bytes and a fixed cost for each frame: what
-    /// its sources wait for while it holds them.
+    /// What the queue has sent since it was created, in bytes plus a fixed cost per frame: the
+    /// progress that its sources wait for while it holds them.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -144,12 +148,12 @@ impl Gauge {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(cost), Ordering::Relaxed);
     }
 
-    /// The same where several engines report to one gauge.
+    /// The same if several engines report to one gauge.
     pub(crate) fn add_sent_shared(&self, cost: u64) {
         self.sent.fetch_add(cost, Ordering::Relaxed);
     }
 
-    /// Memory that frames take which wait to leave by the queue, in bytes, when it last sent.
+    /// Bytes of memory taken by the frames that waited to leave by the queue when it last sent.
     pub(crate) fn memory(&self) -> usize {
         usize::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
@@ -159,7 +163,7 @@ impl Gauge {
         self.memory.store(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Work done for the queue since it was made, in frames of about 1500 bytes.
+    /// Work done for the queue since it was created, in frames of about 1500 bytes.
     pub fn load(&self) -> u64 {
         self.load.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! How other threads reach an engine: frames for its queues, and a way to wake its thread.
+//! How other threads reach an engine: they put in frames for its queues and wake its thread.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -16,18 +16,18 @@ pub struct Parcel {
     pub to: SlotId,
     /// The frame.
     pub frame: Frame,
-    /// When it may be dropped there.
+    /// The backlog at which it may be dropped there.
     pub admission: Admission,
 }
 
-/// Where an engine receives frames from other engines, and where its thread is woken.
+/// Where an engine receives frames from other engines, and how its thread is woken.
 #[derive(Debug)]
 pub struct Inbox {
     parcels: ArrayQueue<Parcel>,
     sleeps: AtomicBool,
     has_commands: AtomicBool,
     waker: Waker,
-    /// Holds back the sources of other engines that send here.
+    /// Holds the sources of other engines that send here.
     gauge: Arc<Gauge>,
 }
 
@@ -35,9 +35,9 @@ impl Inbox {
     /// Frames that may wait in an inbox.
     pub(crate) const PARCELS: usize = 4096;
     /// Frames at which senders are held back: far below [`Self::PARCELS`], because senders check
-    /// only now and then, and because all of it may be for one queue.
+    /// only occasionally, and because all frames may be for one queue.
     const HIGH: usize = 256;
-    /// Frames at which they may go on.
+    /// Frames at which senders are released.
     const LOW: usize = 64;
 
     /// An empty inbox. `waker` wakes the thread that runs the engine; it is called at most once for
@@ -64,7 +64,7 @@ impl Inbox {
         self.parcels.pop()
     }
 
-    /// Frames that wait here.
+    /// The number of frames that wait here.
     pub fn len(&self) -> usize {
         self.parcels.len()
     }
@@ -74,9 +74,9 @@ impl Inbox {
         self.parcels.is_empty()
     }
 
-    /// Shows every frame that waits here, the oldest first: for checks while no other thread uses
-    /// it. Each is taken out and put in again, so a frame that came meanwhile would change its
-    /// place.
+    /// Calls `visit` with every frame that waits here, oldest first: for checks while no other
+    /// thread uses the inbox. Each frame is taken out and put back, so frames put in meanwhile
+    /// would end up out of order.
     pub fn visit_parcels(&self, visit: &mut dyn FnMut(&Parcel)) {
         for _ in 0..self.parcels.len() {
             let Some(parcel) = self.parcels.pop() else { return };
@@ -86,20 +86,20 @@ impl Inbox {
         }
     }
 
-    /// What holds senders back.
+    /// The gauge that holds senders.
     pub(crate) fn gauge(&self) -> &Arc<Gauge> {
         &self.gauge
     }
 
-    /// Called by senders after some frames: raises the pressure if it is time.
+    /// Called by senders after some frames: raises the pressure if the inbox has reached the high
+    /// mark.
     pub fn measure(&self) {
         if self.parcels.len() >= Self::HIGH && !self.gauge.has_pressure() {
             self.gauge.raise();
         }
     }
 
-    /// Called by the owner after it took frames out that cost so much. True if held sources may
-    /// sleep.
+    /// Called by the owner after it took out frames of this cost. True if held sources may sleep.
     pub(crate) fn relieve(&self, cost: u64) -> bool {
         self.gauge.add_sent(cost);
         self.gauge.has_pressure() && self.parcels.len() < Self::LOW && self.gauge.lower()
@@ -107,29 +107,29 @@ impl Inbox {
 
     /// Wakes the thread if it sleeps.
     pub fn nudge(&self) {
-        // Orders what we put in before the check of `sleeps`; the partner is in `prepare_sleep`.
+        // Orders our push before the check of `sleeps`; the partner is in `prepare_sleep`.
         fence(Ordering::SeqCst);
         if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::Relaxed) {
             self.waker.wake_by_ref();
         }
     }
 
-    /// Says that a command waits, and wakes the thread.
+    /// Announces a waiting command, and wakes the thread.
     pub fn announce_command(&self) {
         self.has_commands.store(true, Ordering::Release);
         self.nudge();
     }
 
-    /// True once for each time that commands were announced.
+    /// True if commands were announced since the last call.
     pub fn take_commands(&self) -> bool {
         self.has_commands.load(Ordering::Relaxed)
             && self.has_commands.swap(false, Ordering::Acquire)
     }
 
-    /// Called before sleeping: from now on senders wake us. True if nothing came meanwhile.
+    /// Called before sleeping: from now on senders wake us. True if nothing arrived meanwhile.
     pub fn prepare_sleep(&self) -> bool {
         self.sleeps.store(true, Ordering::Relaxed);
-        // Orders the store that we sleep before the check of the contents; see `nudge`.
+        // Orders the store of `sleeps` before the check of the contents; see `nudge`.
         fence(Ordering::SeqCst);
         // Lower the pressure if a sender raised it after we had emptied the inbox.
         let may_sleep = self.parcels.is_empty()

@@ -7,7 +7,7 @@ use crate::slot::SlotId;
 /// Where a frame is in an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// It was taken in from this port, and could not go on so far.
+    /// It was taken in from this port and could not be forwarded yet.
     Kept {
         /// The port.
         from: PortId,
@@ -19,7 +19,7 @@ pub enum Whereabouts {
         /// The place of the queue.
         slot: SlotId,
     },
-    /// It waits for a queue that is to come to this place.
+    /// It waits for a queue that is moving to this place.
     Gathers {
         /// The place.
         slot: SlotId,

@@ -1,5 +1,5 @@
-//! No wake-up is lost: every interleaving of a thread that goes to sleep with those that send to
-//! it, hold it or relieve it, on the real [`Inbox`] and [`Gauge`].
+//! No wake-up is lost: runs every interleaving of a thread that goes to sleep and threads that send
+//! to it, hold it or relieve it, on the real [`Inbox`] and [`Gauge`].
 //!
 //! Runs with `cargo test -p ringway-engine --features loom --lib`.
 
@@ -39,9 +39,9 @@ fn frame() -> Frame {
     pool.take(60).expect("there is memory")
 }
 
-/// How an engine with one source, which is held, goes to sleep.
+/// Goes to sleep like an engine with one source, which is held.
 fn fall_asleep(inbox: &Inbox, gauge: &Gauge) -> bool {
-    inbox.prepare_sleep() && gauge.await_relief()
+    inbox.prepare_sleep() && gauge.wait_for_relief()
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_parcel_or_a_command_wakes_a_thread_that_goes_to_sleep() {
 #[test]
 fn relief_wakes_a_thread_that_goes_to_sleep_with_a_held_source() {
     loom::model(|| {
-        // The pressure is of a queue of another engine, which raises it once more.
+        // A queue of another engine raises the pressure once more.
         let (inbox, bell) = inbox();
         let gauge = Arc::new(Gauge::default());
         gauge.raise();
@@ -102,11 +102,11 @@ fn a_move_of_the_queue_that_holds_it_leaves_no_thread_asleep() {
         let (inbox, bell) = inbox();
         let gauge = Arc::new(Gauge::default());
         gauge.raise();
-        gauge.raise_ahead();
+        gauge.raise_at_destination();
         let owner = thread::spawn({
             let (inbox, gauge) = (Arc::clone(&inbox), Arc::clone(&gauge));
             move || {
-                if gauge.lower_ahead() {
+                if gauge.lower_at_destination() {
                     inbox.nudge();
                 }
                 if gauge.lower() {

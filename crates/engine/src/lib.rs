@@ -1,17 +1,17 @@
 //! The core of the data plane: an [`Engine`] owns queues of ports and moves batches of frames
 //! between them.
 //!
-//! In a round it takes a batch in from each of its queues, decides for each frame which port it
-//! leaves by, and sends what has gathered. A queue of another engine is reached through that
-//! engine's [`Inbox`]. An engine has no clock, no descriptor and no thread: time, readiness and
-//! commands are arguments, and a round returns how long it may wait. The thread around it is in
+//! In a round, it takes in a batch from each of its queues, decides for each frame by which port it
+//! leaves, and sends the frames that wait. It sends to a queue of another engine through that
+//! engine's [`Inbox`]. An engine has no clock, descriptor or thread: time, readiness and commands
+//! are arguments, and a round returns how long the caller may wait. The thread that runs it is in
 //! `ringway-worker`.
 //!
 //! * A queue belongs to one engine from attach to detach.
 //! * Nothing here locks or allocates per frame.
-//! * A full queue holds back the sources that send to it ([`gauge`]), for as long as that harms no
-//!   other queue.
-//! * Ports share an engine by what their frames cost, not by their number of queues.
+//! * A full queue holds the sources that send to it ([`gauge`]), as long as that harms no other
+//!   queue.
+//! * Ports share an engine by the cost of their frames, not by their number of queues.
 //!
 //! Read `engine.rs` first, then the table in [`state`]. How a control plane attaches, detaches and
 //! moves queues is in [`steps`].
@@ -41,7 +41,7 @@ mod sync;
 mod wait;
 
 pub use attached::{Attached, AttachedParts};
-pub use bridge::{Arrivals, BridgePort};
+pub use bridge::{BridgeBackpressure, BridgePort};
 pub use capture::{Capture, CapturedFrame, Passage};
 pub use credit::Credit;
 pub use directory::{Directory, Forwarding, QueueAddress};

@@ -1,4 +1,4 @@
-//! What limits a port: the same for all its queues, whichever engines own them.
+//! The limits of a port, shared by all its queues, whichever engines own them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,25 +7,25 @@ use ringway_datapath::{DropReason, Frame, FrameBatch, segment};
 
 use crate::credit::Credit;
 
-/// Limits of one port. What is shared by its queues belongs to the vif, and so outlives
-/// connections: one that begins brings nothing new.
+/// Limits of one port. The credits shared by its queues belong to the vif and outlive connections:
+/// a new connection brings no new credit.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
     /// How much may enter.
     pub ingress: Option<Arc<Credit>>,
-    /// How many segments may enter beyond those that senders usually ask for: see
+    /// How many segments may enter beyond what senders usually ask for: see
     /// [`Frame::excess_segments`].
     pub segments: Option<Arc<Credit>>,
-    /// How much may leave. What finds no credit waits in its queue, and is dropped as for any queue
-    /// that is full.
+    /// How much may leave. Frames without credit wait in their queue, and are dropped as in any
+    /// full queue.
     pub egress: Option<Arc<Credit>>,
-    /// Bytes of the longest frame that may enter, from the Ethernet header on; of one that is to be
-    /// cut, of its segments.
+    /// Bytes of the longest frame that may enter, from the Ethernet header on; for a frame with
+    /// pending segmentation, of the longest segment.
     pub frame_len_max: Option<usize>,
 }
 
 impl Limits {
-    /// Limits of what enters alone.
+    /// Limits of ingress only.
     pub fn of_ingress(credit: Option<&Arc<Credit>>) -> Limits {
         Limits { ingress: credit.cloned(), ..Limits::default() }
     }
@@ -58,21 +58,21 @@ impl Limits {
 
 /// A [`Credit`] for the excess segments of one vif.
 ///
-/// Cutting a frame into them, which is often left to the host's kernel, takes milliseconds for
-/// one of a thousand; nothing else leaves by that worker meanwhile. A share of rounds is no remedy:
-/// in a round in which others wait for acknowledgements, the vif would be alone.
+/// Cutting a frame into a thousand segments, often in the host's kernel, takes milliseconds, during
+/// which that worker sends nothing else. A share of rounds does not help: in a round in which
+/// others wait for acknowledgements, the vif would be alone.
 pub fn segment_credit(now: Instant) -> Credit {
     Credit::without_burst(SEGMENTS_PER_STEP, SEGMENTS_STEP, now)
 }
 
-/// Excess segments of a vif in each [`SEGMENTS_STEP`]: 50,000 in a second, of which a kernel makes
+/// Excess segments of a vif in each [`SEGMENTS_STEP`]: 50,000 per second, which a kernel makes into
 /// frames in about a sixth of a core's time.
 const SEGMENTS_PER_STEP: u64 = 500;
 /// See [`SEGMENTS_PER_STEP`].
 const SEGMENTS_STEP: Duration = Duration::from_millis(10);
 
-/// A [`Credit`] for frames that leave: of short intervals, because a queue that sends nothing for
-/// [`STALL`](crate::gauge::STALL) counts as one that stands still.
+/// A [`Credit`] for frames that leave: with short intervals, because a queue that sends nothing for
+/// [`STALL`](crate::gauge::STALL) counts as stalled.
 pub fn egress_credit(bytes: u64, interval: Duration, now: Instant) -> Credit {
     let parts = u64::try_from(interval.as_micros() / STEP.as_micros()).unwrap_or(u64::MAX).max(1);
     match bytes / parts {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, QueueCounters,
+    BATCH, DropReason, Frame, FramePool, FrameQueue, PortQueue, QueueCounters, QueueDown,
     QueueTraits, segment,
 };
 
@@ -29,61 +29,61 @@ pub(crate) struct Outbox {
     traits: QueueTraits,
     counters: Arc<QueueCounters>,
     frames: FrameQueue,
-    /// What limits how much leaves by its port, if anything does.
+    /// The limit of what leaves by its port, if there is one.
     credit: Option<Arc<Credit>>,
-    /// Frames that have had their credit: they leave before the others.
-    paid: FrameQueue,
+    /// Frames that are already paid for: they leave before the others.
+    admitted: FrameQueue,
     bytes: usize,
-    /// Memory that the frames take: their buffers may be longer.
+    /// Memory that the frames take: their buffers may be longer than the frames.
     memory: usize,
-    /// The same of the port's other queues, when this one last sent.
+    /// The same for the port's other queues, when this one last sent.
     memory_of_others: usize,
     state: Egress,
 }
 
-/// Memory that the frames of one queue may take, whatever others of its port have; and what a queue
-/// that stands still may keep. Less where little is left: see [`memory_min`].
+/// Memory that the frames of one queue may take, whatever its port's other queues hold, and that a
+/// stalled queue may keep. Less if little memory is left: see [`queue_memory_max`].
 const MEMORY_MIN: usize = 128 << 10;
-/// As a part of what one port may take: 1 in this. So there is always something left, however many
-/// queues stand still.
+/// The same as a part of what one port may take: 1 in this. So some memory is always left, however
+/// many queues are stalled.
 const MIN_PART: usize = 16;
-/// What a queue may take in any case: a few short frames.
-const MEMORY_SURE: usize = 8 << 10;
+/// Memory that a queue may always take: a few short frames.
+const MEMORY_GUARANTEED: usize = 8 << 10;
 
-/// How long a queue that nothing wakes is tried again before its frames are dropped: as long as
-/// Linux's backend keeps frames for a guest that takes none (`rx_drain_timeout_msecs` of
+/// How long a queue without an event for room is retried before its frames are dropped: as long as
+/// Linux's backend keeps frames for a guest that receives none (`rx_drain_timeout_msecs` of
 /// drivers/net/xen-netback/netback.c).
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// When a frame is added, and to how much.
+/// The time at which a frame is added, and the memory that is allowed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Enqueue<'a> {
     pub(crate) now: Instant,
-    /// Memory that the frames of one port may take, found by the first that needs it in a round.
+    /// Memory that the frames of one port may take, computed on first use in a round.
     pub(crate) memory_max: &'a OnceCell<usize>,
 }
 
 impl Enqueue<'_> {
-    /// Memory that the frames of one port may take: a part of what is left, so that there is
-    /// always some left, however many ports are full.
+    /// Memory that the frames of one port may take: a part of what is left, so that some is always
+    /// left, however many ports are full.
     fn memory_max(&self, pool: &FramePool) -> usize {
-        *self.memory_max.get_or_init(|| pool.bytes_left() / MEMORY_PART)
+        *self.memory_max.get_or_init(|| pool.bytes_left() / MEMORY_SHARE_DIVISOR)
     }
 }
 
-/// A port's frames may take so much of the memory that is left: 1 in this.
-const MEMORY_PART: usize = 4;
+/// A port's frames may take 1 in this of the memory that is left.
+const MEMORY_SHARE_DIVISOR: usize = 4;
 
-/// What one queue may take, where a port may take so much.
-fn memory_min(memory_max: usize) -> usize {
-    MEMORY_MIN.min(memory_max / MIN_PART).max(MEMORY_SURE)
+/// Memory that one queue may take, if its port may take `memory_max`.
+fn queue_memory_max(memory_max: usize) -> usize {
+    MEMORY_MIN.min(memory_max / MIN_PART).max(MEMORY_GUARANTEED)
 }
 
-/// What one call of [`Outbox::send`] did.
+/// The result of one call of [`Outbox::send`].
 pub(crate) struct Sent {
     pub(crate) moved: usize,
-    /// Pressure was lowered, and threads sleep because of it.
-    pub(crate) relieved: bool,
+    /// Pressure was lowered, and threads may sleep because of it.
+    pub(crate) must_wake_senders: bool,
 }
 
 impl Outbox {
@@ -103,7 +103,7 @@ impl Outbox {
             counters,
             frames: FrameQueue::new(),
             credit: None,
-            paid: FrameQueue::new(),
+            admitted: FrameQueue::new(),
             bytes: 0,
             memory: 0,
             memory_of_others: 0,
@@ -117,15 +117,15 @@ impl Outbox {
 
     /// How much waits to leave.
     pub(crate) fn waiting(&self) -> Backlog {
-        Backlog { frames: self.paid.len() + self.frames.len(), bytes: self.bytes }
+        Backlog { frames: self.admitted.len() + self.frames.len(), bytes: self.bytes }
     }
 
     /// The frames that wait to leave, in order.
     pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
-        self.paid.iter().chain(&self.frames)
+        self.admitted.iter().chain(&self.frames)
     }
 
-    /// Adds a frame, after doing what the far side cannot.
+    /// Adds a frame, after doing the offloaded work that the far side cannot do.
     pub(crate) fn enqueue(
         &mut self,
         mut frame: Frame,
@@ -141,7 +141,7 @@ impl Outbox {
             return;
         }
         if !self.traits.takes_bodies || self.capture.is_some() {
-            frame.gather();
+            frame.linearize();
         }
         show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
         let first = self.frames.len();
@@ -157,7 +157,7 @@ impl Outbox {
         }
     }
 
-    /// Counts the frames from the `first` on, which is nearly always the last one.
+    /// Counts the memory of the frames from index `first` on, which is nearly always the last.
     #[inline]
     fn count_added(&mut self, first: usize) {
         if let (true, Some(frame)) = (self.frames.len() == first + 1, self.frames.back()) {
@@ -172,28 +172,28 @@ impl Outbox {
 
     /// Whether another frame would take memory that others may need.
     fn takes_too_much(&self, memory_max: impl FnOnce() -> usize) -> bool {
-        if self.memory < MEMORY_SURE {
+        if self.memory < MEMORY_GUARANTEED {
             return false;
         }
         let of_port = self.memory + self.memory_of_others;
         let memory_max = memory_max();
-        self.memory >= memory_min(memory_max) && (self.is_stalled() || of_port >= memory_max)
+        self.memory >= queue_memory_max(memory_max) && (self.is_stalled() || of_port >= memory_max)
     }
 
-    /// Sends what fits, and holds sources back or lets them go on. `of_port` are the addresses of
-    /// the port's queues.
+    /// Sends what fits, and holds or releases sources. `of_port` are the addresses of the port's
+    /// queues.
     pub(crate) fn send(
         &mut self,
         queue: &mut impl PortQueue,
         pool: &mut FramePool,
         of_port: &[QueueAddress],
         now: Instant,
-    ) -> Result<Sent, PortDown> {
+    ) -> Result<Sent, QueueDown> {
         let before = self.waiting();
-        self.pay(now);
-        let leaving = if self.credit.is_some() { &mut self.paid } else { &mut self.frames };
+        self.admit(now);
+        let leaving = if self.credit.is_some() { &mut self.admitted } else { &mut self.frames };
         queue.egress(leaving, pool)?;
-        let left = self.paid.len() + self.frames.len();
+        let left = self.admitted.len() + self.frames.len();
         let moved = before.frames - left;
         self.bytes = self.frames().map(Frame::len).sum();
         self.memory = self.frames().map(Frame::memory).sum();
@@ -213,44 +213,44 @@ impl Outbox {
         self.gauge.set_memory(self.memory);
         let memories = of_port.iter().map(|address| address.gauge.memory());
         self.memory_of_others = memories.sum::<usize>().saturating_sub(self.memory);
-        Ok(Sent { moved, relieved: self.adjust_pressure() })
+        Ok(Sent { moved, must_wake_senders: self.adjust_pressure() })
     }
 
-    /// Limits how much leaves from now on, or no longer.
+    /// Sets or removes the limit of what leaves.
     pub(crate) fn limit(&mut self, limits: &Limits) {
         self.credit.clone_from(&limits.egress);
         if self.credit.is_none() {
-            while let Some(frame) = self.paid.pop_back() {
+            while let Some(frame) = self.admitted.pop_back() {
                 self.frames.push_front(frame);
             }
         }
     }
 
-    /// Lets frames leave for which there is credit. What the last one takes beyond it is paid back
-    /// before the next.
-    fn pay(&mut self, now: Instant) {
+    /// Releases frames for which there is credit. A debt from the last frame is paid back before
+    /// the next one leaves.
+    fn admit(&mut self, now: Instant) {
         let Some(credit) = self.credit.as_ref().filter(|_| !self.frames.is_empty()) else {
             return;
         };
         let mut left = credit.available(now);
         let mut spent = 0;
-        while left > 0 && self.paid.len() < BATCH {
+        while left > 0 && self.admitted.len() < BATCH {
             let Some(frame) = self.frames.pop_front() else { break };
             let len = u64::try_from(frame.len()).unwrap_or(u64::MAX);
             (left, spent) = (left.saturating_sub(len), spent + len);
-            self.paid.push_back(frame);
+            self.admitted.push_back(frame);
         }
         credit.spend(spent);
     }
 
-    /// When there will be credit for what waits, if nothing else keeps it.
+    /// When there will be credit for the waiting frames, if they wait for nothing else.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
-        let has_room = self.paid.is_empty() && !self.frames.is_empty();
+        let has_room = self.admitted.is_empty() && !self.frames.is_empty();
         let due = self.credit.as_ref().filter(|_| has_room)?.due(now).unwrap_or_default();
         now.checked_add(due)
     }
 
-    /// Raises or lowers the pressure as the backlog asks for. True if threads are to be woken.
+    /// Raises or lowers the pressure according to the backlog. True if threads must be woken.
     fn adjust_pressure(&mut self) -> bool {
         let may_hold = !self.is_stalled();
         if self.gauge.is_raised() {
@@ -263,7 +263,7 @@ impl Outbox {
         }
     }
 
-    /// Drops everything, so that a queue need not be tried for ever.
+    /// Drops everything, so that a queue is not retried for ever.
     fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
         self.counters.dropped.count(DropReason::QueueFull, count(self.waiting().frames));
         self.recycle_all(pool);
@@ -271,11 +271,11 @@ impl Outbox {
         self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
     }
 
-    /// Drops the newest frames of a queue that stands still, down to what it may keep.
+    /// Drops the newest frames of a stalled queue, down to what it may keep.
     fn shed(&mut self, pool: &mut FramePool, now: Instant) {
-        let memory_min = memory_min(pool.bytes_left() / MEMORY_PART);
-        while self.waiting().reaches(LOW) || self.memory > memory_min {
-            let Some(frame) = self.frames.pop_back().or_else(|| self.paid.pop_back()) else {
+        let queue_memory_max = queue_memory_max(pool.bytes_left() / MEMORY_SHARE_DIVISOR);
+        while self.waiting().reaches(LOW) || self.memory > queue_memory_max {
+            let Some(frame) = self.frames.pop_back().or_else(|| self.admitted.pop_back()) else {
                 break;
             };
             self.bytes -= frame.len();
@@ -284,10 +284,10 @@ impl Outbox {
             pool.recycle(frame);
         }
         // Frames that stay must not delay the responses to their senders.
-        let left = self.paid.iter_mut().chain(&mut self.frames);
+        let left = self.admitted.iter_mut().chain(&mut self.frames);
         left.for_each(|frame| {
             frame.set_receipt(None);
-            frame.gather();
+            frame.linearize();
         });
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
@@ -295,7 +295,7 @@ impl Outbox {
         }
     }
 
-    /// Counts frames for it that were dropped before it came.
+    /// Counts frames that were dropped before the queue arrived.
     pub(crate) fn count_dropped(&self, frames: u64) {
         self.counters.dropped.count(DropReason::QueueFull, frames);
     }
@@ -304,14 +304,14 @@ impl Outbox {
         matches!(self.state, Egress::Stalled { .. })
     }
 
-    /// Whether it has stood still for [`GIVE_UP`], and nothing would report that it has room.
+    /// Whether it has made no progress for [`GIVE_UP`], and no event would report room.
     fn has_given_up(&self, now: Instant) -> bool {
         let Egress::Stalled { since } = self.state else { return false };
         self.traits.retry.is_some() && now.saturating_duration_since(since) >= GIVE_UP
     }
 
-    /// After how long it has to be tried again without an event. Before it stalls, that is when it
-    /// might; one that has stalled waits for its event, if its queue has one for room.
+    /// After how long it must be retried without an event. Before a stall, this is when it might
+    /// stall; after it, the outbox waits for the event, if its queue reports room.
     fn retry(&self) -> Option<Duration> {
         match (self.is_stalled(), self.traits.retry) {
             (false, retry) => Some(retry.map_or(STALL, |retry| retry.min(STALL))),
@@ -319,7 +319,7 @@ impl Outbox {
         }
     }
 
-    /// The queue has a new owner, which begins a new wait for what is left.
+    /// Prepares it for a new owner, which starts a new wait for the remaining frames.
     pub(crate) fn moved_to(&mut self, id: SlotId, now: Instant) {
         self.id = id;
         self.state = match self.waiting().frames == 0 {
@@ -328,9 +328,9 @@ impl Outbox {
         };
     }
 
-    /// Takes everything that waits, and ends the hold on its sources.
+    /// Recycles everything that waits, and ends the hold on its sources.
     pub(crate) fn close(&mut self, pool: &mut FramePool) {
-        // The caller nudges everyone.
+        // The caller nudges all engines.
         self.gauge.lower();
         if let Some(capture) = &self.capture {
             capture.close();
@@ -339,17 +339,17 @@ impl Outbox {
     }
 
     fn recycle_all(&mut self, pool: &mut FramePool) {
-        self.paid.drain(..).chain(self.frames.drain(..)).for_each(|frame| pool.recycle(frame));
+        self.admitted.drain(..).chain(self.frames.drain(..)).for_each(|frame| pool.recycle(frame));
     }
 }
 
-/// A queue that is on its way here, and what was sent to it meanwhile.
+/// A queue that is on its way here, and the frames sent to it meanwhile.
 pub(crate) struct Expected {
     pub(crate) id: SlotId,
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) frames: FrameQueue,
     memory: usize,
-    /// Frames that did not fit, which the queue counts when it comes.
+    /// Frames that did not fit; the queue counts them when it arrives.
     pub(crate) dropped: u64,
 }
 
@@ -373,7 +373,7 @@ impl Expected {
         self.memory += frame.memory();
         self.frames.push_back(frame);
         if self.frames.len() >= HIGH.frames && !self.gauge.has_pressure() {
-            self.gauge.raise_ahead();
+            self.gauge.raise_at_destination();
         }
     }
 }
@@ -413,7 +413,7 @@ impl Outboxes {
         &self.slots
     }
 
-    /// After how long the first of them has to be tried again without an event.
+    /// After how long the first of them must be retried without an event.
     pub(crate) fn retry(&self) -> Option<Duration> {
         let draining = self.draining.iter().filter_map(|slot| match &self.slots[*slot] {
             OutboxSlot::Here(outbox) => outbox.retry(),
@@ -422,7 +422,7 @@ impl Outboxes {
         draining.min()
     }
 
-    /// The earliest time at which one has credit that waits for nothing else.
+    /// The earliest time at which an outbox that waits only for credit has some.
     pub(crate) fn credit_due(&self, now: Instant) -> Option<Instant> {
         let due = |slot: &usize| match &self.slots[*slot] {
             OutboxSlot::Here(outbox) => outbox.credit_due(now),
@@ -431,7 +431,7 @@ impl Outboxes {
         self.draining.iter().filter_map(due).min()
     }
 
-    /// Puts an outbox in; what waits in it is to be sent.
+    /// Inserts an outbox and schedules its waiting frames.
     pub(crate) fn insert(&mut self, outbox: Outbox) {
         let index = outbox.id.index;
         if outbox.state() != Egress::Empty {
@@ -440,7 +440,7 @@ impl Outboxes {
         *self.slot(index) = OutboxSlot::Here(outbox);
     }
 
-    /// Takes an outbox out.
+    /// Removes an outbox.
     pub(crate) fn remove(&mut self, index: usize) -> Option<Outbox> {
         let slot = self.slots.get_mut(index)?;
         self.draining.retain(|draining| *draining != index);
@@ -453,7 +453,7 @@ impl Outboxes {
         }
     }
 
-    /// Adds a frame to what waits for a queue.
+    /// Adds a frame to those that wait for a queue.
     pub(crate) fn enqueue(&mut self, parcel: Parcel, pool: &mut FramePool, at: Enqueue<'_>) {
         let Parcel { to, frame, admission } = parcel;
         match self.slots.get_mut(to.index) {
@@ -467,7 +467,8 @@ impl Outboxes {
             Some(OutboxSlot::Expected(expected)) if expected.id == to => {
                 expected.enqueue(frame, admission, pool, at);
             }
-            // Detached since the sender looked it up: treat it as detached before.
+            // Detached after the sender looked it up: handle the frame as if that had happened
+            // before.
             _ => pool.recycle(frame),
         }
     }

@@ -1,22 +1,23 @@
-//! Which engine owns which queue, as the control plane knows it; directories are made from it.
+//! The control plane's record of which engine owns which queue; directories are made from it.
 //!
 //! A queue moves between engines in five steps, which keep the order of every flow
 //! ([`steps::move_queue`](crate::steps::move_queue)):
 //!
 //! 1. [`Roster::redirect`] names the new place, and [`Engine::expect`](crate::Engine::expect)
-//!    readies it.
+//!    prepares it.
 //! 2. A directory that shows the new place is published.
-//! 3. Every engine has begun a round with that directory: none sends to the old place any more.
-//! 4. [`Engine::detach`](crate::Engine::detach) takes the queue from the old place, with all that
-//!    was sent there, and [`Roster::free`] gives that place back.
-//! 5. [`Engine::attach`](crate::Engine::attach) puts it into the new one, or
-//!    [`Engine::forget`](crate::Engine::forget) gives up where the queue failed meanwhile.
+//! 3. Every engine has begun a round with that directory: no engine sends to the old place any
+//!    more.
+//! 4. [`Engine::detach`](crate::Engine::detach) takes the queue from the old place, with all frames
+//!    sent there, and [`Roster::free`] frees that place.
+//! 5. [`Engine::attach`](crate::Engine::attach) puts it into the new place, or
+//!    [`Engine::forget`](crate::Engine::forget) abandons the move if the queue failed meanwhile.
 
 use std::sync::Arc;
 
 use ringway_switch::PortId;
 
-use crate::bridge::{Arrivals, BridgePort, Bridges};
+use crate::bridge::{BridgeBackpressure, BridgePort, Bridges};
 use crate::directory::{Directory, QueueAddress};
 use crate::gauge::Gauge;
 use crate::inbox::Inbox;
@@ -29,7 +30,7 @@ pub struct Placed {
     pub port: PortId,
     /// Its number within the port.
     pub queue: u16,
-    /// The port that all its frames go to, if there is one.
+    /// The port that all its frames go to, if it is patched.
     pub patched_to: Option<PortId>,
     /// Where it is.
     pub address: QueueAddress,
@@ -37,7 +38,7 @@ pub struct Placed {
     pub load_before: u64,
 }
 
-/// All queues, and the places that are free.
+/// All queues, and the free places.
 #[derive(Debug, Default)]
 pub struct Roster {
     placed: Vec<Placed>,
@@ -53,12 +54,12 @@ struct Places {
     free: Vec<usize>,
 }
 
-/// The two places of a queue that moves.
+/// The two places of a moving queue.
 #[derive(Debug)]
 pub struct Move {
-    /// Where it still is.
+    /// Its present place.
     pub from: QueueAddress,
-    /// Where it will be.
+    /// Its future place.
     pub to: QueueAddress,
 }
 
@@ -89,7 +90,7 @@ impl Roster {
         self.queue(to, queue).filter(|placed| placed.patched_to == Some(port))
     }
 
-    /// The queue that this one and only this one exchanges frames with, if there is one.
+    /// The queue that exchanges frames with this one and no other, if there is one.
     pub fn partner_of(&self, port: PortId, queue: u16) -> Option<&Placed> {
         self.partner(port, queue, self.queue(port, queue)?.patched_to?)
     }
@@ -115,19 +116,18 @@ impl Roster {
         address
     }
 
-    /// The port that is about to be attached is a device on a bridge of the host's, from which
-    /// frames come for the guest of this address. Other guests on the bridge wait for that one.
+    /// Declares the port about to be attached as a device on a bridge of the host; frames from it
+    /// are for the guest with this address. Other guests on the bridge wait for that guest.
     pub fn join_bridge(&mut self, port: PortId, at: BridgePort) {
         self.bridges.join(port, at);
     }
 
-    /// Where the queues of such a port report; `None` for any other.
-    pub fn arrivals(&self, port: PortId) -> Option<Arc<Arrivals>> {
+    /// Where the queues of a port on a bridge report; `None` for any other port.
+    pub fn arrivals(&self, port: PortId) -> Option<Arc<BridgeBackpressure>> {
         self.bridges.arrivals(port)
     }
 
-    /// Strikes all queues of a port out. Their places stay taken until they are
-    /// [`free`](Roster::free).
+    /// Removes all queues of a port. Their places stay taken until they are [freed](Roster::free).
     pub fn remove(&mut self, port: PortId) -> Vec<Placed> {
         let (gone, kept): (Vec<Placed>, Vec<Placed>) =
             std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
@@ -147,12 +147,12 @@ impl Roster {
         Some(Move { from, to })
     }
 
-    /// Gives a place back, once its engine has no queue there any more.
+    /// Frees a place that its engine has vacated.
     pub fn free(&mut self, address: &QueueAddress) {
         self.places[address.engine].free.push(address.slot.index);
     }
 
-    /// What engines see of all this. `inboxes` are theirs, in order.
+    /// The directory that engines see. `inboxes` are theirs, in order.
     pub fn directory(&self, version: u64, inboxes: Vec<Arc<Inbox>>) -> Directory {
         let ports_end = self.placed.iter().map(|placed| usize::from(placed.port.0) + 1).max();
         let mut ports = vec![Vec::new(); ports_end.unwrap_or(0)];

@@ -1,10 +1,10 @@
-//! Each port's share of an engine: deficit round robin over ports, by what frames cost.
+//! Each port's share of an engine: deficit round robin over ports, by the cost of frames.
 //!
-//! In a round each port that has turns may take in [`QUANTUM`] over all its queues together, if it
-//! is the heaviest of those that have work, or its part of that by weight. So a round stays short
-//! whatever the weights are. What a frame costs beyond that is paid back in later rounds; what a
-//! port does not use is not saved up. So a port gets no more by having more queues, longer frames
-//! or frames that are laborious to cut. A port that has the engine to itself has longer rounds.
+//! In a round, the heaviest port with work may take in [`QUANTUM`], over all its queues together,
+//! and every other port a part of that in proportion to its weight. So a round stays short whatever
+//! the weights are. A port pays back any excess in later rounds and cannot save up what it does not
+//! use. So more queues, longer frames or frames that are expensive to cut do not get a port more. A
+//! port alone on its engine has longer rounds.
 
 use ringway_datapath::{BATCH, Budget, Frame, Gso};
 use ringway_switch::PortId;
@@ -14,22 +14,22 @@ use ringway_switch::PortId;
 pub(crate) const QUANTUM: i64 = 256 << 10;
 /// What handling a frame costs besides copying it, in bytes copied.
 const FRAME_COST: usize = 4096;
-/// The same where it is read from a device or written to one, with a call for each and what the
-/// kernel does in it: some 3 us.
+/// The same for a frame that is read from a device or written to one: a system call and the
+/// kernel's work in it, about 3 us.
 const CALL_COST: usize = 16 << 10;
 /// What cutting off one segment costs, by us or by a later station, in bytes copied.
 const SEGMENT_COST: usize = 256;
-/// What a port may take in in a round while it has the engine to itself: a batch of the longest
-/// frames there are, over all its queues together. A port that has work meanwhile waits for no more
-/// than that, and a network device that gets all of it has room.
+/// What a port alone on its engine may take in per round: a batch of the longest frames, over all
+/// its queues together. Another port that gets work meanwhile waits no longer than that, and a
+/// network device that gets all of these frames has room for them.
 const ALONE: i64 = 4 << 20;
 
-/// What becomes of a port's frames, as far as it makes them costly.
+/// How a port's frames are handled, as far as it affects their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handling {
     /// They pass through memory.
     Memory,
-    /// They go from a queue straight to a device, or from there to a queue.
+    /// They go directly from a queue to a device, or from a device to a queue.
     Device,
 }
 
@@ -42,7 +42,7 @@ impl Handling {
     }
 }
 
-/// What a frame costs, in bytes copied.
+/// The cost of a frame, in bytes copied.
 pub(crate) fn cost(frame: &Frame, handling: Handling) -> usize {
     let segments = match frame.offload.gso {
         None => 0,
@@ -56,12 +56,13 @@ pub(crate) fn cost_of(frames: usize, bytes: usize) -> u64 {
     u64::try_from(bytes + frames * FRAME_COST).unwrap_or(u64::MAX)
 }
 
-/// What a port is worth beside others: a port of weight 2 may take in twice as much as one of 1.
+/// A port's weight relative to others: a port of weight 2 may take in twice as much as one of
+/// weight 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight(u16);
 
 impl Weight {
-    /// A vif's, unless its description says otherwise.
+    /// The default weight of a vif.
     pub const ONE: Weight = Weight(1);
     /// The heaviest.
     pub const MAX: u16 = 1000;
@@ -80,19 +81,20 @@ impl Weight {
 /// How many stations are behind a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stations {
-    /// A guest, or the device of one: what it sends waits for queues that are full.
+    /// A guest, or the device of one: what it sends waits for full queues.
     One(Weight),
-    /// The device of a guest on a bridge of the host's. What comes from there is for that guest,
-    /// and may be from all other guests, who were charged for it when they sent it.
+    /// The device of a guest on a bridge of the host. Frames from it are for that guest, and may be
+    /// from all other guests, which were charged for them when they sent them.
     Bridge(Weight),
-    /// Many, as behind an uplink. It never waits: one slow guest would hold up what is for others.
+    /// Many, as behind an uplink. Such a port never waits: one slow guest would delay frames for
+    /// others.
     Many,
 }
 
 impl Stations {
-    /// What a port may take in in a round, beside others of which the heaviest has this weight.
-    /// Frames from a bridge may be as many as all `senders` may send: with less room they would be
-    /// lost there, those of honest guests too.
+    /// What a port may take in per round if the heaviest busy port has this weight. From a bridge,
+    /// it may be as much as all `senders` may send: with less, the bridge would drop frames,
+    /// including those of honest guests.
     fn quantum(self, heaviest: u16, senders: usize) -> i64 {
         let of = |weight: Weight| QUANTUM * i64::from(weight.0) / i64::from(heaviest.max(weight.0));
         match self {
@@ -112,7 +114,7 @@ impl Stations {
         }
     }
 
-    /// The same of another weight, if it has one.
+    /// The same with another weight, if it has a weight.
     pub(crate) fn with_weight(self, weight: Weight) -> Stations {
         match self {
             Stations::One(_) => Stations::One(weight),
@@ -122,8 +124,8 @@ impl Stations {
     }
 }
 
-/// Quanta of a port that stands for many stations, such as an uplink; the most of one that does
-/// where many send.
+/// Quanta of a port with many stations behind it, such as an uplink, and the most that a port on a
+/// bridge gets for its senders.
 const MANY: i64 = 16;
 
 /// The shares of all ports with queues in an engine.
@@ -134,10 +136,10 @@ pub(crate) struct Shares {
     /// Ports that had work, in this round and in the one before.
     busy: usize,
     busy_before: usize,
-    /// Those among them by which a guest sends.
+    /// The busy ports by which a guest sends.
     senders: usize,
     senders_before: usize,
-    /// The heaviest of them.
+    /// The greatest weight among them.
     heaviest: u16,
     heaviest_before: u16,
 }
@@ -149,15 +151,15 @@ struct Share {
     handling: Handling,
     /// Queues of the port in this engine.
     queues: usize,
-    /// What it may take in in this round; below 0 it has taken more than its share.
+    /// What it may still take in in this round; below 0 if it has taken more than its share.
     left: i64,
-    /// The last rounds in which it had a turn, and counted as busy.
+    /// The last rounds in which it had a turn (`turn_in`) and counted as busy (`busy_in`).
     turn_in: u64,
     busy_in: u64,
 }
 
 impl Shares {
-    /// A queue of a port was attached: the index of the port's share.
+    /// Adds a queue of a port, and returns the index of the port's share.
     pub(crate) fn join(
         &mut self,
         port_id: PortId,
@@ -189,12 +191,12 @@ impl Shares {
     }
 
     /// Gives a port another weight.
-    pub(crate) fn weigh(&mut self, index: usize, weight: Weight) {
+    pub(crate) fn set_weight(&mut self, index: usize, weight: Weight) {
         let share = &mut self.shares[index];
         share.stations = share.stations.with_weight(weight);
     }
 
-    /// A queue of the port left.
+    /// Removes a queue of the port.
     pub(crate) fn leave(&mut self, index: usize) {
         self.shares[index].queues -= 1;
     }
@@ -207,7 +209,7 @@ impl Shares {
         self.heaviest_before = std::mem::take(&mut self.heaviest);
     }
 
-    /// What a queue of the port may take in at its turn; `None` if the port has had its share of
+    /// What a queue of the port may take in at its turn; `None` if the port has used its share of
     /// this round.
     pub(crate) fn turn(&mut self, index: usize) -> Option<Budget> {
         let share = &mut self.shares[index];
@@ -227,14 +229,14 @@ impl Shares {
                 Some(Budget { frames, bytes })
             }
             _ => {
-                // It may well have more.
+                // It probably has more.
                 self.count_busy(index);
                 None
             }
         }
     }
 
-    /// Charges frames that a port took in, and that go on.
+    /// Charges frames that a port took in and that are forwarded.
     pub(crate) fn charge_frames<'a>(
         &mut self,
         index: usize,
@@ -244,7 +246,7 @@ impl Shares {
         self.charge(index, frames.into_iter().map(|frame| cost(frame, handling)).sum());
     }
 
-    /// Takes the charge for frames back that do not go on in this round.
+    /// Refunds the charge for frames that are not forwarded in this round.
     pub(crate) fn refund_frames<'a>(
         &mut self,
         index: usize,
@@ -262,7 +264,8 @@ impl Shares {
         self.count_busy(index);
     }
 
-    /// The port has work in this round, if only frames that wait for a queue which is full.
+    /// Counts a port with work in this round, even if it only has frames that wait for a full
+    /// queue.
     pub(crate) fn count_busy(&mut self, index: usize) {
         let share = &mut self.shares[index];
         if share.busy_in != self.round {
@@ -282,8 +285,8 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Costs that ports take in within many rounds, if each has so many queues whose frames cost
-    /// so much and never end.
+    /// The total cost that each port takes in over many rounds: `ports` gives its stations, its
+    /// number of queues, which never run empty, and the cost of a frame.
     fn simulate(ports: &[(Stations, usize, usize)]) -> Vec<usize> {
         let mut shares = Shares::default();
         let mut queues = Vec::new();
@@ -313,7 +316,7 @@ mod tests {
         let long = 65536 + FRAME_COST;
         for (queues, cost) in [(1, long), (8, long), (8, 4160), (2, 500_000)] {
             let taken = simulate(&[(ONE, 1, 60 + FRAME_COST), (ONE, queues, cost)]);
-            // The honest port's batches are of 15 short frames, so it takes all that it has.
+            // The honest port's batches have 15 short frames each, so it takes in all that it has.
             assert!(taken[0] >= 990 * 15 * 4156, "{queues} queues, {cost}: {taken:?}");
             // The first rounds do not know yet that there are two.
             let most = 1001 * 256 * 1024 + 2 * 8 * 15 * cost;
@@ -324,11 +327,11 @@ mod tests {
     #[test]
     fn what_comes_from_a_bridge_has_room_for_what_all_guests_sent_there() {
         let bridge = Stations::Bridge(Weight::ONE);
-        // Two ports send to the guest behind it, one of them short frames.
+        // Two ports send to the guest behind the bridge, one of them short frames.
         let ports = [(ONE, 1, 70_000), (ONE, 8, 60 + FRAME_COST), (bridge, 4, 70_000)];
         let taken = simulate(&ports);
         assert!(taken[2] + 1_000_000 > taken[0] + taken[1], "{taken:?}");
-        // One that only hosts outside send to gets no more than a guest.
+        // A guest to which only outside hosts send gets no more than another guest.
         let taken = simulate(&[(ONE, 1, 70_000), (bridge, 4, 70_000)]);
         assert!(taken[1] < taken[0] / 20 * 21, "{taken:?}");
     }
@@ -348,7 +351,7 @@ mod tests {
         let heavy = Stations::One(Weight::new(1000).expect("a weight"));
         for (count, cost) in [(1, 70_000), (1, 60 + FRAME_COST), (8, 70_000)] {
             let taken = simulate(&[(heavy, 1, cost), (ONE, count, cost)]);
-            // Except in the first rounds, which do not know yet.
+            // Except in the first rounds, which do not know the senders yet.
             assert!(taken[1] <= taken[0] / 500 + 2 * 8 * 15 * cost, "{cost}: {taken:?}");
             assert!(taken[1] > 0);
         }

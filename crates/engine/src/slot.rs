@@ -5,6 +5,6 @@
 pub struct SlotId {
     /// Index into the owner's slots.
     pub index: usize,
-    /// Tells attachments in the same slot apart.
+    /// Distinguishes attachments in the same slot.
     pub generation: u64,
 }

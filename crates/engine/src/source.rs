@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue, Probe,
-    QueueCounters, QueueTraits,
+    Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortQueue, Probe, QueueCounters,
+    QueueDown, QueueTraits,
 };
 use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict, Verdicts};
 
 use crate::allowance::Allowance;
-use crate::bridge::Arriving;
+use crate::bridge::BridgeQueue;
 use crate::capture::{Capture, Passage};
 use crate::directory::Forwarding;
 use crate::gauge::{Backlog, Gauge};
@@ -21,7 +21,7 @@ use crate::share::{Handling, Shares, Stations, cost_of};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
 
-/// A queue, and what the engine keeps to take frames in from it.
+/// A queue, and the engine's state for taking frames in from it.
 pub(crate) struct Source<Q> {
     pub(crate) id: SlotId,
     pub(crate) port_id: PortId,
@@ -33,9 +33,10 @@ pub(crate) struct Source<Q> {
     pub(crate) forwarding: Forwarding,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) capture: Option<Arc<Capture>>,
-    /// Frames that were taken in and could not go on, the next one first: a batch at most.
+    /// Frames that were taken in and could not be forwarded yet, the next one first: at most a
+    /// batch.
     pub(crate) kept: VecDeque<(Frame, Verdict)>,
-    /// Whether mirrors have had their copies of the first of them.
+    /// Whether mirrors have already had their copies of the first of these.
     pub(crate) is_front_mirrored: bool,
     /// Index of its port's share of the engine.
     pub(crate) share: usize,
@@ -47,23 +48,24 @@ pub(crate) struct Source<Q> {
     patience: Patience,
     /// The time for which it may be held, where that is limited.
     allowance: Allowance,
-    /// Where the hold is charged: what the queue that holds it had sent when the hold began, and
-    /// when that was.
+    /// For a hold that is charged: what the holding queue had sent when the hold began, and when
+    /// that was.
     held_since: Option<(u64, Instant)>,
-    /// Where the load is counted.
+    /// The gauge that counts the load.
     gauge: Arc<Gauge>,
-    /// What limits its port.
+    /// Limits of its port.
     limits: Limits,
-    /// Where it reports to those who send to it by a bridge of the host's, if any do.
-    arriving: Option<Arriving>,
+    /// Where it reports to the ports that send to it through a bridge of the host, if there are
+    /// any.
+    bridge_queue: Option<BridgeQueue>,
     /// Turns since it last had a frame.
     empty_turns: u32,
     state: Ingress,
 }
 
-/// Turns without a frame after which a queue is no longer asked in each round while others have
-/// work. Asking costs some hundred instructions, an event of the peer and its handling as much as
-/// that many turns.
+/// Turns without a frame after which a queue is no longer polled in each round while others have
+/// work. A poll costs some hundred instructions; an event of the peer and its handling cost as much
+/// as this many polls.
 const EMPTY_TURNS_MAX: u32 = 64;
 
 /// What a source is made of.
@@ -80,13 +82,13 @@ pub(crate) struct SourceParts<Q> {
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) limits: Limits,
     pub(crate) stations: Stations,
-    pub(crate) arriving: Option<Arriving>,
+    pub(crate) bridge_queue: Option<BridgeQueue>,
     pub(crate) now: Instant,
 }
 
-/// For how long a source lets itself be held.
+/// How long a source may be held.
 enum Patience {
-    /// As long as it takes: what it holds up is for the queue that holds it, and no other.
+    /// As long as necessary: all its frames are for the queue that holds it.
     Endless,
     /// As long as its allowance lasts.
     Limited,
@@ -94,8 +96,8 @@ enum Patience {
     None,
 }
 
-/// What all sources of an engine use in turn.
-pub(crate) struct Intake<'a> {
+/// What the sources of an engine share, one at a time.
+pub(crate) struct EngineParts<'a> {
     pub(crate) shares: &'a mut Shares,
     pub(crate) pool: &'a mut FramePool,
     pub(crate) batch: &'a mut FrameBatch,
@@ -103,8 +105,8 @@ pub(crate) struct Intake<'a> {
     pub(crate) now: Instant,
     /// Switch time.
     pub(crate) ticks: Ticks,
-    /// Whether threads are to be woken that sleep because of pressure.
-    pub(crate) has_relieved: &'a mut bool,
+    /// Whether threads that sleep because of pressure must be woken.
+    pub(crate) must_wake_senders: &'a mut bool,
 }
 
 impl<Q: PortQueue> Source<Q> {
@@ -135,13 +137,13 @@ impl<Q: PortQueue> Source<Q> {
             held_since: None,
             gauge: parts.gauge,
             limits: parts.limits,
-            arriving: parts.arriving,
+            bridge_queue: parts.bridge_queue,
             empty_turns: 0,
             state: Ingress::Polling,
         }
     }
 
-    /// Patched queues are a guest's and those of its device.
+    /// Patched queues are those of a guest and of its device.
     pub(crate) fn handling(&self) -> Handling {
         match self.forwarding {
             Forwarding::Patch(_) => Handling::Device,
@@ -157,15 +159,15 @@ impl<Q: PortQueue> Source<Q> {
         self.state = std::mem::take(&mut self.state).on(event);
     }
 
-    /// Ends a wait whose reason is gone.
+    /// Ends a wait whose cause is gone.
     pub(crate) fn refresh(&mut self, now: Instant) {
         if let Some(event) = self.state.due(now) {
-            self.pay_for_hold(now);
+            self.charge_hold(now);
             self.on(event);
         }
     }
 
-    /// A frame of it is for this queue: whether the source waits for it.
+    /// The next frame is for the queue of this gauge: whether the source waits for that queue.
     pub(crate) fn hold(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
         if !gauge.has_pressure() {
             return Held::NotNeeded;
@@ -178,8 +180,8 @@ impl<Q: PortQueue> Source<Q> {
         Held::Yes
     }
 
-    /// A frame of it is for the guest of a neighbouring device on a bridge of the host's, which is
-    /// not its only receiver, whatever its own device is.
+    /// The next frame is for the guest of a neighbouring device on a bridge of the host. The source
+    /// has other receivers, too, whatever its own device is.
     pub(crate) fn hold_for_neighbor(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
         match gauge.has_pressure() {
             true => self.hold_within_allowance(gauge, now),
@@ -196,20 +198,20 @@ impl<Q: PortQueue> Source<Q> {
 
     fn wait_for(&mut self, gauge: &Arc<Gauge>, until: Option<Instant>) {
         self.on(IngressEvent::Pressure { gauge: Arc::clone(gauge), until });
-        if let Some(arriving) = &mut self.arriving {
-            arriving.fall_behind();
+        if let Some(bridge_queue) = &mut self.bridge_queue {
+            bridge_queue.set_behind();
         }
     }
 
-    /// A frame of it met a full inbox. The source waits at no charge: an engine empties its inbox
+    /// The next frame met a full inbox. The source waits at no charge: an engine empties its inbox
     /// whatever guests do.
     pub(crate) fn hold_for_engine(&mut self, inbox: &Arc<Gauge>) {
         self.held_since = None;
         self.on(IngressEvent::Pressure { gauge: Arc::clone(inbox), until: None });
     }
 
-    /// Charges a hold that ends to the allowance.
-    fn pay_for_hold(&mut self, now: Instant) {
+    /// Charges a finished hold to the allowance.
+    fn charge_hold(&mut self, now: Instant) {
         let (Ingress::Held { gauge, .. }, Some((sent, since))) = (&self.state, self.held_since)
         else {
             return;
@@ -225,50 +227,51 @@ impl<Q: PortQueue> Source<Q> {
         self.restart();
     }
 
-    /// Evaluates again what it waits for, if it waits.
+    /// Evaluates again what the source waits for, if it waits.
     pub(crate) fn restart(&mut self) {
         if !matches!(self.state, Ingress::Armed) {
             self.on(IngressEvent::Restart);
         }
     }
 
-    /// Takes a batch in, as far as it may, and adds it to what is kept. Frames that are kept go
-    /// first: while there are any, none are taken in.
+    /// Takes in as much of a batch as it may and adds it to the kept frames. Kept frames go first:
+    /// while there are any, no others are taken in.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used; what came before is among the kept.
-    pub(crate) fn take_in(&mut self, intake: &mut Intake<'_>) -> Result<Taken, PortDown> {
+    /// [`QueueDown`] when the queue can no longer be used; frames before the failure are among
+    /// those kept.
+    pub(crate) fn ingest(&mut self, context: &mut EngineParts<'_>) -> Result<Ingested, QueueDown> {
         match self.state {
             Ingress::Starved => self.on(IngressEvent::Due),
-            _ => self.refresh(intake.now),
+            _ => self.refresh(context.now),
         }
         if !self.kept.is_empty() {
-            intake.shares.count_busy(self.share);
+            context.shares.count_busy(self.share);
             if matches!(self.state, Ingress::Polling) {
-                return Ok(match self.charge_kept(intake.shares) {
-                    true => Taken::NotAsked,
-                    false => Taken::NoShare,
+                return Ok(match self.charge_kept(context.shares) {
+                    true => Ingested::Skipped,
+                    false => Ingested::ShareUsed,
                 });
             }
         }
-        let Some(budget) = self.budget(intake) else { return Ok(Taken::NoShare) };
-        let taken = self.queue.ingress(budget, intake.pool, intake.batch);
-        if intake.pool.take_shortage() {
+        let Some(budget) = self.budget(context) else { return Ok(Ingested::ShareUsed) };
+        let taken = self.queue.ingress(budget, context.pool, context.batch);
+        if context.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
         }
-        self.report_arrivals(budget, intake);
+        self.report_arrivals(budget, context);
         self.empty_turns = self.empty_turns.saturating_add(1);
-        if !intake.batch.is_empty() {
+        if !context.batch.is_empty() {
             self.empty_turns = 0;
-            self.charge(intake);
-            self.classify(intake);
-            self.kept.extend(intake.batch.drain(..).zip(intake.verdicts.drain(..)));
+            self.charge(context);
+            self.classify(context);
+            self.kept.extend(context.batch.drain(..).zip(context.verdicts.drain(..)));
         }
-        let asked = if budget.is_nothing() { Taken::NotAsked } else { Taken::Asked };
+        let asked = if budget.is_nothing() { Ingested::Skipped } else { Ingested::Polled };
         taken.map(|()| asked)
     }
 
-    /// Charges the frames that waited and may go on now. False if the port has had its share of
+    /// Charges the kept frames that may be forwarded now. False if the port has used its share of
     /// this round.
     fn charge_kept(&self, shares: &mut Shares) -> bool {
         let has_share = shares.turn(self.share).is_some();
@@ -278,23 +281,24 @@ impl<Q: PortQueue> Source<Q> {
         has_share
     }
 
-    /// Gives back what was charged for frames that have to wait. They are charged when they go on:
-    /// else a port would have a batch of each of its queues there at once, where others have one.
+    /// Refunds the charge for frames that must wait. They are charged again when they are
+    /// forwarded: otherwise a port could deliver a batch from each of its queues at once, where
+    /// other ports deliver one.
     pub(crate) fn refund_kept(&self, shares: &mut Shares) {
         shares.refund_frames(self.share, self.kept.iter().map(|(frame, _)| frame));
     }
 
-    /// What may be taken in now; `None` if its port has had its share of this round.
-    fn budget(&mut self, intake: &mut Intake<'_>) -> Option<Budget> {
-        if let (Ingress::Polling, Some(due)) = (&self.state, self.credit_due(intake.now)) {
+    /// What may be taken in now; `None` if the port has used its share of this round.
+    fn budget(&mut self, context: &mut EngineParts<'_>) -> Option<Budget> {
+        if let (Ingress::Polling, Some(due)) = (&self.state, self.credit_due(context.now)) {
             self.on(IngressEvent::OutOfCredit { until: due });
         }
         if !matches!(self.state, Ingress::Polling) {
             return Some(Budget::NOTHING);
         }
-        let share = intake.shares.turn(self.share)?;
+        let share = context.shares.turn(self.share)?;
         let credit = self.limits.ingress.as_ref();
-        let credit = credit.map_or(u64::MAX, |credit| credit.available(intake.now));
+        let credit = credit.map_or(u64::MAX, |credit| credit.available(context.now));
         let bytes = share.bytes.min(usize::try_from(credit).unwrap_or(usize::MAX));
         Some(Budget { bytes, ..share })
     }
@@ -302,37 +306,38 @@ impl<Q: PortQueue> Source<Q> {
     /// When there will be credit, if there is not now.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
         let due = self.limits.due(now)?;
-        // A time that the clock cannot represent is never reached; the limit may change before.
+        // The clock cannot represent this time, so it is never reached; the limit may change
+        // earlier.
         Some(now.checked_add(due).unwrap_or(now + CREDIT_WAIT_MAX))
     }
 
-    fn charge(&self, intake: &mut Intake<'_>) {
-        let batch = &*intake.batch;
+    fn charge(&self, context: &mut EngineParts<'_>) {
+        let batch = &*context.batch;
         self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
-        intake.shares.charge_frames(self.share, batch.iter());
+        context.shares.charge_frames(self.share, batch.iter());
         self.limits.spend(batch);
     }
 
-    /// Reports a batch, of so much at most, to those who send to it by a bridge.
-    fn report_arrivals(&mut self, budget: Budget, intake: &mut Intake<'_>) {
-        let Some(arriving) = self.arriving.as_mut().filter(|_| !budget.is_nothing()) else {
+    /// Reports a batch, taken in with this budget, to the ports that send to it through a bridge.
+    fn report_arrivals(&mut self, budget: Budget, context: &mut EngineParts<'_>) {
+        let Some(bridge_queue) = self.bridge_queue.as_mut().filter(|_| !budget.is_nothing()) else {
             return;
         };
-        let frames = intake.batch.len();
-        let bytes: usize = intake.batch.iter().map(Frame::len).sum();
+        let frames = context.batch.len();
+        let bytes: usize = context.batch.iter().map(Frame::len).sum();
         let is_starved = matches!(self.state, Ingress::Starved);
         let is_all = !is_starved && frames < budget.frames && bytes < budget.bytes;
-        *intake.has_relieved |=
-            arriving.took(Backlog { frames, bytes }, cost_of(frames, bytes), is_all);
+        *context.must_wake_senders |=
+            bridge_queue.report_batch(Backlog { frames, bytes }, cost_of(frames, bytes), is_all);
     }
 
-    /// Finds where frames that came in go: one verdict for each.
-    fn classify(&mut self, intake: &mut Intake<'_>) {
-        let Intake { batch, verdicts, now, ticks, .. } = intake;
-        // Of frames of a patched port that may send anything, only the heads are inspected.
+    /// Finds the destination of each incoming frame: one verdict each.
+    fn classify(&mut self, context: &mut EngineParts<'_>) {
+        let EngineParts { batch, verdicts, now, ticks, .. } = context;
+        // If a patched port may send anything, only the heads of its frames are inspected.
         let is_unseen = matches!(self.forwarding, Forwarding::Patch(_)) && self.policy.is_open();
         if !is_unseen || self.capture.is_some() {
-            batch.iter_mut().for_each(Frame::gather);
+            batch.iter_mut().for_each(Frame::linearize);
         }
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         match &self.forwarding {
@@ -356,17 +361,17 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// After a turn in which it was asked for frames. A queue whose descriptor reports every frame
-    /// needs no second call to find that it is empty. Any other is to send an event once it has had
-    /// nothing for long, if it is not all that the engine has to do: `others` is what the last
-    /// round found. Whether it has more.
+    /// Called after a turn in which the queue was polled; returns whether it has more. A queue
+    /// whose descriptor reports every frame needs no second poll to find that it is empty. Any
+    /// other queue is armed once it has been empty for long, unless the engine has no other work:
+    /// `last_round` is what the last round found.
     ///
-    /// One that was not asked must not get here: it may have had its event already, for frames that
-    /// still wait, and would sleep on them.
-    pub(crate) fn rest(&mut self, others: Others) -> Result<Pending, PortDown> {
+    /// Do not call this for a queue that was not polled: its event for frames that still wait may
+    /// have come already, and the queue would sleep with these frames.
+    pub(crate) fn finish_turn(&mut self, last_round: LastRound) -> Result<Pending, QueueDown> {
         let may_rest = match self.traits.probe {
             Probe::SystemCall => true,
-            Probe::Memory => others == Others::Work && self.empty_turns >= EMPTY_TURNS_MAX,
+            Probe::Memory => last_round == LastRound::Work && self.empty_turns >= EMPTY_TURNS_MAX,
         };
         if !may_rest || !self.kept.is_empty() || !matches!(self.state, Ingress::Polling) {
             return Ok(Pending::Nothing);
@@ -375,8 +380,8 @@ impl<Q: PortQueue> Source<Q> {
         self.arm()
     }
 
-    /// Asks for an event, if it could take something in.
-    pub(crate) fn arm_if_open(&mut self, now: Instant) -> Result<Pending, PortDown> {
+    /// Asks for an event, if it could take frames in.
+    pub(crate) fn arm_if_open(&mut self, now: Instant) -> Result<Pending, QueueDown> {
         self.refresh(now);
         match self.state {
             Ingress::Held { .. } | Ingress::Unpaid { .. } => Ok(Pending::Nothing),
@@ -385,8 +390,8 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// Asks for an event; without work, the queue is armed then.
-    pub(crate) fn arm(&mut self) -> Result<Pending, PortDown> {
+    /// Asks for an event; if there is no work, the queue is then armed.
+    pub(crate) fn arm(&mut self) -> Result<Pending, QueueDown> {
         let pending = self.queue.arm()?;
         if pending == Pending::Nothing {
             self.on(IngressEvent::Idle);
@@ -394,13 +399,13 @@ impl<Q: PortQueue> Source<Q> {
         Ok(pending)
     }
 
-    /// Shows the frames that it has taken in and that could not go on.
+    /// Calls `visit` with the frames that were taken in and could not be forwarded yet.
     pub(crate) fn visit_kept(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
         let from = self.port_id;
         self.kept.iter().for_each(|(frame, _)| visit(Whereabouts::Kept { from }, frame));
     }
 
-    /// Whether nothing may enter, whatever waits.
+    /// Whether no frame may enter now.
     pub(crate) fn waits(&self) -> bool {
         matches!(self.state, Ingress::Held { .. } | Ingress::Unpaid { .. })
     }
@@ -412,10 +417,10 @@ impl<Q: PortQueue> Source<Q> {
 
 /// Whether an engine found work in its last round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Others {
+pub(crate) enum LastRound {
     /// It did.
     Work,
-    /// It did not, and polls or is about to sleep.
+    /// It found none, and polls or is about to sleep.
     Idle,
 }
 
@@ -424,24 +429,25 @@ pub(crate) enum Others {
 pub(crate) enum Held {
     /// The queue has room.
     NotNeeded,
-    /// It does, and keeps the frame.
+    /// It waits, and keeps the frame.
     Yes,
-    /// It does not: the frame is for a queue that may drop it.
+    /// It does not wait: the queue may drop the frame.
     No,
 }
 
-/// Whether a queue was asked for frames.
+/// Whether a queue was polled for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// It was, and may have had some.
-    Asked,
-    /// Frames that are kept go first, or it has to wait.
-    NotAsked,
-    /// Its port has had its share of this round.
-    NoShare,
+pub(crate) enum Ingested {
+    /// It was polled, and may have had some.
+    Polled,
+    /// Kept frames go first, or the source must wait.
+    Skipped,
+    /// Its port has used its share of this round.
+    ShareUsed,
 }
 
-/// How long a source waits for credit that no clock reaches, before it computes the time again.
+/// How long a source waits before it computes the time again, if the clock cannot represent the
+/// time at which there is credit.
 const CREDIT_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Copies frames for the reader of a capture, and drops a capture that has ended.

@@ -1,11 +1,11 @@
-//! What a queue's two sides may be doing, and what moves them from one state to another.
+//! The states of a queue's two sides, and the transitions between them.
 //!
-//! A side changes by [`Ingress::on`] and [`Egress::on`] alone, which know nothing but their
-//! arguments. In each round the engine visits a queue unless it is [`Ingress::Armed`], and sends
-//! for it unless it is [`Egress::Empty`]. A queue that had nothing for many rounds in which others
-//! had work is armed, so that it costs nothing.
+//! Only [`Ingress::on`] and [`Egress::on`] change a side's state; both are pure functions. In each
+//! round, the engine polls a queue unless it is [`Ingress::Armed`], and sends its frames unless it
+//! is [`Egress::Empty`]. A queue that had no frames for many rounds in which others had work is
+//! armed, so that it costs nothing.
 //!
-//! The receiving side, from which frames enter the switch. An empty cell is no change:
+//! The receiving side, by which frames enter the switch. An empty cell means no change:
 //!
 //! | event | `Polling` | `Armed` | `Held` | `Unpaid` | `Starved` |
 //! |---|---|---|---|---|---|
@@ -18,9 +18,9 @@
 //! | `Idle` | `Armed` | | | | |
 //! | `Restart` | | `Polling` | `Polling` | `Polling` | `Polling` |
 //!
-//! A queue that is held, unpaid or starved has no event to wait for, so an event of its descriptor
-//! changes nothing. `Idle` needs a queue that was armed and found no work. Only
-//! [`Ingress::Polling`] gets there, so a pool without buffers never ends in a sleep.
+//! A queue that is held, unpaid or starved does not wait for an event, so an event of its
+//! descriptor changes nothing. `Idle` requires that arming the queue found no work. Only
+//! [`Ingress::Polling`] can become `Armed`, so a pool without buffers never leads to sleep.
 //!
 //! The sending side, by which frames leave the switch:
 //!
@@ -38,19 +38,19 @@ use crate::gauge::{Gauge, STALL};
 /// What the receiving side of a queue does.
 #[derive(Debug, Clone, Default)]
 pub enum Ingress {
-    /// It is asked for frames in each round.
+    /// It is polled for frames in each round.
     #[default]
     Polling,
-    /// It has none, and will send an event when it has.
+    /// It has no frames, and will send an event when it has.
     Armed,
-    /// A queue that its frames go to is full: nothing enters until that one is relieved.
+    /// A destination queue is full: nothing enters until its pressure falls.
     Held {
-        /// That of the queue.
+        /// The gauge of the destination queue.
         gauge: Arc<Gauge>,
-        /// When it does not wait any longer, if it does not wait for ever.
+        /// When the wait ends, unless it is unlimited.
         until: Option<Instant>,
     },
-    /// Its port has used up its rate: nothing enters before this time.
+    /// Its port has used up its credit: nothing enters before `until`.
     Unpaid {
         /// When there is credit again.
         until: Instant,
@@ -64,27 +64,27 @@ pub enum Ingress {
 pub enum IngressEvent {
     /// An event of the queue came.
     Woken,
-    /// A frame of it met pressure.
+    /// A frame met pressure.
     Pressure {
-        /// That of the queue which the frame is for.
+        /// The gauge of the queue that the frame is for.
         gauge: Arc<Gauge>,
-        /// When it does not wait any longer, if it does not wait for ever.
+        /// When the wait ends, unless it is unlimited.
         until: Option<Instant>,
     },
-    /// The gauge that held it has no pressure any more.
+    /// The gauge that held it no longer has pressure.
     Relieved,
-    /// Its port has no credit before this time.
+    /// Its port has no credit before `until`.
     OutOfCredit {
         /// When there is credit again.
         until: Instant,
     },
-    /// It has waited for long enough, for whatever it was, and is to try again.
+    /// Its wait, for whatever reason, is over: it tries again.
     Due,
     /// The pool had no buffer.
     NoBuffer,
-    /// It was armed, and found that there is nothing to do.
+    /// It was armed, and there was no work.
     Idle,
-    /// It has a new owner, or a new limit: whatever it waited for is to be found out again.
+    /// It has a new owner or a new limit: the reason to wait is evaluated again.
     Restart,
 }
 
@@ -110,7 +110,7 @@ impl Ingress {
         }
     }
 
-    /// What has changed about the reason for which it waits, if anything has.
+    /// The event that ends its wait, if there is one.
     pub fn due(&self, now: Instant) -> Option<IngressEvent> {
         match self {
             Ingress::Held { gauge, .. } if !gauge.has_pressure() => Some(IngressEvent::Relieved),
@@ -132,12 +132,12 @@ pub enum Egress {
     Empty,
     /// Frames wait.
     Draining {
-        /// When the first came, or the last left.
+        /// When the first frame was enqueued, or a frame last left.
         since: Instant,
     },
-    /// Frames wait, and none has left for so long that sources are not held for them.
+    /// Frames wait, and none has left for so long that sources are no longer held.
     Stalled {
-        /// When the first came, or the last left.
+        /// When the first frame was enqueued, or a frame last left.
         since: Instant,
     },
 }
@@ -147,7 +147,7 @@ pub enum Egress {
 pub enum EgressEvent {
     /// Frames were added.
     Enqueued,
-    /// The queue was asked to send.
+    /// The queue was called to send.
     Sent {
         /// Frames that left.
         moved: usize,
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Every state, with the name that it has in the table.
+    /// Every state, with its name in the table.
     fn states(now: Instant) -> [(&'static str, Ingress); 5] {
         [
             ("Polling", Ingress::Polling),
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_found_no_buffer_never_waits_for_an_event() {
-        // Its descriptor is edge-triggered: frames left behind would never be reported.
+        // Its descriptor is edge-triggered: it would never report frames left behind.
         let starved = Ingress::Polling.on(IngressEvent::NoBuffer);
         assert_eq!(name(&starved.clone().on(IngressEvent::Idle)), "Starved");
         assert_eq!(name(&starved.on(IngressEvent::Due)), "Polling");
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(draining, Egress::Draining { since: start });
         let soon = start + STALL - Duration::from_nanos(1);
         assert_eq!(draining.on(sent(0, 3), soon), draining);
-        // Receiving more frames is no progress.
+        // Enqueuing more frames is not progress.
         assert_eq!(draining.on(EgressEvent::Enqueued, soon), draining);
         let stalled = draining.on(sent(0, 3), start + STALL);
         assert_eq!(stalled, Egress::Stalled { since: start });

@@ -1,8 +1,8 @@
-//! The steps by which a control plane attaches, detaches and moves queues, whatever its engines run
-//! on: threads, or a simulation. Those of a move are in `roster.rs`.
+//! The steps by which a control plane attaches, detaches and moves queues, whether its engines run
+//! on threads or in a simulation. `roster.rs` describes the steps of a move.
 //!
-//! [`Engines`] is what differs: how an engine gets a command, and what the control plane does while
-//! it waits.
+//! [`Engines`] abstracts the difference: how an engine gets a command, and what the control plane
+//! does while it waits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::slot::SlotId;
 
 /// What a control plane asks of an engine.
 pub enum Command<Q> {
-    /// A queue is about to come.
+    /// A queue is about to arrive.
     Expect {
         /// Its place.
         id: SlotId,
-        /// That of the queue.
+        /// The queue's back-pressure.
         gauge: Arc<Gauge>,
     },
-    /// It does not come: it failed on its way.
+    /// An expected queue does not arrive: it failed on its way.
     Forget {
         /// Its place.
         id: SlotId,
     },
-    /// Here it is.
+    /// Take over a queue.
     Attach {
         /// The queue.
         attached: Box<Attached<Q>>,
@@ -44,7 +44,7 @@ pub enum Command<Q> {
     Capture {
         /// The place of the queue.
         id: SlotId,
-        /// Where to.
+        /// The capture.
         capture: Arc<Capture>,
     },
     /// Limit what enters and leaves by a queue.
@@ -55,36 +55,36 @@ pub enum Command<Q> {
         limits: Limits,
     },
     /// Give a queue's port another share of the engine.
-    Weigh {
+    SetWeight {
         /// The place of the queue.
         id: SlotId,
-        /// What the port is worth.
+        /// The port's weight.
         weight: Weight,
     },
-    /// Panic, as a test wants it.
+    /// Panic, for a test.
     #[doc(hidden)]
     Panic {
         /// The place of the queue.
         id: SlotId,
     },
-    /// Get stuck, as a test wants it.
+    /// Get stuck, for a test.
     #[doc(hidden)]
     Stall {
         /// The place of the queue.
         id: SlotId,
-        /// In which way.
+        /// The way to get stuck.
         stall: Stall,
     },
-    /// What may enter by a queue from now on.
+    /// Set what may enter by a queue from now on.
     SetPolicy {
         /// The place of the queue.
         id: SlotId,
-        /// What may.
+        /// The policy.
         policy: Arc<PortPolicy>,
     },
 }
 
-/// A way to get stuck for ever, for tests of what comes then.
+/// A way to get stuck for ever, for tests of the consequences.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stall {
@@ -95,24 +95,24 @@ pub enum Stall {
 }
 
 impl<Q: PortQueue> Engine<Q> {
-    /// Gives the port of a queue another weight, if it is one of a single station.
-    pub fn weigh(&mut self, id: SlotId, weight: Weight) {
+    /// Gives the port of a queue another weight, if a single station is behind the port.
+    pub fn set_weight(&mut self, id: SlotId, weight: Weight) {
         let Some(source) = self.source(id) else { return };
         source.stations = source.stations.with_weight(weight);
         let share = source.share;
-        self.shares.weigh(share, weight);
+        self.shares.set_weight(share, weight);
     }
 
-    /// Panics as if a defect had shown while it is busy with a queue: for tests of what comes then.
+    /// Panics as a defect would while the engine serves a queue: for tests of the consequences.
     #[doc(hidden)]
     pub fn panic_for_test(&mut self, id: SlotId) {
         let Some(source) = self.source(id) else { return };
-        self.serving = Some((source.port_id, source.queue_index));
+        self.current_queue = Some((source.port_id, source.queue_index));
         panic!("a test asked for it");
     }
 
-    /// Does not return, as if a defect had shown while it is busy with a queue: for tests of what
-    /// comes then.
+    /// Does not return, as with a defect while the engine serves a queue: for tests of the
+    /// consequences.
     #[doc(hidden)]
     pub fn stall_for_test(&mut self, id: SlotId, stall: Stall) {
         if self.source(id).is_none() {
@@ -126,7 +126,7 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Does what a command says.
+    /// Executes a command.
     pub fn apply(&mut self, command: Command<Q>) {
         match command {
             Command::Expect { id, gauge } => self.expect(id, gauge),
@@ -134,7 +134,7 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Attach { attached } => self.attach(*attached),
             Command::Capture { id, capture } => self.capture(id, &capture),
             Command::Limit { id, limits } => self.limit(id, limits),
-            Command::Weigh { id, weight } => self.weigh(id, weight),
+            Command::SetWeight { id, weight } => self.set_weight(id, weight),
             Command::Panic { id } => self.panic_for_test(id),
             Command::Stall { id, stall } => self.stall_for_test(id, stall),
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
@@ -142,23 +142,23 @@ impl<Q: PortQueue> Engine<Q> {
     }
 }
 
-/// The engines of a process, as its control plane reaches them.
+/// The engines of a process, as seen by its control plane.
 pub trait Engines {
-    /// What they own.
+    /// The queues that they own.
     type Queue: PortQueue;
-    /// Why they cannot be reached any more. Where that cannot happen, it has no value.
+    /// Why they can no longer be reached. An empty type if that cannot happen.
     type Gone;
 
-    /// Who owns what.
+    /// Which engine owns which queue.
     ///
     /// # Errors
-    /// As all methods: the engines are gone.
+    /// The engines are gone; the same for all methods.
     fn roster(&mut self) -> Result<&mut Roster, Self::Gone>;
 
     /// The present time.
     fn now(&self) -> Instant;
 
-    /// Gives an engine a command. It applies them in order, between two rounds.
+    /// Gives an engine a command. An engine applies its commands in order, between two rounds.
     ///
     /// # Errors
     /// See [`roster`](Engines::roster).
@@ -170,7 +170,7 @@ pub trait Engines {
     /// See [`roster`](Engines::roster).
     fn wait_until_applied(&mut self, engines: &BTreeSet<usize>) -> Result<(), Self::Gone>;
 
-    /// Replaces the directory by one of the roster as it is now.
+    /// Replaces the directory with one made from the current roster.
     ///
     /// # Errors
     /// See [`roster`](Engines::roster).
@@ -182,8 +182,8 @@ pub trait Engines {
     /// See [`roster`](Engines::roster).
     fn wait_until_seen(&mut self) -> Result<(), Self::Gone>;
 
-    /// Takes a queue from its engine; nothing if it has failed. Nothing is done while the caller
-    /// has the queue.
+    /// Takes a queue from its engine; `None` if it has failed. Nothing serves the queue while the
+    /// caller has it.
     ///
     /// # Errors
     /// See [`roster`](Engines::roster).
@@ -196,7 +196,7 @@ pub trait Engines {
     fn nudge_all(&mut self) -> Result<(), Self::Gone>;
 }
 
-/// A queue that its engine gave up, unless it had failed.
+/// A queue taken from its engine; `None` if it had failed.
 pub type Taken<Q> = Option<Box<Attached<Q>>>;
 
 /// A port whose queues are attached.
@@ -206,9 +206,9 @@ pub struct NewPort<'a> {
     pub id: PortId,
     /// Where its frames go.
     pub forwarding: &'a Forwarding,
-    /// What may enter from the first frame on.
+    /// What may enter, from the first frame on.
     pub policy: &'a Arc<PortPolicy>,
-    /// What limits it from the first frame on.
+    /// Limits, from the first frame on.
     pub limits: &'a Limits,
 }
 
@@ -216,16 +216,16 @@ pub struct NewPort<'a> {
 pub struct Attachment<Q> {
     /// The queue.
     pub queue: Q,
-    /// Where it counts.
+    /// Its counters.
     pub counters: Arc<QueueCounters>,
-    /// The flooding that the port may cause: one budget for all its queues.
+    /// The flooding that the port may cause: one budget shared by all its queues.
     pub flood: Arc<FloodBudget>,
     /// How many stations are behind the port, which is the same for all its queues.
     pub stations: Stations,
 }
 
-/// Attaches all queues of a port, each to the place that the roster has given it, in the order of
-/// their numbers. They are fewer than 65536.
+/// Attaches all queues of a port, fewer than 65536, in the order of their numbers, each to its
+/// place in the roster.
 ///
 /// # Errors
 /// The engines are gone.
@@ -257,13 +257,12 @@ pub fn attach<E: Engines>(
         engines.command(address.engine, Command::Attach { attached })?;
         owners.insert(address.engine);
     }
-    // An engine that looks the port up may send to it at once.
+    // From its publication on, an engine that looks the port up may send to it.
     engines.wait_until_applied(&owners)?;
     engines.publish()
 }
 
-/// Takes all queues of a port back, in the order of their numbers. A queue that had failed is not
-/// among them.
+/// Takes back all queues of a port, in the order of their numbers, except those that have failed.
 ///
 /// # Errors
 /// The engines are gone.
@@ -299,8 +298,8 @@ pub fn move_queue<E: Engines>(
     let Some(Move { from, to }) = redirected else { return Ok(false) };
     let gauge = Arc::clone(&to.gauge);
     engines.command(to.engine, Command::Expect { id: to.slot, gauge })?;
-    // Before a directory names a slot, its engine must know the slot: the first frames may be there
-    // before the command is read.
+    // Before a directory names a slot, its engine must know the slot: otherwise the first frames
+    // might arrive before the engine reads the command.
     engines.wait_until_applied(&BTreeSet::from([to.engine]))?;
     engines.publish()?;
     engines.wait_until_seen()?;
@@ -311,7 +310,7 @@ pub fn move_queue<E: Engines>(
             let attached = Box::new(attached.moved_to(to.slot, engines.now()));
             Command::Attach { attached }
         }
-        // Otherwise its frames would stay until another queue gets the slot.
+        // Without this, its frames would stay until another queue gets the slot.
         None => Command::Forget { id: to.slot },
     };
     engines.command(to.engine, command)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 /// What a round that finds no work does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfIdle {
-    /// Nothing: the thread comes back at once.
+    /// Nothing: the thread starts another round at once.
     Poll,
     /// It asks every queue for an event, so that the thread may sleep.
     Sleep,
@@ -14,11 +14,11 @@ pub enum IfIdle {
 /// How long the thread may wait before the next round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: there was work, or there is.
+    /// Not at all: there was work, or there is more.
     Now,
     /// There was no work, and the thread wanted to poll.
     Poll,
-    /// Until an event comes, and no longer than until this time.
+    /// Until an event comes, or until this time.
     Until(Instant),
     /// Until an event comes.
     Event,

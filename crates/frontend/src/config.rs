@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ringway_datapath::OffloadCaps;
 use ringway_worker::WorkersConfig;
 
-/// A guest's settings. Its vifs are not among them: those are found in XenStore, with their
+/// A guest's settings. These do not include its vifs, which are found in XenStore with their
 /// addresses and MTUs.
 #[derive(Debug, Clone)]
 pub struct FrontendConfig {
@@ -14,32 +14,32 @@ pub struct FrontendConfig {
     pub name: String,
     /// Its threads.
     pub workers: WorkersConfig,
-    /// What its devices are called, before the vif's handle: `eth` for `eth0`.
+    /// Prefix of its device names, before the vif's handle: `eth` for `eth0`.
     pub device_prefix: String,
-    /// What is known of some vifs beforehand, by handle.
+    /// Configuration of particular vifs, by handle.
     pub interfaces: BTreeMap<u32, Interface>,
-    /// What goes for all others.
+    /// Configuration of all other vifs.
     pub others: Interface,
 }
 
-/// What a guest makes of one of its vifs.
+/// A guest's configuration of one of its vifs.
 #[derive(Debug, Clone)]
 pub struct Interface {
     /// Its addresses, with prefix lengths; none if the guest configures itself.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Where the default route goes.
+    /// The gateway of the default route.
     pub gateway: Option<IpAddr>,
     /// The most queues to ask for; as many as there are CPUs if `None`. A vif gets no more than
     /// its backend offers.
     pub queues: Option<u16>,
-    /// Pages of frames that may wait for responses before a queue sends more; all that its ring has
+    /// Pages of frames that may wait for responses before a queue sends more; all pages of its ring
     /// if `None` (see `ringway_netfront::VifQueue::limit_unanswered`).
     pub max_unanswered: Option<u16>,
-    /// Work that the backend may leave undone.
+    /// Work that the backend may leave to the guest.
     pub offloads: OffloadCaps,
 }
 
-/// No address, and all that a vif can have.
+/// No addresses, and otherwise everything that a vif supports.
 impl Default for Interface {
     fn default() -> Interface {
         Interface {
@@ -57,7 +57,7 @@ impl FrontendConfig {
         self.interfaces.get(&handle).unwrap_or(&self.others)
     }
 
-    /// By handle and not by order, so that a device keeps its name when another vif goes.
+    /// Named by handle, not by order, so that a device keeps its name when another vif is removed.
     pub(crate) fn device_name(&self, handle: u32) -> String {
         format!("{}{handle}", self.device_prefix)
     }

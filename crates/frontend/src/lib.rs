@@ -2,18 +2,18 @@
 //!
 //! Each interface is a TAP device in the guest's network namespace, whose kernel is the guest's
 //! TCP/IP, joined to a vif by workers. A control thread finds the vifs in XenStore, where the
-//! toolstack makes and removes them at any time, runs the handshake with each one's backend and
-//! serves the command line. What is wrong with one vif is written to its error node and ends
-//! neither the process nor another vif.
+//! toolstack may create and remove them at any time, runs the handshake with each vif's backend and
+//! serves the command line. An error of one vif is written to its error node and ends neither the
+//! process nor another vif.
 //!
-//! A device is made when its backend first offers something, and goes when the toolstack removes
-//! the vif. When the vif reconnects (the backend restarts, or the number of queues changes) it
-//! stays, and with it addresses, routes and connections. Frames flow while both ends are connected;
-//! at other times they wait in the kernel's queue, as far as that is long.
+//! A device is created when its backend first makes an offer, and deleted when the toolstack
+//! removes the vif. When the vif reconnects (the backend restarts, or the number of queues
+//! changes), the device stays, and with it addresses, routes and connections. Frames flow while
+//! both ends are connected; otherwise they wait in the kernel's queue, up to its length.
 //!
 //! The TAP device has one queue, read by one worker, which hands frames to the worker of the vif
-//! queue that their flow belongs to. The kernel would spread flows over several TAP queues by a
-//! rule of its own that changes while flows live, and so could reorder them (ADR 4).
+//! queue that their flow belongs to. With several TAP queues, the kernel would spread flows by its
+//! own rule, which changes during the life of a flow and so could reorder its frames (ADR 4).
 
 mod config;
 mod nic;
@@ -43,21 +43,23 @@ use crate::nic::Nic;
 use crate::services::{Hosting, Services};
 use crate::vifs::Refused;
 
-/// Everything a guest process has.
+/// The state of a guest process.
 struct Frontend<H: Hypervisor> {
     services: Services<H>,
     config: FrontendConfig,
     /// By handle.
     nics: BTreeMap<u32, Nic<H>>,
-    /// By handle: those that the toolstack has described in a way that makes no sense.
+    /// By handle: vifs with an invalid description from the toolstack.
     refused: BTreeMap<u32, Refused>,
     is_leaving: bool,
 }
 
-/// Drives a guest's interfaces until `stop` becomes readable, and leaves the backend in order.
+/// Drives a guest's interfaces until `stop` becomes readable, then disconnects from the backends
+/// cleanly.
 ///
 /// # Errors
-/// If XenStore is lost, or what this guest lacks at the start: its nodes, devices, sockets.
+/// If the connection to XenStore was lost, or if the guest lacks nodes, devices or sockets at the
+/// start.
 pub fn run<H: Hypervisor>(
     hypervisor: H,
     store: Client,
@@ -106,8 +108,8 @@ impl<H: Hypervisor> Frontend<H> {
             while let Ok(call) = calls.try_recv() {
                 self.serve_call(call)?;
             }
-            // Last, because all the above asks XenStore, and an event that comes together with a
-            // reply does not make the descriptor readable.
+            // Last, because all of the above uses XenStore, and an event that arrives together with
+            // a reply does not make the descriptor readable.
             self.take_watches()?;
             let mut fds = [
                 PollFd::new(&self.services.store, PollFlags::IN),
@@ -127,7 +129,7 @@ impl<H: Hypervisor> Frontend<H> {
         }
     }
 
-    /// Queues that their workers gave up: the backend broke the protocol, or a user has deleted
+    /// Handles queues that their workers gave up: the backend broke the protocol, or a user deleted
     /// the device. The vif connects again.
     fn take_port_events(&mut self) -> Result<(), Lost> {
         while let Some(event) = self.services.host.next_port_event() {
@@ -174,14 +176,14 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    /// Closes each vif, and waits a moment for the backends to follow.
+    /// Closes each vif, and waits briefly for the backends to close as well.
     fn leave(&mut self) -> io::Result<()> {
         self.unwatch_vifs()?;
         for nic in self.nics.values_mut() {
             nic.feed(Input::Stop, &mut self.services)?;
         }
         self.drop_finished();
-        // An event that came together with a reply does not make the descriptor readable.
+        // An event that arrived together with a reply does not make the descriptor readable.
         self.take_watches()?;
         let deadline = std::time::Instant::now() + nic::LEAVE_TIMEOUT;
         while !self.nics.is_empty() {

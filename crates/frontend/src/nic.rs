@@ -1,6 +1,6 @@
 //! One interface: a TAP device, a vif, and the handshake that joins them.
 //!
-//! A [`Nic`] owns everything of its vif, and is handed the services that it may use.
+//! A [`Nic`] owns all state of its vif, and is given the services that it may use.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
 use ringway_worker::Placement;
-use ringway_xenbus::frontend::{Allocation, Input, QueueCount, Wish};
+use ringway_xenbus::frontend::{Allocation, Input, Preferences, QueueCount};
 use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, unless_refused};
 
@@ -23,37 +23,37 @@ use crate::Interface;
 use crate::services::{Hosting, Services, Station};
 use crate::wired::{self, Ports};
 
-/// How long a backend may take to close when the guest ends.
+/// How long a backend may take to close when the guest terminates.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Queue<H> = VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>;
 
-/// An interface of the guest: its end of the handshake, and what it has beside that.
+/// An interface of the guest: its end of the handshake, and its other state.
 pub(crate) struct Nic<H: Hypervisor> {
     pub(crate) end: FrontendEnd,
-    pub(crate) wish: Wish,
+    pub(crate) preferences: Preferences,
     link: NicLink<H>,
 }
 
-/// What an interface has beside its handshake.
+/// The state of an interface other than its handshake.
 struct NicLink<H: Hypervisor> {
     vif: Vif,
-    /// The device's name, and what is known of it beforehand.
+    /// The device's name and configuration.
     name: String,
     interface: Interface,
     /// The device, from the backend's first offer on.
     tap: Option<Tap>,
     tap_port: PortId,
     vif_port: PortId,
-    /// Queues that are granted but not with a worker.
+    /// Queues that are granted but not attached to a worker.
     idle: Vec<Queue<H>>,
-    /// Where its device puts long frames.
+    /// The slabs into which its device reads long frames.
     slabs: Option<Slabs>,
     counters: Vec<Arc<QueueCounters>>,
     caps: OffloadCaps,
-    /// The number of queues that was last complained of as too small.
+    /// The number of queues that was last reported as too small.
     short: Option<usize>,
-    /// What made a worker give a queue up, until that is handled.
+    /// Why a worker gave up a queue, until that is handled.
     fault: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl<H: Hypervisor> Nic<H> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let queues = interface.queues.unwrap_or(u16::try_from(cpus).unwrap_or(u16::MAX));
         let features = Features::from(interface.offloads);
-        let wish = Wish { queues: QueueCount::AtMost(queues), features };
+        let preferences = Preferences { queues: QueueCount::AtMost(queues), features };
         let [tap_port, vif_port] = ports;
         let link = NicLink {
             vif,
@@ -89,10 +89,10 @@ impl<H: Hypervisor> Nic<H> {
             short: None,
             fault: None,
         };
-        Nic { end: FrontendEnd::new(vif, wish), wish, link }
+        Nic { end: FrontendEnd::new(vif, preferences), preferences, link }
     }
 
-    /// Begins the handshake, `own` being the frontend's state as found in XenStore.
+    /// Begins the handshake. `own` is the frontend's state found in XenStore.
     pub(crate) fn start(
         &mut self,
         own: XenbusState,
@@ -107,24 +107,24 @@ impl<H: Hypervisor> Nic<H> {
         self.end.backend_changed(store, &mut Serving { link: &mut self.link, host })
     }
 
-    /// Connects again with another number of queues, because a user wants that.
+    /// Connects again with another number of queues, on a user's request.
     pub(crate) fn set_queues(
         &mut self,
         queues: u16,
         services: &mut Services<H>,
     ) -> Result<(), Lost> {
-        self.wish = Wish { queues: QueueCount::Exactly(queues), ..self.wish };
+        self.preferences = Preferences { queues: QueueCount::Exactly(queues), ..self.preferences };
         let Services { store, host } = services;
-        self.end.reconnect(store, &mut Serving { link: &mut self.link, host }, self.wish)
+        self.end.reconnect(store, &mut Serving { link: &mut self.link, host }, self.preferences)
     }
 
-    /// Connects again if a worker has given a queue up.
+    /// Connects again if a worker has given up a queue.
     pub(crate) fn recover(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
         let Some(fault) = self.link.fault.take() else { return Ok(()) };
         tracing::warn!(handle = self.link.vif.handle, "{fault}");
         let Services { store, host } = services;
         let mut serving = Serving { link: &mut self.link, host };
-        self.end.recover(store, &mut serving, self.wish, fault)
+        self.end.recover(store, &mut serving, self.preferences, fault)
     }
 
     pub(crate) fn feed(&mut self, input: Input, services: &mut Services<H>) -> Result<(), Lost> {
@@ -170,7 +170,7 @@ impl<H: Hypervisor> Nic<H> {
 }
 
 impl<H: Hypervisor> NicLink<H> {
-    /// Makes the device, as the toolstack and the configuration say, unless it is there.
+    /// Makes the device per the toolstack and the configuration, unless it exists.
     fn make_device(&mut self, netlink: &mut Netlink, keys: &Keys) -> Result<(), NoDevice> {
         if self.tap.is_some() {
             return Ok(());
@@ -186,7 +186,7 @@ impl<H: Hypervisor> NicLink<H> {
         port == self.tap_port || port == self.vif_port
     }
 
-    /// Takes what a worker gave up. A device that failed was deleted, and is made again.
+    /// Takes a queue that a worker gave up. A failed device was deleted, and is made again.
     fn take_failed(&mut self, queue: Station<H>) {
         if let VifOrTap::Tap(_) = queue {
             self.tap = None;
@@ -203,8 +203,8 @@ impl<H: Hypervisor> NicLink<H> {
         }
     }
 
-    /// Makes queues, fewer than wanted if there is no room for more, and says what the backend
-    /// needs to know of them.
+    /// Makes queues, fewer than wanted if there is no room for more, and returns what the backend
+    /// must know about them.
     fn make_queues(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Vec<QueueConfig>> {
         self.caps = wanted.backend.caps().and(self.interface.offloads);
         for _ in 0..wanted.queues {
@@ -212,7 +212,7 @@ impl<H: Hypervisor> NicLink<H> {
                 Ok(queue) => self.idle.push(queue),
                 Err(error) if self.idle.is_empty() => return Err(error),
                 Err(error) => {
-                    self.complain_of_few(wanted.queues, &error);
+                    self.warn_too_few_queues(wanted.queues, &error);
                     break;
                 }
             }
@@ -237,7 +237,7 @@ impl<H: Hypervisor> NicLink<H> {
         let mut queue =
             VifQueue::new(hypervisor.grants()?, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
-        queue.lend_pages()?;
+        queue.receive_in_place()?;
         if let Some(pages) = self.interface.max_unanswered {
             queue.limit_unanswered(pages);
         }
@@ -245,12 +245,15 @@ impl<H: Hypervisor> NicLink<H> {
         Ok(queue)
     }
 
-    /// Once, and not each time that the backend makes the vif connect again.
-    fn complain_of_few(&mut self, wanted: u16, error: &io::Error) {
+    /// Reports it once, not each time that the backend makes the vif reconnect.
+    fn warn_too_few_queues(&mut self, wanted: u16, error: &io::Error) {
         let count = self.idle.len();
         if self.short.replace(count) != Some(count) {
             let handle = self.vif.handle;
-            tracing::warn!(handle, "{count} queues instead of {wanted}: for another one, {error}");
+            tracing::warn!(
+                handle,
+                "{count} queues instead of {wanted}: cannot create another one: {error}"
+            );
         }
     }
 
@@ -278,7 +281,7 @@ impl<H: Hypervisor> NicLink<H> {
     }
 }
 
-/// One vif, with what it takes to serve it.
+/// One vif, with the services needed to serve it.
 struct Serving<'a, H: Hypervisor> {
     link: &'a mut NicLink<H>,
     host: &'a mut Hosting<H>,
@@ -339,8 +342,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let Some(tap) = &link.tap else { return Ok(()) };
         let ports = Ports { tap: link.tap_port, vif: link.vif_port };
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());
-        let stock = link.slabs.as_ref().map(Slabs::stock);
-        wired::join(&mut host.workers, ports, tap, link.caps, queues, stock)?;
+        let page_pool = link.slabs.as_ref().map(Slabs::page_pool);
+        wired::join(&mut host.workers, ports, tap, link.caps, queues, page_pool)?;
         tracing::info!(handle = link.vif.handle, queues = link.counters.len(), "connected");
         Ok(())
     }

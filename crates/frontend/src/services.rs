@@ -14,18 +14,18 @@ use ringway_xenstore::Client;
 pub(crate) type Station<H> =
     VifOrTap<VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>>;
 
-/// What an interface is handed to work with.
+/// The services that an interface is given.
 pub(crate) struct Services<H: Hypervisor> {
     pub(crate) store: Client,
     pub(crate) host: Hosting<H>,
 }
 
-/// What it takes to move frames, XenStore aside.
+/// What is needed to move frames, apart from XenStore.
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
     pub(crate) workers: Workers<Station<H>>,
-    /// What workers have reported, and has not been handled yet.
+    /// Reports of workers that have not been handled yet.
     pub(crate) port_events: VecDeque<Failure<Station<H>>>,
 }
 
@@ -34,7 +34,7 @@ impl<H: Hypervisor> Hosting<H> {
         self.port_events.pop_front().or_else(|| self.workers.next_failure())
     }
 
-    /// Takes what workers have reported of some ports, and leaves the rest.
+    /// Takes the workers' reports about some ports, and leaves the rest.
     pub(crate) fn take_events_of(
         &mut self,
         is_it: impl Fn(PortId) -> bool,

@@ -1,4 +1,4 @@
-//! What a guest process has open before it is confined: it makes no socket afterwards.
+//! The sockets that a guest process opens before it is confined: it creates none afterwards.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use ringway_control::ControlSocket;
 use ringway_net::Netlink;
 
-/// Sockets of a guest process, beside those of XenStore and of the hypervisor.
+/// Sockets of a guest process, apart from those of XenStore and of the hypervisor.
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) control: ControlSocket,
@@ -14,11 +14,10 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Opens them: the control socket at `control`, and the way to the links of this network
-    /// namespace.
+    /// Opens them: the control socket at `control`, and netlink for this network namespace.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn open(control: &Path) -> io::Result<Sockets> {
         Ok(Sockets { control: ControlSocket::bind(control)?, netlink: Netlink::open()? })
     }

@@ -1,9 +1,10 @@
-//! An interface over vhost-user: what a guest is to a virtual machine monitor, without one.
+//! An interface over vhost-user: the role of a guest and its virtual machine monitor, without a
+//! virtual machine.
 //!
-//! The queues and buffers are in sealed memory that the back-end is handed over a socket. When it
-//! leaves, the next one gets the same, with what the one before noted of what was under way: no
-//! frame is lost. A back-end that knows no such notes (`INFLIGHT_SHMFD`) gets new queues, and so
-//! does one with which something else is agreed on. The device stays whatever comes, and with it
+//! The queues and buffers are in sealed memory that is passed to the back-end over a socket. When a
+//! back-end leaves, the next one gets the same memory and the previous one's record of frames in
+//! flight: no frame is lost. A back-end without support for such records (`INFLIGHT_SHMFD`), or
+//! with which something else is negotiated, gets new queues. The device always stays, and with it
 //! addresses, routes and connections.
 
 use std::io;
@@ -16,10 +17,10 @@ use ringway_datapath::{MacAddr, OffloadCaps, PortQueue, QueueCounters};
 use ringway_net::Netlink;
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
-use ringway_vhost::frontend::{Agreement, Wish};
+use ringway_vhost::frontend::{Negotiated, Preferences};
 use ringway_vhost::request::PROTOCOL_FEATURES;
 use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
-use ringway_vhost_shell::{Driver, FrontendEnd, Meeting, Mode, Note, Parts};
+use ringway_vhost_shell::{Driver, Endpoint, FrontendEnd, Mode, Note, Parts};
 use ringway_virtfront::{FrontMemory, MemoryShape, QueueOffer, QueuePair};
 use ringway_virtio::QueueOptions;
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
@@ -35,35 +36,35 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Interface;
 use crate::wired::{self, Ports};
 
-/// Entries of a queue, as QEMU has it.
+/// Entries of a queue, as in QEMU.
 const QUEUE_SIZE: u16 = 256;
-/// The longest frame that may come where a frame has one chain.
+/// The longest frame that may arrive if each frame takes one chain.
 const FRAME_LEN_MAX: usize = 65_550;
 const PORTS: Ports = Ports { tap: PortId(0), vif: PortId(1) };
 
 /// The settings of a guest behind a socket.
 #[derive(Debug, Clone)]
 pub struct VhostConfig {
-    /// Where the back-end is met.
+    /// The path of the socket to the back-end.
     pub socket: PathBuf,
-    /// Who makes the socket: with `Client` the back-end does.
+    /// Which end creates the socket: with `Client`, the back-end does.
     pub mode: Mode,
-    /// What the device is called.
+    /// The device's name.
     pub device: String,
     /// The device's address.
     pub mac: MacAddr,
     /// Its MTU.
     pub mtu: u16,
-    /// Its IP addresses, how many queues to ask for at most, and what may be left undone.
+    /// Its IP addresses, the most queues to ask for, and the offloads.
     pub interface: Interface,
     /// Its threads.
     pub workers: WorkersConfig,
 }
 
-/// What it has open before it is confined.
+/// What the process opens before it is confined.
 #[derive(Debug)]
 pub struct VhostSockets {
-    meeting: Meeting,
+    endpoint: Endpoint,
     netlink: Netlink,
 }
 
@@ -71,20 +72,20 @@ impl VhostSockets {
     /// Opens them.
     ///
     /// # Errors
-    /// Why the socket cannot be made, with its path, or what else the system reports.
+    /// Why the socket cannot be created, with its path, or another error of the system.
     pub fn open(config: &VhostConfig) -> io::Result<VhostSockets> {
-        let meeting = Meeting::new(&config.socket, config.mode, Instant::now())?;
-        let meeting = meeting.with_back_ends();
-        Ok(VhostSockets { meeting, netlink: Netlink::open()? })
+        let endpoint = Endpoint::new(&config.socket, config.mode, Instant::now())?;
+        let endpoint = endpoint.with_back_ends();
+        Ok(VhostSockets { endpoint, netlink: Netlink::open()? })
     }
 }
 
 /// Drives the interface until `stop` becomes readable.
 ///
 /// # Errors
-/// What the system lacks at the start: threads, a device; or if a user deletes the device.
+/// If threads or the device cannot be created at the start, or if a user deletes the device.
 pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) -> io::Result<()> {
-    let VhostSockets { meeting, mut netlink } = sockets;
+    let VhostSockets { endpoint, mut netlink } = sockets;
     let VhostConfig { device, mac, mtu, interface, workers, .. } = config;
     let workers = Workers::start(workers)?;
     // A worker that panicked may have left its queues inconsistent, so the process ends.
@@ -93,7 +94,7 @@ pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) ->
         std::process::abort()
     }));
     let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
-    let mut end = FrontendEnd::new(meeting);
+    let mut end = FrontendEnd::new(endpoint);
     let mut guest =
         Guest { interface, tap, workers, made: Vec::new(), kept: None, caps: OffloadCaps::NONE };
     let mut shown = None;
@@ -126,25 +127,26 @@ struct Guest {
     interface: Interface,
     tap: Tap,
     workers: Workers<VifOrTap<QueuePair>>,
-    /// Queues that no worker has yet.
+    /// Queues that are not attached to a worker yet.
     made: Vec<(QueuePair, Arc<QueueCounters>)>,
-    /// What back-ends have had of the queues.
+    /// The queues' state shared with back-ends.
     kept: Option<Kept>,
     caps: OffloadCaps,
 }
 
-/// What a back-end gets of the queues, and the next one may get again.
+/// What a back-end gets of the queues, and the next one may get as well.
 struct Kept {
-    agreed: Agreement,
+    negotiated: Negotiated,
     memory: FrontMemory,
-    /// The rx and the tx queue of each pair, in turn.
+    /// The rx and the tx queue of each pair, alternating.
     rings: Vec<QueueOffer>,
-    /// Where back-ends note what is under way; none before one has made it.
+    /// Where back-ends record frames in flight; `None` until one has made it.
     area: Option<Area>,
 }
 
 impl Kept {
-    /// The area, if there is one, and then all that a back-end is to know of the rings.
+    /// Requests for the area, if there is one, and then for everything that a back-end must know
+    /// about the rings.
     fn requests(&self) -> io::Result<Vec<Request>> {
         let mut requests = Vec::new();
         if let Some(area) = &self.area {
@@ -171,7 +173,7 @@ impl Kept {
 }
 
 impl Guest {
-    /// Workers gave queues up: the back-end broke the protocol, or a user has deleted the
+    /// Handles queues that workers gave up: the back-end broke the protocol, or a user deleted the
     /// device.
     fn take_failures(&mut self, end: &mut FrontendEnd, now: Instant) -> io::Result<()> {
         while let Some(failure) = self.workers.next_failure() {
@@ -190,23 +192,23 @@ impl Guest {
         self.interface.queues.unwrap_or_else(|| u16::try_from(cpus()).unwrap_or(u16::MAX))
     }
 
-    /// Queues that go on where an earlier back-end stopped, or new ones.
-    fn make_parts(&mut self, agreed: Agreement) -> io::Result<Parts> {
+    /// Queues that continue where an earlier back-end stopped, or new ones.
+    fn make_parts(&mut self, negotiated: Negotiated) -> io::Result<Parts> {
         if let Some(kept) = &self.kept {
-            if kept.agreed == agreed && kept.area.is_some() {
+            if kept.negotiated == negotiated && kept.area.is_some() {
                 return Ok(Parts { regions: vec![kept.region()?], requests: kept.requests()? });
             }
         }
         self.forget();
-        let features = agreed.features;
+        let features = negotiated.features;
         let memory = FrontMemory::new(MemoryShape {
-            pairs: usize::from(agreed.pairs),
+            pairs: usize::from(negotiated.pairs),
             format: QueueOptions::of(features).format,
             size: QUEUE_SIZE,
             frame_len_max: FRAME_LEN_MAX,
         })?;
         let mut rings = Vec::new();
-        for number in 0..usize::from(agreed.pairs) {
+        for number in 0..usize::from(negotiated.pairs) {
             let counters: Arc<QueueCounters> = Arc::default();
             let pair = QueuePair::new(&memory, number, features, Arc::clone(&counters))?;
             let [tx, rx] = pair.offers()?;
@@ -214,16 +216,16 @@ impl Guest {
             self.caps = pair.describe().caps;
             self.made.push((pair, counters));
         }
-        let kept = self.kept.insert(Kept { agreed, memory, rings, area: None });
-        let requests = match agreed.protocol & VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD {
+        let kept = self.kept.insert(Kept { negotiated, memory, rings, area: None });
+        let requests = match negotiated.protocol & VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD {
             0 => kept.requests()?,
             // The rings follow in later messages.
-            _ => vec![Request::GetInflightFd { rings: 2 * agreed.pairs, size: QUEUE_SIZE }],
+            _ => vec![Request::GetInflightFd { rings: 2 * negotiated.pairs, size: QUEUE_SIZE }],
         };
         Ok(Parts { regions: vec![kept.region()?], requests })
     }
 
-    /// Throws the queues away.
+    /// Discards the queues.
     fn forget(&mut self) {
         if self.kept.take().is_some() {
             self.workers.detach(PORTS.tap);
@@ -233,7 +235,7 @@ impl Guest {
     }
 }
 
-/// All that a back-end is to know of one ring.
+/// Requests for everything that a back-end must know about one ring.
 fn ask_for(
     ring: u16,
     base: u32,
@@ -259,16 +261,16 @@ fn ask_for(
 }
 
 impl Driver for Guest {
-    fn wish(&self) -> Wish {
-        Wish {
+    fn preferences(&self) -> Preferences {
+        Preferences {
             features: wanted(self.interface.offloads),
             protocol: PROTOCOL_FEATURES,
             pairs: self.queues(),
         }
     }
 
-    fn make(&mut self, agreed: Agreement) -> Result<Parts, String> {
-        self.make_parts(agreed).map_err(|error| error.to_string())
+    fn make(&mut self, negotiated: Negotiated) -> Result<Parts, String> {
+        self.make_parts(negotiated).map_err(|error| error.to_string())
     }
 
     fn take_area(&mut self, area: Area) -> Result<Vec<Request>, String> {
@@ -280,7 +282,7 @@ impl Driver for Guest {
     fn carrier_up(&mut self) -> Result<(), String> {
         let queues = self.made.len();
         if queues == 0 {
-            tracing::info!(device = self.tap.name(), "connected again, with the same queues");
+            tracing::info!(device = self.tap.name(), "reconnected, with the same queues");
             return Ok(());
         }
         let made = self.made.drain(..);
@@ -301,15 +303,15 @@ impl Driver for Guest {
     fn note(&mut self, note: Note<'_>) {
         let device = self.tap.name();
         match note {
-            Note::Met => tracing::debug!(device, "the back-end has connected"),
-            Note::Left => tracing::info!(device, "the back-end has disconnected"),
+            Note::Connected => tracing::debug!(device, "the back-end has connected"),
+            Note::Disconnected => tracing::info!(device, "the back-end has disconnected"),
             // The log shows it as the reason why no frames flow.
             Note::Closed(_) | Note::Removed | Note::Stopped(_) => {}
         }
     }
 }
 
-/// What is used of virtio where the back-end offers it.
+/// The virtio features that are used if the back-end offers them.
 fn wanted(caps: OffloadCaps) -> Features {
     let with = |is_wanted: bool, bits: &[u32]| {
         if is_wanted { Features::of(bits) } else { Features::NONE }

@@ -1,4 +1,4 @@
-//! Which vifs there are: the toolstack makes and removes them while the guest runs.
+//! The guest's vifs: the toolstack creates and removes them while the guest runs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,8 @@ use ringway_xenstore::{Lost, WatchEvent, Watched, or_refusal, unless_refused};
 use crate::Frontend;
 use crate::nic::Nic;
 
-/// The token of the watch for vifs that come and go. Those for backends have their vif's handle.
+/// The token of the watch for added and removed vifs. Watches of backends have their vif's handle
+/// as token.
 const ROOT_TOKEN: &str = "vifs";
 
 /// A vif whose directory cannot be used.
@@ -28,13 +29,13 @@ impl<H: Hypervisor> Frontend<H> {
         Vif::frontend_root(self.services.host.hypervisor.domid())
     }
 
-    /// Begins to watch for vifs. The watch fires at once.
+    /// Starts watching for vifs. The watch fires at once.
     pub(crate) fn watch_vifs(&mut self) -> io::Result<()> {
         let root = self.vif_root();
         or_refusal(self.services.store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)
     }
 
-    /// Looks for no more vifs, so that none is found while the guest leaves them.
+    /// Stops watching for vifs, so that none is found while the guest closes them.
     pub(crate) fn unwatch_vifs(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
         unless_refused(self.services.store.unwatch(&root, ROOT_TOKEN), ())?;
@@ -71,7 +72,7 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    /// Drops the vifs that are no longer this guest's business.
+    /// Drops the vifs that this guest no longer serves.
     pub(crate) fn drop_finished(&mut self) {
         self.nics.retain(|handle, nic| {
             let is_finished = nic.end.is_finished();
@@ -82,7 +83,7 @@ impl<H: Hypervisor> Frontend<H> {
         });
     }
 
-    /// Something below the directory of all vifs has changed, perhaps by our own doing.
+    /// Handles a change below the directory of all vifs, perhaps one of our own.
     fn directory_changed(&mut self, event: &WatchEvent) -> Result<(), Lost> {
         if self.is_leaving {
             return Ok(());
@@ -175,7 +176,7 @@ impl<H: Hypervisor> Frontend<H> {
         })
     }
 
-    /// Two numbers that no other vif has: of its device, and of itself.
+    /// Two unused port numbers: for the device, and for the vif.
     fn free_ports(&self) -> Option<[PortId; 2]> {
         let is_free = |port: &u16| self.nics.values().all(|nic| !nic.has_port(PortId(*port)));
         let port = (0..u16::MAX).step_by(2).find(is_free)?;
@@ -183,7 +184,7 @@ impl<H: Hypervisor> Frontend<H> {
     }
 }
 
-/// A handle, written as toolstacks do: another spelling would read as another vif's node.
+/// Parses a handle in the toolstacks' spelling: another spelling would be another node.
 fn parse_handle(name: &str) -> Option<u32> {
     name.parse().ok().filter(|handle: &u32| handle.to_string() == name)
 }

@@ -1,9 +1,9 @@
-//! A TAP device, and how it is joined to the queues of a vif, of whichever kind.
+//! A TAP device, and how it is joined to the queues of a vif of any kind.
 
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{MacAddr, OffloadCaps, PortQueue, QueueCounters, Stock, Wakers};
+use ringway_datapath::{MacAddr, OffloadCaps, PagePool, PortQueue, QueueCounters, Wakers};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap, VifOrTap};
@@ -11,13 +11,13 @@ use ringway_worker::{Attachment, Forwarding, Stations, Weight, Workers};
 
 use crate::Interface;
 
-/// Frames that the kernel may queue for an interface: the TAP driver drops what comes on top, so
-/// this is more than the 500 it starts with.
+/// Frames that the kernel may queue for an interface: the TAP driver drops any others, so this
+/// exceeds its default of 500.
 const TX_QUEUE_LEN: u32 = 2000;
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`), and virtio-net as well.
 const GSO_MAX: u32 = 65535;
 
-/// Makes a device with its addresses and routes, and sets it up.
+/// Makes a device with its addresses and routes, and brings it up.
 pub(crate) fn make_device(
     netlink: &mut Netlink,
     name: &str,
@@ -50,14 +50,14 @@ pub(crate) struct Ports {
     pub(crate) vif: PortId,
 }
 
-/// Gives queues with their counters to workers, and those of the device: frames flow.
+/// Attaches these queues, with their counters, and those of the device to workers: frames flow.
 pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
     workers: &mut Workers<VifOrTap<V>>,
     ports: Ports,
     tap: &Tap,
     caps: OffloadCaps,
     queues: impl Iterator<Item = (V, Arc<QueueCounters>)>,
-    stock: Option<Box<dyn Stock>>,
+    page_pool: Option<Box<dyn PagePool>>,
 ) -> io::Result<()> {
     // The kernel may leave only what the backend accepts.
     tap.set_offloads(caps)?;
@@ -69,8 +69,8 @@ pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
     };
     let of_tap: Arc<QueueCounters> = Arc::default();
     let mut taps = tap.queues(Side::Guest, |_| Arc::clone(&of_tap));
-    if let (Some(first), Some(stock)) = (taps.first_mut(), stock) {
-        first.use_stock(stock);
+    if let (Some(first), Some(page_pool)) = (taps.first_mut(), page_pool) {
+        first.use_page_pool(page_pool);
     }
     let taps = taps.into_iter().map(|tap| attachment(VifOrTap::Tap(tap), Arc::clone(&of_tap)));
     let queues = queues.map(|(queue, counters)| attachment(VifOrTap::Vif(queue), counters));
@@ -78,7 +78,7 @@ pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
     workers.attach(ports.tap, &Forwarding::Patch(ports.vif), taps.collect())
 }
 
-/// A patched port floods no other port.
+/// A budget without a limit: a patched port does not flood other ports.
 fn unlimited() -> Arc<FloodBudget> {
     Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }

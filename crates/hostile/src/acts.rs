@@ -1,4 +1,4 @@
-//! What hostile guests do: a file for each thing that they share with others.
+//! The attacks of hostile guests: a file for each interface that guests share with others.
 
 pub(crate) mod chains;
 pub(crate) mod confined;

@@ -1,4 +1,4 @@
-//! All scenarios, by what they harm.
+//! All scenarios, by what they attack.
 
 use crate::acts::{
     chains, confined, grants, handshake, offloads, rings, shares, traffic, xenstore,
@@ -26,20 +26,20 @@ pub const ALL: &[Scenario] = &[
     .closes(),
     new(
         "rx-producer-jump",
-        "does so with the producer of rx",
+        "moves the producer of rx in the same way",
         "XSA-39; ring.h: RING_REQUEST_PROD_OVERFLOW",
         rings::rx_producer_jump,
     )
     .closes(),
     new(
         "foreign-indices",
-        "overwrites the indices that are the backend's to write",
+        "overwrites the indices that belong to the backend",
         "XSA-155, ring.h",
         rings::foreign_indices,
     ),
     new(
         "pages-overwritten",
-        "overwrites both ring pages while they are served",
+        "overwrites both ring pages while they are in use",
         "XSA-155",
         rings::pages_overwritten,
     )
@@ -64,7 +64,7 @@ pub const ALL: &[Scenario] = &[
     ),
     new(
         "event-storm",
-        "sends events without end and without work",
+        "sends endless events without work",
         "XSA-331, XSA-332, XSA-441",
         rings::event_storm,
     )
@@ -72,13 +72,13 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "events-while-closing",
-        "sends events by channels while the backend closes them",
+        "sends events on channels while the backend closes them",
         "XSA-331, XSA-441",
         rings::events_while_closing,
     ),
     new(
         "ports-exhausted",
-        "takes all event channels that it may have, and uses them",
+        "allocates all event channels that it may have, and uses them",
         "xl.cfg: max_event_channels",
         rings::ports_exhausted,
     )
@@ -87,14 +87,14 @@ pub const ALL: &[Scenario] = &[
     // Chains of requests.
     new(
         "slot-beyond-page",
-        "sends from behind the end of a page",
+        "sends from beyond the end of a page",
         "netif.h: offset, size; XSA-448",
         chains::slot_beyond_page,
     )
     .closes(),
     new(
         "chain-cut-off",
-        "announces a slot or an extra that does not come",
+        "announces a slot or an extra that does not follow",
         "netif.h: XEN_NETTXF_more_data, XEN_NETTXF_extra_info",
         chains::chain_cut_off,
     )
@@ -114,7 +114,7 @@ pub const ALL: &[Scenario] = &[
     .serves(),
     new(
         "slots-empty",
-        "sends slots of no bytes: first, last, in between, all",
+        "sends empty slots: first, last, in between, all",
         "XSA-448",
         chains::slots_empty,
     ),
@@ -126,27 +126,27 @@ pub const ALL: &[Scenario] = &[
     ),
     new(
         "extras-unknown",
-        "sends extras of types that there are not",
+        "sends extras of unknown types",
         "netif.h: XEN_NETIF_EXTRA_TYPE_MAX",
         chains::extras_unknown,
     )
     .closes(),
     new(
         "extras-odd",
-        "sends extras twice, without end, and such as were never negotiated",
+        "sends extras twice, endlessly, and without having negotiated them",
         "netif.h: netif_extra_info",
         chains::extras_odd,
     ),
     new(
         "flags-unknown",
-        "sets each flag that means nothing",
+        "sets each undefined flag",
         "netif.h: XEN_NETTXF_*",
         chains::flags_unknown,
     ),
     // Grants.
     new(
         "grants-absent",
-        "sends from grants that are not there, among good ones",
+        "sends from absent grants, among good ones",
         "XSA-361, XSA-365, XSA-367",
         grants::grants_absent,
     ),
@@ -165,27 +165,27 @@ pub const ALL: &[Scenario] = &[
     .emulated(),
     new(
         "pages-read-only",
-        "offers pages to receive into that may only be read",
+        "offers read-only pages to receive into",
         "grant_table.h: GTF_readonly",
         grants::pages_read_only,
     ),
     // Offloads.
     new(
         "gso-invalid",
-        "asks for segments of no bytes, or of unknown kinds",
+        "asks for empty segments, or segments of unknown kinds",
         "netif.h: XEN_NETIF_GSO_TYPE_*",
         offloads::gso_invalid,
     )
     .closes(),
     new(
         "gso-odd",
-        "asks for segmentation that the frame has no headers for",
+        "asks for segmentation of a frame without the headers for it",
         "netif.h: netif_extra_info.gso",
         offloads::gso_odd,
     ),
     new(
         "gso-tiny-segments",
-        "has 64 KiB cut into segments of a byte",
+        "makes the backend cut 64 KiB into segments of one byte",
         "seen: 90 ms of a worker for a frame; CVE-2018-1000026",
         offloads::gso_tiny_segments,
     )
@@ -193,7 +193,7 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "gso-tiny-segments-bridge",
-        "has 64 KiB cut into segments of a byte by the host's kernel",
+        "makes the host's kernel cut 64 KiB into segments of one byte",
         "seen: neighbours' pings took 2.5 s",
         offloads::gso_tiny_segments,
     )
@@ -202,7 +202,7 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "gso-short-segments",
-        "has 64 KiB cut into segments of 48 bytes, as often as it can",
+        "makes the backend cut 64 KiB into segments of 48 bytes, as often as it can",
         "legal; the smallest segments of Linux",
         offloads::gso_short_segments,
     )
@@ -211,7 +211,7 @@ pub const ALL: &[Scenario] = &[
     .with_half_a_share(),
     new(
         "gso-short-segments-bridge",
-        "has 64 KiB cut into segments of 48 bytes by the host's kernel, as often as it can",
+        "makes the host's kernel cut 64 KiB into segments of 48 bytes, as often as it can",
         "legal; the smallest segments of Linux",
         offloads::gso_short_segments,
     )
@@ -221,8 +221,8 @@ pub const ALL: &[Scenario] = &[
     .with_half_a_share(),
     new(
         "gso-usual-segments-bridge",
-        "has 64 KiB cut into segments of 536 bytes by the host's kernel, as often as it can",
-        "legal; what a sender may use that knows nothing of the path",
+        "makes the host's kernel cut 64 KiB into segments of 536 bytes, as often as it can",
+        "legal; a sender without knowledge of the path may use it",
         offloads::gso_usual_segments,
     )
     .slow()
@@ -231,7 +231,7 @@ pub const ALL: &[Scenario] = &[
     .with_half_a_share(),
     new(
         "header-bloat",
-        "has headers of 20 KiB repeated in each of 1,361 segments",
+        "makes the backend repeat headers of 20 KiB in each of 1,361 segments",
         "seen: a frame took 85 MiB of buffers",
         offloads::header_bloat,
     )
@@ -247,7 +247,7 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "checksums-blank",
-        "leaves checksums blank in frames that have none, or end before it",
+        "leaves checksums blank in frames that have none, or are too short for one",
         "netif.h: XEN_NETTXF_csum_blank; XSA-423",
         offloads::checksums_blank,
     )
@@ -269,19 +269,19 @@ pub const ALL: &[Scenario] = &[
     .closes(),
     new(
         "keys-long",
-        "writes values of 2,000 bytes, and bytes that are no text",
+        "writes values of 2,000 bytes, and invalid text",
         "xenstored: quota-entry-size",
         handshake::keys_long,
     ),
     new(
         "queues-share-a-ring",
-        "names one ring, or one event channel, for two queues",
+        "uses one ring, or one event channel, for two queues",
         "netif.h: multi-queue",
         handshake::queues_share_a_ring,
     ),
     new(
         "keys-after-connect",
-        "changes all its keys when it is connected",
+        "changes all its keys while it is connected",
         "netif.h; xenbus",
         handshake::keys_after_connect,
     )
@@ -294,7 +294,7 @@ pub const ALL: &[Scenario] = &[
     ),
     new(
         "states-random",
-        "writes states in any order, and such as there are not",
+        "writes states in any order, and undefined states",
         "xenbus.h: xenbus_state",
         handshake::states_random,
     ),
@@ -315,7 +315,7 @@ pub const ALL: &[Scenario] = &[
     // XenStore.
     new(
         "store-storm",
-        "makes and removes names below a node that the backend watches",
+        "creates and removes names below a node that the backend watches",
         "XSA-349; seen: the backend ended in 3 s",
         xenstore::store_storm,
     )
@@ -329,19 +329,19 @@ pub const ALL: &[Scenario] = &[
     .by(6),
     new(
         "paths-deep",
-        "commits a thousand writes at once, as deep as paths may be",
-        "xenstore.txt: XENSTORE_ABS_PATH_MAX; seen: XenStore stood for a second",
+        "commits a thousand writes at once, with the deepest paths allowed",
+        "xenstore.txt: XENSTORE_ABS_PATH_MAX; seen: XenStore blocked for a second",
         xenstore::paths_deep,
     ),
     new(
         "events-unread",
-        "watches what it changes, and reads no event",
+        "watches what it changes, and never reads the events",
         "XSA-349",
         xenstore::events_unread,
     ),
     new(
         "transactions-open",
-        "begins transactions and ends none",
+        "starts transactions and never ends them",
         "xenstore.txt: quota of transactions",
         xenstore::transactions_open,
     )
@@ -353,11 +353,11 @@ pub const ALL: &[Scenario] = &[
         xenstore::store_connections,
     )
     .emulated(),
-    // What is shared.
+    // Shared resources.
     new(
         "spoofed-source",
         "sends with another guest's address",
-        "seen: all that was for that guest went to this one",
+        "seen: all frames for that guest went to this one",
         traffic::spoofed_source,
     )
     .deaf(10),
@@ -370,7 +370,7 @@ pub const ALL: &[Scenario] = &[
     .deaf(10),
     new(
         "arp-claims",
-        "claims with ARP that others' IP addresses are its own",
+        "claims others' IP addresses with ARP",
         "RFC 826 has no protection",
         traffic::arp_claims,
     )
@@ -378,7 +378,7 @@ pub const ALL: &[Scenario] = &[
     .deaf(10),
     new(
         "rogue-router",
-        "says that it is a router",
+        "claims to be a router",
         "RFC 6104, RFC 6105: rogue router advertisements",
         traffic::rogue_router,
     )
@@ -386,7 +386,7 @@ pub const ALL: &[Scenario] = &[
     .beside(Beside::Routers),
     new(
         "hidden-router",
-        "says so behind headers, in fragments, behind tags, and in LLC and SNAP",
+        "claims to be a router behind headers, in fragments, behind tags, and in LLC and SNAP",
         "RFC 7113; CVE-2021-27853, CVE-2021-27854, CVE-2021-27861, CVE-2021-27862",
         traffic::hidden_router,
     )
@@ -401,7 +401,7 @@ pub const ALL: &[Scenario] = &[
     .serves(),
     new(
         "neighbor-claims",
-        "claims with neighbor advertisements that others' IPv6 addresses are its own",
+        "claims others' IPv6 addresses with neighbor advertisements",
         "RFC 3756, 4.1.1: neighbor advertisement spoofing",
         traffic::neighbor_claims,
     )
@@ -410,7 +410,7 @@ pub const ALL: &[Scenario] = &[
     .deaf(10),
     new(
         "foreign-tags",
-        "is in a VLAN of its own, and sends with tags of others, one behind the other",
+        "is in its own VLAN, and sends with tags of other VLANs, one behind the other",
         "IEEE 802.1Q; VLAN hopping by two tags",
         traffic::foreign_tags,
     )
@@ -419,7 +419,7 @@ pub const ALL: &[Scenario] = &[
     .deaf(0),
     new(
         "link-frames",
-        "sends what only switches and cards say to each other, such as pauses",
+        "sends frames for switches and cards only, such as pauses",
         "IEEE 802.1D, 7.12.6: reserved addresses; IEEE 802.3, 31B: pauses",
         traffic::link_frames,
     )
@@ -434,7 +434,7 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "flood-unknown",
-        "sends to addresses that no one has",
+        "sends to addresses that do not exist",
         "seen: as with broadcasts",
         traffic::flood_unknown,
     )
@@ -460,14 +460,14 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "rogue-querier",
-        "says that it asks which multicast groups there are",
+        "claims to be the querier of multicast groups",
         "RFC 3376, 9.1; RFC 4541, 5: forged queries",
         traffic::rogue_querier,
     )
     .serves(),
     new(
         "flood-reconnect",
-        "floods, and connects again to be allowed more",
+        "floods, and reconnects to be allowed more",
         "seen: 41,600 frames a second under a limit of 1,000",
         traffic::flood_reconnect,
     )
@@ -483,8 +483,8 @@ pub const ALL: &[Scenario] = &[
     .beside(Beside::UnreadCapture),
     new(
         "slow-receiver",
-        "takes a frame each 45 ms of those that it has asked for",
-        "XSA-392; seen: the victim's TCP stood",
+        "receives one frame each 45 ms",
+        "XSA-392; seen: the victim's TCP stalled",
         shares::slow_receiver,
     )
     .loses(60)
@@ -492,32 +492,27 @@ pub const ALL: &[Scenario] = &[
     .with_share(),
     new(
         "slow-receiver-host",
-        "does so with the host's replies",
+        "receives one frame each 45 ms of the host's replies",
         "XSA-392; seen: no guest reached the host",
         shares::slow_receiver_of_host,
     )
     .loses(60)
     .serves()
     .with_share(),
-    new(
-        "silent-receiver",
-        "takes no frame of those that it has asked for",
-        "XSA-392",
-        shares::silent_receiver,
-    )
-    .slow()
-    .serves()
-    .with_share(),
+    new("silent-receiver", "receives no frame", "XSA-392", shares::silent_receiver)
+        .slow()
+        .serves()
+        .with_share(),
     new(
         "one-free-slot",
-        "always has a free slot, and never enough for a frame",
+        "always has a free slot, but never enough for a frame",
         "XSA-392",
         shares::one_free_slot,
     )
     .serves(),
     new(
         "greedy-queues",
-        "sends frames of 64 KiB by eight queues",
+        "sends frames of 64 KiB on eight queues",
         "legal; seen: eight shares of the workers",
         shares::greedy_queues,
     )
@@ -525,7 +520,7 @@ pub const ALL: &[Scenario] = &[
     .with_half_a_share(),
     new(
         "small-frames",
-        "sends as many small frames as it can by eight queues",
+        "sends as many small frames as it can on eight queues",
         "legal",
         shares::small_frames,
     )
@@ -534,7 +529,7 @@ pub const ALL: &[Scenario] = &[
     .with_half_a_share(),
     new(
         "small-frames-bridge",
-        "sends as many small frames as it can by eight queues, for the host's kernel to forward",
+        "sends as many small frames as it can on eight queues, for the host's kernel to forward",
         "legal",
         shares::small_frames,
     )
@@ -542,7 +537,7 @@ pub const ALL: &[Scenario] = &[
     .serves()
     .on_bridge()
     .with_half_a_share(),
-    // What lies behind a hole in the backend.
+    // After a compromise of the backend.
     new(
         "foreign-socket",
         "has broken into the backend, and connects to another program's socket",
@@ -553,7 +548,7 @@ pub const ALL: &[Scenario] = &[
     .emulated(),
 ];
 
-/// The scenario of a name.
+/// The scenario with this name.
 pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name)
 }

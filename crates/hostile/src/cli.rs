@@ -30,7 +30,7 @@ const EXAMPLES: &str = "Examples:
   ringway-hostile run all --json > hostile.json
   ringway-hostile guest tx-producer-jump --hypervisor xen";
 
-/// The status that says so: this machine lacks what it takes to run guests.
+/// The exit code if this machine cannot run guests.
 const CANNOT_RUN: u8 = 77;
 
 /// Run hostile guests beside honest ones, and measure what the honest ones lose
@@ -135,7 +135,7 @@ enum HypervisorKind {
     Xen,
 }
 
-/// What the program does.
+/// The program.
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match dispatch(&words) {
@@ -153,7 +153,7 @@ fn dispatch(words: &[OsString]) -> Result<ExitCode> {
         name if part::is_part(name) => part::run(words)?,
         tcp::RECEIVE => tcp::receive()?,
         tcp::SEND => tcp::send(word(1).parse()?)?,
-        confined::BROKEN_INTO => confined::broken_into(word(1).as_ref(), word(2).as_ref())?,
+        confined::COMPROMISED => confined::compromised(word(1).as_ref(), word(2).as_ref())?,
         burner::BURN => burner::burn(word(1).parse()?),
         _ => return verb(Cli::parse().verb),
     }
@@ -213,7 +213,7 @@ fn be_guest(args: &OneGuest) -> Result<()> {
         HypervisorKind::Xen => play(Guest::on_xen()?, scenario, args),
         HypervisorKind::Emulated => {
             let dir = args.dir.as_deref().context(
-                "no host is named: add --dir with the run directory of `ringway run`, or \
+                "no host is given: add --dir with the run directory of `ringway run`, or \
                  --hypervisor xen",
             )?;
             play(Guest::emulated(dir, made.domid(args)?)?, scenario, args)
@@ -237,7 +237,7 @@ fn play(guest: Guest, scenario: &Scenario, args: &OneGuest) -> Result<Account> {
     std::io::stdout().flush()?;
     let mut stage = Stage::new(guest, aim, length, args.seed);
     (scenario.act)(&mut stage).with_context(|| scenario.name)?;
-    // A backend that is about to close the vif has done so by then.
+    // A backend that is going to close the vif has done so by then.
     stage.account.is_served = stage.guest.is_served()?;
     Ok(stage.account)
 }
@@ -256,7 +256,7 @@ fn in_words(account: &Account) -> String {
     text + &format!("the vif is {}served\n", if account.is_served { "" } else { "not " })
 }
 
-/// A domain that was made for one guest, and goes with it.
+/// A domain that was created for one guest, and is removed with it.
 struct Made(Option<(Toolstack, Vif)>);
 
 impl Made {

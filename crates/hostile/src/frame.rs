@@ -1,4 +1,4 @@
-//! Frames as a guest's own program makes them: small, and with any address in them.
+//! Frames that a guest builds itself: small, and with any addresses.
 
 use std::net::Ipv4Addr;
 
@@ -12,19 +12,19 @@ const IGMP: u8 = 2;
 const ICMP_V6: u8 = 58;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Destination options of IPv6, an extension header of any length.
+/// The IPv6 destination options header, an extension header of any length.
 pub const DESTINATION_OPTIONS: u8 = 60;
-/// Options for each router on the way.
+/// The IPv6 hop-by-hop options header.
 pub const HOP_BY_HOP: u8 = 0;
-/// A fragment, which here is the only one of its packet.
+/// The IPv6 fragment header; here for a packet with a single fragment.
 pub const FRAGMENT: u8 = 44;
-/// The option that means nothing and has a length.
+/// The padding option with a length.
 const PAD_N: u8 = 1;
 
-/// Who sends to whom.
+/// The addresses of a frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
-    /// The address that is given as the sender's.
+    /// The source address that the frame claims.
     pub from: (MacAddr, Ipv4Addr),
     /// The receiver.
     pub to: (MacAddr, Ipv4Addr),
@@ -35,13 +35,13 @@ pub fn ethernet(to: MacAddr, from: MacAddr, kind: u16, payload: &[u8]) -> Vec<u8
     [&to.0[..], &from.0, &kind.to_be_bytes(), payload].concat()
 }
 
-/// An ARP request, after which the receiver knows the sender's address.
+/// An ARP request, which teaches the receiver the sender's address.
 pub fn arp_request(route: Route) -> Vec<u8> {
     let payload = arp(1, route.from, (MacAddr([0; 6]), route.to.1));
     ethernet(MacAddr::BROADCAST, route.from.0, ARP, &payload)
 }
 
-/// An ARP reply that no one has asked for: it claims that an IP address is behind a MAC address.
+/// An unsolicited ARP reply: it claims that an IP address belongs to a MAC address.
 pub fn arp_claim(route: Route) -> Vec<u8> {
     ethernet(route.to.0, route.from.0, ARP, &arp(2, route.from, route.to))
 }
@@ -56,7 +56,7 @@ fn arp(operation: u16, sender: (MacAddr, Ipv4Addr), target: (MacAddr, Ipv4Addr))
     bytes
 }
 
-/// An echo request of ping's.
+/// An ICMP echo request, as ping sends it.
 pub fn ping(route: Route, sequence: u16, len: usize) -> Vec<u8> {
     let mut icmp = vec![8, 0, 0, 0, 0x66, 0x66];
     icmp.extend(sequence.to_be_bytes());
@@ -75,12 +75,12 @@ pub fn udp(route: Route, ports: [u16; 2], len: usize) -> Vec<u8> {
     ethernet(route.to.0, route.from.0, IPV4, &ipv4(route, UDP, &datagram))
 }
 
-/// A TCP segment of any length, to be cut and given its checksum by those who pass it on.
+/// A TCP segment of any length, to be cut and given checksums on the way.
 pub fn tcp(route: Route, ports: [u16; 2], len: usize) -> Vec<u8> {
     ethernet(route.to.0, route.from.0, IPV4, &ipv4(route, TCP, &tcp_segment(ports, len)))
 }
 
-/// The same over IPv6, behind so many extension headers of so many bytes each.
+/// The same over IPv6, after `extensions` extension headers of `extension_len` bytes each.
 pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize) -> Vec<u8> {
     let segment = tcp_segment([40_000, 9], len);
     let mut payload = Vec::new();
@@ -89,7 +89,7 @@ pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize)
         let options = extension_len.max(8) / 8 * 8;
         let start = payload.len();
         payload.extend([next, u8::try_from(options / 8 - 1).unwrap_or(u8::MAX)]);
-        // Padding in pieces: the length of one has a byte only.
+        // Padding in pieces: the length field of one has one byte.
         let mut left = options - 2;
         while left > 0 {
             let piece = left.min(257);
@@ -114,8 +114,8 @@ pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize)
     ethernet(route.to.0, route.from.0, IPV6, &packet)
 }
 
-/// A router advertisement (RFC 4861) to all nodes: a default route by this address for a minute,
-/// behind these extension headers of eight bytes each.
+/// A router advertisement (RFC 4861) to all nodes: a default route through this address for a
+/// minute, after these extension headers of eight bytes each.
 pub fn router_advertisement(mac: MacAddr, extensions: &[u8]) -> Vec<u8> {
     let all_nodes = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     // Type, code, checksum, hop limit, flags, lifetime, times, and the source's address.
@@ -125,8 +125,8 @@ pub fn router_advertisement(mac: MacAddr, extensions: &[u8]) -> Vec<u8> {
     icmp_v6((mac, link_local(mac)), to, extensions, message)
 }
 
-/// A neighbor advertisement that no one has asked for: the sender's address is behind its MAC
-/// address, whatever was known before.
+/// An unsolicited neighbor advertisement: the sender's IP address belongs to its MAC address,
+/// overriding what was known before.
 pub fn neighbor_advertisement(route: Route) -> Vec<u8> {
     let (from, to) = (v6_of(route.from.1), v6_of(route.to.1));
     let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
@@ -150,7 +150,7 @@ fn icmp_v6(
     for (index, kind) in extensions.iter().enumerate() {
         let next = extensions.get(index + 1).copied().unwrap_or(ICMP_V6);
         payload.extend([next, 0]);
-        // Padding of four bytes; a fragment has an offset, no more to come, and a number.
+        // Four bytes of padding; for a fragment: its offset, the mark of the last one, and an id.
         payload.extend(if *kind == FRAGMENT { [0, 0, 0, 0, 0, 9] } else { [PAD_N, 4, 0, 0, 0, 0] });
     }
     payload.extend(message);
@@ -168,7 +168,7 @@ fn link_local(mac: MacAddr) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// The frame with a VLAN tag before all that it has.
+/// The frame with another VLAN tag in front.
 pub fn with_tag(frame: &[u8], number: u16) -> Vec<u8> {
     let tag = [0x8100, number].map(u16::to_be_bytes).concat();
     [&frame[..12], &tag, &frame[12..]].concat()
@@ -182,12 +182,13 @@ pub fn in_snap(frame: &[u8]) -> Vec<u8> {
 
 /// Kinds of IGMP (RFC 2236).
 pub const IGMP_QUERY: u8 = 0x11;
-/// A station listens to a group.
+/// A station joins a group.
 pub const IGMP_REPORT: u8 = 0x16;
-/// It does no longer.
+/// A station leaves a group.
 pub const IGMP_LEAVE: u8 = 0x17;
 
-/// A message of IGMP version 2 about a group, from no address; a query is about all.
+/// An IGMP version 2 message about a group, without a source IP address; a query is about all
+/// groups.
 pub fn igmp(mac: MacAddr, kind: u8, group: Ipv4Addr) -> Vec<u8> {
     let mut message = vec![kind, if kind == IGMP_QUERY { 10 } else { 0 }, 0, 0];
     message.extend(group.octets());
@@ -200,7 +201,7 @@ pub fn igmp(mac: MacAddr, kind: u8, group: Ipv4Addr) -> Vec<u8> {
     ethernet(to_mac, mac, IPV4, &ipv4(route, IGMP, &message))
 }
 
-/// `fd77::N` for the IPv4 address that ends with N, as the guests of the emulated host have them.
+/// `fd77::N` for the IPv4 address that ends with N: the addresses of guests on the emulated host.
 fn v6_of(ip: Ipv4Addr) -> [u8; 16] {
     let mut octets = [0; 16];
     octets[..2].copy_from_slice(&[0xfd, 0x77]);

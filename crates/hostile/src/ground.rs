@@ -1,4 +1,4 @@
-//! Honest guests on an emulated host, and hostile ones that come and go.
+//! The test host: honest guests on an emulated host, and hostile ones that come and go.
 
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixListener;
@@ -13,7 +13,7 @@ use ringway_rig::host::RunningHost;
 use ringway_rig::launcher::Launcher;
 use ringway_xenbus::Vif;
 
-use crate::acts::confined::{BROKEN_INTO, CONFINED, REACHED};
+use crate::acts::confined::{COMPROMISED, CONFINED, REACHED};
 use crate::guest::{SOON, wait};
 use crate::measure::ping::Pings;
 use crate::measure::tcp::{Transfer, now};
@@ -25,44 +25,44 @@ use crate::stage::{Account, Aim, Peer};
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Has no offloads, so what it receives is cut for it.
+/// The address of a guest without offloads, for which frames are segmented.
 const PLAIN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 const BRIDGE: &str = "rwhostile0";
-/// What a hostile guest may take on top of its time, to connect and to say what it did.
+/// Extra time in which a hostile guest must connect and report.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a guest that dies early is waited for.
+/// How long to wait for a guest that ends early.
 const LIFE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the parts of a run are.
+/// The lengths of the parts of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lengths {
-    /// While nothing happens.
+    /// The part without an attack.
     pub(crate) idle: Duration,
-    /// While it happens, and beside the control.
+    /// The part with the attack, and the one with the control.
     pub(crate) act: Duration,
 }
 
-/// A host with two honest guests between which TCP flows all the time, and a third one.
+/// A host with two honest guests that exchange TCP all the time, and a third one.
 pub(crate) struct Ground<'a> {
     launcher: &'a Launcher,
-    // First what uses the host, then the host.
+    // The fields are dropped in this order: first the users of the host, then the host.
     transfer: Transfer,
     toolstack: Toolstack,
     host: RunningHost,
     net: Net,
     aim: Aim,
     honest: Vec<u16>,
-    /// What was measured last while nothing happened, and when.
+    /// The last measurement without an attack, and its time.
     rest: Option<(Instant, Window)>,
     seed: u64,
 }
 
-/// What a hostile guest says when it begins.
+/// The output of a hostile guest when it begins.
 pub(crate) const STARTED: &str = "started";
 
 impl<'a> Ground<'a> {
-    /// Starts a host by ringway's program.
+    /// Starts a host with ringway's program.
     pub(crate) fn new(launcher: &'a Launcher, ringway: &Path, net: Net) -> Result<Ground<'a>> {
         let host = RunningHost::start(launcher, ringway, &describe(net))?;
         let dir = host.dir();
@@ -71,7 +71,7 @@ impl<'a> Ground<'a> {
         let address = |name: &str| mac_of(&status, name);
         let (a, b) = (Peer { ip: A, mac: address("a")? }, Peer { ip: B, mac: address("b")? });
         let plain = Peer { ip: PLAIN, mac: address("plain")? };
-        let [from, to, _] = *host.guests() else { bail!("the host has not three guests") };
+        let [from, to, _] = *host.guests() else { bail!("the host does not have three guests") };
         let known = wait("the host's address", || {
             Pings::start(launcher, from, HOST, Duration::from_millis(20))?.finish()?;
             Ok(neighbour(from, HOST))
@@ -89,7 +89,7 @@ impl<'a> Ground<'a> {
         Ok(ground)
     }
 
-    /// What it is attached to.
+    /// The network that it uses.
     pub(crate) fn net(&self) -> Net {
         self.net
     }
@@ -103,7 +103,7 @@ impl<'a> Ground<'a> {
         status.and_then(|status| backend::memory_kib(status.pid)).unwrap_or(0)
     }
 
-    /// Whether TCP moves, or does so within 20 s, and the backend replies.
+    /// Whether TCP makes progress, if need be within 20 s, and the backend replies.
     fn moves(&self) -> bool {
         let (before, deadline) = (self.transfer.total(), Instant::now() + SOON);
         while Instant::now() < deadline && !self.launcher.stop().is_due() {
@@ -115,7 +115,7 @@ impl<'a> Ground<'a> {
         false
     }
 
-    /// Measures honest guests while something happens, or nothing does.
+    /// Measures honest guests during an attack, or without one.
     fn window(
         &self,
         length: Duration,
@@ -132,7 +132,7 @@ impl<'a> Ground<'a> {
         Ok(Window { tcp: self.transfer.between(start, end), to_guest, to_host })
     }
 
-    /// What it is like while nothing happens: measured now, or a moment ago.
+    /// The measurement without an attack: taken now, or a moment ago.
     fn rest(&mut self, length: Duration) -> Result<Window> {
         if let Some((when, window)) = self.rest {
             if when.elapsed() < 2 * length {
@@ -180,11 +180,11 @@ impl<'a> Ground<'a> {
         Ok(stream)
     }
 
-    /// Routers that honest guests have found, of which there should be none.
+    /// Routers that honest guests have accepted; there should be none.
     fn routers(&self) -> Vec<String> {
         let has_router = |pid: &&u32| {
             let routes = std::fs::read_to_string(format!("/proc/{pid}/net/ipv6_route"));
-            // Destination, its length, source, its length, the router.
+            // Destination, its prefix length, source, its prefix length, the router.
             let is_default = |line: &str| {
                 let fields: Vec<&str> = line.split_whitespace().collect();
                 let is_any = |text: &str| text.bytes().all(|byte| byte == b'0');
@@ -197,13 +197,13 @@ impl<'a> Ground<'a> {
         (count > 0).then_some(found).into_iter().collect()
     }
 
-    /// A process that is confined as the backend is, and tries to reach another program.
+    /// Runs a process that is confined like the backend and tries to reach another program.
     fn break_into(&mut self, length: Duration, round: &mut Round) -> Result<()> {
         let elsewhere = self.launcher.dir()?;
         let socket = elsewhere.path().join("socket");
         let listener = UnixListener::bind(&socket)?;
         let mut command = self.launcher.command(self.launcher.program());
-        command.arg(BROKEN_INTO).arg(self.dir().path()).arg(&socket);
+        command.arg(COMPROMISED).arg(self.dir().path()).arg(&socket);
         let child = self.launcher.start("a confined process", command)?;
         round.during = self.window(length, |_| Ok(()))?;
         let said = child.ended(PATIENCE)?.output;
@@ -239,7 +239,7 @@ impl<'a> Ground<'a> {
         Ok(())
     }
 
-    /// One guest after another, each of which ends when it likes.
+    /// Runs one guest after another; each ends at a moment of its choice.
     fn live(&mut self, scenario: &Scenario, length: Duration, round: &mut Round) -> Result<()> {
         let from = self.host.guests()[0];
         let pings = [B, HOST].map(|to| Pings::start(self.launcher, from, to, length));
@@ -259,7 +259,7 @@ impl<'a> Ground<'a> {
         Ok(())
     }
 
-    /// Makes a domain and starts the process of it.
+    /// Creates a domain and starts its process.
     fn start(&mut self, scenario: &Scenario, length: Duration) -> Result<(Vif, Child)> {
         let bridge = (self.net == Net::Bridge).then_some(BRIDGE);
         let vif = self.toolstack.make_guest(bridge, scenario.given)?;
@@ -286,7 +286,7 @@ impl<'a> Ground<'a> {
         Ok((vif, self.launcher.start("a hostile guest", command)?))
     }
 
-    /// Waits for the end of a hostile guest, reads what it says, and removes its domain.
+    /// Waits for the end of a hostile guest, reads its report, and removes its domain.
     fn finish(
         &mut self,
         vif: Vif,
@@ -342,7 +342,7 @@ fn mac_of(status: &BackendStatus, guest: &str) -> Result<MacAddr> {
     mac.with_context(|| format!("the backend knows no address of guest {guest}"))
 }
 
-/// What a guest's kernel has as the Ethernet address of a neighbour.
+/// The Ethernet address of a neighbour in a guest's kernel.
 fn neighbour(pid: u32, ip: Ipv4Addr) -> Option<MacAddr> {
     let table = std::fs::read_to_string(format!("/proc/{pid}/net/arp")).ok()?;
     let ip = ip.to_string();

@@ -1,5 +1,5 @@
-//! A domain with one vif, and what it does with it: the handshake as an honest frontend has it, and
-//! any key in the place of the honest one.
+//! A domain with one vif: it performs the handshake of an honest frontend, with any of the keys
+//! replaced.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use crate::machine::Machine;
 use crate::queue::Queue;
 use crate::way::Way;
 
-/// How long another part of the host may take for a step that takes milliseconds when it is idle.
+/// How long another part of the host may take for a step that takes milliseconds on an idle host.
 pub const SOON: Duration = Duration::from_secs(20);
-/// Between two reads of a node.
+/// The pause between two reads of a node.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The vif's directory, from the guest's own.
+/// The vif's directory, relative to the guest's own.
 pub const VIF: &str = "device/vif/0";
 
 /// States of `xenbus_state`, as XenStore has them.
@@ -38,23 +38,23 @@ pub mod state {
     pub const CLOSED: &str = "6";
 }
 
-/// A key of the vif's directory and its value; none removes it.
+/// A key of the vif's directory and its value; `None` removes it.
 pub type Key<'a> = (&'a str, Option<&'a str>);
 
-/// A guest with the rights of one and no more.
+/// A guest with a guest's rights and no more.
 #[derive(Debug)]
 pub struct Guest {
     /// Its hypervisor.
     pub machine: Machine,
     /// Its XenStore.
     pub store: Client,
-    /// How it makes more connections to that.
+    /// How to open more connections to the store.
     pub way: Way,
     /// Its vif.
     pub vif: Vif,
     /// The address that the toolstack gave it.
     pub mac: MacAddr,
-    /// The queues that the backend knows of, or did.
+    /// The queues that the backend knows, or knew.
     pub queues: Vec<Queue>,
 }
 
@@ -71,10 +71,10 @@ impl Guest {
     }
 
     /// Uses the first vif of the Xen domain in which this program runs. The kernel's frontend must
-    /// not have it: `rmmod xen-netfront`.
+    /// not use it: `rmmod xen-netfront`.
     ///
     /// # Errors
-    /// If this is no domain of Xen's, or it has no vif.
+    /// If this is not a Xen domain, or it has no vif.
     pub fn on_xen() -> Result<Guest> {
         let mut store = Client::of_this_domain()?;
         let domid = store.read("domid")?.context("XenStore has no domid of this domain")?;
@@ -85,7 +85,7 @@ impl Guest {
 
     fn new(machine: Machine, way: Way) -> Result<Guest> {
         let domid = machine.domid();
-        // The store learns of a new domain from the broker, in a moment.
+        // The broker announces a new domain to the store with a short delay.
         let mut store = wait("XenStore", || Ok(way.client().ok()))?;
         let backend = format!("{VIF}/backend-id");
         let backend = wait("a vif of this domain", || Ok(store.read(&backend)?))?;
@@ -104,10 +104,10 @@ impl Guest {
         Ok(self.store.read(&self.vif.backend_state())?.unwrap_or_default())
     }
 
-    /// Waits until the backend's state is one of these.
+    /// Waits until the backend is in one of these states.
     ///
     /// # Errors
-    /// If it is not within 20 seconds, with the one that it is.
+    /// If it is not within 20 seconds; the error names its state.
     pub fn wait_for_backend(&mut self, states: &[&str]) -> Result<String> {
         let deadline = Instant::now() + SOON;
         loop {
@@ -123,13 +123,13 @@ impl Guest {
         }
     }
 
-    /// Why the backend has closed the vif, if it says so.
+    /// Why the backend has closed the vif, if it reports that.
     ///
     /// # Errors
     /// What the store refuses.
     pub fn reason(&mut self) -> Result<Option<String>> {
         for node in self.vif.backend_errors() {
-            // A guest may not be allowed to read the one for tools.
+            // A guest may not be allowed to read the node for tools.
             if let Ok(Some(reason)) = self.store.read(&node) {
                 return Ok(Some(reason));
             }
@@ -145,7 +145,7 @@ impl Guest {
         Ok(self.store.write(&format!("{VIF}/state"), state)?)
     }
 
-    /// Lets go of what was, and waits for the backend's offer.
+    /// Releases everything, and waits for the backend's offer.
     ///
     /// # Errors
     /// If it makes no offer.
@@ -177,7 +177,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Queues that the backend offers at most.
+    /// The most queues that the backend offers.
     ///
     /// # Errors
     /// What the store refuses.
@@ -187,19 +187,19 @@ impl Guest {
         Ok(value.and_then(|value| value.parse().ok()).unwrap_or(1))
     }
 
-    /// Makes queues and writes what an honest frontend would, but for some keys.
+    /// Creates queues and writes the keys of an honest frontend, with changes.
     ///
     /// # Errors
-    /// When memory or ports run out, or what the store refuses.
+    /// If memory or ports run out, or what the store refuses.
     pub fn publish(&mut self, queues: u16, buffers: usize, changes: &[Key<'_>]) -> Result<()> {
         self.make_queues(queues, buffers)?;
         self.say(changes)
     }
 
-    /// Makes queues of which the backend learns nothing so far.
+    /// Creates queues without announcing them to the backend.
     ///
     /// # Errors
-    /// When memory or ports run out.
+    /// If memory or ports run out.
     pub fn make_queues(&mut self, queues: u16, buffers: usize) -> Result<()> {
         for _ in 0..queues {
             self.queues.push(Queue::new(&self.machine, self.vif.backend, buffers)?);
@@ -207,7 +207,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Writes what an honest frontend with these queues would, but for some keys.
+    /// Writes the keys of an honest frontend with these queues, with changes.
     ///
     /// # Errors
     /// What the store refuses.
@@ -263,7 +263,7 @@ impl Guest {
     /// Waits until the backend has closed the vif, and returns its reason.
     ///
     /// # Errors
-    /// If it has not within 20 seconds.
+    /// If the backend has not closed it within 20 seconds.
     pub fn closed(&mut self) -> Result<String> {
         self.wait_for_backend(&[state::CLOSING, state::CLOSED])?;
         wait("the reason for which the vif was closed", || self.reason())
@@ -278,10 +278,10 @@ impl Guest {
     }
 }
 
-/// Looks again and again until there is something.
+/// Polls until there is a result.
 ///
 /// # Errors
-/// If there is nothing within 20 seconds.
+/// If there is no result within 20 seconds.
 pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + SOON;
     loop {

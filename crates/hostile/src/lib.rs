@@ -1,12 +1,12 @@
-//! Hostile guests, and what honest ones beside them lose.
+//! Hostile guests, and their effect on honest ones.
 //!
-//! A [`Scenario`] is something that a guest does with its own rings, grants, events, keys and
-//! frames: with a guest's rights and no more. `ringway-hostile run` does it beside honest guests on
-//! a host that it makes, measures those, and says which bound is broken; `ringway-hostile guest` is
-//! only the guest, on the emulated hypervisor or in a domain of Xen, against any backend.
-//! [`Guest`], [`Queue`] and [`Toolstack`] are for tests that need a guest which does as they say.
+//! A [`Scenario`] is an attack by a guest with its own rings, grants, events, keys and frames, and
+//! with a guest's rights only. `ringway-hostile run` runs it beside honest guests on a host that it
+//! creates, measures those, and reports which bounds are broken; `ringway-hostile guest` is only
+//! the guest, on the emulated hypervisor or in a Xen domain, against any backend. [`Guest`],
+//! [`Queue`] and [`Toolstack`] serve tests that need a guest with full control of its interface.
 //!
-//! Nothing here checks what it sends. Read first: [`catalogue`], then [`stage`], then a file of
+//! Nothing here validates what it sends. Read first: [`catalogue`], then [`stage`], then a file of
 //! `acts`.
 
 mod acts;

@@ -8,12 +8,12 @@ use ringway_hypervisor::{Access, EventChannel, GrantTable, GrantedPages, Hypervi
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xen::{XenEvent, XenHypervisor};
 
-/// A domain, which is the guest.
+/// The guest's domain.
 #[derive(Debug)]
 pub enum Machine {
     /// On the emulated hypervisor.
     Emulated(EmuHypervisor),
-    /// On Xen, over its devices in `/dev/xen`.
+    /// On Xen, through its devices in `/dev/xen`.
     Xen(XenHypervisor),
 }
 
@@ -38,7 +38,7 @@ impl Machine {
     /// Takes pages and grants each to a peer.
     ///
     /// # Errors
-    /// Of kind `OutOfMemory` when pages or grants run out.
+    /// Of kind `OutOfMemory` if pages or grants run out.
     pub fn share(&self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages> {
         match self {
             Machine::Emulated(machine) => machine.grants()?.share(peer, count, access),
@@ -46,17 +46,17 @@ impl Machine {
         }
     }
 
-    /// Ends grants, as far as the peer lets go of the pages.
+    /// Ends grants, as far as the peer has released the pages.
     pub fn end(&self, granted: GrantedPages) {
-        // Pages that are still in use are lost to this guest, which costs no one else anything.
+        // Pages that are still in use are lost to this guest, which affects only itself.
         let _ = match self {
             Machine::Emulated(machine) => machine.grants().map(|mut it| it.end(granted)),
             Machine::Xen(machine) => machine.grants().map(|mut it| it.end(granted)),
         };
     }
 
-    /// Ends one grant of a run that goes on. False where a program cannot: on Xen the kernel ends
-    /// the grants of a run together.
+    /// Ends one grant of a run and keeps the rest. Returns false if a program cannot: on Xen the
+    /// kernel ends the grants of a run together.
     pub fn revoke(&self, gref: GrantRef) -> bool {
         match self {
             Machine::Emulated(machine) => {
@@ -66,10 +66,10 @@ impl Machine {
         }
     }
 
-    /// Makes a port to which a peer may bind.
+    /// Creates a port to which a peer may bind.
     ///
     /// # Errors
-    /// When there are no more ports.
+    /// If no ports are left.
     pub fn alloc_unbound(&self, peer: DomId) -> io::Result<Event> {
         match self {
             Machine::Emulated(machine) => machine.alloc_unbound(peer).map(Event::Emulated),
@@ -79,7 +79,7 @@ impl Machine {
 }
 
 impl Event {
-    /// Its number for the peer.
+    /// The port number for the peer.
     pub fn port(&self) -> EvtchnPort {
         match self {
             Event::Emulated(event) => event.port(),
@@ -87,7 +87,7 @@ impl Event {
         }
     }
 
-    /// Makes the other end pending. An end that is gone is no matter.
+    /// Makes the other end pending. A missing other end is ignored.
     pub fn notify(&self) {
         let _ = match self {
             Event::Emulated(event) => event.notify(),
@@ -95,7 +95,7 @@ impl Event {
         };
     }
 
-    /// Takes what is pending.
+    /// Clears a pending event.
     pub fn ack(&self) {
         let _ = match self {
             Event::Emulated(event) => event.ack(),
@@ -103,7 +103,7 @@ impl Event {
         };
     }
 
-    /// What becomes readable with an event.
+    /// The descriptor that becomes readable with an event.
     pub fn waker(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Event::Emulated(event) => event.waker(),

@@ -1,4 +1,4 @@
-//! `ringway-hostile`: everything is in the library, which tests use as well.
+//! `ringway-hostile`: everything is in the library, which tests also use.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What honest guests and the backend are like while something happens.
+//! Measurements of honest guests and the backend during an attack.
 
 pub(crate) mod backend;
 pub(crate) mod burner;

@@ -1,5 +1,4 @@
-//! Where a hostile guest lives on an emulated host: the toolstack's part, for one domain and its
-//! vif.
+//! Prepares a hostile guest on an emulated host: the toolstack's work, for one domain and its vif.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,12 +13,12 @@ use ringway_xenbus::{Device, Vif, XenbusState};
 use ringway_xenstore::{Client, Permissions, Rights};
 
 const HOST: DomId = DomId(0);
-/// Rings, buffers and grants of eight queues.
+/// Memory for the rings, buffers and grants of eight queues.
 const MEMORY_BYTES: u64 = 16 << 20;
-/// How long a backend may take to let go.
-const LET_GO: Duration = Duration::from_secs(10);
+/// How long a backend may take to release a vif.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Domain 0 of an emulated host that runs, beside the one that started it.
+/// Domain 0 of a running emulated host, beside the process that started it.
 #[derive(Debug)]
 pub struct Toolstack {
     dir: PathBuf,
@@ -28,10 +27,10 @@ pub struct Toolstack {
 }
 
 impl Toolstack {
-    /// Joins a host by its run directory.
+    /// Joins a host through its run directory.
     ///
     /// # Errors
-    /// If none runs there.
+    /// If no host runs there.
     pub fn join(dir: &Path) -> Result<Toolstack> {
         let hypervisor = EmuHypervisor::connect(dir, HOST)
             .with_context(|| format!("no emulated host runs in {}", dir.display()))?;
@@ -49,11 +48,11 @@ impl Toolstack {
         &mut self.store
     }
 
-    /// Makes a domain with a vif, on a bridge or on the switch. `keys` go to the backend's
-    /// directory beside those that a toolstack always writes.
+    /// Creates a domain with a vif, on a bridge or on the switch. `keys` are added to those that a
+    /// toolstack always writes to the backend's directory.
     ///
     /// # Errors
-    /// What broker and store refuse.
+    /// The errors of broker and store.
     pub fn make_guest(&mut self, bridge: Option<&str>, keys: &[(&str, &str)]) -> Result<Vif> {
         let vif = self.make_domain()?;
         let made = describe(vif, bridge);
@@ -65,10 +64,10 @@ impl Toolstack {
         Ok(vif)
     }
 
-    /// Makes a domain and says which vif it would have.
+    /// Creates a domain and returns the vif that it would have.
     ///
     /// # Errors
-    /// What broker and store refuse.
+    /// The errors of broker and store.
     pub fn make_domain(&mut self) -> Result<Vif> {
         let new = NewDomain { domid: None, memory_bytes: MEMORY_BYTES, role: Role::Guest };
         let domid = self.hypervisor.create_domain(new).context("make a domain")?;
@@ -88,14 +87,14 @@ impl Toolstack {
         Ok(Vif { backend: HOST, frontend: domid, handle: 0 })
     }
 
-    /// Takes the vif and the domain away, as a toolstack does when a domain has ended.
+    /// Removes the vif and the domain, as a toolstack does when a domain has ended.
     ///
     /// # Errors
-    /// What broker and store refuse. A backend that does not let go in 10 s is no error here: what
-    /// it still does is what is measured.
+    /// The errors of broker and store. A backend that does not release the vif in 10 s is no error
+    /// here: its behaviour is what is measured.
     pub fn remove_guest(&mut self, vif: Vif) -> Result<()> {
         device::change(&mut self.store, &vif.backend_dir(), &Device::removal_changes())?;
-        let deadline = Instant::now() + LET_GO;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         while Instant::now() < deadline {
             let state = device::state(&mut self.store, &vif.backend_state())?;
             if matches!(state, XenbusState::Closed | XenbusState::Unknown) {
@@ -113,7 +112,7 @@ impl Toolstack {
     }
 }
 
-/// The vif of a hostile guest, as a toolstack describes it.
+/// The vif of a hostile guest, in the toolstack's description.
 pub fn describe(vif: Vif, bridge: Option<&str>) -> Device {
     let [high, low] = vif.frontend.0.to_be_bytes();
     let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);

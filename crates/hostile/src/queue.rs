@@ -1,4 +1,4 @@
-//! One queue of a hostile guest: ring pages that it writes as it likes, and pages to send from and
+//! One queue of a hostile guest: ring pages that it writes freely, and pages to transmit from and
 //! to receive into.
 
 use std::sync::atomic::Ordering;
@@ -18,10 +18,10 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::machine::{Event, Machine};
 
-/// How long a full ring is waited for before the guest sees whether its time is up.
+/// How long to wait for room in a full ring before the guest checks whether its time is up.
 const ROOM_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// A queue. Nothing in it is checked: what a caller produces is in the ring.
+/// A queue without checks: everything that a caller produces goes into the ring.
 #[derive(Debug)]
 pub struct Queue {
     /// The page of the tx ring.
@@ -31,14 +31,14 @@ pub struct Queue {
     rings: GrantedPages,
     /// Pages for frames, each granted for reading and writing.
     pub buffers: GrantedPages,
-    /// Both directions' event channel.
+    /// The event channel of both directions.
     pub event: Event,
-    /// The producer of tx, as it goes into the ring next.
+    /// The tx producer, to be written to the ring next.
     pub tx_produced: u32,
-    /// The producer of rx.
+    /// The rx producer, to be written to the ring next.
     pub rx_produced: u32,
     rx_taken: u32,
-    /// Rx requests that were posted, by slot: the buffer that each is for.
+    /// For each rx slot, the buffer of the posted request.
     rx_pages: Vec<usize>,
 }
 
@@ -47,15 +47,15 @@ pub struct Queue {
 pub struct Received {
     /// The response.
     pub response: RxResponse,
-    /// The first bytes, where the response says that there are some.
+    /// The first bytes, if the response reports any.
     pub head: [u8; 64],
 }
 
 impl Queue {
-    /// Makes rings as an honest guest would.
+    /// Creates rings as an honest guest would.
     ///
     /// # Errors
-    /// When pages, grants or ports run out.
+    /// If pages, grants or ports run out.
     pub fn new(machine: &Machine, peer: DomId, buffers: usize) -> std::io::Result<Queue> {
         let rings = machine.share(peer, 2, Access::ReadWrite)?;
         let buffers = machine.share(peer, buffers, Access::ReadWrite)?;
@@ -85,12 +85,12 @@ impl Queue {
         self.event.port()
     }
 
-    /// The grant of a buffer; they repeat when the number is too high.
+    /// The grant of a buffer; numbers beyond the last buffer wrap around.
     pub fn gref(&self, buffer: usize) -> u32 {
         self.buffers.grefs[buffer % self.buffers.grefs.len()].0
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub fn close(self, machine: &Machine) {
         machine.end(self.rings);
         machine.end(self.buffers);
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// Writes whatever it is into the next tx slot.
+    /// Writes any value into the next tx slot.
     pub fn push_tx<T: IntoBytes + Immutable>(&mut self, slot: T) {
         let index = usize::try_from(self.tx_produced).unwrap_or(0) % TX_RING_SLOTS;
         self.tx.write(SLOTS + index * TX_SLOT_LEN, slot);
@@ -116,20 +116,20 @@ impl Queue {
         TxRequest { gref: self.gref(buffer), offset, flags, id, size }
     }
 
-    /// Shows the backend all that was pushed, and sends an event.
+    /// Publishes all pushed requests, and sends an event.
     pub fn publish_tx(&self) {
         self.tx.store(REQ_PROD, self.tx_produced, Ordering::Release);
         self.event.notify();
     }
 
-    /// Free slots of tx, as an honest guest counts them.
+    /// Free tx slots, as an honest guest counts them.
     pub fn tx_room(&self) -> usize {
         let responses = self.tx.load(RSP_PROD, Ordering::Acquire);
         let used = usize::try_from(self.tx_produced.wrapping_sub(responses)).unwrap_or(usize::MAX);
         TX_RING_SLOTS.saturating_sub(used)
     }
 
-    /// Waits until there are so many free slots; false if there are not in time.
+    /// Waits for this many free slots; false if there are too few in time.
     pub fn wait_for_room(&self, slots: usize, until: Instant) -> bool {
         loop {
             if self.tx_room() >= slots {
@@ -160,7 +160,7 @@ impl Queue {
         }
     }
 
-    /// Offers a buffer to receive into.
+    /// Pushes a request to receive into a buffer.
     pub fn post(&mut self, buffer: usize) {
         let gref = self.gref(buffer);
         let index = usize::try_from(self.rx_produced).unwrap_or(0) % RX_RING_SLOTS;
@@ -169,20 +169,20 @@ impl Queue {
         self.push_rx(RxRequest { id, pad: 0, gref });
     }
 
-    /// Writes whatever it is into the next rx slot.
+    /// Writes any request into the next rx slot.
     pub fn push_rx(&mut self, request: RxRequest) {
         let index = usize::try_from(self.rx_produced).unwrap_or(0) % RX_RING_SLOTS;
         self.rx.write(SLOTS + index * RX_SLOT_LEN, request);
         self.rx_produced = self.rx_produced.wrapping_add(1);
     }
 
-    /// Shows the backend all pages that were posted.
+    /// Publishes all posted pages.
     pub fn publish_rx(&self) {
         self.rx.store(REQ_PROD, self.rx_produced, Ordering::Release);
         self.event.notify();
     }
 
-    /// Takes what was received, without offering the pages again.
+    /// Takes received parts, without posting the pages again.
     pub fn take_rx(&mut self) -> Vec<Received> {
         let responses = self.rx.load(RSP_PROD, Ordering::Acquire);
         let mut received = Vec::new();
@@ -200,7 +200,7 @@ impl Queue {
     }
 }
 
-/// A frame in buffers, as slots that can be sent again and again.
+/// A frame in buffers, as slots that can be sent repeatedly.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     slots: Vec<Slot>,
@@ -213,7 +213,7 @@ enum Slot {
 }
 
 impl Prepared {
-    /// Puts a frame into buffers from `first` on, a page for each 4096 bytes.
+    /// Puts a frame into buffers from `first` on, one page per 4096 bytes.
     pub fn new(
         queue: &Queue,
         first: usize,
@@ -244,12 +244,12 @@ impl Prepared {
         Prepared { slots }
     }
 
-    /// How many slots it takes.
+    /// The number of slots that it takes.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Pushes it once more, without publishing.
+    /// Pushes it again, without publishing.
     pub fn push(&self, queue: &mut Queue) {
         for slot in &self.slots {
             match *slot {

@@ -1,4 +1,4 @@
-//! What was measured of a scenario, and whether its bounds held.
+//! The measurements of a scenario, and its verdict.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use crate::measure::tcp::Arrived;
 use crate::scenario::{Own, Scenario};
 use crate::stage::Account;
 
-/// Memory that the backend may have for frames, by the description of the host.
+/// Memory that the backend may use for frames, according to the host's description.
 pub(crate) const FRAME_MEMORY_MIB: u64 = 128;
-/// What it may take beside that, whatever guests do: rings, tables, captures.
+/// Memory that it may use besides, whatever guests do: rings, tables, captures.
 const OTHER_MEMORY_MIB: u64 = 64;
-/// What an honest guest should keep of its fair share. No bound: a busy machine takes more.
+/// The part of its fair share that an honest guest should keep. Not a bound: a busy machine takes
+/// more.
 pub(crate) const GOAL: f64 = 0.8;
 
-/// How honest guests fared in a part of a run.
+/// The measurements of honest guests in a part of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Window {
     pub(crate) tcp: Arrived,
-    /// From one honest guest to the other.
+    /// Pings from one honest guest to the other.
     pub(crate) to_guest: Replies,
-    /// From one honest guest to the host.
+    /// Pings from one honest guest to the host.
     pub(crate) to_host: Replies,
 }
 
@@ -40,51 +41,51 @@ pub(crate) struct Round {
     pub(crate) cpus: f64,
     pub(crate) seen: Seen,
     pub(crate) accounts: Vec<Account>,
-    /// What the hostile guests ran into that they should not have.
+    /// Errors of the hostile guests that should not have occurred.
     pub(crate) failures: Vec<String>,
     pub(crate) memory_before_kib: u64,
     pub(crate) memory_after_kib: u64,
-    /// Whether the backend replies, and TCP moves, when it is over.
+    /// Whether the backend replies and TCP makes progress afterwards.
     pub(crate) has_recovered: bool,
 }
 
-/// What a scenario's runs come to: for people and programs.
+/// The result of a scenario's runs, for people and programs.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
     /// Its name.
     pub(crate) scenario: &'static str,
     /// What the guest does.
     pub(crate) what: &'static str,
-    /// Where that is from.
+    /// The source of the attack.
     pub(crate) source: &'static str,
-    /// What must hold.
+    /// The bounds.
     pub(crate) promise: String,
     /// TCP between honest guests, in bits per second: the median of the runs.
     pub(crate) tcp_before: f64,
-    /// While the guest did it.
+    /// During the attack.
     pub(crate) tcp_during: f64,
     /// Beside a process that burns as much CPU.
     pub(crate) tcp_control: Option<f64>,
-    /// When it had ended.
+    /// After the attack.
     pub(crate) tcp_after: f64,
-    /// What honest guests had, as a part of what they have beside a process that only burns CPU,
-    /// where that was measured, and of what they had before elsewhere.
+    /// The throughput of honest guests during the attack, as a fraction of that beside a process
+    /// that only burns CPU if that was measured, otherwise of that before.
     pub(crate) share: f64,
-    /// What of that they are entitled to: less than 1 beside a guest that keeps the backend busy
-    /// with what is legal, and so has a share of its own.
+    /// The fraction that they are entitled to: less than 1 beside a guest that keeps the backend
+    /// busy with legal traffic, and so is entitled to its own share.
     pub(crate) fair_share: f64,
-    /// Pings between honest guests that were lost meanwhile, in percent: the worst run.
+    /// Pings between honest guests that were lost during the attack, in percent: the worst run.
     pub(crate) loss_percent: f64,
-    /// Pings of an honest guest to the host that were lost.
+    /// Pings from an honest guest to the host that were lost, in percent.
     pub(crate) host_loss_percent: f64,
-    /// The longest time in which no byte of TCP arrived, in milliseconds.
+    /// The longest time without a byte of TCP, in milliseconds.
     pub(crate) longest_pause_ms: f64,
     /// The slowest reply to a ping, in milliseconds.
     pub(crate) slowest_ping_ms: f64,
     /// The slowest reply of the backend to the command line, in milliseconds.
     #[serde(rename = "slowest_answer_ms")] // as scripts know it
     pub(crate) slowest_reply_ms: f64,
-    /// Memory of the backend before, at most, and after, in MiB.
+    /// Memory of the backend before, at its peak, and after, in MiB.
     pub(crate) memory_mib: [f64; 3],
     /// How often the backend was restarted.
     pub(crate) restarts: usize,
@@ -94,13 +95,13 @@ pub(crate) struct Record {
     pub(crate) counts: BTreeMap<String, u64>,
     /// Reasons for which the backend closed a hostile guest's vif, each once.
     pub(crate) closed: Vec<String>,
-    /// What else is worth a word.
+    /// Further notes.
     pub(crate) notes: Vec<String>,
     /// Why it was not run, if it was not.
     pub(crate) skipped: Option<String>,
-    /// Bounds that did not hold.
+    /// Broken bounds.
     pub(crate) broken: Vec<String>,
-    /// What is known not to hold.
+    /// The bound that is known to be broken, if any.
     pub(crate) known: Option<&'static str>,
 }
 
@@ -163,7 +164,7 @@ impl Record {
         }
     }
 
-    /// Whether a bound is broken of which that was not known.
+    /// Whether a bound is broken that is not known to be.
     pub(crate) fn is_failure(&self) -> bool {
         !self.broken.is_empty() && self.known.is_none()
     }
@@ -173,14 +174,14 @@ impl Record {
         match (&self.skipped, self.broken.is_empty(), self.known) {
             (Some(_), true, _) => "skipped",
             (_, true, None) => "held",
-            (_, true, Some(_)) => "held now",
+            (_, true, Some(_)) => "unexpectedly held",
             (_, false, Some(_)) => "known",
             (_, false, None) => "BROKEN",
         }
     }
 }
 
-/// Bounds that no noise of a busy machine reaches.
+/// The bounds, which the noise of a busy machine does not reach.
 fn broken(scenario: &Scenario, rounds: &[Round]) -> Vec<String> {
     let mut broken = Vec::new();
     for round in rounds {
@@ -214,7 +215,7 @@ fn broken(scenario: &Scenario, rounds: &[Round]) -> Vec<String> {
                     broken.push("the hostile vif was not closed".to_owned());
                 }
                 Own::Served if !account.is_served => {
-                    broken.push("the hostile vif was closed, for no fault of its own".to_owned());
+                    broken.push("the hostile vif was closed without a fault".to_owned());
                 }
                 Own::Closed | Own::Served | Own::Any => {}
             }
@@ -270,7 +271,7 @@ mod tests {
         }
     }
 
-    /// Whether this is found, where it is the only thing that is wrong.
+    /// Whether this defect alone is found.
     fn finds(scenario: &str, what: &str, spoil: impl FnOnce(&mut Round)) -> bool {
         let scenario = find(scenario).expect("there is such a scenario");
         assert!(!Record::new(scenario, &[good()]).is_failure());
@@ -290,19 +291,21 @@ mod tests {
         assert!(finds("slots-tiny", "as well", |round| {
             round.seen.disconnected.push("vif1.0".to_owned());
         }));
-        assert!(finds("slots-tiny", "no fault", |round| round.accounts[0].is_served = false));
+        assert!(finds("slots-tiny", "without a fault", |round| {
+            round.accounts[0].is_served = false;
+        }));
         assert!(finds("chain-cut-off", "not closed", |round| round.accounts[0].closed.clear()));
         assert!(finds("slots-tiny", "panic", |round| round.failures.push("panic".to_owned())));
     }
 
     #[test]
-    fn what_is_known_is_no_failure_and_is_called_so() {
+    fn a_known_broken_bound_is_reported_and_is_no_failure() {
         let scenario = Scenario { known: Some("such a thing"), ..*find("slots-tiny").expect("it") };
         let mut round = good();
         round.has_recovered = false;
         let record = Record::new(&scenario, &[round]);
         assert_eq!((record.is_failure(), record.verdict()), (false, "known"));
-        assert_eq!(Record::new(&scenario, &[good()]).verdict(), "held now");
+        assert_eq!(Record::new(&scenario, &[good()]).verdict(), "unexpectedly held");
     }
 
     #[test]

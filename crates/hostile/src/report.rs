@@ -5,7 +5,7 @@ use ringway_rig::columns::render;
 use crate::record::{GOAL, Record};
 use crate::scenario::{Place, Scenario};
 
-/// What was measured, a row a scenario, and below it what was broken.
+/// The measurements, a row per scenario, followed by broken bounds.
 pub(crate) fn table(records: &[Record]) -> String {
     let head = [
         "SCENARIO",
@@ -66,7 +66,7 @@ pub(crate) fn table(records: &[Record]) -> String {
     text
 }
 
-/// A line for the progress.
+/// A line for the progress output.
 pub(crate) fn in_short(record: &Record) -> String {
     let mut text = format!(
         "{} -> {} Gbit/s, share {}, loss {:.0} %, pause {:.0} ms",

@@ -1,4 +1,4 @@
-//! Runs scenarios one after another, beside honest guests, and prints what was measured.
+//! Runs scenarios one after another, beside honest guests, and prints the measurements.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -24,24 +24,24 @@ use crate::scenario::{Control, Net, Pace, Scenario};
 
 const TUN: &str = "/dev/net/tun";
 
-/// How scenarios are run.
+/// How to run scenarios.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
     /// Names; empty for all.
     pub(crate) names: Vec<String>,
-    /// Those that are quick, quickly.
+    /// Only the quick scenarios, with short runs.
     pub(crate) is_quick: bool,
-    /// Seconds of each act, if not as usual.
+    /// Seconds of each attack, if not the default.
     pub(crate) seconds: Option<f64>,
-    /// Runs of each scenario that has a share, if not as usual.
+    /// Runs of each scenario with a share, if not the default.
     pub(crate) rounds: Option<u32>,
-    /// ringway's program, if not the one beside this one.
+    /// The path of ringway's program, if not the one beside this one.
     pub(crate) ringway: Option<PathBuf>,
     /// For programs.
     pub(crate) is_json: bool,
 }
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     command: String,
@@ -50,7 +50,7 @@ struct Report<'a> {
     scenarios: &'a [Record],
 }
 
-/// Runs them. False if a bound was broken.
+/// Runs the scenarios. Returns false if a bound was broken.
 pub(crate) fn run(choice: &Choice) -> Result<bool> {
     let chosen = choose(choice)?;
     let ringway = find_ringway(choice.ringway.as_deref())?;
@@ -63,7 +63,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool> {
     let mut records = Vec::new();
     let mut ground: Option<Ground<'_>> = None;
     let start = Instant::now();
-    // One host for those on the switch, then one for those on a bridge.
+    // One host for scenarios on the switch, then one for those on a bridge.
     for net in [Net::Switch, Net::Bridge] {
         for scenario in chosen.iter().filter(|scenario| scenario.net == net) {
             let place = format!("{}/{}", records.len() + 1, chosen.len());
@@ -71,7 +71,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool> {
             let record = measure(&launcher, &ringway, &mut ground, scenario, choice)?;
             eprintln!("{}: {}", record.verdict(), report::in_short(&record));
             if !record.broken.is_empty() {
-                // What is left of it must not be blamed on the next one.
+                // Its leftovers must not be blamed on the next scenario.
                 ground = None;
             }
             records.push(record);
@@ -120,7 +120,7 @@ fn measure<'a>(
     let mut rounds: Vec<Round> = Vec::new();
     for _ in 0..choice.rounds.unwrap_or(usual) {
         if ground.as_ref().is_none_or(|ground| ground.net() != scenario.net) {
-            // The old one ends first: names of interfaces may be the same.
+            // Drop the old host first: interface names may be the same.
             *ground = None;
             *ground = Some(Ground::new(launcher, ringway, scenario.net)?);
         }
@@ -130,7 +130,7 @@ fn measure<'a>(
     Ok(Record::new(scenario, &rounds))
 }
 
-/// What this machine lacks for a host with guests; none if it can begin.
+/// What this machine lacks for a host with guests, if anything.
 pub(crate) fn missing() -> Option<String> {
     if launcher::find("ping").is_none() {
         return Some("ping is not installed: apt-get install iputils-ping".to_owned());
@@ -147,7 +147,7 @@ pub(crate) fn missing() -> Option<String> {
     Some("neither root nor allowed to make a user namespace".to_owned())
 }
 
-/// ringway's program: the one that was named, the one beside this one, or one in the path.
+/// ringway's program: the given path, the one beside this program, or one in the path.
 fn find_ringway(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
         if !named.is_file() {
@@ -162,7 +162,7 @@ fn find_ringway(named: Option<&Path>) -> Result<PathBuf> {
     )
 }
 
-/// The commit of the tree that this runs in, if it is one.
+/// The commit of the working tree, if there is one.
 fn commit() -> String {
     let git = |words: &[&str]| {
         let output = Command::new("git").args(words).output().ok()?;

@@ -1,57 +1,58 @@
-//! What a scenario consists of.
+//! The description of a scenario.
 
 use anyhow::Result;
 
 use crate::stage::Stage;
 
-/// What a guest does to others, and what must hold all the same.
+/// An attack by a guest, and the bounds that must hold during it.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What the guest does.
+    /// The attack.
     pub what: &'static str,
-    /// Where that is from: an advisory, a rule of `netif.h`, or what was seen to harm a backend.
+    /// The source: an advisory, a rule of `netif.h`, or an observed failure of a backend.
     pub source: &'static str,
-    /// The guest's part.
+    /// The guest's code.
     pub act: fn(&mut Stage) -> Result<()>,
-    /// What else goes on during it, or is checked afterwards.
+    /// What else happens during the attack, or is checked afterwards.
     pub beside: Beside,
-    /// Keys that the toolstack writes for the backend, beside the usual ones.
+    /// Keys that the toolstack writes for the backend, besides the usual ones.
     pub given: &'static [(&'static str, &'static str)],
-    /// What must become of the guest's own vif.
+    /// What must happen to the guest's own vif.
     pub own: Own,
     /// What the vif is attached to.
     pub net: Net,
-    /// How many guests do it at once.
+    /// The number of simultaneous guests.
     pub guests: u8,
-    /// Whether domains end and others begin while it lasts.
+    /// Whether domains end and others begin during the attack.
     pub lives: Lives,
-    /// Whether a share is measured, beside a process that burns as much CPU as the guest.
+    /// Whether a share is measured, against a process that burns as much CPU as the guest.
     pub control: Control,
-    /// What the honest guests are entitled to while it lasts, in percent of what they have beside
+    /// What honest guests are entitled to during the attack, in percent of their throughput beside
     /// that process.
     pub fair_percent: u8,
     /// Where it can run.
     pub place: Place,
-    /// Whether `--quick` has it.
+    /// Whether `--quick` includes it.
     pub pace: Pace,
-    /// Pings from one honest guest to another, or to the host, that may be lost, in percent.
+    /// The most pings, from one honest guest to another or to the host, that may be lost, in
+    /// percent.
     pub loss_max: u8,
-    /// Frames for others that the guest may receive.
+    /// The most frames for others that the guest may receive.
     pub overheard_max: Option<u64>,
-    /// What is known not to hold so far: a bound that is broken is reported and is no failure.
+    /// A bound that is known to be broken: it is reported and is no failure.
     pub known: Option<&'static str>,
 }
 
-/// What must become of the guest's own vif.
+/// What must happen to the guest's own vif.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Own {
-    /// The backend closes it, each time, and says why.
+    /// The backend closes it, each time, and reports why.
     Closed,
     /// The backend serves it to the end.
     Served,
-    /// Whatever the backend does with it.
+    /// Anything.
     Any,
 }
 
@@ -60,38 +61,38 @@ pub enum Own {
 pub enum Net {
     /// The backend's own switch.
     Switch,
-    /// A bridge of the kernel's, as toolstacks have it by default.
+    /// A kernel bridge, the default of toolstacks.
     Bridge,
 }
 
-/// What else goes on beside a hostile guest, or is checked afterwards.
+/// What else happens beside a hostile guest, or is checked afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
     /// Nothing.
     Nothing,
     /// A user of the host captures an honest guest's frames and does not read them.
     UnreadCapture,
-    /// Honest guests are asked which routers they know: none.
+    /// Honest guests must have accepted no routers.
     Routers,
-    /// There is no guest: a process that is confined as the backend is does it.
+    /// There is no guest: a process that is confined like the backend makes the attack.
     ConfinedBackend,
 }
 
-/// How often the domain of the guest is made.
+/// How often the guest's domain is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lives {
     /// Once.
     One,
-    /// Again each time that the guest ends, which is at a moment of its own choice.
+    /// Again each time that the guest ends, at a moment of its own choice.
     Many,
 }
 
-/// What the honest guests are compared with.
+/// What the measurements of honest guests are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// With themselves, before.
+    /// Their own before the attack.
     Before,
-    /// Also with themselves beside a process that burns as much CPU as the guest.
+    /// Also their own beside a process that burns as much CPU as the guest.
     SameCpu,
 }
 
@@ -100,25 +101,26 @@ pub enum Control {
 pub enum Place {
     /// In any domain.
     Everywhere,
-    /// Only on the emulated hypervisor: it needs what a program in a Xen domain cannot do.
+    /// Only on the emulated hypervisor: it needs something that a program in a Xen domain cannot
+    /// do.
     Emulated,
 }
 
-/// How long a scenario takes.
+/// The duration of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Also when time is short.
+    /// Short enough for quick runs.
     Quick,
-    /// Only when there is time.
+    /// Only for full runs.
     Full,
 }
 
-/// Pings that may be lost beside most guests, in percent. Where CPUs are short some are lost in
-/// full queues; what this bound finds loses nearly all.
+/// The most pings that may be lost beside most guests, in percent. On a machine short of CPUs some
+/// are lost in full queues; the failures that this bound is for lose nearly all.
 const LOSS_MAX: u8 = 80;
 
 impl Scenario {
-    /// One guest on the switch, whose vif may end as it likes.
+    /// One guest on the switch, whose vif may end in any way.
     pub(crate) const fn new(
         name: &'static str,
         what: &'static str,
@@ -146,12 +148,12 @@ impl Scenario {
         }
     }
 
-    /// The backend has to close the vif.
+    /// The backend must close the vif.
     pub(crate) const fn closes(self) -> Scenario {
         Scenario { own: Own::Closed, ..self }
     }
 
-    /// The backend has to serve the vif.
+    /// The backend must serve the vif.
     pub(crate) const fn serves(self) -> Scenario {
         Scenario { own: Own::Served, ..self }
     }
@@ -176,12 +178,12 @@ impl Scenario {
         Scenario { given, ..self }
     }
 
-    /// By several guests.
+    /// With several guests.
     pub(crate) const fn by(self, guests: u8) -> Scenario {
         Scenario { guests, ..self }
     }
 
-    /// In many lives.
+    /// With many lives.
     pub(crate) const fn again_and_again(self) -> Scenario {
         Scenario { lives: Lives::Many, ..self }
     }
@@ -191,8 +193,8 @@ impl Scenario {
         Scenario { control: Control::SameCpu, ..self }
     }
 
-    /// With a share of half: what the guest sends is legal and never ends, so half of the backend
-    /// is the guest's own share.
+    /// With a fair share of half: the guest's traffic is legal and never ends, so half of the
+    /// backend is the guest's own share.
     pub(crate) const fn with_half_a_share(self) -> Scenario {
         Scenario { fair_percent: 50, ..self.with_share() }
     }
@@ -207,21 +209,21 @@ impl Scenario {
         Scenario { pace: Pace::Full, ..self }
     }
 
-    /// The guest must not hear what is for others.
+    /// The guest must receive at most this many frames for others.
     pub(crate) const fn deaf(self, frames: u64) -> Scenario {
         Scenario { overheard_max: Some(frames), ..self }
     }
 
-    /// What must hold, in words.
+    /// The bounds, in words.
     pub fn promise(&self) -> String {
         let own = match self.own {
             Own::Closed => "its vif is closed with a reason, ",
-            Own::Served => "its vif is served on, ",
+            Own::Served => "its vif stays served, ",
             Own::Any => "",
         };
         let deaf = match self.overheard_max {
-            Some(0) => ", it hears no frame for others".to_owned(),
-            Some(frames) => format!(", it hears at most {frames} frames for others"),
+            Some(0) => ", it receives no frame for others".to_owned(),
+            Some(frames) => format!(", it receives at most {frames} frames for others"),
             None => String::new(),
         };
         format!("{own}no other vif is closed, the backend is not restarted{deaf}")

@@ -1,4 +1,4 @@
-//! What a scenario's guest has: its vif, the time until it ends, and whom it may send to.
+//! What the guest of a scenario works with: its vif, the end of its time, and its targets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::frame::{Route, arp_request};
 use crate::guest::{Guest, state};
 use crate::queue::{Prepared, Queue};
 
-/// Someone on the network, written `IP=MAC`.
+/// A station on the network, written `IP=MAC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// The IP address.
@@ -41,7 +41,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Whom a guest harms. On a host of its own making `ringway-hostile run` fills all in.
+/// The targets of a guest. `ringway-hostile run` sets all of them on the host that it creates.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Aim {
     /// The honest guest that others talk to.
@@ -50,42 +50,42 @@ pub struct Aim {
     pub other: Option<Peer>,
     /// The host's own address on the network.
     pub host: Option<Peer>,
-    /// An honest guest for which others have to cut frames into segments.
+    /// An honest guest for which senders must segment frames.
     pub plain: Option<Peer>,
 }
 
-/// What became of a guest's own vif and of what it sent, for the one who judges.
+/// What happened to a guest's own vif and its traffic, for the verdict.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// Reasons for which the backend closed its vif, each once for each time.
+    /// The backend's reasons for closing its vif, one per closure.
     pub closed: Vec<String>,
-    /// Whether the vif is served in the end.
+    /// Whether the vif is served at the end.
     pub is_served: bool,
-    /// What it counted: frames sent, reconnections, writes.
+    /// Its counts: frames sent, reconnections, writes.
     pub counts: BTreeMap<String, u64>,
-    /// What else is worth a word.
+    /// Further notes.
     pub notes: Vec<String>,
     /// What it cannot do here, and why.
     pub skipped: Option<String>,
 }
 
-/// A scenario that is under way.
+/// A running scenario.
 #[derive(Debug)]
 pub struct Stage {
     /// The guest.
     pub guest: Guest,
-    /// Whom it may send to.
+    /// Its targets.
     pub aim: Aim,
     /// When it ends.
     pub until: Instant,
-    /// Its choices, which are the same in each run.
+    /// Its random choices, the same in each run.
     pub random: Rng,
-    /// What it did.
+    /// The results.
     pub account: Account,
 }
 
 impl Stage {
-    /// A stage for so long. The seed is that of the guest's choices.
+    /// A stage for `length`, with random choices from `seed`.
     pub fn new(guest: Guest, aim: Aim, length: Duration, seed: u64) -> Stage {
         let (until, random) = (Instant::now() + length, Rng::with_seed(seed));
         Stage { guest, aim, until, random, account: Account::default() }
@@ -104,37 +104,36 @@ impl Stage {
     /// The victim.
     ///
     /// # Errors
-    /// If no one said who that is.
+    /// If none was given.
     pub fn victim(&self) -> Result<Peer> {
-        self.aim.victim.context("whom? say so with --victim IP=MAC")
+        self.aim.victim.context("the victim is unknown: give --victim IP=MAC")
     }
 
-    /// The one that talks to the victim.
+    /// The guest that talks to the victim.
     ///
     /// # Errors
-    /// If no one said who that is.
+    /// If none was given.
     pub fn other(&self) -> Result<Peer> {
-        self.aim.other.context("who talks to the victim? say so with --victim-peer IP=MAC")
+        self.aim.other.context("the victim's peer is unknown: give --victim-peer IP=MAC")
     }
 
     /// The host.
     ///
     /// # Errors
-    /// If no one said who that is.
+    /// If none was given.
     pub fn host(&self) -> Result<Peer> {
-        self.aim.host.context("which address has the host? say so with --host IP=MAC")
+        self.aim.host.context("the host's address is unknown: give --host IP=MAC")
     }
 
-    /// The one that takes no frames that are still to be cut, if there is such a one; the victim
-    /// otherwise.
+    /// The guest that takes no frames to be segmented, if there is one; otherwise the victim.
     ///
     /// # Errors
-    /// If no one said who either is.
+    /// If neither was given.
     pub fn plain(&self) -> Result<Peer> {
         self.aim.plain.map_or_else(|| self.victim(), Ok)
     }
 
-    /// A route from an address of our own: the last one of the receiver's /24 but one.
+    /// A route from an address of our own: the second to last of the receiver's /24.
     pub fn route_to(&self, to: Peer) -> Route {
         let [a, b, c, _] = to.ip.octets();
         Route { from: (self.guest.mac, Ipv4Addr::new(a, b, c, 253)), to: (to.mac, to.ip) }
@@ -143,12 +142,12 @@ impl Stage {
     /// The first queue.
     ///
     /// # Errors
-    /// If the guest is not connected: a mistake of the scenario's.
+    /// If the guest is not connected, which is an error of the scenario.
     pub fn queue(&mut self) -> Result<&mut Queue> {
         self.guest.queues.first_mut().context("the guest is not connected")
     }
 
-    /// Sends one frame by the first queue, and counts it.
+    /// Sends one frame on the first queue, and counts it.
     ///
     /// # Errors
     /// If the guest is not connected.
@@ -164,7 +163,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Has someone learn our addresses, so that it replies to us.
+    /// Teaches a peer our addresses, so that it replies to us.
     ///
     /// # Errors
     /// If the guest is not connected.
@@ -173,7 +172,7 @@ impl Stage {
         self.send(&request)
     }
 
-    /// Sends frames by all queues as fast as the backend takes them, to the end.
+    /// Sends frames on all queues as fast as the backend takes them, until the end.
     ///
     /// # Errors
     /// If the guest is not connected.
@@ -203,7 +202,7 @@ impl Stage {
                 if let (Some(queue), Some(frame)) =
                     (self.guest.queues.first(), frames.first().and_then(|all| all.first()))
                 {
-                    // Half of the ring, or as much as the longest frame takes.
+                    // Wait for half of the ring, or for the slots of the longest frame.
                     queue.wait_for_room(frame.slots(), until);
                 }
             }
@@ -212,7 +211,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Does something to a vif that is connected for it, and expects the backend to close the vif.
+    /// Connects, breaks a rule, and expects the backend to close the vif.
     ///
     /// # Errors
     /// If the backend does not.
@@ -224,11 +223,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes keys in the place of the honest ones, and expects the backend to refuse them.
+    /// Writes keys in place of the honest ones, and expects the backend to refuse them.
     ///
     /// # Errors
     /// If the backend does not.
-    pub fn be_refused(&mut self, queues: u16, keys: &[(&str, Option<&str>)]) -> Result<()> {
+    pub fn expect_refusal(&mut self, queues: u16, keys: &[(&str, Option<&str>)]) -> Result<()> {
         self.guest.start_over()?;
         self.guest.publish(queues, 4, keys)?;
         let reason = self.guest.closed()?;
@@ -236,8 +235,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Does something to a vif that the backend may close or serve on, and waits until it has seen
-    /// all of it.
+    /// Does something after which the backend may close the vif or serve it, and waits until the
+    /// backend has seen all of it.
     ///
     /// # Errors
     /// If the backend neither closes the vif nor consumes what is in its ring.

@@ -1,4 +1,4 @@
-//! How a guest reaches XenStore: as a client does, or with more requests than it waits for.
+//! How a guest reaches XenStore: as a normal client, or with pipelined requests.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use ringway_wire::xenstore::{Op, SOCKMSG_LEN, XENSTORE_PAYLOAD_MAX};
 use ringway_xenstore::Client;
 
-/// Requests that are under way at once: their replies fit into the socket.
+/// The most outstanding requests: their replies fit into the socket.
 const PIPELINED: usize = 256;
 /// How long a reply may take before the store counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where this guest's XenStore is.
+/// The location of this guest's XenStore.
 #[derive(Debug, Clone)]
 pub enum Way {
     /// A socket of the emulated host.
     Socket(PathBuf),
-    /// Whatever the kernel of a Xen domain has.
+    /// The interface that the kernel of a Xen domain provides.
     Domain,
 }
 
 impl Way {
-    /// One more connection.
+    /// Opens another connection.
     ///
     /// # Errors
     /// What the system reports.
@@ -34,8 +34,8 @@ impl Way {
         }
     }
 
-    /// One more connection that does not wait for each reply. None where the kernel is in between,
-    /// which takes one request at a time.
+    /// Opens another connection for pipelined requests. `None` if the kernel is in between, which
+    /// takes one request at a time.
     ///
     /// # Errors
     /// What the system reports.
@@ -47,7 +47,7 @@ impl Way {
     }
 }
 
-/// A connection that sends before it has read the replies to what it sent.
+/// A connection that sends further requests before it has read the replies.
 #[derive(Debug)]
 pub struct Pipeline {
     stream: UnixStream,
@@ -56,10 +56,10 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Sends a request outside of transactions. What is replied does not matter.
+    /// Sends a request outside of transactions. The reply is ignored.
     ///
     /// # Errors
-    /// When the store has closed the connection, or does not reply for 20 s.
+    /// If the store has closed the connection, or does not reply for 20 s.
     pub fn send(&mut self, op: Op, payload: &[u8]) -> io::Result<()> {
         if self.under_way == PIPELINED {
             self.take_reply()?;
@@ -71,7 +71,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Waits for the replies that are still under way.
+    /// Waits for the outstanding replies.
     ///
     /// # Errors
     /// As [`send`](Pipeline::send).

@@ -1,14 +1,14 @@
-//! The scenarios that are quick, beside honest guests on a host of ringway's.
+//! The quick scenarios, beside honest guests on one of ringway's hosts.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The status with which the tool says that this machine cannot run guests.
+/// The exit code of the tool on a machine that cannot run guests.
 const CANNOT_RUN: i32 = 77;
 
 #[test]
-fn what_hostile_guests_do_costs_honest_ones_no_connection() {
+fn hostile_guests_disconnect_no_honest_guest() {
     let tool = env!("CARGO_BIN_EXE_ringway-hostile");
     // Another package's program: `cargo test --workspace` builds it before any test runs.
     let ringway = Path::new(tool).with_file_name("ringway");

@@ -1,7 +1,7 @@
 //! One suite for every implementation of the hypervisor port.
 //!
-//! It says what the data path relies on, no more. Where Xen cannot tell two refusals apart the
-//! suite does not ask which it was; an implementation that can has tests of its own for that.
+//! It tests what the data path relies on, no more. Where Xen reports two refusals alike, the suite
+//! does not distinguish them; an implementation that does has its own tests for that.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
@@ -16,15 +16,15 @@ use crate::{
     Hypervisor,
 };
 
-/// How long an event may take. Only a failing test waits so long.
+/// How long an event may take. Only a failing test waits this long.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// How often an event may be delivered: on Xen one may be queued and one more pending behind it.
+/// The most deliveries of an event: on Xen one may be queued and one more pending behind it.
 const DELIVERIES_MAX: usize = 2;
 
-/// Two domains, or one that plays both parts.
+/// Two domains, or one that plays both roles.
 pub trait Fixture {
     /// The domain that grants.
     type Front: Hypervisor;
@@ -37,11 +37,11 @@ pub trait Fixture {
     /// The domain that uses the grants.
     fn back(&self) -> &Self::Back;
 
-    /// A number that no domain has.
+    /// A domain number that is not in use.
     fn absent(&self) -> DomId;
 }
 
-/// A name and what it promises.
+/// The name of a case, which states what it tests, and its function.
 type Case<F> = (&'static str, fn(&F));
 
 /// Runs the suite.
@@ -211,7 +211,7 @@ fn a_mapped_page_goes_to_no_other_domain<F: Fixture>(fixture: &F) {
         let again = memory.map(front, granted.gref, Access::ReadWrite).expect("it is granted");
         granted.pages().write(0, 0x1234_5678_u32);
         let Granted { mut grants, shared, .. } = granted;
-        // Whether it is refused or put off, the page must not be seen again.
+        // Whether it is refused or delayed, the page must not be reused.
         let _ = grants.end(shared);
         drop(again);
         let others = [(); 8].map(|()| Granted::new(fixture, Access::ReadWrite));
@@ -384,20 +384,20 @@ fn bound<F: Fixture>(fixture: &F) -> (FrontEvent<F>, BackEvent<F>) {
     (front, back)
 }
 
-/// An end may be pending as soon as it is bound: events may have been lost before that.
+/// An end may be pending as soon as it is bound, because events may have been lost before that.
 fn quiesce(front: &impl EventChannel, back: &impl EventChannel) {
     assert!((0..=DELIVERIES_MAX).any(|_| !front.ack().expect("it can be read")));
     assert!((0..=DELIVERIES_MAX).any(|_| !back.ack().expect("it can be read")));
 }
 
-/// An event comes, and can be cleared.
+/// An event arrives, and can be cleared.
 #[track_caller]
 fn assert_arrives(event: &impl EventChannel) {
     assert_readable(event);
     assert!(event.ack().expect("it can be read"), "no event came");
 }
 
-/// An end without a descriptor has nothing to wait for: its event is there or will never be.
+/// An end without a descriptor is not polled: its event is pending already, or will never be.
 #[track_caller]
 fn assert_readable(event: &impl EventChannel) {
     assert!(event.waker().is_none_or(|fd| is_readable(fd, PATIENCE)), "no event came");

@@ -29,8 +29,8 @@ pub enum QueueEvents<E> {
 }
 
 impl<E: EventChannel> QueueEvents<E> {
-    /// Notifies the other end of work on a ring. An end that is gone is no error: the end
-    /// that takes its place polls the rings first.
+    /// Notifies the other end of work on a ring. A missing other end is not an error: its successor
+    /// polls the rings first.
     ///
     /// # Errors
     /// What the event channel reports.

@@ -82,7 +82,7 @@ pub struct GrantedPages {
     pub pages: SharedPages,
     /// The grant of each page, in order.
     pub grefs: Vec<GrantRef>,
-    /// How the port that made it knows it.
+    /// The number by which the port that created it identifies it.
     pub id: u64,
 }
 
@@ -98,12 +98,12 @@ pub trait GrantTable {
     /// granted then.
     fn share(&mut self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages>;
 
-    /// Ends the grants of a run and gives its pages back. A page that the peer still uses does not
-    /// go to anybody else before the peer lets go of it.
+    /// Ends the grants of a run and frees its pages. A page that the peer still uses is not reused
+    /// before the peer releases it.
     ///
     /// # Errors
-    /// [`StillInUse`] if the port keeps such pages for good; one may also wait for the peer without
-    /// telling.
+    /// [`StillInUse`] if the port keeps such pages for good; a port may also wait for the peer
+    /// without reporting it.
     fn end(&mut self, granted: GrantedPages) -> Result<(), StillInUse>;
 }
 

@@ -1,6 +1,8 @@
-//! What the records of a study say: per cell, against what was published, and in a paragraph.
+//! What the records of a study show: per cell, in comparison with published figures, and in a
+//! paragraph.
 //!
-//! This is `summary.json`, and all that the report, the export and the rules read.
+//! This is the content of `summary.json`, and the only input of the report, the export and the
+//! rules.
 
 pub mod disturbance;
 mod verdict;
@@ -20,10 +22,10 @@ use crate::stats::{Ratio, Summary, drift, modes, ratio};
 use crate::study::{Comparison, Published, Study, Subject};
 use crate::value::Cell;
 
-/// Runs below which a mean is worth a warning.
+/// With fewer runs, a mean gets a warning.
 const RUNS_MIN: usize = 5;
 
-/// What the records of a study say.
+/// What the records of a study show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Analysis {
@@ -31,12 +33,12 @@ pub struct Analysis {
     pub study: String,
     /// Its title.
     pub title: String,
-    /// What it asks.
+    /// The question that it asks.
     pub question: String,
-    /// The places of sources that it checks; in files under the name that scripts know.
+    /// The places of sources that it checks; files use the field name that scripts know.
     #[serde(rename = "rows")]
     pub sources: Vec<String>,
-    /// What it found, as far as it found something.
+    /// What it found; empty if nothing was found.
     pub verdict: String,
     /// The machine.
     pub host: Host,
@@ -46,21 +48,21 @@ pub struct Analysis {
     pub cells: Vec<CellSummary>,
     /// Cells without any run, by their short names.
     pub missing: Vec<String>,
-    /// Published figures and what they are here.
+    /// Published figures and their counterparts here.
     pub published: Vec<PublishedRow>,
     /// Cells against cells.
     pub comparisons: Vec<ComparisonRow>,
     /// What disturbed the runs.
     pub disturbances: Disturbances,
-    /// What was wrong with the files but could be helped.
+    /// Problems in the files that could be worked around.
     pub notices: Vec<String>,
 }
 
-/// What the runs of a cell say.
+/// What the runs of a cell show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CellSummary {
-    /// What was measured.
+    /// The measured subject.
     pub subject: Subject,
     /// Where.
     pub cell: Cell,
@@ -68,23 +70,23 @@ pub struct CellSummary {
     pub label: String,
     /// By name of the metric.
     pub values: BTreeMap<String, Summary>,
-    /// How often streams were split over queues in which way.
+    /// How often each split of streams over queues occurred.
     pub splits: BTreeMap<String, usize>,
     /// Mean seconds of CPU time per second, by station.
     pub cpus_used: BTreeMap<String, f64>,
-    /// What to hold against it.
+    /// Reasons to doubt its figures.
     pub warnings: Vec<Warning>,
 }
 
-/// What to hold against the figures of a cell.
+/// A reason to doubt the figures of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Warning {
     /// The machine has fewer CPUs than the cell keeps busy.
     FewCpus {
-        /// What the cell wants, by [`Study::cpus_wanted`].
+        /// What the cell needs, by [`Study::cpus_wanted`].
         wanted: u64,
-        /// What there is.
+        /// What the machine has.
         has: u32,
     },
     /// Runs were left out, because their streams claim more than the queues below carried.
@@ -110,16 +112,16 @@ pub enum Warning {
         /// Of which metric.
         metric: String,
     },
-    /// The values change with time, so repeats are not repeats.
+    /// The values change with time, so the repeats are not equivalent.
     Drifting {
         /// Kendall's tau: above 0 if they rise.
         tau: f64,
-        /// How often chance does that.
+        /// The probability of such a trend by chance.
         chance: f64,
     },
 }
 
-/// For a list of what to hold against one cell.
+/// For a list of the warnings of one cell.
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -128,7 +130,8 @@ impl fmt::Display for Warning {
             }
             Warning::Contradicted { count, claimed, carried } => write!(
                 f,
-                "left out: {count} {}, whose streams claim {:.0} MB where the queues carried {:.0}",
+                "left out: {count} {}, whose streams report {:.0} MB but whose queues carried \
+                 {:.0}",
                 if *count == 1 { "run" } else { "runs" },
                 claimed / 1e6,
                 carried / 1e6
@@ -160,7 +163,8 @@ pub struct PublishedRow {
     pub label: Option<String>,
     /// Measured here.
     pub measured: Option<Summary>,
-    /// Measured by published; by the nearer end where a range was published, and 1 within it.
+    /// Measured divided by published. For a published range: 1 within it, else divided by the
+    /// nearer end.
     pub ratio: Option<f64>,
 }
 
@@ -178,7 +182,7 @@ pub struct ComparisonRow {
 }
 
 impl Analysis {
-    /// Of all records of a study.
+    /// Analyses all records of a study.
     pub fn of(records: &Records) -> Analysis {
         let study = &records.study;
         let mut cells = Vec::new();
@@ -214,7 +218,7 @@ impl Analysis {
         analysis
     }
 
-    /// What a cell's runs say.
+    /// The summary of a cell's runs.
     pub fn cell(&self, subject: Subject, cell: &Cell) -> Option<&CellSummary> {
         self.cells.iter().find(|one| one.subject == subject && one.cell == *cell)
     }
@@ -233,7 +237,7 @@ pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
     }
 }
 
-/// What was wrong with the records, or is wrong with all of them together.
+/// Problems of single records, or of all records together.
 fn notices(records: &Records) -> Vec<String> {
     let mut changed: BTreeMap<&str, usize> = BTreeMap::new();
     for difference in records.runs.iter().flat_map(|run| &run.differences) {
@@ -247,7 +251,8 @@ fn notices(records: &Records) -> Vec<String> {
     own.chain(changed).chain(budget_notice(records)).chain(contradiction_notice(records)).collect()
 }
 
-/// Says which cells have lost runs because streams claim more than queues carried.
+/// Names the cells without some runs, left out because their streams claim more than queues
+/// carried.
 fn contradiction_notice(records: &Records) -> Option<String> {
     let study = &records.study;
     let lost = |(subject, cell): (Subject, Cell)| {
@@ -257,15 +262,15 @@ fn contradiction_notice(records: &Records) -> Option<String> {
     let lost: Vec<String> = study.matrix().filter_map(lost).collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "Runs are left out whose streams claim more than the queues below them carried: their \
-             streams did not all run at the same time, and rates of different times must not be \
-             added. By cell: {}.",
+            "Runs whose streams report more than their queues carried are left out: their streams \
+             did not all run at the same time, and rates of different times must not be added. By \
+             cell: {}.",
             lost.join(", ")
         )
     })
 }
 
-/// Says where a limit of time has left repeats out.
+/// Names the cells whose repeats the time limit has cut short.
 fn budget_notice(records: &Records) -> Option<String> {
     let study = &records.study;
     let seconds = study.load.budget_seconds?;
@@ -275,9 +280,9 @@ fn budget_notice(records: &Records) -> Option<String> {
     let short = study.matrix().filter(is_short).count();
     (short > 0).then(|| {
         format!(
-            "Cells with fewer than {wanted} runs: {short}. None was begun that would have ended \
-             later than {seconds} seconds after the first run began. The same command makes those \
-             that are left."
+            "Cells with fewer than {wanted} runs: {short}. No run was started that would have \
+             ended later than {seconds} seconds after the first. Repeat the command to make the \
+             missing runs."
         )
     })
 }
@@ -292,7 +297,8 @@ pub fn cell_values(records: &Records, subject: Subject, cell: &Cell, metric: &st
     values(&records.of_cell(subject, cell).collect::<Vec<_>>(), metric)
 }
 
-/// How the streams of a run were split over queues; `None` where that is not known of all.
+/// How the streams of a run were split over queues; `None` unless the queue of every stream is
+/// known.
 pub fn split(run: &Run) -> Option<Vec<usize>> {
     let queues: Option<Vec<QueueIndex>> =
         run.streams.iter().map(|stream| stream.queue.map(QueueIndex)).collect();
@@ -407,7 +413,7 @@ impl Published {
         }
     }
 
-    /// Whether comparisons use it.
+    /// Whether comparisons use this figure.
     pub fn is_used(&self) -> bool {
         self.not_used.is_none()
     }

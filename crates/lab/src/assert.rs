@@ -7,8 +7,8 @@
 //! cell   = a short name such as q4.s8, with an optional metric: q4.s8[rtt-p99-us]
 //! ```
 //!
-//! `baseline` is the first baseline of the study, in the cell of the other side. Means are
-//! compared; whether the intervals settle it as well is printed beside.
+//! `baseline` is the first baseline of the study, in the cell of the other side. A rule compares
+//! means; the output also says whether the intervals settle it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ use crate::stats::{mean, student_interval, welch};
 use crate::study::{Study, Subject};
 use crate::value::Cell;
 
-/// A rule that is to hold.
+/// A rule that must hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     text: String,
@@ -59,7 +59,7 @@ enum Relation {
 /// Why a rule is invalid, or cannot be checked.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// It has another form.
+    /// It is malformed.
     #[error("`{text}` is no rule: {fault}; write one as in 'transmit.q4.s8 >= 0.9*baseline'")]
     Malformed {
         /// The rule.
@@ -67,7 +67,7 @@ pub enum RuleError {
         /// What is wrong.
         fault: String,
     },
-    /// The records have nothing to check it with.
+    /// The records lack the data to check it.
     #[error("`{text}` cannot be checked: {fault}")]
     NoData {
         /// The rule.
@@ -77,7 +77,7 @@ pub enum RuleError {
     },
 }
 
-/// How a rule came out.
+/// The result of a rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Outcome {
@@ -85,7 +85,7 @@ pub struct Outcome {
     pub rule: String,
     /// Whether it holds for the means.
     pub holds: bool,
-    /// Whether the data settle it with 95 %: they might come out otherwise if not.
+    /// Whether the data settle it at 95 % confidence; if not, another measurement might differ.
     pub is_certain: bool,
     /// What is compared.
     pub metric: String,
@@ -111,7 +111,7 @@ impl FromStr for Rule {
     fn from_str(text: &str) -> Result<Rule, RuleError> {
         let malformed =
             |fault: &str| RuleError::Malformed { text: text.to_owned(), fault: fault.to_owned() };
-        // The longer ones first: each is found whole.
+        // The longer ones first, so that `>=` is not read as `>`.
         let relations = [
             (">=", Relation::AtLeast),
             ("<=", Relation::AtMost),
@@ -122,10 +122,10 @@ impl FromStr for Rule {
             relations.iter().find_map(|(sign, relation)| Some((text.split_once(sign)?, *relation)));
         let ((left, right), relation) = found.ok_or_else(|| malformed("it has no >= or <="))?;
         let side =
-            |text: &str| Side::parse(text.trim()).ok_or_else(|| malformed("a side is empty"));
+            |text: &str| Side::parse(text.trim()).ok_or_else(|| malformed("one side is empty"));
         let (left, right) = (side(left)?, side(right)?);
         if !matches!(left.term, Term::Cell { .. }) && !matches!(right.term, Term::Cell { .. }) {
-            return Err(malformed("no side is a cell"));
+            return Err(malformed("neither side is a cell"));
         }
         Ok(Rule { text: text.to_owned(), left, relation, right })
     }
@@ -169,16 +169,17 @@ fn quantity(text: &str) -> Option<f64> {
         .iter()
         .find_map(|(prefix, factor)| Some((text.strip_suffix(*prefix)?, *factor)))
         .unwrap_or((text, 1.0));
-    // Words that a number may be spelled with, such as `inf`, are names here.
+    // Words that Rust parses as numbers, such as `inf`, are names here.
     let is_number = digits.starts_with(|c: char| c.is_ascii_digit());
     digits.parse::<f64>().ok().filter(|_| is_number).map(|number| number * factor)
 }
 
 impl Rule {
-    /// Whether it can be checked once a study is done: it names what the study has.
+    /// Checks that the rule names what the study has, so that it can be checked once the study is
+    /// done.
     ///
     /// # Errors
-    /// If it does not.
+    /// If it names something else.
     pub fn fits(&self, study: &Study) -> Result<(), RuleError> {
         let no_data = |fault: String| RuleError::NoData { text: self.text.clone(), fault };
         for side in [&self.left, &self.right] {
@@ -211,7 +212,7 @@ impl Rule {
             Term::Cell { label, metric } => Some((label, metric)),
             _ => None,
         });
-        let (label, metric) = of_cell.expect("a rule has a cell, or it is invalid");
+        let (label, metric) = of_cell.expect("a valid rule has a cell");
         let cell = Self::cell(&records.study, label).map_err(no_data)?;
         let metric = metric.as_deref().unwrap_or(&records.study.load.metric);
         if metric::find(metric).is_none() {
@@ -237,7 +238,7 @@ impl Rule {
         })
     }
 
-    /// The cell of a short name, with or without the study in front.
+    /// The cell with a short name, which may have the study as a prefix.
     fn cell(study: &Study, label: &str) -> Result<Cell, String> {
         let plain = label.strip_prefix(&format!("{}.", study.id)).unwrap_or(label);
         study.cell_of_label(plain).ok_or_else(|| {
@@ -273,7 +274,7 @@ impl Rule {
     }
 }
 
-/// Whether the interval of the difference leaves out 0. A number is no sample: it has no doubt.
+/// Whether the interval of the difference excludes 0. A plain number is exact.
 fn is_certain(sides: [(&Side, &[f64]); 2]) -> bool {
     match sides {
         [(Side { term: Term::Number(_), .. }, [number]), (_, values)]

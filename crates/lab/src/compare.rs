@@ -1,4 +1,4 @@
-//! Two directories of records: what changed, and how sure that is.
+//! Compares two directories of records: what changed, and how certain that is.
 
 use serde::Serialize;
 
@@ -8,14 +8,15 @@ use crate::plan::primary_metric;
 use crate::record::{Records, Run};
 use crate::stats::{Ratio, holm, mean, ratio, welch};
 
-/// A change is reported if chance would make it, in any of the cells, less often than this.
+/// A change is reported if the probability that any of the cells changes so much by chance is below
+/// this.
 const CHANCE_MAX: f64 = 0.05;
 
 /// Why two records cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// They are of different studies.
-    #[error("the one is of `{a}`, the other of `{b}`; compare two runs of one study")]
+    #[error("one is of `{a}`, the other of `{b}`: compare two runs of the same study")]
     OtherStudy {
         /// The one study.
         a: String,
@@ -33,7 +34,7 @@ pub enum CompareError {
 pub struct Changes {
     /// The study.
     pub study: String,
-    /// What is not the same about the two, such as the machine.
+    /// What differs between the two, such as the machine.
     pub differences: Vec<String>,
     /// Cell by cell.
     pub cells: Vec<Change>,
@@ -53,15 +54,15 @@ pub struct Change {
     pub before: f64,
     /// The mean after.
     pub after: f64,
-    /// After by before.
+    /// After divided by before.
     pub ratio: Option<Ratio>,
-    /// By Welch's test, raised for the number of cells by Holm's method.
+    /// The p-value of Welch's test, adjusted for the number of cells by Holm's method.
     pub chance: Option<f64>,
-    /// What to make of it.
+    /// The conclusion.
     pub verdict: Verdict,
 }
 
-/// What to make of a change.
+/// The conclusion about a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -69,7 +70,7 @@ pub enum Verdict {
     Better,
     /// It is worse now.
     Worse,
-    /// Nothing is shown; see the interval for how much might be hidden.
+    /// No significant change; the interval shows how large an undetected one could be.
     Unclear,
     /// There are too few runs for a test.
     TooFewRuns,
@@ -124,7 +125,7 @@ fn change(records: &Records, name: &str, [before, after]: &[Vec<&Run>; 2]) -> Op
     })
 }
 
-/// Raises the chances for their number, and decides.
+/// Adjusts the p-values for the number of tests, and decides.
 fn judge(cells: &mut [Change]) {
     let chances: Vec<f64> = cells.iter().filter_map(|cell| cell.chance).collect();
     let tested = cells.iter_mut().filter(|cell| cell.chance.is_some());

@@ -1,4 +1,5 @@
-//! What is counted around the seconds that count: CPU time by station, and what each queue carried.
+//! Counters, read at both ends of the measured seconds: CPU time by station, and what each queue
+//! carried.
 
 use std::fs;
 use std::time::Instant;
@@ -9,16 +10,16 @@ use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
 use ringway_rig::child::PartError;
 
-/// The processes that are watched.
+/// The processes whose CPU time is counted.
 #[derive(Debug, Default)]
 pub struct Stations {
-    /// Tools in the guests that are measured.
+    /// Tools in the measured guests.
     pub near_tools: Vec<u32>,
-    /// Tools of those they talk to.
+    /// Tools in their peers.
     pub far_tools: Vec<u32>,
 }
 
-/// All counters at a moment.
+/// All counters at one moment.
 #[derive(Debug)]
 pub struct Reading {
     at: Instant,
@@ -40,11 +41,11 @@ pub struct Counted {
     pub seconds: f64,
     /// CPU time by station.
     pub cpu: Cpu,
-    /// CPU time of all that was watched, at both ends and in between.
+    /// CPU time of all these processes, at both ends and in between.
     pub cpu_seconds: f64,
     /// What each queue carried.
     pub queues: Vec<QueueUse>,
-    /// How long what guests sent waited for a response.
+    /// How long guests' transmit requests waited for a response.
     pub response_times: Times,
     /// What else the machine did.
     pub disturbance: Disturbance,
@@ -94,17 +95,18 @@ impl Reading {
         })
     }
 
-    /// What was counted from an earlier reading to this one.
+    /// What was counted between an earlier reading and this one.
     pub fn since(&self, before: &Reading) -> Counted {
         let part = |now: Option<f64>, then: Option<f64>| Some(now? - then?);
         let cpu = Cpu {
             guest_user: Some(self.near_user - before.near_user),
             guest_system: Some(self.near_system - before.near_system),
-            // Namespaces share the machine's softirqs: what is a guest's cannot be known.
+            // Namespaces share the machine's softirqs, so a guest's part is unknown.
             guest_softirq: None,
             netfront: part(self.netfront, before.netfront),
             netback: part(self.netback, before.netback),
-            // ringway's switch works in the backend's threads; others have their own.
+            // ringway's switch runs in the backend's threads; other switches have threads of their
+            // own.
             switch: part(self.switch, before.switch),
             host_softirq: Some(self.machine.softirq - before.machine.softirq),
             steal: Some(self.machine.steal - before.machine.steal),
@@ -154,8 +156,8 @@ fn carried(now: &QueueUse, before: &[QueueUse]) -> QueueUse {
     }
 }
 
-/// Seconds of processes in user mode and in the kernel, all their threads together. The few
-/// threads that only serve requests are among them.
+/// Seconds of processes in user mode and in the kernel, all threads together, including the few
+/// that only serve requests.
 fn sum(pids: &[u32]) -> Result<(f64, f64), PartError> {
     let mut sum = (0.0, 0.0);
     for pid in pids {
@@ -178,7 +180,7 @@ fn machine() -> Result<Machine, PartError> {
         .ok_or_else(|| PartError::Failed("/proc/stat is not as in proc_stat(5)".to_owned()))
 }
 
-/// The mean over the CPUs of what the kernel says their frequency is; not all machines tell.
+/// The mean of the CPUs' frequencies as the kernel reports them; `None` on machines that do not.
 fn cpu_mhz() -> Option<f64> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let lines = text.lines().filter(|line| line.starts_with("cpu MHz"));

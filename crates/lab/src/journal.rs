@@ -2,7 +2,7 @@
 //!
 //! A directory holds `study.toml` and `host.json`, written once, and `runs.jsonl`, to which each
 //! finished run is appended and synced, so that neither Ctrl-C nor a crash costs a finished run.
-//! Everything else in it is made from these three and can be made again.
+//! Everything else in it is derived from these three and can be written again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,13 +19,13 @@ use crate::value::Cell;
 const STUDY_FILE: &str = "study.toml";
 /// The description of the machine.
 const HOST_FILE: &str = "host.json";
-/// The runs, a line each, in the order of time.
+/// The runs, one per line, in chronological order.
 const RUNS_FILE: &str = "runs.jsonl";
-/// Runs that gave no figures, a line each.
+/// Runs without figures, one per line.
 const FAILURES_FILE: &str = "failures.jsonl";
 
-/// Why records cannot be read or written. What the system says is in the sentence, so it is not
-/// counted as a source once more.
+/// Why records cannot be read or written. The message contains the system's error, so that error is
+/// not a `source` as well.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// There are no records.
@@ -36,17 +36,17 @@ pub enum RecordError {
         /// What is missing.
         file: &'static str,
     },
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// With what.
+        /// Its file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// A line is no run.
+    /// A line is not a run.
     #[error("{}, line {line}: {error}", path.display())]
     BadLine {
         /// The file.
@@ -56,7 +56,7 @@ pub enum RecordError {
         /// What is wrong.
         error: serde_json::Error,
     },
-    /// A line is a run of something else.
+    /// A line is a run of another study.
     #[error("{}, line {line}: {fault}", path.display())]
     Stranger {
         /// The file.
@@ -77,7 +77,7 @@ pub enum RecordError {
     /// The copy of the study cannot be read.
     #[error(transparent)]
     Study(#[from] StudyError),
-    /// The directory is taken by another study.
+    /// The directory holds the records of another study.
     #[error(
         "{} holds records of another study or matrix: choose another directory with --out",
         dir.display()
@@ -88,7 +88,7 @@ pub enum RecordError {
     },
     /// The records are of another machine.
     #[error(
-        "{} holds records of another machine ({was}); figures of two machines do not mix: \
+        "{} holds records of another machine ({was}); figures of two machines must not be mixed: \
          choose another directory with --out",
         dir.display()
     )]
@@ -122,27 +122,29 @@ impl Records {
     }
 }
 
-/// Records that are being written.
+/// Records to which runs are being appended.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
     path: PathBuf,
-    /// What there is so far.
+    /// The records so far.
     pub records: Records,
-    /// What is not as it was when the records were begun, by [`Host::differences`].
+    /// What has changed since the first run, according to [`Host::differences`].
     pub differences: Vec<String>,
 }
 
 impl Journal {
-    /// Begins the records of a study in a directory, or goes on with them if they are there.
-    /// `now` is the machine as it is; the one of the records is the one that began them.
+    /// Begins the records of a study in a directory, or continues existing ones. `now` is the
+    /// machine in its present state; the records keep the description of the machine that began
+    /// them.
     pub fn open(dir: &Path, study: &Study, now: &Host) -> Result<Journal, RecordError> {
         fs::create_dir_all(dir).map_err(at("make the directory", dir))?;
         let path = dir.join(RUNS_FILE);
         let mut options = OpenOptions::new();
         options.create(true).append(true).read(true);
         let file = options.open(&path).map_err(at("open", &path))?;
-        // Two that append at once would each count the other's runs as their own.
+        // Two processes that append at the same time would each count the other's runs as their
+        // own.
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| RecordError::Busy { dir: dir.to_owned() })?;
         let host = begin(dir, study, now)?;
@@ -162,7 +164,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Keeps a run. When this returns, it is on the disk.
+    /// Appends a run. When this returns, the run is on disk.
     pub fn append(&mut self, run: Run) -> Result<(), RecordError> {
         let mut line = serde_json::to_vec(&run).expect("a run has no maps but by name");
         line.push(b'\n');
@@ -171,10 +173,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Keeps why a run gave no figures.
+    /// Appends the reason why a run gave no figures.
     ///
     /// # Errors
-    /// What the file system refuses.
+    /// The file system's error.
     pub fn append_failure(&mut self, failure: &Failure) -> Result<(), RecordError> {
         let mut line = serde_json::to_vec(failure).expect("a failure has no maps but by name");
         line.push(b'\n');
@@ -191,7 +193,8 @@ impl Journal {
     }
 }
 
-/// Writes what is there once, or compares it with what is there. Gives the host of the records.
+/// Writes the files that are written once, or compares them with the existing ones. Returns the
+/// host of the records.
 fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
     let study_path = dir.join(STUDY_FILE);
     let was = study_path.exists().then(|| Study::read(&study_path)).transpose()?;
@@ -215,7 +218,7 @@ fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
     Err(RecordError::OtherHost { dir: dir.to_owned(), was: was.name() })
 }
 
-/// Replaces a file at once: a reader sees all of the old one or all of the new one.
+/// Replaces a file atomically: a reader sees all of the old one or all of the new one.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -236,8 +239,8 @@ struct Lines {
     good_len: usize,
 }
 
-/// A last line without an end was being written when the machine or the program stopped: it is
-/// dropped if it is no run. All other lines have to be runs of this study.
+/// A last line without a newline was being written when the machine or the program stopped: it is
+/// dropped if it is not a complete run. All other lines must be runs of this study.
 fn parse_runs(path: &Path, study: &Study, text: &str) -> Result<Lines, RecordError> {
     let mut lines = Lines { runs: Vec::new(), notice: None, good_len: 0 };
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -253,7 +256,7 @@ fn parse_runs(path: &Path, study: &Study, text: &str) -> Result<Lines, RecordErr
             }
             Err(_) if !line.ends_with('\n') => {
                 lines.notice =
-                    Some(format!("line {number} of {RUNS_FILE} is cut off and was left out"));
+                    Some(format!("line {number} of {RUNS_FILE} is incomplete and was ignored"));
                 break;
             }
             Err(error) => {
@@ -273,7 +276,7 @@ fn belongs(study: &Study, run: &Run) -> Result<(), String> {
         return Err(format!("the study has no cell {} of {}", run.cell, run.subject));
     }
     match run.values.iter().find(|(_, value)| !value.is_finite()) {
-        Some((name, _)) => Err(format!("{name} is no number")),
+        Some((name, _)) => Err(format!("{name} is not a number")),
         None => Ok(()),
     }
 }
@@ -282,7 +285,7 @@ fn belongs(study: &Study, run: &Run) -> Result<(), String> {
 fn failures(dir: &Path, study: &Study) -> Vec<String> {
     let text = fs::read_to_string(dir.join(FAILURES_FILE)).unwrap_or_default();
     let mut of_cells: BTreeMap<(Subject, Cell), (usize, String)> = BTreeMap::new();
-    // A line that was cut off is no loss: it said why there is nothing.
+    // A truncated line is no loss: it only says why there are no figures.
     for failure in text.lines().filter_map(|line| serde_json::from_str::<Failure>(line).ok()) {
         let entry = of_cells.entry((failure.subject, failure.cell)).or_default();
         *entry = (entry.0 + 1, failure.reason);
@@ -290,7 +293,7 @@ fn failures(dir: &Path, study: &Study) -> Vec<String> {
     let sentence = |((subject, cell), (count, reason)): ((Subject, Cell), (usize, String))| {
         let label = study.label(&cell);
         let runs = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
-        format!("{runs} of {subject} {label} gave no figures; the last because: {reason}")
+        format!("{runs} of {subject} {label} gave no result; the reason of the last: {reason}")
     };
     of_cells.into_iter().map(sentence).collect()
 }

@@ -1,10 +1,11 @@
-//! The lab: what many queues do on this machine, measured as others published it.
+//! The lab: measures what many queues achieve on this machine, for comparison with published
+//! figures.
 //!
-//! A [`study`] says what is measured, [`setup`] what one of its cells means, a [`plan`] what to run
-//! next, [`topology`] builds what it needs, [`runner`] makes the runs with the tools of others,
-//! [`record`] is what was measured, [`journal`] keeps it, and [`analysis`] says what that means.
-//! Namespaces, child processes and tools are those of [`ringway_rig`].
-//! Nothing here invents a figure: what is not in the records is reported as not measured.
+//! A [`study`] describes a measurement, [`setup`] defines the parameters of one of its cells, a
+//! [`plan`] selects the next run, [`topology`] builds the network for it, [`runner`] makes the runs
+//! with existing tools, [`record`] holds the results, [`journal`] stores them, and [`analysis`]
+//! evaluates them. Namespaces, child processes and tools come from [`ringway_rig`]. No figure is
+//! invented: what is not in the records is reported as not measured.
 //!
 //! Read first: `studies/transmit.toml`, then [`study::Study`] and [`record::Run`].
 

@@ -1,23 +1,23 @@
-//! What is measured: names with units, and how they are shown.
+//! Metrics: their names and units, and how they are shown.
 
 use serde::Serialize;
 
 /// Something that a run measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metric {
-    /// As records spell it; the end is the unit.
+    /// Its name in records, which ends with the unit.
     pub name: &'static str,
     /// For people, with a lower-case first letter.
     pub title: &'static str,
-    /// The unit in which people are shown it.
+    /// The unit in output for people.
     pub unit: &'static str,
-    /// How many of the record's unit make one of those.
+    /// How many of the record's units make one of those.
     pub scale: f64,
     /// Whether more is better.
     pub better: Better,
 }
 
-/// Which way is good.
+/// Which direction is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -37,7 +37,8 @@ pub const METRICS: &[Metric] = &[
     metric("rtt-median-us", "median round trip", "µs", 1.0, Better::Less),
     metric("rtt-p99-us", "99th percentile of the round trip", "µs", 1.0, Better::Less),
     metric("rtt-max-us", "longest round trip", "µs", 1.0, Better::Less),
-    // From when the backend first sees what a guest sent to its response: the sender's release.
+    // From when the backend first sees a request to its response, which releases the sender's
+    // buffer.
     metric("completion-median-us", "median time to a response", "µs", 1.0, Better::Less),
     metric(
         "completion-p99-us",
@@ -77,7 +78,7 @@ impl Metric {
         number(value / self.scale)
     }
 
-    /// A deviation or an end of an interval, with as many decimals as the value it is of.
+    /// A deviation or an end of an interval, with as many decimals as the value it belongs to.
     pub fn number_beside(&self, value: f64, of: f64) -> String {
         let shown = self.number(of);
         let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -85,7 +86,7 @@ impl Metric {
         if value != 0.0 && value.abs() < 0.5 * 0.1_f64.powf(crate::stats::float(decimals)) {
             return number(value);
         }
-        // Without decimals, groups of digits matter.
+        // Numbers without decimals get their digits grouped.
         if decimals == 0 { grouped(value) } else { format!("{value:.decimals$}") }
     }
 
@@ -101,7 +102,7 @@ impl Metric {
     }
 }
 
-/// Three digits: more than a measurement of a network is good for.
+/// Three digits: network measurements are no more precise than that.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -121,7 +122,7 @@ pub fn number(value: f64) -> String {
     if text.contains('.') { text } else { grouped(value) }
 }
 
-/// Without decimals, and with a space that does not break every three digits of long numbers.
+/// Without decimals, and with a non-breaking space between groups of three digits in long numbers.
 fn grouped(value: f64) -> String {
     let text = format!("{value:.0}");
     let digits = text.trim_start_matches('-');

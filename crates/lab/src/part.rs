@@ -1,4 +1,4 @@
-//! What this program does when it was started again as a part of a study: the parts of
+//! What this program does when a study starts it again as one of its parts: the parts of
 //! [`ringway_rig::part`], and the relay.
 
 use std::ffi::OsString;
@@ -13,11 +13,11 @@ pub fn is_part(word: &str) -> bool {
     word == RELAY || part::is_part(word)
 }
 
-/// What this program does as a part, according to the words of
+/// Runs this program as a part, according to the words of
 /// [`Launcher::part`](ringway_rig::launcher::Launcher::part). Returns when the part ends.
 ///
 /// # Errors
-/// What the part runs into; words that a launcher would not have said.
+/// What fails in the part; words that no launcher passes.
 pub fn run(words: &[OsString]) -> io::Result<()> {
     let word = |index: usize| words.get(index).and_then(|word| word.to_str()).unwrap_or_default();
     if word(0) != RELAY {

@@ -1,8 +1,8 @@
-//! How streams fall on queues: what chance makes of it, and how to have it as one wants.
+//! How streams fall on queues: the distribution by chance, and how to choose it instead.
 //!
-//! It is the largest systematic uncertainty of a multi-queue measurement
-//! (`multi-queue-study:placement`). Which stream
-//! is on which queue follows from the hash that our own frontend uses, so source ports decide it.
+//! Placement is the largest systematic uncertainty of a multi-queue measurement
+//! (`multi-queue-study:placement`). Our own frontend's hash maps each stream to a queue, so source
+//! ports decide the placement.
 
 use ringway_steering::placement::{from_split, source_ports, spread};
 use ringway_steering::{FlowTuple, QueueIndex, queue_of};
@@ -10,11 +10,11 @@ use ringway_steering::{FlowTuple, QueueIndex, queue_of};
 use crate::stats::float;
 pub use crate::word::Placement;
 
-/// More streams than this have more splits than a figure can show.
+/// With more streams there are more splits than a figure can show.
 pub const STREAMS_MAX: usize = 24;
-/// Ports below it belong to services.
+/// Ports below are left to services.
 const PORT_MIN: u16 = 20_000;
-/// From here on the kernel chooses ports itself, for the tools' own connections too.
+/// From here on, the kernel chooses ports itself, including for the tools' own connections.
 const PORT_END: u16 = 32_768;
 
 /// One way in which streams can be split over queues.
@@ -31,8 +31,8 @@ pub fn name(parts: &[usize]) -> String {
     parts.iter().map(usize::to_string).collect::<Vec<_>>().join("+")
 }
 
-/// All splits of streams over queues, the most uneven first; their probabilities sum to 1. None
-/// for more than [`STREAMS_MAX`] streams, or for no queues.
+/// All splits of streams over queues, the most uneven first; their probabilities sum to 1. Empty
+/// for more than [`STREAMS_MAX`] streams, or without queues.
 pub fn splits(streams: usize, queues: usize) -> Vec<Split> {
     if streams == 0 || streams > STREAMS_MAX || queues == 0 {
         return Vec::new();
@@ -65,8 +65,8 @@ fn partitions(
     }
 }
 
-/// Ways to deal the streams to the parts, times ways to give the parts to queues, by all ways to
-/// place streams on queues.
+/// Ways to deal the streams to the parts, times ways to assign the parts to queues, divided by all
+/// ways to place streams on queues.
 fn probability(parts: &[usize], queues: usize) -> f64 {
     let streams: usize = parts.iter().sum();
     let dealt: f64 = parts.iter().map(|part| ln_factorial(*part)).sum();
@@ -95,14 +95,14 @@ impl Placement {
                     .map_or_else(|| spread(streams, queues), |split| from_split(&split.parts))
             }
         };
-        // Which queues are the full ones must not matter, so it changes.
+        // Which queues are the full ones must not matter, so each repeat shuffles them.
         let mut names: Vec<u16> = (0..queues).collect();
         random.shuffle(&mut names);
         wanted.into_iter().map(|QueueIndex(at)| QueueIndex(names[usize::from(at)])).collect()
     }
 }
 
-/// The split of a repeat: each time the one that lags most behind its probability.
+/// The split of a repeat: each time the one furthest behind its probability.
 fn stratum(splits: &[Split], repeat: u32) -> Option<&Split> {
     let mut counts = vec![0.0; splits.len()];
     let mut chosen = None;
@@ -114,8 +114,8 @@ fn stratum(splits: &[Split], repeat: u32) -> Option<&Split> {
     splits.get(chosen?)
 }
 
-/// Source ports, handed out one after another: neither two streams of a run meet in one, nor a
-/// stream and a connection that lingers from a run before.
+/// Source ports, handed out one after another, so that no two streams of a run share one, and no
+/// stream reuses one of a connection that lingers from an earlier run.
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
     next: u16,
@@ -127,8 +127,8 @@ impl Ports {
         Ports { next: PORT_MIN }
     }
 
-    /// A port that puts a stream on a queue of a frontend that steers by default; `None` if no port
-    /// does. All but the source port is taken from `template`.
+    /// A port that puts a stream on a queue of a frontend with default steering; `None` if no port
+    /// does. Everything except the source port is taken from `template`.
     pub fn take(&mut self, template: FlowTuple, wanted: QueueIndex, queues: u16) -> Option<u16> {
         let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), queues);
         let from = |first| {

@@ -1,8 +1,8 @@
-//! What to run next: the matrix in a seeded random order, and repeats until they suffice.
+//! Selects the next run: the matrix in a seeded random order, and repeats until they suffice.
 //!
-//! A plan looks only at the study and at the runs that are done, so that an interrupted study goes
-//! on by asking again. Repeats are interleaved: every cell has its first run before any has its
-//! second, each time in another order, so that what changes with time changes all cells.
+//! A plan depends only on the study and on the runs that are done, so an interrupted study
+//! continues with a new call. Repeats are interleaved: every cell has its first run before any has
+//! its second, in a new order each round, so that changes over time affect all cells alike.
 
 use std::collections::BTreeSet;
 
@@ -12,62 +12,63 @@ use crate::stats::Summary;
 use crate::study::{Study, Subject};
 use crate::value::Cell;
 
-/// One run that is to be made.
+/// One run to make.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Task {
-    /// Who is measured.
+    /// The subject to measure.
     pub subject: Subject,
-    /// Where.
+    /// Its cell.
     pub cell: Cell,
     /// Which repeat, from 0.
     pub repeat: u32,
 }
 
-/// Which runs a study needs.
+/// Decides which runs a study needs.
 #[derive(Debug)]
 pub struct Plan<'a> {
     study: &'a Study,
-    /// Half of an interval's width as a part of the mean: a cell with less needs no more repeats.
+    /// Half-width of a confidence interval, as a fraction of the mean, at which a cell needs no
+    /// more repeats.
     precision: f64,
     seed: u64,
     given_up: BTreeSet<(Subject, Cell)>,
 }
 
-/// What a run takes beside its seconds, before one was made.
+/// Estimate of a run's setup and teardown in seconds, until one was made.
 pub const OVERHEAD_SECONDS: f64 = 1.5;
 
-/// How far a plan is.
+/// The progress of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     /// Runs that are done.
     pub done: usize,
     /// Runs that are certain to follow.
     pub left: usize,
-    /// Seconds that those take, without what it takes to begin and end each.
+    /// Seconds that those take, without setup and teardown.
     pub seconds_left: f64,
 }
 
 impl Progress {
-    /// Seconds that those take that are certain to follow.
+    /// Estimated seconds for the runs that are certain to follow, with setup and teardown.
     pub fn seconds(&self) -> f64 {
         self.seconds_left + crate::stats::float(self.left) * OVERHEAD_SECONDS
     }
 }
 
-/// The time that a study may take, of which repeats get what first runs leave.
+/// The time limit of a study: repeats get what the first runs leave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     /// Seconds for all runs.
     pub seconds: f64,
     spent: f64,
-    /// What a run takes at least.
+    /// The shortest time that a run can take.
     shortest: f64,
-    /// What the longest run took: the next one is expected to take as long.
+    /// The time of the longest run so far: the next one is expected to take as long.
     longest: f64,
 }
 
 impl Budget {
-    /// That of a study.
+    /// The budget of a study.
     pub fn of(study: &Study) -> Budget {
         let load = &study.load;
         let seconds = load.budget_seconds.unwrap_or(f64::INFINITY);
@@ -75,14 +76,14 @@ impl Budget {
         Budget { seconds, spent: 0.0, shortest, longest: shortest }
     }
 
-    /// A run took so long, with what came before and after it.
+    /// Records how long a run took, with setup and teardown.
     pub fn spend(&mut self, seconds: f64) {
         self.spent += seconds;
         self.longest = self.longest.max(seconds);
     }
 
-    /// Whether there is time for a run. The first one of a cell is begun wherever it can end in
-    /// time at all: a cell without any is a hole in the figures.
+    /// Whether there is time for a run. A cell's first run needs only the shortest possible time: a
+    /// cell without runs leaves a hole in the figures.
     pub fn allows(&self, task: &Task) -> bool {
         let expected = if task.repeat == 0 { self.shortest } else { self.longest };
         self.spent + expected <= self.seconds
@@ -90,18 +91,18 @@ impl Budget {
 }
 
 impl<'a> Plan<'a> {
-    /// A plan that repeats a cell until half of the interval of its mean is at most `ci_percent`
-    /// of the mean, within the repeats that the study allows.
+    /// A plan that repeats a cell until the half-width of its confidence interval is at most
+    /// `ci_percent` of the mean, within the repeats that the study allows.
     pub fn new(study: &'a Study, ci_percent: f64, seed: u64) -> Plan<'a> {
         Plan { study, precision: ci_percent / 100.0, seed, given_up: BTreeSet::new() }
     }
 
-    /// No more runs of a cell, because they fail.
+    /// Plans no more runs of a cell, because they fail.
     pub fn give_up(&mut self, subject: Subject, cell: &Cell) {
         self.given_up.insert((subject, cell.clone()));
     }
 
-    /// The run to make now; `None` when all that is wanted is done.
+    /// The run to make now; `None` when the study is done.
     pub fn next(&self, runs: &[Run]) -> Option<Task> {
         (0..self.study.load.max_repeats).find_map(|round| {
             self.order(round).into_iter().find_map(|(subject, cell)| {
@@ -130,7 +131,7 @@ impl<'a> Plan<'a> {
         Progress { done: runs.len(), left, seconds_left: crate::stats::float(left) * each }
     }
 
-    /// All cells of all subjects as they come in one round.
+    /// All cells of all subjects in the order of one round.
     fn order(&self, round: u32) -> Vec<(Subject, Cell)> {
         let mut all: Vec<_> = self.study.matrix().collect();
         fastrand::Rng::with_seed(self.seed ^ (u64::from(round) << 32)).shuffle(&mut all);
@@ -143,21 +144,22 @@ impl<'a> Plan<'a> {
         if self.given_up.contains(&(subject, cell.clone())) || count >= load.max_repeats {
             return false;
         }
-        // Runs that are left out count as attempts, but not as repeats.
+        // Runs with contradicted figures count as attempts, but not as repeats.
         let sound = sound(done);
         u32::try_from(sound.len()).is_ok_and(|count| count < load.repeats)
             || !is_precise(&primary_values(self.study, &sound), self.precision)
     }
 }
 
-/// Whether repeats may stop: half of the interval of the mean is at most this part of it.
+/// Whether repeats may stop: the half-width of the confidence interval is at most this fraction of
+/// the mean.
 pub fn is_precise(values: &[f64], precision: f64) -> bool {
     let summary = Summary::of(values);
     summary.and_then(|summary| summary.precision()).is_some_and(|part| part <= precision)
 }
 
-/// The metric that decides about a cell: the study's, or where its tool does not measure that the
-/// first that it does.
+/// The metric that decides when a cell is done: the study's, or the first that the cell's tool
+/// measures.
 pub fn primary_metric<'a>(study: &'a Study, runs: &[&Run]) -> Option<&'a str> {
     let in_all =
         |name: &str| !runs.is_empty() && runs.iter().all(|run| run.values.contains_key(name));
@@ -174,7 +176,7 @@ fn runs_of<'a>(runs: &'a [Run], subject: Subject, cell: &Cell) -> Vec<&'a Run> {
     runs.iter().filter(|run| run.subject == subject && run.cell == *cell).collect()
 }
 
-/// Those whose figures hold.
+/// The runs whose figures are not contradicted.
 fn sound<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
     runs.iter().copied().filter(|run| run.contradiction().is_none()).collect()
 }

@@ -1,4 +1,5 @@
-//! What a study needs, checked before anything starts: a sentence with the remedy for each lack.
+//! Checks a study's requirements before anything starts: each missing one gives a sentence with the
+//! remedy.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -17,12 +18,12 @@ use ringway_rig::child::PartError;
 use ringway_rig::launcher::{self, Launcher};
 use ringway_rig::tools::Tool;
 
-/// Free bytes that records and a report have room in.
+/// Free disk space in bytes that suffices for records and a report.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 const TUN: &str = "/dev/net/tun";
 
-/// Moves this process where it disturbs nothing: into a network of its own, and who is not root
-/// into a user namespace first. Must be called before the first thread is started.
+/// Moves this process where it disturbs nothing: into a network namespace of its own and, without
+/// root, first into a user namespace. Must be called before the first thread is started.
 ///
 /// # Errors
 /// If the kernel forbids it; the message names the setting to change.
@@ -34,7 +35,7 @@ pub fn isolate() -> std::io::Result<()> {
     Netlink::open()?.set("lo", &[LinkSetting::Up])
 }
 
-/// What is missing to run a study into a directory; nothing if it can begin.
+/// What is missing to run a study into a directory; empty if it can begin.
 pub fn missing(
     launcher: &Launcher,
     study: &Study,
@@ -64,18 +65,19 @@ pub fn missing(
     missing
 }
 
-/// The study without what this machine has no program or image for, and what to say about that; as
-/// it is if all is there, or what is missing is all that is asked for.
+/// The study without the values for which this machine lacks a program or image, and what to report
+/// about them. It is unchanged if nothing is missing, or if it asks for nothing else.
 pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String>) {
     let is_installed = |program: &str| launcher::find(program).is_some();
     let mut absent = Vec::new();
     if !ovs::programs().all(is_installed) {
-        let what = "Open vSwitch is left out, it is not installed: apt-get install";
+        let what = "Open vSwitch is left out, because it is not installed: apt-get install";
         absent.push((("switch", "ovs"), format!("{what} {}", ovs::PACKAGE)));
     }
     let (program, package) = machine::PROGRAM;
     if !is_installed(program) {
-        let what = "the virtual machine is left out, QEMU is not installed: apt-get install";
+        let what =
+            "the virtual machine is left out, because QEMU is not installed: apt-get install";
         absent.push((("driver", "qemu"), format!("{what} {package}")));
     } else if let Some(reason) = no_image(image) {
         absent.push((("driver", "qemu"), format!("the virtual machine is left out: {reason}")));
@@ -83,7 +85,7 @@ pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String
     without_all(study, absent)
 }
 
-/// The same for tunnels that this kernel has not.
+/// The same for tunnels that this kernel does not support.
 pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec<String>) {
     let absent = TUNNELS.into_iter().filter_map(|tunnel| {
         let parameter = ("encapsulation", tunnel.word);
@@ -94,8 +96,8 @@ pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec
     without_all(study, absent.collect())
 }
 
-/// The study without cells in which a parameter has a value, for several of these, each with what
-/// to say about it.
+/// The study without the cells in which a parameter has a given value, for several such values,
+/// each with the message to report.
 fn without_all(study: &Study, absent: Vec<((&str, &str), String)>) -> (Study, Vec<String>) {
     let (mut left, mut said) = (study.clone(), Vec::new());
     for ((parameter, value), notice) in absent {
@@ -107,8 +109,8 @@ fn without_all(study: &Study, absent: Vec<((&str, &str), String)>) -> (Study, Ve
     (left, said)
 }
 
-/// The study without values of axes by which a parameter has a value; `None` if there is no such
-/// value of an axis, or no other one.
+/// The study without the values of axes that give a parameter this value; `None` if no axis has
+/// such a value, or has no other one.
 fn without(study: &Study, parameter: &str, value: &str) -> Option<Study> {
     let mut left = study.clone();
     let mut is_less = false;
@@ -127,7 +129,7 @@ fn without(study: &Study, parameter: &str, value: &str) -> Option<Study> {
     is_less.then_some(left)
 }
 
-/// A tunnel that a kernel may have, and the module of Linux that it is in.
+/// A tunnel that a kernel may support, and its module in Linux.
 #[derive(Clone, Copy)]
 struct Tunnel {
     encapsulation: Encapsulation,
@@ -156,7 +158,7 @@ pub fn tools(study: &Study) -> BTreeSet<Tool> {
     setups(study).flat_map(|(_, setup)| of(setup)).collect()
 }
 
-/// Programs with the packages that have them.
+/// Programs with the packages that contain them.
 fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     let of_tool = |tool: Tool| tool.programs().map(|program| (program, tool.package()));
     let mut programs: BTreeSet<_> = tools(study).into_iter().flat_map(of_tool).collect();
@@ -181,7 +183,7 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     programs
 }
 
-/// What the cells of a study mean, as far as they mean something.
+/// The set-ups of the cells of a study, without invalid ones.
 fn setups(study: &Study) -> impl Iterator<Item = (Subject, Setup)> + '_ {
     study.matrix().filter_map(|(subject, cell)| Some((subject, Setup::of(study, &cell).ok()?)))
 }
@@ -217,9 +219,9 @@ fn has_machine(study: &Study) -> bool {
     blueprints(study).iter().any(|blueprint| blueprint.driver == Driver::Machine)
 }
 
-/// Why there is nothing that a machine could boot.
+/// Why a machine has nothing to boot.
 fn no_image(image: Option<&Path>) -> Option<String> {
-    let remedy = "tests/virtio/image of ringway's sources makes one in target/virtio";
+    let remedy = "tests/virtio/image in ringway's sources builds one in target/virtio";
     let Some(image) = image else {
         return Some(format!("--machine names no image: {remedy}"));
     };
@@ -235,7 +237,7 @@ fn no_room(dir: &Path) -> Option<String> {
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     (free < FREE_BYTES_MIN).then(|| {
         format!(
-            "{} has {} MiB free; make room for {} MiB or choose another directory",
+            "{} has {} MiB free; free {} MiB or choose another directory",
             existing.display(),
             free >> 20,
             FREE_BYTES_MIN >> 20

@@ -1,4 +1,4 @@
-//! How far a study is, and when it ends: a bar for people, lines where the output is no terminal.
+//! The progress of a study and when it ends: a bar on a terminal, lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::stats::float;
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     overheads: Vec<f64>,
-    /// When all runs have to end, if that is in sight.
+    /// When all runs must have ended; `None` without a limit.
     latest: Option<Zoned>,
 }
 
 impl Progress {
-    /// For runs that have so many seconds.
+    /// Starts the progress display for runs that may take this many seconds in all.
     pub(crate) fn start(seconds: f64) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}");
@@ -31,7 +31,7 @@ impl Progress {
         Progress { bar, overheads: Vec::new(), latest }
     }
 
-    /// A run begins.
+    /// Shows that a run begins.
     pub(crate) fn begin(&self, what: &str, progress: &plan::Progress) {
         let Some(bar) = &self.bar else { return };
         bar.set_length(u64::try_from(progress.done + progress.left).unwrap_or(u64::MAX));
@@ -39,12 +39,12 @@ impl Progress {
         bar.set_message(format!("{what}, {}", self.end(progress)));
     }
 
-    /// It took so many seconds beside those of its load.
+    /// Records how many seconds a run took beyond those of its load.
     pub(crate) fn took(&mut self, overhead_seconds: f64) {
         self.overheads.push(overhead_seconds);
     }
 
-    /// A sentence that stays.
+    /// Prints a sentence that stays on the screen.
     pub(crate) fn say(&self, text: &str, progress: &plan::Progress) {
         match &self.bar {
             Some(bar) => bar.println(text),

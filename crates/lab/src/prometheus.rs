@@ -1,4 +1,4 @@
-//! A finished study for Prometheus, as its text format has it.
+//! Exports a finished study in Prometheus' text format.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ const FAMILIES: [Family; 6] = [
     ("ringway_lab_runs", "Runs of a cell.", |one| Some(float(one.count))),
 ];
 
-/// All cells and metrics, the unit at the end of the label `metric`.
+/// Exports all cells and metrics; the label `metric` ends with the unit.
 pub fn export(analysis: &Analysis) -> String {
     let mut text = String::new();
     for (name, help, value) in FAMILIES {

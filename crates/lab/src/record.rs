@@ -1,6 +1,6 @@
-//! What was measured: a study, the machine, and the runs.
+//! Records of a measurement: the study, the machine, and the runs.
 //!
-//! How that outlives the process that measured it: [`journal`](crate::journal).
+//! [`journal`](crate::journal) stores them in files.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub struct Records {
     pub study: Study,
     /// The machine.
     pub host: Host,
-    /// The runs in the order of time.
+    /// The runs in chronological order.
     pub runs: Vec<Run>,
-    /// What was wrong with the files but could be helped.
+    /// Problems in the files that could be worked around.
     pub notices: Vec<String>,
 }
 
 impl Records {
-    /// The runs of a cell that are done and whose figures hold.
+    /// The runs of a cell whose figures are not contradicted.
     pub fn of_cell<'a>(
         &'a self,
         subject: Subject,
@@ -34,7 +34,7 @@ impl Records {
         self.all_of_cell(subject, cell).filter(|run| run.contradiction().is_none())
     }
 
-    /// The runs of a cell whose own counters contradict them: no figure is made of these.
+    /// The runs of a cell whose own counters contradict them: no figure is based on these.
     pub fn contradicted<'a>(
         &'a self,
         subject: Subject,
@@ -53,14 +53,14 @@ impl Records {
     }
 }
 
-/// More than this part of what queues carried cannot have been in their streams. Both are
+/// Streams cannot have carried more than this multiple of what their queues carried: both are
 /// measured over almost the same seconds, and frames have headers that streams do not count.
 const CLAIMED_PART_MAX: f64 = 1.25;
-/// Bytes that a stream may claim besides: a sender counts what is still in its socket, up to the
-/// default maximum of `tcp_wmem`.
+/// Bytes that a stream may claim beyond that: a sender counts what is still in its socket, up to
+/// the default maximum of `tcp_wmem`.
 const CLAIMED_MORE: f64 = 4_194_304.0;
 
-/// Streams that claim to have carried what the queues below them did not.
+/// Streams that claim to have carried more than their queues did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Contradiction {
     /// Bytes of all streams together, as the tool measured them.
@@ -70,9 +70,9 @@ pub struct Contradiction {
 }
 
 impl Run {
-    /// Whether its streams claim more than its queues carried. So it is where they did not all run
-    /// at the same time: then each is faster than beside the others, and their sum was never
-    /// reached.
+    /// Whether its streams claim more than its queues carried. That happens if they did not all run
+    /// at the same time: each is then faster than it would be beside the others, and their sum was
+    /// never reached.
     pub fn contradiction(&self) -> Option<Contradiction> {
         let bps: Option<Vec<f64>> = self.streams.iter().map(|stream| stream.bps).collect();
         let claimed = bps?.iter().sum::<f64>() * self.seconds / 8.0;
@@ -98,30 +98,30 @@ pub struct Run {
     pub cell: Cell,
     /// Which repeat of the cell, from 0.
     pub repeat: u32,
-    /// What the order of runs and the choice of ports came from.
+    /// The seed of the order of runs and of the choice of ports.
     pub seed: u64,
     /// When it began: RFC 3339, UTC.
     pub started: String,
-    /// Seconds that count.
+    /// Measured seconds.
     pub seconds: f64,
-    /// Seconds before them.
+    /// Warm-up seconds before them.
     pub warmup_seconds: f64,
     /// What was measured.
     pub subject: Subject,
-    /// What made the load.
+    /// The tools that made the load.
     pub tools: Vec<ToolRun>,
     /// By name of the metric.
     pub values: BTreeMap<String, f64>,
-    /// How some of these were during the run, by name of the metric.
+    /// The course of some of these over the run, by name of the metric.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub courses: BTreeMap<String, Course>,
-    /// The streams, where the tool tells them apart.
+    /// The streams, if the tool reports them separately.
     #[serde(default)]
     pub streams: Vec<Stream>,
     /// What each queue carried.
     #[serde(default)]
     pub queues: Vec<QueueUse>,
-    /// CPU time during the seconds that count.
+    /// CPU time during the measured seconds.
     #[serde(default)]
     pub cpu: Cpu,
     /// What else the machine did meanwhile.
@@ -130,12 +130,12 @@ pub struct Run {
     /// What else to know about this run, such as where Open vSwitch forwards.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What was not as the description of the machine beside the runs says, such as the build.
+    /// What differed from the recorded description of the machine, such as the build.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<String>,
 }
 
-/// A run that gave no figures.
+/// A run without figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Failure {
@@ -162,7 +162,7 @@ pub struct Stream {
     pub guest: u32,
     /// The sender's port.
     pub source_port: u16,
-    /// The queue that it was on, where that is known.
+    /// Its queue, if known.
     pub queue: Option<u16>,
     /// What it carried, in bit/s, where the tool measures that.
     #[serde(default)]
@@ -187,7 +187,7 @@ pub struct QueueUse {
     pub rx_bytes: u64,
 }
 
-/// Seconds of CPU time by station; `None` where it is not known.
+/// Seconds of CPU time by station; `None` if not known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Cpu {
@@ -205,7 +205,7 @@ pub struct Cpu {
     pub switch: Option<f64>,
     /// Softirqs of the whole host.
     pub host_softirq: Option<f64>,
-    /// Taken by the hypervisor below.
+    /// Time that the hypervisor below stole.
     pub steal: Option<f64>,
 }
 
@@ -225,13 +225,13 @@ impl Cpu {
     }
 }
 
-/// What else the machine did during a run; `None` where it is not known.
+/// What else the machine did during a run; `None` if not known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Disturbance {
-    /// The share of all CPUs that the hypervisor below took, from 0 to 1.
+    /// The share of all CPUs that the hypervisor below stole, from 0 to 1.
     pub steal_share: Option<f64>,
-    /// The share that processes had which are not of this measurement, from 0 to 1.
+    /// The share of all CPUs that processes outside this measurement used, from 0 to 1.
     pub foreign_share: Option<f64>,
     /// The mean frequency of the CPUs at the end, in MHz.
     pub cpu_mhz: Option<f64>,

@@ -1,6 +1,6 @@
-//! Everything that is made from records: figures, the page, the table and the exports.
+//! Everything that is derived from records: figures, the page, the table and the exports.
 //!
-//! Nothing is measured or remembered here: the same records give the same files.
+//! Nothing is measured or kept here: the same records give the same files.
 
 mod bars;
 mod boxes;
@@ -27,7 +27,7 @@ use crate::table;
 use chart::Chart;
 use frame::Form;
 
-/// Writes all files of a report again, next to the records. Gives their paths, the page first.
+/// Writes all files of a report again, next to the records. Returns their paths, the page first.
 pub fn write(dir: &Path, records: &Records) -> Result<Vec<PathBuf>, RecordError> {
     let analysis = Analysis::of(records);
     let summary = serde_json::to_string_pretty(&analysis).expect("names are the only keys");

@@ -1,7 +1,7 @@
-//! Makes the runs of a study, one after another, and keeps each as soon as it is done.
+//! Makes the runs of a study, one after another, and stores each as soon as it is done.
 //!
-//! A run that fails is kept as a failure and is not the end; a cell that fails twice is given up.
-//! Ctrl-C ends the run under way and nothing else: what is done is done, and the next call goes on.
+//! A failed run is recorded as a failure and the study continues; a cell that fails twice is given
+//! up. Ctrl-C ends only the run in progress: finished runs are kept, and the next call continues.
 
 mod queues;
 mod streams;
@@ -26,62 +26,63 @@ use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::machine::{self, Build};
 use ringway_rig::tools::{Load, Working};
-use streams::Luck;
+use streams::StreamPlacer;
 
 /// Failures of a cell after which it is left out.
 const FAILURES_MAX: usize = 2;
-/// A router that is bypassed receives less: ARP requests, and what else a kernel sends by itself.
+/// A bypassed router receives less: ARP requests, and whatever else a kernel sends by itself.
 const BYPASS_BYTES_MAX: u64 = 64 << 10;
-/// Seconds for which a path stays loaded after those that count.
+/// Seconds for which a path stays loaded after the measured ones.
 const LOAD_TAIL: f64 = 1.0;
-/// Between two checks of whether to end.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between two checks of whether to end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How a study is to be run.
+/// How to run a study.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where records and report go.
     pub dir: PathBuf,
-    /// A cell is repeated until half of the interval of its mean is this part of it, in percent.
+    /// A cell is repeated until the half-width of its confidence interval is this percentage of the
+    /// mean.
     pub ci_percent: f64,
-    /// What the order of runs and the choice of ports come from; that of the runs that are there,
-    /// or one by chance, if `None`.
+    /// The seed of the order of runs and of the choice of ports; if `None`, that of the existing
+    /// runs, or else a random one.
     pub seed: Option<u64>,
-    /// Which ringway it is.
+    /// The build of ringway.
     pub build: Build,
     /// What `driver = "qemu"` boots: a folder with a kernel and an initramfs.
     pub image: Option<PathBuf>,
 }
 
-/// How it went.
+/// The outcome of a call.
 #[derive(Debug)]
 pub struct Outcome {
-    /// All that is measured now.
+    /// All records so far.
     pub records: Records,
-    /// Runs that gave no figures.
+    /// Runs without figures.
     pub failures: usize,
-    /// Whether it was ended before its end.
+    /// Whether it was interrupted.
     pub is_interrupted: bool,
 }
 
-/// Why a study is not run.
+/// Why a study cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
     /// Something is missing.
     #[error("{}", .0.join("; "))]
     Missing(Vec<String>),
-    /// Records cannot be kept.
+    /// Records cannot be stored.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// Nothing could be measured.
-    #[error("nothing could be measured: {0}")]
+    #[error("no run succeeded: {0}")]
     Nothing(String),
 }
 
-/// Runs a study, or what is left of it.
+/// Runs a study, or the rest of it.
 ///
 /// # Errors
-/// If it cannot begin, or records cannot be kept, or not a single run succeeds.
+/// If it cannot begin, or records cannot be stored, or not a single run succeeds.
 pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outcome, RunnerError> {
     let missing = preflight::missing(launcher, study, &options.dir, options.image.as_deref());
     if !missing.is_empty() {
@@ -90,15 +91,16 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     let host = machine::describe(&options.build, &preflight::tools(study));
     let journal = Journal::open(&options.dir, study, &host)?;
     for difference in &journal.differences {
-        eprintln!("NOTICE: not as when these records were begun: {difference}");
+        eprintln!("NOTICE: something has changed since these records were started: {difference}");
     }
     let known = journal.records.runs.first().map(|run| run.seed);
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
-    // Of the runs only: a report is made in any case.
+    // The budget covers the runs only: a report is always written.
     let budget = Budget::of(study);
     let image = options.image.clone();
     let launcher = &launcher.until(budget.seconds);
-    let mut bench = Bench { study, launcher, seed, luck: Luck::new(seed), open: None, image };
+    let mut bench =
+        Bench { study, launcher, seed, luck: StreamPlacer::new(seed), open: None, image };
     work(&mut bench, journal, options.ci_percent, budget)
 }
 
@@ -133,7 +135,7 @@ fn work(
             }
             Err(_) if bench.launcher.stop().is_asked() => break,
             Err(error) => {
-                let reason = bench.give_way(&error);
+                let reason = bench.discard_topology(&error);
                 let outcome = format!(" FAILED: {reason}");
                 let failure = failed(&task, started, reason);
                 journal.append_failure(&failure)?;
@@ -169,31 +171,31 @@ fn failed(task: &Task, started: String, reason: String) -> Failure {
     Failure { subject: task.subject, cell: task.cell.clone(), repeat: task.repeat, started, reason }
 }
 
-/// The figure that a run is about, for people.
+/// The primary figure of a run, for people.
 fn shown(study: &Study, run: &Run) -> String {
     let metric = primary_metric(study, &[run]).and_then(crate::metric::find);
     let value = metric.and_then(|metric| Some(metric.show(*run.values.get(metric.name)?)));
     value.unwrap_or_else(|| "done".to_owned())
 }
 
-/// Where runs are made: it keeps what is built for as long as the next run needs the same.
+/// Where runs are made: it keeps a topology as long as the next run needs the same one.
 struct Bench<'a> {
     study: &'a Study,
     launcher: &'a Launcher,
     seed: u64,
-    luck: Luck,
+    luck: StreamPlacer,
     open: Option<(Blueprint, Topology)>,
-    /// What a machine boots.
+    /// The folder with what a machine boots.
     image: Option<PathBuf>,
 }
 
 impl Bench<'_> {
-    /// After a run that failed: whatever is wrong with what was built, the next run does not
-    /// inherit it. Gives the reason for people.
-    fn give_way(&mut self, error: &PartError) -> String {
+    /// Discards the topology after a failed run, so that the next run does not inherit a fault of
+    /// it. Returns the reason for people.
+    fn discard_topology(&mut self, error: &PartError) -> String {
         self.open = None;
         match self.launcher.stop().is_due() {
-            true => format!("{error}: the time for all runs was up"),
+            true => format!("{error}: the time for all runs had passed"),
             false => error.to_string(),
         }
     }
@@ -213,7 +215,7 @@ impl Bench<'_> {
                 launcher,
                 Load {
                     flows,
-                    // To the end of what is measured, which starts later.
+                    // The load starts before the measurement and must last until its end.
                     seconds: study.load.seconds + LOAD_TAIL,
                     warmup_seconds: study.load.warmup_seconds,
                     window: setup.window,
@@ -232,7 +234,7 @@ impl Bench<'_> {
         let is_receiving = setup.direction == Direction::Receive;
         let mut stations = stations(&working, is_receiving);
         if let Some(loading) = &loading {
-            // Those of both directions are in both places, in equal parts.
+            // Tools of both directions are in both places, in equal numbers.
             stations.far_tools.extend(loading.senders().chain(loading.receivers()));
         }
         if let Some(cpus) = blueprint.cpus {
@@ -281,7 +283,7 @@ impl Bench<'_> {
             }
         }
         if blueprint.kind == TopologyKind::RouterBypass && !run.queues.is_empty() {
-            // Its queues have none of the streams, so they say nothing about them.
+            // Its queues carry no streams, so they say nothing about them.
             let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();
             let is_around = crossed < BYPASS_BYTES_MAX;
             let way = if is_around { "went around" } else { "crossed" };
@@ -293,7 +295,7 @@ impl Bench<'_> {
     }
 }
 
-/// What the blueprint says, built again unless it is what is there.
+/// The topology of the blueprint: the existing one if it matches, else a new one.
 fn built<'a>(
     open: &'a mut Option<(Blueprint, Topology)>,
     launcher: &Launcher,
@@ -317,7 +319,7 @@ fn stations(working: &Working, is_receiving: bool) -> Stations {
     }
 }
 
-/// Adds the values that follow from streams and counters.
+/// Adds the values that are derived from streams and counters.
 fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
     let of_guest = |guest: usize| {
         let streams = run.streams.iter();
@@ -343,8 +345,8 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
     }
 }
 
-/// Lets the seconds of a run pass, and changes the number of the router's queues meanwhile, as
-/// often as the set-up says. Gives a note of that.
+/// Waits for the seconds of a run, and meanwhile changes the number of the router's queues as often
+/// as the set-up says. Returns a note about that.
 fn pass(
     launcher: &Launcher,
     topology: &mut Topology,
@@ -368,7 +370,7 @@ fn pass(
         changed += usize::from(Instant::now() < end);
     }
     pause(launcher, end.saturating_duration_since(Instant::now()).as_secs_f64())?;
-    // The next run begins like this one.
+    // The next run must begin with the same number of queues.
     machine.set_queues(setup.queues, host)?;
     Ok(Some(format!(
         "ethtool -L changed the queues of both interfaces {changed} times while streams ran, \
@@ -387,6 +389,6 @@ fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {
         if left.is_zero() {
             return Ok(());
         }
-        thread::sleep(left.min(LOOK_PAUSE));
+        thread::sleep(left.min(POLL_INTERVAL));
     }
 }

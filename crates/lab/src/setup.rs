@@ -1,7 +1,7 @@
-//! A cell of a study as what it means: parsed once, before anything is built.
+//! The parameters of a cell, typed: parsed once, before anything is built.
 //!
-//! A parameter that the study leaves out has its default here. A parameter that has a value has
-//! that value or is an error, never a default.
+//! A parameter that the study leaves out gets its default here. An invalid value is an error and
+//! never becomes a default.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::word::{
     Policy, Sender, Tool, Word,
 };
 
-/// What ordinary Ethernet carries.
+/// The MTU of ordinary Ethernet.
 pub(crate) const MTU_DEFAULT: u16 = 1500;
-/// Pages that a sender may have unanswered, where it is limited and the study does not say: two
-/// frames, which is closest to what `arm64-latency-report:tx` has under way.
+/// Default limit of a sender's unanswered pages, if it is limited: two frames, which is closest to
+/// what is in flight in `arm64-latency-report:tx`.
 pub(crate) const UNANSWERED_DEFAULT: u16 = 2;
 
-/// Every parameter of a cell, those of the study's own set-up and of its bundles included.
+/// Every parameter of a cell, including those of the study's own set-up and of its bundles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
     /// Queues of every vif, and of the uplink.
     pub queues: u16,
     /// Streams at once, of each guest or to each target.
     pub streams: usize,
-    /// Streams in each direction, of each guest, that load the path while something is measured.
+    /// Streams of each guest, in each direction, that load the path during a measurement.
     pub load: usize,
     /// Guests that are measured.
     pub guests: u16,
@@ -34,31 +34,31 @@ pub struct Setup {
     pub targets: u16,
     /// CPUs of each guest; all if `None`.
     pub cpus: Option<usize>,
-    /// The same as a part of those of the host.
+    /// The CPUs of each guest as a fraction of the host's.
     pub guest_cpus: GuestCpus,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
-    /// Of every link, in bytes.
+    /// MTU of every link, in bytes.
     pub mtu: u16,
-    /// Which way the data goes.
+    /// The direction of the data.
     pub direction: Direction,
-    /// Who sends.
+    /// Which end sends.
     pub sender: Sender,
     /// What makes the load.
     pub tool: Tool,
-    /// When a sender may get its buffers back; as ringway does it by default if `None`.
+    /// When a sender may get its buffers back; ringway's default if `None`.
     pub completion: Option<Completion>,
-    /// Pages that a sender may have unanswered, where it waits for responses.
+    /// Limit of a sender's unanswered pages, if it waits for responses.
     pub unanswered: u16,
-    /// Which work is left to the other side.
+    /// Which offloads are on.
     pub offloads: Offloads,
     /// What guests are attached to.
     pub attached: Attached,
-    /// What a guest that routes has its interfaces from.
+    /// What drives the interfaces of a guest that routes.
     pub driver: Driver,
     /// How often the number of its queues changes during a run.
     pub queue_changes: u16,
-    /// What is between the targets and the guest.
+    /// The encapsulation between the targets and the guest.
     pub encapsulation: Encapsulation,
     /// How streams are placed on queues.
     pub placement: Placement,
@@ -66,23 +66,23 @@ pub struct Setup {
     pub layout: Layout,
     /// How the backend places queues on its workers.
     pub policy: Policy,
-    /// The rate of the wire; as fast as it goes if `None`.
+    /// The rate of the wire; unlimited if `None`.
     pub line_bps: Option<u64>,
-    /// What a relay adds to the way between the ends, in each direction.
+    /// The delay that a relay adds between the ends, in each direction.
     pub delay: Duration,
-    /// Bytes of the sockets' buffers, if they are not the kernel's choice.
+    /// Bytes of the sockets' buffers; the kernel's choice if `None`.
     pub window: Option<u64>,
-    /// Bytes of a write, if that is not the tool's choice.
+    /// Bytes of a write; the tool's choice if `None`.
     pub buffer: Option<u64>,
     /// Settings of both kernels, as in `settings` of the study.
     pub settings: BTreeMap<String, String>,
 }
 
 impl Setup {
-    /// What a cell of a study means.
+    /// Parses the parameters of a cell of a study.
     ///
     /// # Errors
-    /// The first parameter or value that means nothing.
+    /// The first parameter or value that is invalid.
     pub fn of(study: &Study, cell: &Cell) -> Result<Setup, String> {
         let all = study.setup(cell);
         let is_known = |name: &&String| PARAMETERS.iter().any(|one| one.name == name.as_str());
@@ -122,7 +122,7 @@ impl Setup {
     }
 }
 
-/// `none` is a wire that is as fast as it goes.
+/// `none` is a wire without a rate limit.
 fn rate(text: &str) -> Option<Option<u64>> {
     if text == "none" { Some(None) } else { bits_per_second(text).map(Some) }
 }
@@ -144,7 +144,7 @@ fn parsed<T>(
 ) -> Result<Option<T>, String> {
     let Some(value) = all.get(name) else { return Ok(None) };
     let found = all.text(name).and_then(parse);
-    found.map(Some).ok_or_else(|| format!("{name} = {value} means nothing"))
+    found.map(Some).ok_or_else(|| format!("{name} = {value} is not a valid value"))
 }
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! What a few numbers say, and how sure one may be of it.
+//! Statistics of a few numbers, and how certain they are.
 //!
-//! Own code where a few lines do; the distributions are those of `statrs`. Each function says what
-//! it assumes. Nothing here knows what the numbers measure.
+//! Simple statistics are our own code; the distributions come from `statrs`. Each function states
+//! its assumptions. Nothing here knows what the numbers measure.
 
 pub use ringway_rig::average::{float, mean, median};
 use ringway_rig::average::{quantile, sorted};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-/// How sure an interval is.
+/// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// Of fewer values an interval says more about Student's t than about them: of two, half of it is
-/// nine times their distance.
+/// With fewer values, an interval says more about Student's t than about the values: for two, its
+/// half-width is 6.35 times their distance.
 const INTERVAL_COUNT_MIN: usize = 3;
-/// A trend is reported if chance makes one in fewer than this share of all series.
+/// A trend is reported if its p-value is below this.
 const DRIFT_CHANCE_MAX: f64 = 0.01;
-/// Fewer numbers show neither shape nor skew.
+/// With fewer numbers, neither shape nor skew can be judged.
 const SHAPE_COUNT_MIN: usize = 8;
 /// Above this the mean of a few numbers is not distributed as Student's t assumes.
 const SKEWNESS_MAX: f64 = 1.0;
 const RESAMPLES: usize = 2_000;
 
-/// From where to where the true value lies, with [`CONFIDENCE`].
+/// The range that contains the true value with [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
     /// The lower end.
@@ -46,7 +46,7 @@ impl Interval {
     }
 }
 
-/// How an interval of a mean was found.
+/// How the interval of a mean was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
@@ -56,7 +56,7 @@ pub enum Method {
     Bootstrap,
 }
 
-/// What some values of one metric in one cell say.
+/// The statistics of some values of one metric in one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Summary {
@@ -66,25 +66,25 @@ pub struct Summary {
     pub mean: f64,
     /// Standard deviation of the sample; `None` for one value.
     pub sd: Option<f64>,
-    /// The middle one.
+    /// Their median.
     pub median: f64,
     /// The least.
     pub min: f64,
-    /// A quarter is below it.
+    /// A quarter of the values is below it.
     pub quartile_low: f64,
-    /// A quarter is above it.
+    /// A quarter of the values is above it.
     pub quartile_high: f64,
-    /// The most.
+    /// The greatest.
     pub max: f64,
-    /// Of the mean; `None` for one value or two. Values of which none is negative have a mean that
-    /// is not, so their interval ends at 0.
+    /// The interval of the mean; `None` for one or two values. If no value is negative, neither is
+    /// the mean, so the interval is cut off at 0.
     pub interval: Option<Interval>,
-    /// How the interval was found.
+    /// How the interval was computed.
     pub method: Method,
 }
 
 impl Summary {
-    /// Of at least one value.
+    /// The summary of at least one value; `None` without any.
     pub fn of(values: &[f64]) -> Option<Summary> {
         let sorted = sorted(values);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
@@ -110,7 +110,7 @@ impl Summary {
         })
     }
 
-    /// The longer half of the interval as a part of the mean: what repeats make smaller.
+    /// The longer half of the interval as a fraction of the mean: more repeats make it smaller.
     pub fn precision(&self) -> Option<f64> {
         let Interval { low, high } = self.interval?;
         let half = (high - self.mean).max(self.mean - low);
@@ -128,14 +128,13 @@ fn squares(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
-/// The quantile of Student's t that leaves half of the doubt on either side.
+/// The two-sided quantile of Student's t for [`CONFIDENCE`].
 fn student(freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom)
         .map_or(f64::INFINITY, |t| t.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)))
 }
 
-/// Interval of the mean, if the values are from a normal distribution or many; `None` for less than
-/// three.
+/// Interval of the mean, for normally distributed or many values; `None` for fewer than three.
 pub fn student_interval(values: &[f64]) -> Option<Interval> {
     if values.len() < INTERVAL_COUNT_MIN {
         return None;
@@ -144,8 +143,8 @@ pub fn student_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval::around(mean(values), student(float(values.len() - 1)) * error))
 }
 
-/// Interval of the mean from the percentiles of means of resampled values. Seeded: the same values
-/// give the same interval.
+/// Interval of the mean from the percentiles of the means of resampled values. The seed is fixed:
+/// the same values give the same interval.
 pub fn bootstrap_interval(values: &[f64]) -> Option<Interval> {
     if values.len() < INTERVAL_COUNT_MIN {
         return None;
@@ -185,9 +184,10 @@ pub struct Modes {
     pub high: f64,
 }
 
-/// Whether values fall into two groups: split where the groups are tightest, with at least two
-/// values in each, their means are further apart than chance puts them. One normal sample in a
-/// hundred is mistaken for two groups, and groups eight deviations apart are rarely missed.
+/// Whether values fall into two groups. The values are split where the groups are tightest, with at
+/// least two values in each; there are two groups if the means are further apart than by chance.
+/// One normal sample in a hundred is mistaken for two groups, and groups eight deviations apart are
+/// rarely missed.
 pub fn modes(values: &[f64]) -> Option<Modes> {
     let sorted = sorted(values);
     if sorted.len() < SHAPE_COUNT_MIN {
@@ -203,8 +203,8 @@ pub fn modes(values: &[f64]) -> Option<Modes> {
     (distance > distance_by_chance(sorted.len())).then_some(modes)
 }
 
-/// How far apart, in deviations, the tightest two groups of a normal sample are at most in 99 of
-/// 100 cases: a curve through simulated samples of 8 to 40, which the tests simulate again.
+/// The distance, in deviations, that the tightest two groups of a normal sample do not exceed in 99
+/// of 100 cases: a curve fitted to simulated samples of 8 to 40 values, which the tests repeat.
 fn distance_by_chance(count: usize) -> f64 {
     3.0 + 33.0 / float(count)
 }
@@ -214,16 +214,16 @@ fn distance_by_chance(count: usize) -> f64 {
 pub struct Drift {
     /// Kendall's tau against time: 1 if every value is above the one before.
     pub tau: f64,
-    /// How often chance makes such a trend or a stronger one.
+    /// The probability of such a trend or a stronger one by chance.
     pub chance: f64,
 }
 
-/// Whether values in the order of time drift (Mann and Kendall's test, two-sided).
+/// Whether values in chronological order drift (Mann-Kendall test, two-sided).
 pub fn drift(values: &[f64]) -> Option<Drift> {
     mann_kendall(values).filter(|drift| drift.chance < DRIFT_CHANCE_MAX)
 }
 
-/// Mann and Kendall's test: exact for up to [`EXACT_MAX`] values without ties, else by the normal
+/// The Mann-Kendall test: exact for up to [`EXACT_MAX`] values without ties, else by the normal
 /// approximation with corrections for ties and continuity.
 pub fn mann_kendall(values: &[f64]) -> Option<Drift> {
     if values.len() < 4 {
@@ -245,9 +245,10 @@ pub fn mann_kendall(values: &[f64]) -> Option<Drift> {
 
 const EXACT_MAX: usize = 40;
 
-/// Two-sided chance that a random order of `n` has at most so many inversions, or as many orders.
+/// Two-sided probability that a random order of `n` values has at most this many inversions, or at
+/// most as many pairs in order.
 fn exact_chance(n: usize, inversions: usize) -> f64 {
-    // The share of orders by their number of inversions, one value more in each step.
+    // The share of orders by their number of inversions; each step adds a value.
     let mut shares = vec![1.0];
     for size in 2..=n {
         let mut next = vec![0.0; shares.len() + size - 1];
@@ -278,13 +279,13 @@ pub struct Welch {
     pub t: f64,
     /// Its degrees of freedom.
     pub freedom: f64,
-    /// How often chance makes such a difference or a larger one of two equal means.
+    /// The probability of such a difference or a larger one if the means are equal.
     pub chance: f64,
-    /// The interval of the difference, `b` less `a`.
+    /// The interval of the difference, `b` minus `a`.
     pub difference: Interval,
 }
 
-/// Whether the mean of `b` differs from that of `a`; `None` without a spread to judge by.
+/// Whether the mean of `b` differs from that of `a`; `None` without a spread.
 pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
     let (error_a, error_b) = (squared_error(a)?, squared_error(b)?);
     let freedom = welch_freedom([(error_a, a.len()), (error_b, b.len())])?;
@@ -300,7 +301,7 @@ fn squared_error(values: &[f64]) -> Option<f64> {
     Some(sd(values)?.powi(2) / float(values.len()))
 }
 
-/// Welch and Satterthwaite's degrees of freedom of a sum of squared errors.
+/// The Welch-Satterthwaite degrees of freedom of a sum of squared errors.
 fn welch_freedom(parts: [(f64, usize); 2]) -> Option<f64> {
     let sum: f64 = parts.iter().map(|(error, _)| error).sum();
     let below: f64 = parts.iter().map(|(error, n)| error.powi(2) / float(n - 1)).sum();
@@ -310,13 +311,13 @@ fn welch_freedom(parts: [(f64, usize); 2]) -> Option<f64> {
 /// A ratio of two means.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The mean of the one by the mean of the other.
+    /// One mean divided by the other.
     pub value: f64,
-    /// `None` if one of them has less than three values, or neither has a spread.
+    /// `None` if one of them has fewer than three values, or neither has a spread.
     pub interval: Option<Interval>,
 }
 
-/// The mean of `of` by the mean of `to`, both of positive values, with the interval of its
+/// The mean of `of` divided by the mean of `to`, both of positive values, with the interval of its
 /// logarithm by the delta method.
 pub fn ratio(of: &[f64], to: &[f64]) -> Option<Ratio> {
     let (top, bottom) = (mean(of), mean(to));
@@ -337,8 +338,8 @@ pub fn ratio(of: &[f64], to: &[f64]) -> Option<Ratio> {
     Some(Ratio { value: top / bottom, interval: interval() })
 }
 
-/// Chances of several tests at once, each raised so that the chance of any false alarm among them
-/// stays what it was for one (Holm's method).
+/// The p-values of several tests, adjusted so that the probability of any false alarm among them is
+/// that of a single test (Holm's method).
 pub fn holm(chances: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..chances.len()).collect();
     order.sort_by(|&a, &b| chances[a].total_cmp(&chances[b]));

@@ -1,8 +1,8 @@
-//! What is to be measured: a study, as a few lines of TOML that anybody can edit.
+//! A study describes a measurement in a few lines of TOML that anyone can edit.
 //!
-//! A study names the places of sources that it checks, a topology, the parameters that it
-//! fixes (`setup`) and those that it varies (`axis`), what was published before, and the figures
-//! to draw. The shipped ones are in `studies/`.
+//! It names the places of sources that it checks, a topology, the parameters that it fixes
+//! (`setup`) and those that it varies (`axis`), the published figures, and the figures to draw. The
+//! shipped studies are in `studies/`.
 
 mod check;
 mod shipped;
@@ -27,21 +27,21 @@ pub struct Study {
     pub id: String,
     /// Its name for people.
     pub title: String,
-    /// What it asks, in a sentence or two.
+    /// The question that it asks, in a sentence or two.
     pub question: String,
     /// The places of sources that it checks, by their ids in `docs/sources.toml`, such as
-    /// `multi-queue-study:tx-one-queue`. Records of before these ids have names of rows.
+    /// `multi-queue-study:tx-one-queue`. Records from before these ids have names of rows.
     #[serde(alias = "rows")]
     pub sources: Vec<String>,
-    /// Other ways through the same machine, to judge the figures by.
+    /// Other paths through the same machine, for comparison.
     #[serde(default)]
     pub baselines: Vec<Subject>,
-    /// The axes that make a difference to baselines; they have no queues of ours, for one.
+    /// The axes that affect baselines: the number of queues, for one, does not.
     #[serde(default)]
     pub baseline_axes: Vec<String>,
-    /// What is connected to what.
+    /// The connections between the ends.
     pub topology: Topology,
-    /// How long, and how often.
+    /// The duration of runs and the number of repeats.
     pub load: Load,
     /// Parameters that are the same in all cells.
     #[serde(default)]
@@ -61,21 +61,21 @@ pub struct Study {
     /// Cells to compare with each other.
     #[serde(default)]
     pub comparison: Vec<Comparison>,
-    /// What to draw.
+    /// The figures to draw.
     #[serde(default)]
     pub figure: Vec<Figure>,
-    /// What `--quick` leaves of all this; without it, short runs of every cell.
+    /// What `--quick` runs of all this; by default, short runs of every cell.
     #[serde(default)]
     pub quick: Quick,
 }
 
-/// What is connected to what.
+/// The connections between the ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Topology {
     /// Its shape.
     pub kind: TopologyKind,
-    /// What it stands for, in a sentence.
+    /// What it represents, in a sentence.
     pub about: String,
 }
 
@@ -85,11 +85,11 @@ pub struct Topology {
 pub enum TopologyKind {
     /// Guests on the switch, whose uplink is a wire to another host.
     Wire,
-    /// Guests on the switch that talk to each other, in pairs.
+    /// Guests on the switch that exchange traffic in pairs.
     Guests,
     /// A host, a guest that routes, and targets behind it.
     Router,
-    /// The same, and the host has a way to the targets that does not cross that guest.
+    /// The same, and the host also has a path to the targets that bypasses that guest.
     RouterBypass,
 }
 
@@ -104,18 +104,18 @@ impl TopologyKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Load {
-    /// Seconds that count.
+    /// Measured seconds.
     pub seconds: f64,
-    /// Seconds before them, which do not.
+    /// Warm-up seconds before them.
     pub warmup_seconds: f64,
-    /// Runs of every cell.
+    /// Runs of every cell, at least.
     pub repeats: u32,
-    /// Runs of a cell whose interval is still too wide.
+    /// Runs of a cell at most, if its interval is still too wide.
     pub max_repeats: u32,
-    /// Seconds in which all runs of a call have to end; as long as it takes if `None`.
+    /// Time limit for all runs of a call, in seconds; `None` for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_seconds: Option<f64>,
-    /// What is measured first of all; decides whether a cell is repeated.
+    /// The primary metric, which decides whether a cell is repeated.
     pub metric: String,
 }
 
@@ -125,7 +125,7 @@ pub struct Load {
 pub struct Axis {
     /// The parameter.
     pub name: String,
-    /// The letter before its numbers in the short names of cells; words stand for themselves.
+    /// The letter before its numbers in the short names of cells; words have no prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short: Option<char>,
     /// Its values.
@@ -136,15 +136,15 @@ pub struct Axis {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Published {
-    /// Where it is from: an id of `docs/sources.toml`, or words.
+    /// Its source: an id of `docs/sources.toml`, or free text.
     pub source: String,
-    /// How it is said there, or by what it was measured.
+    /// A quotation of it, or the tool that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
-    /// What records of before ids have instead of one: read, and not used.
+    /// The field of records from before these ids: read, and not used.
     #[serde(default, rename = "row", skip_serializing_if = "Option::is_none")]
     pub old_row: Option<String>,
-    /// The cell that it is about. If it names not all axes, see `best_of`.
+    /// Its cell. If the cell does not name all axes, see `best_of`.
     pub cell: Cell,
     /// The axis over which the best value was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,28 +154,28 @@ pub struct Published {
     /// The figure itself, in the metric's unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// Instead of it, the least that was published.
+    /// Instead of it, the lower end of a published range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
-    /// And the most.
+    /// The upper end of the range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
     /// Why comparisons do not use it, where another source disagrees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
-    /// What to know about it.
+    /// Notes on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Two cells whose ratio says something.
+/// Two cells whose ratio is of interest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Comparison {
-    /// Which place of a source it tests: an id of `docs/sources.toml`, or words.
+    /// The place of a source that it tests: an id of `docs/sources.toml`, or free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What records of before ids have instead of one: read, and not used.
+    /// The field of records from before these ids: read, and not used.
     #[serde(default, rename = "row", skip_serializing_if = "Option::is_none")]
     pub old_row: Option<String>,
     /// What is compared, as in "8 queues against 1, with 8 streams".
@@ -186,34 +186,34 @@ pub struct Comparison {
     pub to: Cell,
     /// What was measured.
     pub metric: String,
-    /// The ratio that was published, if one was.
+    /// The published ratio, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<f64>,
-    /// How it is said there; required with `published`.
+    /// A quotation of it; required with `published`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
     /// Why the verdict does not use it, where another source disagrees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
-    /// What the verdict adds where the ratio is surely above 1, such as what avoids a loss.
+    /// What the verdict adds if the ratio is significantly above 1, such as what avoids a loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_higher: Option<String>,
-    /// What it adds where the ratio is surely below 1.
+    /// What it adds if the ratio is significantly below 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_lower: Option<String>,
 }
 
-/// What to draw.
+/// A figure to draw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Figure {
-    /// Its name as a file.
+    /// Its file name, without an extension.
     pub id: String,
     /// Its form.
     pub kind: FigureKind,
     /// Its title.
     pub title: String,
-    /// The axis from left to right.
+    /// The horizontal axis.
     pub x: String,
     /// The axis with a line, or a bar in each group, for each value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -237,7 +237,7 @@ impl Cell {
 pub enum FigureKind {
     /// Means with bars of a standard deviation, joined by lines.
     Lines,
-    /// The same as bars.
+    /// The same, as bars.
     Bars,
     /// Medians, quartiles and every run.
     Boxes,
@@ -249,11 +249,11 @@ pub enum FigureKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Quick {
-    /// Seconds that count.
+    /// Measured seconds.
     pub seconds: f64,
-    /// Seconds before them.
+    /// Warm-up seconds before them.
     pub warmup_seconds: f64,
-    /// Runs of every cell, as far as [`QUICK_BUDGET_SECONDS`] reach, and no more.
+    /// Runs of every cell, within [`QUICK_BUDGET_SECONDS`].
     pub repeats: u32,
     /// Values of axes; the others keep theirs.
     #[serde(default)]
@@ -261,19 +261,19 @@ pub struct Quick {
 }
 
 impl Default for Quick {
-    /// As shipped studies have it, with all values of all axes.
+    /// The values of shipped studies, with all values of all axes.
     fn default() -> Quick {
         Quick { seconds: 1.3, warmup_seconds: 0.5, repeats: 3, axis: BTreeMap::new() }
     }
 }
 
-/// Why there is no study.
+/// Why a study cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
     /// No shipped study has this name.
     #[error("there is no study `{name}`; there are {}", ids().join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The file cannot be read.
@@ -289,24 +289,24 @@ pub enum StudyError {
     Malformed {
         /// The file.
         name: String,
-        /// Where, and what is wrong there.
+        /// The fault and its position.
         error: Box<toml::de::Error>,
     },
-    /// It contradicts itself, or asks for what does not exist.
+    /// It contradicts itself, or refers to something that does not exist.
     #[error("{name}: {fault}")]
     Impossible {
         /// The file.
         name: String,
-        /// What is wrong, and what it may be instead.
+        /// What is wrong, and the valid alternatives.
         fault: String,
     },
 }
 
-/// What `--quick` has for all runs: two minutes without what it takes to begin, to end the last run
+/// Time limit of `--quick` for all runs: two minutes, less the time to start, to end the last run
 /// and to draw.
 pub const QUICK_BUDGET_SECONDS: f64 = 105.0;
 
-/// How the cell without axes is called.
+/// The short name of the cell without axes.
 const NO_AXES: &str = "any";
 
 impl Study {
@@ -328,7 +328,7 @@ impl Study {
         Ok(study)
     }
 
-    /// What `--quick` leaves of it.
+    /// This study as `--quick` runs it.
     #[must_use]
     pub fn quick(&self) -> Study {
         let mut study = self.clone();
@@ -346,7 +346,7 @@ impl Study {
         study
     }
 
-    /// It with another rate of the wire.
+    /// This study with another rate of the wire.
     ///
     /// # Errors
     /// If it has no wire, or varies the rate itself.
@@ -358,13 +358,13 @@ impl Study {
             return Err(format!("`{}` varies the line rate itself", self.id));
         }
         if rate != "none" && bits_per_second(rate).is_none() {
-            return Err(format!("`{rate}` is no rate; expected one such as 10G, or none"));
+            return Err(format!("`{rate}` is not a rate; expected one such as 10G, or none"));
         }
         Ok(Study { setup: self.setup.with("line", rate), ..self.clone() })
     }
 
-    /// Whether records of `other` can go on as this one's: only limits of repeats and time differ,
-    /// and what is cited.
+    /// Whether this study can continue the records of `other`: they may differ only in limits of
+    /// repeats and time, and in their citations.
     #[must_use]
     pub fn goes_on(&self, other: &Study) -> bool {
         let Load { repeats, max_repeats, budget_seconds, .. } = self.load;
@@ -372,7 +372,7 @@ impl Study {
         self.uncited() == Study { load, ..other.uncited() }
     }
 
-    /// It without its sources.
+    /// This study without its sources.
     fn uncited(&self) -> Study {
         let mut study = self.clone();
         study.sources.clear();
@@ -386,7 +386,7 @@ impl Study {
         study
     }
 
-    /// Leaves out what is about cells that are no longer in the matrix.
+    /// Removes everything about cells that are no longer in the matrix.
     pub(crate) fn leave_out_impossible(&mut self) {
         let axes = self.axis.clone();
         let is_possible = |cell: &Cell| {
@@ -421,7 +421,7 @@ impl Study {
         cells
     }
 
-    /// Who is measured: ringway first.
+    /// The subjects to measure: ringway first.
     pub fn subjects(&self) -> Vec<Subject> {
         std::iter::once(Subject::Ringway).chain(self.baselines.iter().copied()).collect()
     }
@@ -443,7 +443,7 @@ impl Study {
     }
 
     /// All parameters of a cell: those of the study, of the bundles that the cell names, and its
-    /// own, the later ones in front.
+    /// own. Later ones take precedence.
     #[must_use]
     pub fn setup(&self, cell: &Cell) -> Cell {
         let bundles = cell.0.values().filter_map(|value| self.bundle.get(&value.to_string()));
@@ -479,9 +479,9 @@ impl Study {
         Some(cell)
     }
 
-    /// CPUs that a cell would keep busy at once, by a rule of thumb: for each guest a sender and a
-    /// receiver, and for each queue that can have a stream the threads of both of its ends.
-    /// A machine with fewer measures itself, not the queues
+    /// CPUs that a cell would keep busy at the same time, by a rule of thumb: for each guest a
+    /// sender and a receiver, and for each queue that can have a stream the threads of both of its
+    /// ends. On a machine with fewer, the CPUs limit the result, not the queues
     /// (`multi-queue-study:guest-cpus`, `multi-queue-study:conclusion`,
     /// `multi-queue-series:conditions`).
     pub fn cpus_wanted(&self, cell: &Cell) -> u64 {

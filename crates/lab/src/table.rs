@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::analysis::split;
 use crate::record::{Cpu, Disturbance, Records, Run};
 
-/// The rows, with a head. Columns are the same for all runs; what a run does not have is empty.
+/// The rows, with a header. All runs have the same columns; values that a run lacks are empty.
 pub fn csv(records: &Records) -> Vec<u8> {
     let metrics: BTreeSet<&str> =
         records.runs.iter().flat_map(|run| run.values.keys().map(String::as_str)).collect();

@@ -1,8 +1,8 @@
-//! What is connected to what, built from network namespaces: ringway's host with its guests, and
-//! the other ways through the same machine that it is judged by.
+//! Topologies built from network namespaces: ringway's host with its guests, and the baselines
+//! through the same machine.
 //!
-//! Everything is made of processes and of namespaces that belong to them, and is gone with the
-//! value that stands for it. Nothing is made in the user's own network.
+//! A topology consists of processes and their namespaces, and is removed when its value is dropped.
+//! Nothing is created in the user's own network.
 
 mod addresses;
 mod blueprint;
@@ -30,18 +30,18 @@ pub use blueprint::{Attached, Blueprint, Driver, Encapsulation, Layout, unsuppor
 pub use machine::Machine;
 pub use ovs::OpenVswitch;
 
-/// Bits of the network, which is the one for benchmarks (RFC 2544, C.2.2).
+/// Prefix length of the network, which is the one for benchmarks (RFC 2544, C.2.2).
 const PREFIX_LEN: u8 = 15;
 /// The host's device on the wire.
 const UPLINK: &str = "wire0";
-/// The Linux bridge that guests are on instead of the switch.
+/// The Linux bridge of the guests, in place of the switch.
 const GUEST_BRIDGE: &str = "guests0";
-/// That of their peers, where a relay is between both.
+/// The Linux bridge of their peers, if a relay is between the two.
 const PEER_BRIDGE: &str = "peers0";
 /// The relay's devices on bridges.
 const DELAYING: [&str; 2] = ["delay0", "delay1"];
 
-/// One end of what is measured: a kernel with its own TCP/IP.
+/// One end of a measured path: a kernel with its own TCP/IP stack.
 #[derive(Debug, Clone)]
 pub struct End {
     /// A process in its network namespace.
@@ -52,37 +52,37 @@ pub struct End {
     pub interface: String,
 }
 
-/// A topology that is there. What it consists of ends with it, the host first.
+/// An existing topology. Its parts end with it, the host first.
 #[derive(Debug)]
 pub struct Topology {
-    /// The guests that are measured, or what stands for them in a baseline.
+    /// The measured guests, or their counterparts in a baseline.
     pub near: Vec<End>,
-    /// Their peers: the other host, or a guest for each of them. Behind a router there
-    /// are several for the only one on this side.
+    /// Their peers: the other host, or one guest for each of them. With a router there are several
+    /// peers for the only end on this side.
     pub far: Vec<End>,
-    /// What to know about everything that is measured here.
+    /// Notes that apply to all measurements here.
     pub notes: Vec<String>,
-    /// What forwards between guests, if that is not the switch or the kernel.
+    /// What forwards between guests, if neither the switch nor the kernel does.
     pub ovs: Option<OpenVswitch>,
-    /// ringway's host, if it is ringway.
+    /// ringway's host, if the subject is ringway.
     pub host: Option<RunningHost>,
-    /// The relay's process, if it is that.
+    /// The relay's process, if the subject is the bare relay.
     pub relay: Option<Child>,
-    /// What makes the way longer, where there is a delay.
+    /// The relay that delays frames, if there is a delay.
     delaying: Option<Delaying>,
     /// The virtual machine that routes, if one does.
     pub machine: Option<Machine>,
-    /// What drives the interfaces of a guest that is not of the host's making.
+    /// The processes that drive the interfaces of a guest that the host did not create.
     drivers: Vec<Child>,
-    /// Where their sockets are.
+    /// The directory of their sockets.
     place: Option<TempDir>,
     namespaces: Vec<Namespace>,
 }
 
-/// A relay that keeps frames for a while, and its devices.
+/// A relay that delays frames, and its devices.
 #[derive(Debug)]
 struct Delaying {
-    /// Nothing but its life is of interest; a bare relay lives in `relay`.
+    /// Held only to keep the process alive; a bare relay is in `relay`.
     _relay: Option<Child>,
     ends: [(u32, &'static str); 2],
 }
@@ -94,10 +94,10 @@ impl End {
 }
 
 impl Topology {
-    /// Builds one. `launcher` starts its processes; ringway itself is `blueprint.program`.
+    /// Builds a topology. `launcher` starts its processes; ringway itself is `blueprint.program`.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// Why it cannot be built.
     pub fn build(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
         let is_router = blueprint.kind.has_router();
         let mut topology = match blueprint.subject {
@@ -113,7 +113,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Ends of which nothing else is known yet.
+    /// A topology of these ends, without anything else yet.
     fn of(near: Vec<End>, far: Vec<End>) -> Topology {
         Topology {
             near,
@@ -130,45 +130,46 @@ impl Topology {
         }
     }
 
-    /// A process in each network namespace.
+    /// One process in each network namespace.
     fn pids(&self) -> impl Iterator<Item = u32> {
         let ends = self.near.iter().chain(&self.far).map(|end| end.pid);
         let between = self.namespaces.iter().map(Namespace::pid);
         ends.chain(between).chain(self.host.as_ref().map(RunningHost::pid))
     }
 
-    /// The processes that drive the guests' interfaces, where that is not the kernel.
+    /// The processes that drive the guests' interfaces, unless the kernel does.
     pub(crate) fn frontends(&self) -> Vec<u32> {
         let guests = self.host.iter().flat_map(|host| host.guests().iter().copied());
         let machine = self.machine.as_ref().map(Machine::pid);
         guests.chain(self.drivers.iter().map(Child::pid)).chain(machine).collect()
     }
 
-    /// Who talks to whom: guests to their peers, or one host to all targets.
+    /// The ends that exchange traffic: guests with their peers, or one host with all targets.
     pub fn pairs(&self) -> Vec<(&End, &End)> {
         let count = self.near.len().max(self.far.len());
         let pair = |index| (&self.near[index % self.near.len()], &self.far[index % self.far.len()]);
         (0..count).map(pair).collect()
     }
 
-    /// Frames that the queues of the relay that delays have dropped; `None` without one.
+    /// Frames that the device queues of the delaying relay have dropped; `None` without such a
+    /// relay.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report it.
     pub(crate) fn delay_drops(&self) -> Result<Option<u64>, PartError> {
         let Some(Delaying { ends, .. }) = &self.delaying else { return Ok(None) };
         let drops: Result<Vec<u64>, _> = ends.iter().map(|end| relay::dropped(*end)).collect();
         Ok(Some(drops?.into_iter().sum()))
     }
 
-    /// The process that forwards, if it is neither ringway's nor the kernel.
+    /// The process that forwards, if neither ringway nor the kernel does.
     pub fn switch_pid(&self) -> Option<u32> {
         let relay = self.relay.as_ref().map(Child::pid);
         relay.or_else(|| self.ovs.as_ref().map(OpenVswitch::pid))
     }
 }
 
-/// The address of a guest that is measured.
+/// The address of a measured guest.
 pub(crate) fn near_address(index: u16) -> Ipv4Addr {
     numbered(18, index)
 }
@@ -178,7 +179,7 @@ fn far_address(index: u16) -> Ipv4Addr {
     numbered(19, index)
 }
 
-/// Gives a link an address of the network that all are in, and sets it up.
+/// Gives a link an address in the common network, and sets it up.
 fn give_address(pid: u32, link: &str, address: Ipv4Addr) -> Result<(), PartError> {
     add_address(pid, link, address, PREFIX_LEN)
 }
@@ -233,7 +234,7 @@ fn delay_between(
     Ok(Delaying { _relay: Some(relay), ends })
 }
 
-/// The host's own TCP/IP on a bridge of which the wire is a port, without any guest.
+/// The host's own TCP/IP stack on a bridge with the wire as a port, without any guest.
 fn host_alone(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let host = Namespace::new(launcher)?;
     veth::add_bridge(host.pid())?;
@@ -289,7 +290,7 @@ fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, P
 fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let ends = [Namespace::new(launcher)?, Namespace::new(launcher)?];
     let [near, far] = ends.each_ref().map(Namespace::pid);
-    // Behind a wire there is a relay of its own that delays.
+    // A wire has its own delaying relay.
     let is_wire = blueprint.kind == TopologyKind::Wire;
     let delay = if is_wire { Duration::ZERO } else { blueprint.delay };
     let ends_of_relay = [(near, relay::DEVICE), (far, relay::DEVICE)];

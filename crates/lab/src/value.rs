@@ -1,4 +1,4 @@
-//! What is varied: parameters, their values, and cells of a matrix.
+//! Parameters, their values, and cells of a matrix.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,7 +68,7 @@ impl Cell {
         }
     }
 
-    /// Whether every value of `part` is the one here.
+    /// Whether this cell has every value of `part`.
     pub fn matches(&self, part: &Cell) -> bool {
         part.0.iter().all(|(name, value)| self.get(name) == Some(value))
     }
@@ -81,7 +81,7 @@ impl Cell {
         cell
     }
 
-    /// This cell, with the values of `other` in front of its own.
+    /// This cell with the values of `other`, which take precedence over its own.
     #[must_use]
     pub fn overlaid(&self, other: &Cell) -> Cell {
         let mut cell = self.clone();
@@ -113,7 +113,7 @@ impl fmt::Display for Cell {
 pub struct Parameter {
     /// As studies spell it.
     pub name: &'static str,
-    /// What it may be.
+    /// The values that it may have.
     pub domain: Domain,
 }
 
@@ -136,43 +136,44 @@ pub enum Domain {
 pub const PARAMETERS: &[Parameter] = &[
     // Queues of every vif.
     Parameter { name: "queues", domain: Domain::Count(1, 64) },
-    // Streams at once, of each guest or to each target.
+    // Concurrent streams, of each guest or to each target.
     Parameter { name: "streams", domain: Domain::Count(1, 256) },
     Parameter { name: "guests", domain: Domain::Count(1, 256) },
     // Hosts behind a router guest.
     Parameter { name: "targets", domain: Domain::Count(1, 64) },
     // CPUs that a guest may use; 0 for all.
     Parameter { name: "cpus", domain: Domain::Count(0, 1024) },
-    // The same as a part of the host's, so that a guest has fewer on every machine with two.
+    // The same as a fraction of the host's CPUs, so that a guest has fewer on any machine with two
+    // or more.
     Parameter { name: "guest-cpus", domain: Domain::Word(names::<GuestCpus>) },
     Parameter { name: "workers", domain: Domain::Count(1, 64) },
     Parameter { name: "mtu", domain: Domain::Count(576, 65_535) },
     // Streams in each direction that load the path while something else is measured.
     Parameter { name: "load", domain: Domain::Count(0, 64) },
-    // Seen from the guest.
+    // The guest's direction.
     Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
     Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
     Parameter { name: "tool", domain: Domain::Word(names::<Tool>) },
     // When the backend responds to a request: after the copy, after the wire, or at once because
     // the frontend staged the data in a buffer of its own.
     Parameter { name: "completion", domain: Domain::Word(names::<Completion>) },
-    // Pages that a sender may have unanswered, with the first two of these.
+    // Limit of a sender's unanswered pages, for the first two of these.
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },
     Parameter { name: "offloads", domain: Domain::Word(names::<Offloads>) },
     Parameter { name: "switch", domain: Domain::Word(names::<Attached>) },
-    // What a router has its interfaces from, and how often the number of their queues changes
-    // during a run, by ethtool in a machine.
+    // What drives a router's interfaces, and how often the number of their queues changes during a
+    // run, with ethtool in a virtual machine.
     Parameter { name: "driver", domain: Domain::Word(names::<Driver>) },
     Parameter { name: "queue-changes", domain: Domain::Count(0, 100) },
     Parameter { name: "encapsulation", domain: Domain::Word(names::<Encapsulation>) },
     Parameter { name: "placement", domain: Domain::Word(names::<Placement>) },
-    // Threads and interrupts on CPUs: left to the kernel, all on one, those of a queue on one and
-    // different queues on different ones, every thread on its own.
+    // Placement of threads and interrupts on CPUs: left to the kernel; all on one; all of a queue
+    // on one, and different queues on different ones; every thread on its own.
     Parameter { name: "layout", domain: Domain::Word(names::<Layout>) },
     // How the backend places queues on its workers.
     Parameter { name: "policy", domain: Domain::Word(names::<Policy>) },
     Parameter { name: "line", domain: Domain::Rate },
-    // Milliseconds that a relay between the ends keeps every frame, in each direction.
+    // Milliseconds for which a relay between the ends delays every frame, in each direction.
     Parameter { name: "delay", domain: Domain::Count(0, 1000) },
     Parameter { name: "window", domain: Domain::Size },
     Parameter { name: "buffer", domain: Domain::Size },
@@ -184,7 +185,7 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 impl Domain {
-    /// Whether a value is one of these; names are for the study to check.
+    /// Whether a value is in the domain; the study checks names.
     pub fn has(self, value: &Value) -> bool {
         match (self, value) {
             (Domain::Count(min, max), Value::Number(number)) => (min..=max).contains(number),
@@ -197,7 +198,7 @@ impl Domain {
     }
 }
 
-/// What to write instead, for a refusal.
+/// The valid values, for an error message.
 impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,5 @@
-//! The words that parameters of a study may have, each list once: what a study is checked against
-//! is what a set-up is made of.
+//! The words that parameters of a study may have, each list once: studies are checked against the
+//! same list that set-ups are built from.
 
 pub use ringway_rig::tools::Tool;
 
@@ -19,7 +19,7 @@ pub(crate) fn names<W: Word>() -> Vec<&'static str> {
     W::ALL.iter().map(|(name, _)| *name).collect()
 }
 
-/// Where the guest's data goes, seen from the guest.
+/// The direction of the data, seen from the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Out of the guest.
@@ -33,7 +33,7 @@ impl Word for Direction {
         &[("transmit", Direction::Transmit), ("receive", Direction::Receive)];
 }
 
-/// Who sends.
+/// Which end sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// The host itself, without a guest.
@@ -51,7 +51,7 @@ impl Word for Tool {
     const ALL: &'static [(&'static str, Self)] = Tool::NAMES;
 }
 
-/// What loads a path while something else is measured.
+/// The tool that loads a path while another tool measures.
 pub(crate) const LOADER: Tool = Tool::Iperf3;
 
 /// Which CPUs of the host a guest and its programs may use.
@@ -59,7 +59,7 @@ pub(crate) const LOADER: Tool = Tool::Iperf3;
 pub enum GuestCpus {
     /// All of them.
     All,
-    /// Half of them, and one at least.
+    /// Half of them, at least one.
     Half,
 }
 
@@ -75,7 +75,7 @@ pub enum Completion {
     Asynchronous,
     /// After the wire.
     Synchronous,
-    /// At once, because the frontend has copies of all that it sends.
+    /// Immediately, because the frontend copies everything that it sends.
     Staged,
 }
 
@@ -87,10 +87,10 @@ impl Word for Completion {
     ];
 }
 
-/// Which work is left to the other side.
+/// Which offloads are on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offloads {
-    /// What both ends offer.
+    /// All that both ends offer.
     All,
     /// No scatter-gather.
     NoSg,
@@ -137,14 +137,14 @@ impl Word for Attached {
     ];
 }
 
-/// What a guest that routes has its interfaces from.
+/// What drives the interfaces of a guest that routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
     /// netfront, in a namespace.
     Netfront,
-    /// ringway's driver of virtio, in a namespace: two vhost-user sockets and their queues.
+    /// ringway's virtio driver, in a namespace: two vhost-user sockets and their queues.
     Virtio,
-    /// Linux's driver of virtio, in a virtual machine of QEMU.
+    /// Linux's virtio driver, in a virtual machine of QEMU.
     Machine,
 }
 
@@ -153,7 +153,7 @@ impl Word for Driver {
         &[("xen", Driver::Netfront), ("virtio", Driver::Virtio), ("qemu", Driver::Machine)];
 }
 
-/// What frames to the targets are packed into, by the kernels of router and targets.
+/// The encapsulation of frames to the targets, by the kernels of router and targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encapsulation {
     /// Nothing.
@@ -175,11 +175,11 @@ impl Word for Encapsulation {
 /// How source ports are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// As they come: every repeat has others.
+    /// At random: every repeat uses others.
     Random,
-    /// So that over the repeats every split comes as often as its probability says.
+    /// So that over the repeats every split occurs as often as its probability says.
     Stratified,
-    /// So that streams are spread over queues as evenly as can be.
+    /// So that streams are spread over queues as evenly as possible.
     Ideal,
 }
 
@@ -200,7 +200,7 @@ pub enum Layout {
     OneCpu,
     /// Thread N of both ends on one CPU, different numbers on different CPUs.
     Paired,
-    /// Every thread on a CPU of its own, as far as they go.
+    /// Every thread on a CPU of its own, as far as CPUs suffice.
     Spread,
 }
 

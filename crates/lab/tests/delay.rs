@@ -1,5 +1,5 @@
-//! A delay is there in both directions, with each baseline, and a tool's own samples show it.
-//! Without a harness, because this program starts itself again as the parts of a topology.
+//! Delay works in both directions and with each baseline, and a tool's own samples show it. There
+//! is no test harness, because this program starts itself again as the parts of a topology.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,9 +13,9 @@ use ringway_rig::launcher::{Launcher, find};
 use ringway_rig::stop::Stop;
 use ringway_rig::tools::{Flow, Load};
 
-/// In each direction.
+/// The delay in each direction.
 const DELAY: Duration = Duration::from_millis(20);
-/// No busy machine makes a round trip shorter than this.
+/// The least round trip with this delay in both directions: load on the machine only adds to it.
 const ROUND_TRIP_US: f64 = 40_000.0;
 
 fn main() {

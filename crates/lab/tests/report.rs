@@ -1,4 +1,5 @@
-//! The files of a report, from records of a model: complete, consistent, and good in a browser.
+//! The files of a report on records of a model are complete and consistent, and render well in a
+//! browser.
 
 mod model;
 
@@ -15,10 +16,10 @@ use ringway_lab::study::{Study, Subject, ids, shipped};
 use ringway_lab::{assert, compare, report};
 use serde_json::Value;
 
-/// A browser that has not come up by then does not.
+/// A browser that has not started by then never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Fewer repeats than are shipped, and no more than are needed.
+/// A shipped study with fewer repeats.
 fn short(id: &str, repeats: u32) -> Study {
     let mut study = shipped(id).expect("it is shipped");
     study.load.repeats = repeats;
@@ -59,7 +60,7 @@ fn every_study_has_a_complete_report() {
         if ["transmit", "receive", "network-node"].contains(&id) {
             assert!(page.contains("◇") && page.contains("published ("), "{id}");
         }
-        // Nothing is fetched: what a browser would ask for is the empty icon only.
+        // The page fetches nothing: the only link is the empty icon.
         assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
         assert_eq!(page.matches("href=").count(), 1);
         for id in &study.sources {
@@ -108,7 +109,7 @@ fn a_single_run_concludes_nothing_and_no_run_says_so() {
     assert!(single.contains("from too few runs to conclude anything"), "{single}");
     assert!(single.contains("24 of fewer than 5 runs"), "{single}");
     records.runs.clear();
-    assert!(Analysis::of(&records).verdict.starts_with("Nothing of ringway was measured"));
+    assert!(Analysis::of(&records).verdict.starts_with("ringway was not measured yet"));
     assert_eq!(Analysis::of(&records).missing.len(), 24);
 }
 
@@ -151,7 +152,7 @@ fn a_run_that_its_own_counters_contradict_is_left_out_and_made_again() {
     let study = short("placement", 3);
     let (_temporary, dir, mut records) = reported(&study, 2);
     let whole = Analysis::of(&records);
-    // Streams that ran one after another: each was as fast as if it were alone.
+    // Streams that ran one after another, each as fast as if it were alone.
     let odd = records.runs.iter_mut().find(|run| run.subject == Subject::Ringway);
     let odd = odd.expect("there are some");
     for stream in &mut odd.streams {
@@ -166,7 +167,7 @@ fn a_run_that_its_own_counters_contradict_is_left_out_and_made_again() {
     let said: Vec<String> = summary.warnings.iter().map(ToString::to_string).collect();
     assert!(said.iter().any(|line| line.starts_with("left out: 1 run,")), "{said:?}");
     let [notice] = &analysis.notices[whole.notices.len()..] else { panic!("one more notice") };
-    assert!(notice.starts_with("Runs are left out whose streams claim more"), "{notice}");
+    assert!(notice.starts_with("Runs whose streams report more"), "{notice}");
     report::write(&dir, &records).expect("it has room");
     let page = fs::read_to_string(dir.join("report.html")).expect("it was written");
     assert!(page.contains(notice.as_str()));
@@ -210,7 +211,7 @@ fn repeats_stop_when_the_mean_is_known_well_enough() {
         let is_it = |run: &&ringway_lab::record::Run| run.cell.text("placement") == Some(name);
         records.runs.iter().filter(is_it).count()
     };
-    // Streams that are spread evenly have the noise of the model only, 2 %; others the splits too.
+    // Evenly spread streams vary only by the model's noise of 2 %; others also by their splits.
     assert_eq!(count("ideal"), 10);
     assert!(count("random") > 15 && count("random") <= 60, "{}", count("random"));
     for cell in Analysis::of(&records).cells {
@@ -275,7 +276,7 @@ fn rules_are_checked_against_the_means() {
     }
     let said = check("q1.s1 >= 99G").expect("it can be checked").to_string();
     assert!(said.starts_with("FAILS: q1.s1 >= 99G (1.") && said.contains("99.0 Gbit/s"), "{said}");
-    // The same cell on both sides: it holds, and nothing is sure about it.
+    // With the same cell on both sides the rule holds, but not with certainty.
     assert!(!check("q1.s1 >= q1.s1").expect("it can be checked").is_certain);
     for (rule, word) in [
         ("q3.s1 >= 1", "no cell"),
@@ -369,11 +370,11 @@ struct Printed {
     text: String,
     pages: usize,
     is_a4: bool,
-    /// Words that are not between the margins.
+    /// Words outside the margins.
     outside: Vec<String>,
 }
 
-/// Points from the edge of the paper that nothing is printed on: 10 mm.
+/// The width of the unprintable margin in points: 10 mm.
 const MARGIN: f64 = 28.3;
 
 fn print(browser: &str, page: &Path) -> Printed {
@@ -412,7 +413,7 @@ fn print(browser: &str, page: &Path) -> Printed {
     }
 }
 
-/// Whether what is printed can be read; says so if not.
+/// Whether tools to read printed pages are installed; prints a note if not.
 fn has_poppler() -> bool {
     let found = Command::new("pdftotext").arg("-v").stderr(Stdio::null()).status().is_ok();
     if !found {
@@ -432,7 +433,7 @@ fn one_queue_is_red_in_the_figures_of_queues() {
         for figure in figures {
             let svg = fs::read_to_string(dir.join(format!("figures/{}.svg", figure.id)));
             let svg = svg.expect(&figure.id);
-            // In the legend the mark comes right before its name.
+            // In the legend, the mark directly precedes its name.
             let (before, _) = svg.split_once(">1 queue<").expect("a legend");
             let red = before.rfind("#cc2936").expect("red");
             assert!(
@@ -444,7 +445,7 @@ fn one_queue_is_red_in_the_figures_of_queues() {
     }
 }
 
-/// What more queues than one are drawn in.
+/// The colours for more than one queue.
 const OTHER_COLOURS: [&str; 4] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#e39a23"];
 
 #[test]
@@ -459,7 +460,7 @@ fn a_browser_complains_about_a_page_that_is_broken() {
     assert!(seen("<script>nothing.here()</script>").is_err());
 }
 
-/// What a browser finds wrong with a page in a window of a width, or its complaints.
+/// What is wrong with a page in a window of a given width, or the browser's errors.
 fn probe(browser: &str, page: &str, width: u32) -> Result<String, String> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("probe.html");
@@ -475,8 +476,8 @@ fn probe(browser: &str, page: &str, width: u32) -> Result<String, String> {
     found.map(str::to_owned).ok_or_else(|| format!("no page: {log}"))
 }
 
-/// A page in a frame, because windows of browsers are not as narrow as those of phones. Counts
-/// images and figures that are not shown, and whether the page is wider than the frame.
+/// A page in a frame, because browser windows cannot be as narrow as a phone's. It counts images
+/// and figures that are not shown, and checks whether the page is wider than the frame.
 const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
 <iframe style="width: WIDTHpx; height: 4000px; border: 0" srcdoc="PAGE"></iframe><script>
   addEventListener("load", () => {
@@ -491,8 +492,8 @@ const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
   });
 </script>"#;
 
-/// A browser; if no browser is installed, says so past the capture of the test harness, so that it
-/// is seen.
+/// The browser to use. If no browser is installed, it prints a note that bypasses the test
+/// harness's capture, so that it is visible.
 fn browser() -> Option<&'static str> {
     let found = installed();
     if found.is_none() {
@@ -508,7 +509,7 @@ fn installed() -> Option<&'static str> {
     })
 }
 
-/// The page as the browser has it after loading, and what it logged.
+/// The page's DOM after loading, and the browser's log.
 fn browse(browser: &str, page: &Path) -> (String, String) {
     run_browser(browser, &["--enable-logging=stderr", "--dump-dom"], page)
 }

@@ -11,7 +11,7 @@ use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 
 use crate::fault::Passages;
 
-/// How much a domain may have.
+/// The limits of a domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Pages that can be granted.
@@ -33,10 +33,10 @@ impl Default for Limits {
 /// Frames of a grant table (`gnttab_max_frames`).
 const TABLE_FRAMES: usize = 64;
 
-/// What a domain holds. One that has released everything holds the default.
+/// What a domain holds. The default once it has released everything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Pages taken, those kept among them.
+    /// Pages taken, including those kept.
     pub pages: usize,
     /// Pages kept for good, because a grant of their run was ended while a peer still used it.
     pub pages_kept: usize,
@@ -61,7 +61,7 @@ impl AddAssign for Holdings {
     }
 }
 
-/// Which domain, from its creation to its death. A number is free for another one after that.
+/// A domain, from its creation to its death. Its number may then be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DomainIndex(pub(crate) usize);
 
@@ -71,7 +71,7 @@ pub(crate) struct Domain {
     pub(crate) domid: DomId,
     pub(crate) is_alive: bool,
     pub(crate) passages: Passages,
-    /// Operations that a kernel would have failed the whole call for.
+    /// Operations for which a kernel would have failed the whole call.
     pub(crate) copies_out_of_page: u64,
     pub(crate) mappings: usize,
     limits: Limits,
@@ -81,7 +81,7 @@ pub(crate) struct Domain {
     runs: BTreeMap<u64, usize>,
     last_run: u64,
     grants: Vec<Option<Grant>>,
-    /// Free places in `grants`; the one that was freed last is taken first, as in Linux.
+    /// Free places in `grants`; the last one freed is taken first, as in Linux.
     grants_free: Vec<usize>,
     last_grant: u64,
     ports: Vec<Option<Port>>,
@@ -91,7 +91,7 @@ pub(crate) struct Domain {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) page: SharedPages,
-    /// Tells this use of the entry from every other.
+    /// Distinguishes this use of the entry from every other.
     pub(crate) serial: u64,
     /// How often the peer has it mapped.
     pub(crate) mappings: usize,
@@ -104,11 +104,11 @@ pub(crate) struct Grant {
 /// One end of an event channel.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// The domain that the other end belongs to, or may be bound by.
+    /// The domain that owns the other end, or may bind to this one.
     pub(crate) remote: DomId,
     pub(crate) other: Option<OtherEnd>,
     pub(crate) is_pending: bool,
-    /// Becomes pending once more when it is cleared.
+    /// Becomes pending again when it is cleared.
     pub(crate) is_doubled: bool,
 }
 
@@ -151,7 +151,7 @@ impl Domain {
         }
     }
 
-    /// Lets go of everything but its number and what it has counted.
+    /// Releases everything except its number and its counts.
     pub(crate) fn die(&mut self) {
         let (passages, copies_out_of_page) = (self.passages.clone(), self.copies_out_of_page);
         let dead = Domain::new(self.domid, self.limits);
@@ -222,7 +222,7 @@ impl Domain {
         }
     }
 
-    /// Every use of a page that a domain has mapped is over: it died.
+    /// Ends all mappings of a domain that died.
     pub(crate) fn unmap_all_of(&mut self, mapper: DomainIndex) {
         for grant in self.grants.iter_mut().flatten() {
             if grant.mapper == Some(mapper) {
@@ -239,7 +239,7 @@ impl Domain {
         self.grants.get_mut(place(gref)?)?.as_mut()
     }
 
-    /// The entry, if `user` may use it so.
+    /// The entry, if `user` may use it with this access.
     pub(crate) fn permit(
         &mut self,
         gref: GrantRef,
@@ -255,7 +255,7 @@ impl Domain {
         }
     }
 
-    /// Opens the first free port. Port 0 is never given out.
+    /// Opens the first free port. Port 0 is never assigned.
     pub(crate) fn open_port(&mut self, port: Port) -> io::Result<EvtchnPort> {
         let free = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
         if free >= self.limits.ports_max {

@@ -33,8 +33,8 @@ impl EventChannel for LoopbackEvent {
         None
     }
 
-    /// Of kind `NotConnected` only when this domain is dead. An event that finds no other end is
-    /// dropped silently, as on Xen.
+    /// Of kind `NotConnected` only if this domain is dead. An event without another end is dropped
+    /// silently, as on Xen.
     fn notify(&self) -> io::Result<()> {
         self.machine.state().notify(self.owner, self.port)
     }

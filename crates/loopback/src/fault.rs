@@ -2,13 +2,13 @@
 
 use ringway_wire::DomId;
 
-/// A place in the hypervisor where something can go wrong.
+/// A place in the hypervisor that can fail.
 ///
 /// Each point is counted for the one domain that its description names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultPoint {
     /// Another domain copies from or to pages of this one: the whole call fails, and no operation
-    /// of it is made.
+    /// of it is carried out.
     CopyCall,
     /// One operation of such a call is refused with `GNTST_general_error`.
     Copy,
@@ -25,12 +25,12 @@ pub enum FaultPoint {
     BindPort,
     /// This domain sends an event: the call fails.
     Notify,
-    /// An event is on its way to this domain: it never arrives.
+    /// An event to this domain never arrives.
     LostEvent,
-    /// An event is on its way to this domain: it arrives once more after it was cleared.
+    /// An event to this domain arrives again after it was cleared.
     DoubledEvent,
-    /// An event is on its way to this domain: it arrives, and so does one that no domain sent, at
-    /// the next open port of this domain.
+    /// An event to this domain arrives, and so does one that no domain sent, at the next open port
+    /// of this domain.
     SpuriousEvent,
 }
 
@@ -56,9 +56,9 @@ impl FaultPoint {
 pub struct Fault {
     /// The domain that the point is counted for.
     pub domid: DomId,
-    /// What goes wrong.
+    /// The point that fails.
     pub point: FaultPoint,
-    /// Which passage, from 1, counted since the domain was created.
+    /// Which passage fails, from 1, counted since the domain was created.
     pub nth: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Fault {
 pub(crate) struct Passages([u64; FaultPoint::ALL.len()]);
 
 impl Passages {
-    /// Counts a passage, and says which it is.
+    /// Counts a passage, and returns its number.
     pub(crate) fn pass(&mut self, point: FaultPoint) -> u64 {
         let count = &mut self.0[place(point)];
         *count += 1;

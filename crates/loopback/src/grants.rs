@@ -32,8 +32,8 @@ impl GrantTable for LoopbackGrants {
         state.domain_mut(self.owner).share(peer, count, access)
     }
 
-    /// A run with a page in use is kept for good; its pages that are not in use are not granted
-    /// any more.
+    /// A run with a page in use is never reused; its pages that are not in use are no longer
+    /// granted.
     fn end(&mut self, granted: GrantedPages) -> Result<(), StillInUse> {
         self.machine.state().domain_mut(self.owner).end(&granted)
     }

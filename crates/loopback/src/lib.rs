@@ -94,13 +94,13 @@ impl Loopback {
         }
     }
 
-    /// Whether a domain of this number lives. One may also die of [`FaultPoint::Death`].
+    /// Whether a domain of this number lives. A domain may also die of [`FaultPoint::Death`].
     pub fn is_alive(&self, domid: DomId) -> bool {
         self.state().find(domid).is_some()
     }
 
-    /// Adds a fault to the plan. The domain need not exist yet. A passage that is in the past is
-    /// never repeated.
+    /// Adds a fault to the plan. The domain need not exist yet. A passage in the past has no
+    /// effect.
     pub fn add_fault(&self, fault: Fault) {
         self.state().add_fault(fault);
     }
@@ -111,8 +111,8 @@ impl Loopback {
         self.add_fault(Fault { domid, point, nth });
     }
 
-    /// How often a point was passed for the domain that has this number or had it last, failed
-    /// passages among them.
+    /// How often a point was passed for the domain that has this number or had it last, including
+    /// failed passages.
     pub fn passages(&self, domid: DomId, point: FaultPoint) -> u64 {
         self.state().latest(domid).map_or(0, |domain| domain.passages.count(point))
     }
@@ -146,7 +146,7 @@ impl Loopback {
         port.is_some_and(|port| port.is_pending)
     }
 
-    /// Makes a port pending though no domain sent an event. Does nothing if it is not open.
+    /// Makes a port pending without an event from a domain. Does nothing if it is not open.
     pub fn raise(&self, domid: DomId, port: EvtchnPort) {
         let mut state = self.state();
         let index = state.find(domid);

@@ -31,7 +31,7 @@ impl LoopbackMemory {
         LoopbackMemory { machine, domid, user }
     }
 
-    /// `copy_one` gets the foreign page and does the rest of an operation; None if it names no
+    /// `copy_one` gets the foreign page and does the rest of an operation; `None` if it names no
     /// local bytes.
     fn copy_each(
         &mut self,

@@ -1,4 +1,4 @@
-//! The whole machine: its domains, and the faults to come.
+//! The whole machine: its domains and its plan of faults.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -12,13 +12,13 @@ use crate::fault::{Fault, FaultPoint};
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The living and the dead, in order of creation: an index is never used twice.
+    /// Living and dead domains, in order of creation: an index is never reused.
     domains: Vec<Domain>,
     living: BTreeMap<DomId, DomainIndex>,
     plan: Vec<Fault>,
 }
 
-/// A mapping, for the one who ends it.
+/// Identifies a mapping, to end it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MappingId {
     mapper: DomainIndex,
@@ -38,7 +38,7 @@ impl State {
         Ok(index)
     }
 
-    /// Ports close, grants end, and what was mapped is not any more.
+    /// Closes ports, and ends grants and mappings.
     pub(crate) fn destroy(&mut self, index: DomainIndex) {
         let domain = &mut self.domains[index.0];
         if !domain.is_alive {
@@ -60,7 +60,7 @@ impl State {
         self.living.get(&domid).copied()
     }
 
-    /// The one that has this number, or had it last.
+    /// The domain that has this number, or had it last.
     pub(crate) fn latest(&self, domid: DomId) -> Option<&Domain> {
         self.domains.iter().rev().find(|domain| domain.domid == domid)
     }
@@ -69,7 +69,7 @@ impl State {
         self.domains.iter()
     }
 
-    /// The caller of an operation, which must be alive.
+    /// The calling domain of an operation, which must be alive.
     pub(crate) fn caller(&mut self, index: DomainIndex) -> io::Result<&mut Domain> {
         let domain = &mut self.domains[index.0];
         if domain.is_alive { Ok(domain) } else { Err(ErrorKind::NotConnected.into()) }
@@ -94,8 +94,8 @@ impl State {
         place.is_some()
     }
 
-    /// The owner of pages that `user` is about to use, or None if there is no such domain, or not
-    /// any more.
+    /// The owner of pages that `user` is about to use, or `None` if there is no such domain any
+    /// more.
     pub(crate) fn owner(&mut self, domid: DomId) -> Option<DomainIndex> {
         let owner = self.find(domid)?;
         if self.fails(owner, FaultPoint::Death) {
@@ -105,7 +105,7 @@ impl State {
         Some(owner)
     }
 
-    /// The page that one copy is about.
+    /// The page of a copy.
     pub(crate) fn copied_page(
         &mut self,
         owner: DomainIndex,
@@ -151,7 +151,7 @@ impl State {
             return;
         }
         mapper.mappings -= 1;
-        // The entry may be another grant's by now: its owner can withdraw it at any time.
+        // The entry may be another grant by now: its owner can withdraw it at any time.
         match self.domains[owner.0].find_mut(gref) {
             Some(grant) if grant.serial == serial => grant.mappings -= 1,
             _ => {}

@@ -31,7 +31,7 @@ fn two_domains_pass_the_suite_and_hold_nothing_after_it_but_what_was_kept() {
     let machine = Loopback::new();
     let domain = |domid| machine.create_domain(domid, Limits::default()).expect("it is new");
     conformance::run(&Pair { front: domain(DomId(7)), back: domain(DomId(0)) });
-    // One case ends two grants, one after the other, whose page is mapped.
+    // One case ends two grants, one after the other, while their page is mapped.
     let kept = Holdings { pages: 2, pages_kept: 2, grants: 2, ..Holdings::default() };
     assert_eq!(machine.holdings(), kept);
     machine.destroy_domain(DomId(7));

@@ -1,4 +1,4 @@
-//! Each fault point does what it says, to the one domain that it is planned for, and once.
+//! Each fault point has the documented effect, on the one domain that it is planned for, and once.
 
 use std::io::ErrorKind;
 
@@ -35,7 +35,7 @@ impl Bench {
         grants.share(HOST, 1, Access::ReadWrite).expect("there is memory").grefs[0]
     }
 
-    /// Copies from these pages, and says what became of each.
+    /// Copies from these pages, and returns the status of each copy.
     fn copy(&self, grefs: &[GrantRef]) -> std::io::Result<Vec<GrantStatus>> {
         let op = |&gref| GrantCopy {
             gref,

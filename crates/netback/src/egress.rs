@@ -1,10 +1,10 @@
 //! What the guest receives: frames become rx slots.
 //!
-//! A frame is packed into as few of the guest's pages as possible. If it was segmented, an extra
-//! takes the slot after the first (`netif.h:slot-order`). A frame is only begun when enough pages
-//! are posted for all of it.
+//! A frame is packed into as few of the guest's pages as possible. If it has pending segmentation,
+//! an extra takes the slot after the first (`netif.h:slot-order`). A frame is begun only when
+//! enough pages are posted for all of it.
 
-use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, PortDown};
+use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown};
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_ring::{BackRing, Rx};
 use ringway_wire::netif::{
@@ -23,24 +23,25 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         &mut self,
         from: &mut FrameQueue,
         pool: &mut FramePool,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.rx_pages_wanted = 0;
         if from.is_empty() {
             return Ok(());
         }
         let slots_max = from.len().saturating_mul(SLOTS_A_FRAME_MAX).min(RX_RING_SLOTS);
         let posted = &mut self.scratch.rx_requests[..slots_max];
-        let (taken, _) = self.rx.peek_requests(posted).map_err(PortDown::peer)?;
+        let (taken, _) = self.rx.peek_requests(posted).map_err(QueueDown::peer)?;
         self.plan_leaving(taken, from, pool);
         let given = self.copy_and_respond();
-        // The pool outlives this port: it gets its buffers back also when the port goes down.
+        // The pool outlives this port, so it must get its buffers back even when the port goes
+        // down.
         for frame in self.scratch.leaving.drain(..) {
             pool.recycle(frame);
         }
         given
     }
 
-    fn copy_and_respond(&mut self) -> Result<(), PortDown> {
+    fn copy_and_respond(&mut self) -> Result<(), QueueDown> {
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
         self.push_rx_responses();
@@ -134,7 +135,7 @@ fn response_of(copy: &GrantCopy, request: &RxRequest, flags: u16) -> RxResponse 
     RxResponse { id: request.id, offset: 0, flags, status }
 }
 
-/// One copy per page; the slot after the first is left to an extra if there are more slots than
+/// One copy per page; the slot after the first is left for an extra if there are more slots than
 /// pages.
 #[inline(never)]
 fn plan_copies(
@@ -162,7 +163,7 @@ fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> Grant
     }
 }
 
-/// Bytes of a frame that its `page`-th page holds.
+/// Bytes of a frame in its `page`-th page.
 fn chunk_len(frame: &Frame, page: usize) -> usize {
     (frame.len() - page * PAGE_SIZE).min(PAGE_SIZE)
 }

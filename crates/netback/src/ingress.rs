@@ -1,13 +1,13 @@
 //! What the guest transmits: tx slots become frames.
 //!
 //! One call is one pass through six phases, each over the whole batch: take the slots by value,
-//! plan packets and copies (no side effects), copy, respond to each slot, publish, drop what
-//! failed.
+//! plan packets and copies (no side effects), copy, respond to each slot, publish, drop failed
+//! frames.
 
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
-    PortDown,
+    QueueDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{
@@ -23,17 +23,17 @@ use crate::{TxFault, VifQueue};
 /// Slots read in one call: a batch of one-slot packets, or a few large ones, and always at
 /// least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
-/// Data slots of one packet, from which on the guest is taken for malicious
+/// A packet with this many data slots or more makes the guest count as malicious
 /// (`netif.h:slots-min`: `fatal_skb_slots` of Linux).
 const FATAL_SLOTS: usize = 20;
 //= netif.h:slots-min
-/// Data slots that are still served: the first and as many more.
+/// The most data slots that are served: the first and [`NR_SLOTS_MIN`] more.
 const SLOTS_MAX: usize = 1 + NR_SLOTS_MIN;
 
 /// A packet as its slots describe it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TxPacket {
-    /// Slots from its first to its last, extras among them.
+    /// Slots from its first to its last, including extras.
     slots: usize,
     /// Extras, which are the slots after the first.
     extras: usize,
@@ -49,20 +49,20 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.respond_to_sent()?;
         let (taken, waiting) =
-            self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(PortDown::peer)?;
+            self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(QueueDown::peer)?;
         if taken == 0 {
             return Ok(());
         }
-        self.stopwatch.see(self.tx.consumer(), taken);
+        self.stopwatch.on_seen(self.tx.consumer(), taken);
         let first_frame = into.len();
         let planned = self.plan_packets(taken, waiting, budget, pool, into);
         let frames = &mut into[first_frame..];
         if let Err(error) = self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)
         {
-            // Nothing was copied: these buffers hold what other guests sent before.
+            // Nothing was copied: these buffers still hold data of other guests.
             into.drain(first_frame..).for_each(|frame| pool.recycle(frame));
             return Err(error.into());
         }
@@ -72,15 +72,14 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             Some(_) => self.defer_responses(&mut into[first_frame..]),
         }
         let notified = self.publish_responses();
-        // Whatever became of the event, a frame that was not filled must not go on.
+        // Even if the event could not be sent, a frame that was not filled must not be forwarded.
         self.drop_failed(first_frame, pool, into);
         notified?;
-        planned.map_err(PortDown::peer)
+        planned.map_err(QueueDown::peer)
     }
 
     /// Turns slots into packets, frames and copies, up to the room in `into`, the budget, the
-    /// buffers in the pool, or the first fault. What was planned before a fault is
-    /// still served.
+    /// buffers in the pool, or the first fault. Packets planned before a fault are still served.
     fn plan_packets(
         &mut self,
         taken: usize,
@@ -112,13 +111,13 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                 let local = into.len() - first_frame;
                 let local = u16::try_from(local).expect("a batch is small");
                 packet.copies = match packet_slots {
-                    // Never empty: parse refused what is shorter than a header.
+                    // Never empty: `parse` refuses frames shorter than a header.
                     [only] => {
                         scratch.copies.push(copy_of(only, total, local, 0));
                         1
                     }
                     several => {
-                        frame.begin_before_page(lead_of(several, &parsed, total));
+                        frame.align_end_of_head(bytes_before_full_pages(several, &parsed, total));
                         plan_copies(several, &parsed, total, local, &mut scratch.copies)
                     }
                 };
@@ -131,7 +130,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
-    /// Checks the status of every copy, none of which may hide another's (XSA-361).
+    /// Checks the status of every copy; no status may hide another (XSA-361).
     fn judge_copies(&mut self) {
         if self.scratch.copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
             return;
@@ -146,7 +145,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
     }
 
-    /// One response per slot, in ring order, good or bad; those of extras are NULL.
+    /// Pushes one response per slot, in ring order, whatever its status; responses to extras are
+    /// NULL.
     fn push_tx_responses(&mut self) {
         let scratch = &*self.scratch;
         responses(&scratch.tx_requests, &scratch.packets, |response| {
@@ -154,7 +154,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         });
     }
 
-    /// Keeps those responses until the frames have left, each of which gets a receipt.
+    /// Keeps the responses until the frames have left; each frame gets a receipt.
     fn defer_responses(&mut self, frames: &mut [Frame]) {
         let Some(unanswered) = &mut self.unanswered else { return };
         let scratch = &*self.scratch;
@@ -174,8 +174,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Sends all responses whose frames have left, and asks for an event when the next one does.
-    pub(crate) fn respond_to_all_sent(&mut self) -> Result<(), PortDown> {
-        // Each turn but the last responds to something, and nothing is added.
+    pub(crate) fn respond_to_all_sent(&mut self) -> Result<(), QueueDown> {
+        // Each iteration except the last sends a response, and none is added.
         loop {
             self.respond_to_sent()?;
             let consumer = self.tx.consumer();
@@ -187,7 +187,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Responds to the oldest packets, up to the first whose frame has not left.
-    pub(crate) fn respond_to_sent(&mut self) -> Result<(), PortDown> {
+    pub(crate) fn respond_to_sent(&mut self) -> Result<(), QueueDown> {
         let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
         while let Some(response) = unanswered.pop(self.tx.consumer()) {
             self.tx.push_response(response);
@@ -196,7 +196,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         self.publish_responses()
     }
 
-    fn publish_responses(&mut self) -> Result<(), PortDown> {
+    fn publish_responses(&mut self) -> Result<(), QueueDown> {
         let notify = self.tx.publish_responses();
         if let Some(time) = self.stopwatch.completed(self.tx.producer()) {
             self.counters.tx_response_times.count(time);
@@ -204,8 +204,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         self.notify(Direction::Tx, notify)
     }
 
-    /// Takes frames whose copies failed out of the batch without reordering the others, and
-    /// counts.
+    /// Removes frames whose copies failed from the batch, without reordering the others, and counts
+    /// them.
     fn drop_failed(&mut self, first_frame: usize, pool: &mut FramePool, into: &mut FrameBatch) {
         let mut failed = false;
         for packet in &self.scratch.packets {
@@ -230,7 +230,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 }
 
-/// One response per slot of these packets, whose slots come first in `slots`.
+/// One response per slot of these packets, whose slots are the first in `slots`.
 #[inline]
 fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(TxResponse)) {
     let mut slots = slots;
@@ -252,7 +252,7 @@ fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(
     }
 }
 
-/// What the slots of one packet say.
+/// A packet as parsed from its slots.
 struct Parsed {
     slots: usize,
     extras: usize,
@@ -269,14 +269,14 @@ impl Parsed {
 
 /// Reads one packet from the front of `slots`.
 ///
-/// `None` if its end lies behind what was peeked at; a fault if it lies behind what was produced.
+/// `None` if it ends beyond the peeked slots; a fault if it ends beyond the produced ones.
 #[inline]
 fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, TxFault> {
     let Some(first) = slots.first() else { return Ok(None) };
     if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0 {
         return parse_long(first, slots, is_all, consumer);
     }
-    // Most packets are one slot, and this is all there is to say about them.
+    // Most packets are one slot, and need no more than this.
     let total = if usize::from(first.size) < ETH_LEN {
         Err(DropReason::Malformed)
     } else {
@@ -309,7 +309,7 @@ fn parse_long(
         check_extra(&extra)?;
         if extra.kind == EXTRA_TYPE_GSO {
             offload.gso = Some(gso_of(&extra)?);
-            // Segmentation implies that the segments' checksums are still to be made.
+            // Segmentation implies that the segments' checksums are pending.
             offload.checksum = Checksum::Blank;
         }
         more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
@@ -348,8 +348,7 @@ fn parse_long(
     Ok(Some(Parsed { slots: extras + data, extras, total, offload }))
 }
 
-/// A slot must not reach over the end of its page: one that does would spoil the whole batch on
-/// real Xen.
+/// A slot must not extend beyond its page: such a slot would make the whole batch fail on real Xen.
 fn check_range(offset: u16, size: u32) -> Result<(), TxFault> {
     //= netif.h:slot-in-page
     let end = u32::from(offset) + size;
@@ -389,8 +388,8 @@ fn checksum_of(flags: u16) -> Checksum {
     }
 }
 
-/// One copy per data slot that has bytes; an empty slot is served by doing nothing (XSA-448).
-/// Tells how many.
+/// One copy per data slot that has bytes; an empty slot needs no copy (XSA-448). Returns their
+/// number.
 #[inline(never)]
 fn plan_copies(
     slots: &[TxRequest],
@@ -410,7 +409,7 @@ fn plan_copies(
     count
 }
 
-/// The data slots of a packet, with the bytes that each has.
+/// The data slots of a packet, each with its number of bytes.
 fn data_lens<'a>(
     slots: &'a [TxRequest],
     parsed: &'a Parsed,
@@ -423,9 +422,9 @@ fn data_lens<'a>(
     data().map(move |(index, slot)| (slot, if index == 0 { first_len } else { slot.size }))
 }
 
-/// Bytes of a packet before its first slot that fills a page, or all of them: where those end with
-/// a page of ours, each slot that fills one is copied to one page.
-fn lead_of(slots: &[TxRequest], parsed: &Parsed, total: u16) -> usize {
+/// Bytes of a packet before its first slot that fills a page, or all of its bytes. If these end at
+/// a page boundary in our buffer, each slot that fills a page is copied to exactly one page.
+fn bytes_before_full_pages(slots: &[TxRequest], parsed: &Parsed, total: u16) -> usize {
     let lens = data_lens(slots, parsed, total);
     let before = lens.take_while(|(_, len)| usize::from(*len) < PAGE_SIZE);
     before.map(|(_, len)| usize::from(len)).sum()

@@ -1,9 +1,9 @@
 //! The backend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
-//! It serves a guest it does not trust through three things only: the two ring pages, grant copies
-//! and event channels. It never names a hypervisor implementation, never maps a guest's buffer
-//! and keeps no reference into shared memory. Read `ingress.rs` for the way of a packet that the
-//! guest transmits, `egress.rs` for one that it receives.
+//! It serves an untrusted guest through three things only: the two ring pages, grant copies and
+//! event channels. It never names a hypervisor implementation, never maps a guest's buffer and
+//! keeps no reference into shared memory. Read `ingress.rs` for the path of a packet that the guest
+//! transmits, `egress.rs` for one that it receives.
 
 mod egress;
 mod fault;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers, Woken,
+    PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
@@ -33,21 +33,21 @@ pub use fault::TxFault;
 use stopwatch::Stopwatch;
 use unanswered::Unanswered;
 
-/// What the frontend can take (its `feature-*` keys).
+/// What the frontend accepts (its `feature-*` keys).
 #[derive(Debug, Clone, Copy)]
 pub struct FrontendFeatures {
-    /// Work it accepts undone in frames it receives.
+    /// Work that may be left to it in frames that it receives.
     pub caps: OffloadCaps,
-    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. One
-    /// that does not, such as Mini-OS, is tried again after a while.
+    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. A
+    /// frontend that does not, such as Mini-OS, is retried after a while.
     pub rx_notify: bool,
 }
 
-/// After how long frames are offered again to a guest that sends no event when it posts pages:
-/// short against what a burst may wait, and long against what a wake-up costs.
+/// How often frames are offered again to a guest that sends no event when it posts pages: short
+/// compared with the time that a burst may wait, and long compared with the cost of a wake-up.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Everything a queue is made of, once both sides have agreed.
+/// The parts of a queue, once both sides have negotiated.
 pub struct QueueParts<M, E> {
     /// The guest.
     pub peer: DomId,
@@ -59,9 +59,9 @@ pub struct QueueParts<M, E> {
     pub rx_ring: ForeignPage,
     /// The event channels.
     pub events: QueueEvents<E>,
-    /// What the frontend can take.
+    /// What the frontend accepts.
     pub features: FrontendFeatures,
-    /// Where to count.
+    /// The queue's counters.
     pub counters: Arc<QueueCounters>,
 }
 
@@ -74,17 +74,17 @@ pub struct VifQueue<M, E> {
     events: QueueEvents<E>,
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
-    /// Responses that wait for their frames to leave; none if they follow the copy.
+    /// Responses that wait for their frames to leave; `None` if responses follow the copy.
     unanswered: Option<Unanswered>,
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
     scratch: Box<Scratch>,
-    // Last, so that the rings stop using the pages before their grants end.
+    // Dropped last, so that the rings stop using the pages before their grants end.
     _ring_pages: [ForeignPage; 2],
 }
 
-/// Working memory of one call, kept so that no call allocates. Holds nothing between calls.
+/// Working memory of one call, kept so that calls do not allocate. Empty between calls.
 struct Scratch {
     tx_requests: [TxRequest; ingress::WINDOW],
     rx_requests: [RxRequest; RX_RING_SLOTS],
@@ -94,15 +94,15 @@ struct Scratch {
 }
 
 impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
-    /// Takes over the queue's rings where their shared indices stand, and kicks the guest on both,
-    /// because events may have been lost while no backend served them.
+    /// Takes over the queue's rings at their shared indices, and kicks the guest on both, because
+    /// events may have been lost while no backend served them.
     ///
     /// # Errors
-    /// [`PortDown::Peer`] if the indices are not possible.
-    pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>, PortDown> {
+    /// [`QueueDown::Peer`] if the indices are invalid.
+    pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>, QueueDown> {
         let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
-        let tx = BackRing::attach(tx_ring.pages().clone()).map_err(PortDown::peer)?;
-        let rx = BackRing::attach(rx_ring.pages().clone()).map_err(PortDown::peer)?;
+        let tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
+        let rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let stopwatch = Stopwatch::of(tx.consumer());
         let queue = VifQueue {
             peer,
@@ -139,14 +139,14 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
-    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), PortDown> {
+    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), QueueDown> {
         match notify {
             Notify::Peer => self.kick(direction),
-            Notify::NoOne => Ok(()),
+            Notify::None => Ok(()),
         }
     }
 
-    fn kick(&self, direction: Direction) -> Result<(), PortDown> {
+    fn kick(&self, direction: Direction) -> Result<(), QueueDown> {
         self.counters.add_event_sent();
         Ok(self.events.notify(direction)?)
     }
@@ -158,18 +158,18 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         match budget.is_nothing() {
             true => self.respond_to_all_sent(),
             false => self.take_packets(budget, pool, into),
         }
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         self.give_packets(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         let tx = self.tx.arm(1);
         let rx = match self.rx_pages_wanted {
             0 => Waiting::TooFew,
@@ -183,7 +183,7 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         let of_peer = match by {
             Woken::By(index) => self.events.ack_one(index)?,
             Woken::Unknown => Some(self.events.ack()?),

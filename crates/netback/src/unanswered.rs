@@ -1,9 +1,9 @@
 //! Responses that wait until their frames have left ([`Completion::Sent`]).
 //!
 //! Responses keep the order of the ring, so only the oldest packet is checked. Its receipt shows
-//! whether the frame has left, wherever in this process it went. A request that had no response
-//! when its backend ended is served again by the next one: such a frame may leave twice and is
-//! never lost.
+//! whether the frame has left, by whatever path in this process. If a backend ends before it has
+//! responded to a request, the next backend serves the request again: such a frame may leave twice
+//! but is never lost.
 //!
 //! [`Completion::Sent`]: ringway_datapath::Completion::Sent
 
@@ -17,10 +17,10 @@ use ringway_datapath::{Pending, Receipt, Receipts};
 use ringway_wire::netif::{TX_RING_SLOTS, TxResponse};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Responses that a tx ring waits for.
+/// Deferred responses of a tx ring.
 pub(crate) struct Unanswered {
-    /// One for each slot of the ring. A packet has that of its first slot, so it
-    /// blocks the responses behind it.
+    /// One for each slot of the ring. A packet uses that of its first slot, and blocks the
+    /// responses behind it.
     receipts: Receipts,
     /// In ring order.
     responses: VecDeque<TxResponse>,
@@ -57,12 +57,12 @@ impl Unanswered {
         if self.receipts.is_held(oldest) { None } else { self.responses.pop_front() }
     }
 
-    /// Asks to be woken when the oldest can leave.
+    /// Asks to be woken when the oldest response can be sent.
     pub(crate) fn arm(&self, consumer: u32) -> Pending {
         self.oldest(consumer).map_or(Pending::Nothing, |oldest| self.receipts.arm(oldest))
     }
 
-    /// How many slots wait for a response.
+    /// The number of slots that wait for a response.
     pub(crate) fn len(&self) -> usize {
         self.responses.len()
     }
@@ -73,7 +73,8 @@ impl Unanswered {
         let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
     }
 
-    /// Becomes readable when the oldest can leave, if that was asked for.
+    /// Becomes readable when the oldest response can be sent, if [`arm`](Unanswered::arm) asked for
+    /// it.
     pub(crate) fn waker(&self) -> BorrowedFd<'_> {
         self.bell.0.as_fd()
     }
@@ -84,12 +85,12 @@ impl Unanswered {
     }
 }
 
-/// The ring's size is a power of two, so this goes on where indices wrap.
+/// The ring's size is a power of two, so places remain consecutive when indices wrap.
 fn place(index: u32) -> usize {
     usize::try_from(index).expect("32 bits fit") % TX_RING_SLOTS
 }
 
-/// Wakes the worker that owns the queue, from whichever thread the last of a frame was on.
+/// Wakes the worker that owns the queue, from whichever thread returned the receipt.
 struct Bell(OwnedFd);
 
 impl Wake for Bell {
@@ -98,7 +99,7 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The counter cannot overflow: it is rung at most once for each time it is asked for.
+        // The counter cannot overflow: the bell rings at most once for each request.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -29,7 +29,7 @@ impl Buffers {
         self.0.pages.slice(number * PAGE_SIZE..(number + 1) * PAGE_SIZE)
     }
 
-    /// All of them, for bodies of frames.
+    /// All pages, for bodies of frames.
     pub(crate) fn as_pages(&self) -> Arc<dyn Pages> {
         Arc::new(FramePages(self.0.pages.clone()))
     }

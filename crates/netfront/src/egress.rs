@@ -1,6 +1,6 @@
 //! What the guest transmits: frames become tx requests.
 
-use ringway_datapath::{Body, Checksum, DropReason, Frame, FramePool, FrameQueue, PortDown};
+use ringway_datapath::{Body, Checksum, DropReason, Frame, FramePool, FrameQueue, QueueDown};
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
@@ -11,8 +11,8 @@ use ringway_wire::netif::{
 use crate::sending::Sending;
 use crate::{ResponseFault, VifQueue};
 
-/// A queue that may have so many pages unanswered asks to be woken when this many are completed: of
-/// a full ring, one wake-up then makes room for the largest packet or for many small ones.
+/// How many of `pages` outstanding pages must complete before a queue is woken: for a full ring,
+/// one wake-up then makes room for the largest packet or for many small ones.
 pub(crate) fn responses_per_wake(pages: usize) -> u32 {
     u32::try_from(pages / 8).unwrap_or(u32::MAX).clamp(1, 32)
 }
@@ -22,10 +22,10 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         &mut self,
         from: &mut FrameQueue,
         pool: &mut FramePool,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         // A full ring keeps the backend busy. Reading its slots before enough of them are completed
-        // would only take their cache lines from the backend, for room of a frame or two.
-        if self.tx.pending().map_err(PortDown::peer)? < self.tx_responses_wanted {
+        // would take their cache lines from the backend to gain room for only a frame or two.
+        if self.tx.pending().map_err(QueueDown::peer)? < self.tx_responses_wanted {
             return Ok(());
         }
         self.reap()?;
@@ -33,14 +33,14 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         let (mut packets, mut bytes) = (0, 0);
         while let Some(frame) = from.front_mut() {
             let Ok(total) = u16::try_from(frame.len()) else {
-                // Longer than MAX_TX_SIZE, which the ring has no words for.
+                // Longer than MAX_TX_SIZE, which the ring cannot express.
                 const { assert!(MAX_TX_SIZE == u16::MAX) };
                 self.counters.dropped.count(DropReason::TooLong, 1);
                 from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
                 continue;
             };
             if !self.has_slab_of(frame) {
-                frame.gather();
+                frame.linearize();
             }
             let pages = frame.bytes().len().div_ceil(PAGE_SIZE);
             let slots = pages + body_pages(frame) + usize::from(frame.offload.gso.is_some());
@@ -67,7 +67,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         TX_RING_SLOTS - self.tx_free.len() + of_slabs
     }
 
-    /// Whether as much is unanswered as may be.
+    /// Whether the limit of outstanding pages is reached.
     fn is_at_limit(&self) -> bool {
         self.tx_reserve > 0 && self.pages_unanswered() >= TX_RING_SLOTS - self.tx_reserve
     }
@@ -77,8 +77,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         sending.has(body)
     }
 
-    /// Pushes the requests of one frame: first, extra, further. What is in its buffer is copied
-    /// into granted pages, and its body is in such pages.
+    /// Pushes the requests of one frame: first, extra, further. The bytes in its buffer are copied
+    /// into granted pages; its body is in such pages already.
     fn push_packet(&mut self, frame: &mut Frame, total: u16) {
         let body = frame.take_body();
         let body_len = body.as_ref().map_or(0, Body::len);
@@ -114,9 +114,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 
     /// Takes completed buffers back. A status other than OKAY means that the backend dropped the
-    /// packet and counted it; the buffer is ours again all the same.
-    fn reap(&mut self) -> Result<(), PortDown> {
-        let count = self.tx.peek_responses(&mut *self.tx_responses).map_err(PortDown::peer)?;
+    /// packet and counted it; the buffer is ours again in any case.
+    fn reap(&mut self) -> Result<(), QueueDown> {
+        let count = self.tx.peek_responses(&mut *self.tx_responses).map_err(QueueDown::peer)?;
         for response in &self.tx_responses[..count] {
             if response.status == NETIF_RSP_NULL {
                 continue;
@@ -128,7 +128,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 None if self.sending.as_mut().is_some_and(|own| own.complete(response.id)) => {
                     continue;
                 }
-                _ => return Err(PortDown::peer(ResponseFault::Unknown { id: response.id })),
+                _ => return Err(QueueDown::peer(ResponseFault::Unknown { id: response.id })),
             }
             self.tx_free.push(response.id);
         }

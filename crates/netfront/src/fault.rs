@@ -1,6 +1,6 @@
-//! What a backend can do wrong with its responses.
+//! Protocol violations by a backend in its responses.
 
-/// A response that no honest backend gives. Each carries the numbers that make it a fault.
+/// A response that no honest backend gives. Each variant contains the numbers that prove the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseFault {
     /// A response to a tx request that is not outstanding.
@@ -9,13 +9,13 @@ pub enum ResponseFault {
         /// The id as read.
         id: u16,
     },
-    /// A received packet of more slots than any may have.
+    /// A received packet with more slots than allowed.
     #[error("rx ring: a packet of more than {limit} slots")]
     TooManySlots {
         /// The limit.
         limit: usize,
     },
-    /// A received slot whose bytes are not all in its page.
+    /// A received slot whose bytes extend beyond its page.
     #[error("rx ring: response at offset {offset} with {status} bytes leaves its page")]
     LeavesPage {
         /// The offset as read.
@@ -29,7 +29,7 @@ pub enum ResponseFault {
         /// The type as read.
         kind: u8,
     },
-    /// A GSO extra that cannot be meant.
+    /// An invalid GSO extra.
     #[error("rx ring: GSO of type {kind} with segments of {size} bytes")]
     BadGso {
         /// The type as read.

@@ -1,12 +1,12 @@
 //! What the guest receives: rx responses become frames, and their pages are posted again.
 //!
-//! The buffer of an rx slot is always the page of the slot's own number, because responses come in
+//! The buffer of an rx slot is always the page with the slot's number, because responses come in
 //! the slots of their requests (netif.h: rx-same-slot) and pages are posted in ring order.
 
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, MIDDLE_LEN, Offload,
-    PortDown,
+    QueueDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
@@ -20,7 +20,7 @@ use crate::{ResponseFault, VifQueue};
 
 /// Slots read in one call; always at least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + SLOTS_MAX;
-/// Bytes of a first slot without which it may not have all headers.
+/// A first slot with fewer bytes may lack some headers.
 const HEAD_LEN_MIN: usize = 256;
 /// Slots of the longest packet: 17 pages, and a few extras.
 const SLOTS_MAX: usize = 24;
@@ -31,18 +31,18 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.post_returned()?;
         let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
-        let count = self.rx.peek_responses(&mut *self.rx_responses).map_err(PortDown::peer)?;
+        let count = self.rx.peek_responses(&mut *self.rx_responses).map_err(QueueDown::peer)?;
         let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
         while consumed < count && into.len() < frames_end && bytes < bytes_max {
             let window = &self.rx_responses[consumed..count];
             let first_slot = usize::from(self.rx.response_slot()) + consumed;
-            let packet = parse(window).map_err(PortDown::peer)?;
+            let packet = parse(window).map_err(QueueDown::peer)?;
             if !packet.is_whole && count == self.rx_responses.len() && consumed > 0 {
-                // Its end lies behind the window: it comes first in the next call.
+                // It ends beyond the window: it is the first packet of the next call.
                 break;
             }
             match self.copy_packet(&packet, first_slot, consumed, pool) {
@@ -54,8 +54,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 Err(DropReason::NoBuffer) => break,
                 Err(reason) => self.counters.dropped.count(reason, 1),
             }
-            if let Some(lent) = &mut self.lent {
-                lent.consumed(first_slot % RX_RING_SLOTS, packet.slots);
+            if let Some(in_place) = &mut self.in_place {
+                in_place.consumed(first_slot % RX_RING_SLOTS, packet.slots);
             }
             consumed += packet.slots;
         }
@@ -64,7 +64,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         }
         self.counters.add_rx(packets, bytes);
         self.rx.consume(consumed);
-        if self.lent.is_some() {
+        if self.in_place.is_some() {
             return self.post_returned();
         }
         self.post_buffers(consumed);
@@ -72,8 +72,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.notify(Direction::Rx, notify)
     }
 
-    /// Posts the pages of packets that are gone, up to the first that is not.
-    pub(crate) fn post_returned(&mut self) -> Result<(), PortDown> {
+    /// Posts the pages of packets that are gone, up to the first packet still in use.
+    pub(crate) fn post_returned(&mut self) -> Result<(), QueueDown> {
         let mut has_posted = false;
         while let Some(slots) = self.next_returned() {
             self.post_buffers(slots);
@@ -88,7 +88,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     fn next_returned(&mut self) -> Option<usize> {
         let slot = usize::from(self.rx.next_slot());
-        self.lent.as_mut()?.next(slot)
+        self.in_place.as_mut()?.next(slot)
     }
 
     /// Gives the next `count` slots their pages.
@@ -132,7 +132,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         Ok(frame)
     }
 
-    /// Leaves all but the first page of a long packet where it is. False if it is to be copied.
+    /// Leaves all except the first page of a long packet in place. False if it must be copied.
     fn lend_packet(
         &self,
         packet: &Packet,
@@ -140,7 +140,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         window_start: usize,
         frame: &mut Frame,
     ) -> bool {
-        let Some(lent) = &self.lent else { return false };
+        let Some(in_place) = &self.in_place else { return false };
         if bytes_of(&self.rx_responses[window_start]) < HEAD_LEN_MIN {
             return false;
         }
@@ -156,7 +156,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                     //= netif.h:rx-offset
                     let page = u16::try_from(page).expect("a ring is small");
                     self.rx_buffers.read(page, at, frame.bytes_mut());
-                    body = Some(lent.body(first_slot % RX_RING_SLOTS));
+                    body = Some(in_place.body(first_slot % RX_RING_SLOTS));
                 }
                 Some(body) => {
                     if !body.push(page * PAGE_SIZE + at, own) {
@@ -182,7 +182,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// The slots that hold data: all but the extras, which follow the first.
+    /// The slots that hold data: all except the extras, which follow the first.
     fn data_slots(&self) -> impl Iterator<Item = usize> + use<> {
         let extras = 1..=self.extras;
         (0..self.slots).filter(move |slot| !extras.contains(slot))
@@ -232,7 +232,7 @@ fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
     Ok(packet)
 }
 
-/// Bytes in a slot, none if its copy failed.
+/// Bytes in a slot; 0 if its copy failed.
 fn bytes_of(response: &RxResponse) -> usize {
     usize::try_from(response.status).unwrap_or(0)
 }

@@ -1,13 +1,13 @@
 //! The frontend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
-//! Each queue owns 512 buffer pages, granted once when it is made and reused for its whole life
-//! (with the 2 rings 514 grants, as Linux has it), so that no grant is touched per packet. The
-//! backend is not trusted either: its responses are read once, by value, and checked against what
-//! is outstanding.
+//! Each queue owns 512 buffer pages, granted once at its creation and reused for its whole life
+//! (with the 2 rings, 514 grants, as in Linux), so that no packet changes a grant. The backend is
+//! not trusted either: its responses are read once, by value, and checked against the outstanding
+//! requests.
 //!
-//! It is for programs that bring their own TCP/IP as well: no thread, no clock, no XenStore and no
-//! process is needed here, only an implementation of the hypervisor port. What writes
-//! [`VifQueue::config`] to XenStore is the handshake of `ringway-xenbus`.
+//! It also suits programs with their own TCP/IP: it needs no thread, clock, XenStore or process,
+//! only an implementation of the hypervisor port. The handshake of `ringway-xenbus` writes
+//! [`VifQueue::config`] to XenStore.
 //!
 //! # Example
 //!
@@ -66,8 +66,8 @@
 mod buffers;
 mod egress;
 mod fault;
+mod in_place;
 mod ingress;
-mod lent;
 mod sending;
 mod slabs;
 
@@ -77,8 +77,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending, PortQueue, Probe,
+    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
@@ -90,7 +90,7 @@ pub use fault::ResponseFault;
 pub use slabs::Slabs;
 
 use buffers::Buffers;
-use lent::Lent;
+use in_place::InPlace;
 use sending::Sending;
 
 /// One queue of a vif: rings, buffers and events, owned by one worker.
@@ -100,7 +100,7 @@ pub struct VifQueue<G: GrantTable, E> {
     rx: FrontRing<Rx>,
     config: QueueConfig,
     events: QueueEvents<E>,
-    /// Work that the backend accepts undone.
+    /// Work that may be left to the backend.
     caps: OffloadCaps,
     counters: Arc<QueueCounters>,
     rings: Buffers,
@@ -110,17 +110,17 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_free: Box<ArrayVec<u16, TX_RING_SLOTS>>,
     /// Whether a request with the buffer's number as id is outstanding.
     tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
-    /// Responses that must come before the next frame can leave; 0 if none waits.
+    /// Responses that must come before the next frame can leave; 0 if no frame waits.
     tx_responses_wanted: u32,
-    /// See [`limit_unanswered`](VifQueue::limit_unanswered): buffers that are left unused, and
-    /// responses that are worth a wake-up.
+    /// See [`limit_unanswered`](VifQueue::limit_unanswered): buffers that stay unused, and
+    /// responses per wake-up.
     tx_reserve: usize,
     tx_responses_per_wake: u32,
-    /// Slabs that frames to be sent may be in; none if all bytes are copied.
+    /// Slabs that may contain frames to send; `None` if all bytes are copied.
     sending: Option<Sending>,
-    /// Pages that frames refer to; none if all bytes are copied.
-    lent: Option<Lent>,
-    /// Working memory of one call, kept so that no call allocates.
+    /// Pages that frames refer to; `None` if all bytes are copied.
+    in_place: Option<InPlace>,
+    /// Working memory of one call, kept so that calls do not allocate.
     tx_responses: Box<[TxResponse; TX_RING_SLOTS]>,
     /// The same for rx.
     rx_responses: Box<[RxResponse; ingress::WINDOW]>,
@@ -130,7 +130,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// Makes the rings, grants every buffer to `backend` and posts all receive buffers.
     ///
     /// # Errors
-    /// Of kind `OutOfMemory` when pages or grants run out; nothing stays granted then.
+    /// Of kind `OutOfMemory` when pages or grants run out; then nothing stays granted.
     pub fn new(
         mut grants: G,
         backend: DomId,
@@ -182,7 +182,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             tx_reserve: 0,
             tx_responses_per_wake: egress::responses_per_wake(TX_RING_SLOTS),
             sending: None,
-            lent: None,
+            in_place: None,
             tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
             rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
@@ -197,33 +197,33 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.config
     }
 
-    /// Says what the backend can take, once its keys are known.
+    /// Sets what the backend accepts, once its keys are known.
     pub fn set_caps(&mut self, caps: OffloadCaps) {
         self.caps = caps.and(OffloadCaps::NETIF);
     }
 
-    /// Lets nothing leave while `pages` or more of what left before are unanswered; a frame takes
-    /// one for each 4096 bytes. So the guest waits for its backend, as one does that sends from
-    /// where its frames are and frees them when they are completed. Without this limit frames leave
-    /// as long as there is a buffer to copy them to.
+    /// Lets no frame leave while `pages` or more pages of earlier frames are outstanding; a frame
+    /// takes one for each 4096 bytes. So the guest waits for its backend, like a guest that sends
+    /// frames in place and frees them on completion. Without this limit, frames leave as long as
+    /// there is a buffer to copy them to.
     pub fn limit_unanswered(&mut self, pages: u16) {
         let pages = usize::from(pages).clamp(1, TX_RING_SLOTS);
         self.tx_reserve = TX_RING_SLOTS - pages;
         self.tx_responses_per_wake = egress::responses_per_wake(pages);
     }
 
-    /// Leaves the end of a long frame that is received in the pages that it came in, from the next
-    /// frame on, as its [body](ringway_datapath::Body): for those who send it on from there. A page
-    /// is posted again when the frame is gone.
+    /// From the next frame on, leaves the end of a long received frame in the pages that it came
+    /// in, as its [body](ringway_datapath::Body), for receivers that can send from there. A page is
+    /// posted again when the frame is gone.
     ///
     /// # Errors
     /// If the process has no descriptor left.
-    pub fn lend_pages(&mut self) -> io::Result<()> {
-        self.lent = Some(Lent::new(&self.rx_buffers)?);
+    pub fn receive_in_place(&mut self) -> io::Result<()> {
+        self.in_place = Some(InPlace::new(&self.rx_buffers)?);
         Ok(())
     }
 
-    /// Sends frames whose end is in these slabs from there, from the next frame on.
+    /// From the next frame on, sends frames whose end is in these slabs without copying that end.
     pub fn send_from(&mut self, slabs: &Slabs) {
         self.sending = Some(Sending::new(slabs.shared()));
     }
@@ -231,25 +231,27 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// Ends every grant and frees the pages.
     ///
     /// # Errors
-    /// [`StillInUse`] if the backend has not let go of a page, or a frame refers to one: such pages
-    /// are never used again.
+    /// [`StillInUse`] if the backend still uses a page, or a frame refers to one: such pages are
+    /// never used again.
     pub fn close(mut self) -> Result<(), StillInUse> {
         let rings = self.rings.end(&mut self.grants);
         let tx = self.tx_buffers.end(&mut self.grants);
-        let rx = match &self.lent {
-            Some(lent) if lent.is_any_held() => Err(StillInUse { gref: self.rx_buffers.gref(0) }),
+        let rx = match &self.in_place {
+            Some(in_place) if in_place.is_any_held() => {
+                Err(StillInUse { gref: self.rx_buffers.gref(0) })
+            }
             _ => self.rx_buffers.end(&mut self.grants),
         };
         rings.and(tx).and(rx)
     }
 
-    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), PortDown> {
+    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), QueueDown> {
         match notify {
             Notify::Peer => {
                 self.counters.add_event_sent();
                 Ok(self.events.notify(direction)?)
             }
-            Notify::NoOne => Ok(()),
+            Notify::None => Ok(()),
         }
     }
 }
@@ -264,19 +266,19 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.take_packets(budget, pool, into)
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         self.give_packets(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         self.post_returned()?;
-        let returned = match &self.lent {
+        let returned = match &self.in_place {
             None => Pending::Nothing,
-            Some(lent) => lent.arm(usize::from(self.rx.next_slot())),
+            Some(in_place) => in_place.arm(usize::from(self.rx.next_slot())),
         };
         let rx = self.rx.arm(1);
         let tx = match self.tx_responses_wanted {
@@ -287,7 +289,7 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         let of_peer = match by {
             Woken::By(index) => self.events.ack_one(index)?,
             Woken::Unknown => Some(self.events.ack()?),
@@ -296,8 +298,8 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
             self.counters.add_event_received();
         }
         if let (None, _) | (_, Woken::Unknown) = (of_peer, by) {
-            if let Some(lent) = &self.lent {
-                lent.woken();
+            if let Some(in_place) = &self.in_place {
+                in_place.woken();
             }
         }
         Ok(())
@@ -312,8 +314,8 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
 impl<G: GrantTable, E: EventChannel> Wakers for VifQueue<G, E> {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
         self.events.visit(&mut |fd| visit(fd, Interest::Readable));
-        if let Some(lent) = &self.lent {
-            visit(lent.waker(), Interest::Readable);
+        if let Some(in_place) = &self.in_place {
+            visit(in_place.waker(), Interest::Readable);
         }
     }
 }

@@ -8,14 +8,15 @@ use ringway_wire::netif::TX_RING_SLOTS;
 
 use crate::slabs::{SLAB_PAGES, SLABS, Shared};
 
-/// What a queue has of the vif's slabs.
+/// A queue's use of the vif's slabs.
 pub(crate) struct Sending {
     slabs: Arc<Shared>,
     /// Whether a request for a page of a slab is outstanding.
     outstanding: Box<[bool; SLABS * SLAB_PAGES]>,
-    /// Those that are, by slab, and what keeps the slab from being used again.
+    /// By slab: the number of outstanding pages, and the body that keeps the slab from being
+    /// reused.
     bodies: [(usize, Option<Body>); SLABS],
-    /// Those that are, of all slabs.
+    /// Outstanding pages of all slabs.
     pages: usize,
 }
 
@@ -39,7 +40,7 @@ impl Sending {
         self.pages
     }
 
-    /// Keeps a body while its pages are outstanding, and gives the id and the grant of each.
+    /// Keeps a body while its pages are outstanding, and returns the id and the grant of each page.
     pub(crate) fn begin(
         &mut self,
         body: Body,
@@ -53,7 +54,7 @@ impl Sending {
         (first..first + pages).map(|page| (id_of(page), self.slabs.gref(page)))
     }
 
-    /// A request with this id is completed; false if it is not outstanding.
+    /// Completes the request with this id; false if it is not outstanding.
     pub(crate) fn complete(&mut self, id: u16) -> bool {
         let page = usize::from(id).checked_sub(TX_RING_SLOTS);
         let Some(page) = page.filter(|page| self.outstanding.get(*page) == Some(&true)) else {
@@ -70,7 +71,7 @@ impl Sending {
     }
 }
 
-/// Ids of pages of slabs follow those of the queue's own buffers.
+/// The ids of slab pages follow those of the queue's own buffers.
 fn id_of(page: usize) -> u16 {
     u16::try_from(TX_RING_SLOTS + page).expect("slabs are few")
 }

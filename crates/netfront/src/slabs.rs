@@ -1,23 +1,23 @@
-//! Pages that the backend may read, for frames to be put into where they come in.
+//! Pages that the backend may read, into which incoming frames are written.
 //!
-//! A device reads the end of a long frame straight into a slab, and a queue of the vif pushes
-//! requests for its pages: the guest does not copy those bytes. Only the guest can write there. A
-//! slab is free again when the backend has completed the requests for all its pages, so it is held
-//! by the frame, and then by the queue. Slabs are the vif's: any queue of it sends any of them.
+//! A device reads the end of a long frame directly into a slab, and a queue of the vif pushes
+//! requests for its pages: the guest does not copy those bytes. Only the guest can write to a slab.
+//! First the frame and then the queue holds it, until the backend has completed the requests for
+//! all its pages. Slabs belong to the vif: any of its queues sends any of them.
 
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
-use ringway_datapath::{Body, Pages, Receipts, STOCK_LEN, Stock};
+use ringway_datapath::{BODY_LEN_MAX, Body, PagePool, Pages, Receipts};
 use ringway_hypervisor::{Access, GrantTable, StillInUse};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 use crate::buffers::Buffers;
 
 /// Pages of a slab.
-pub(crate) const SLAB_PAGES: usize = STOCK_LEN / PAGE_SIZE;
-const _: () = assert!(SLAB_PAGES * PAGE_SIZE == STOCK_LEN);
+pub(crate) const SLAB_PAGES: usize = BODY_LEN_MAX / PAGE_SIZE;
+const _: () = assert!(SLAB_PAGES * PAGE_SIZE == BODY_LEN_MAX);
 /// Slabs of a vif: a ring has room for the pages of 14 such frames.
 pub(crate) const SLABS: usize = 16;
 
@@ -27,7 +27,7 @@ pub struct Slabs {
     shared: Arc<Shared>,
 }
 
-/// What its queues know of them.
+/// What the queues share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     buffers: Buffers,
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
 }
 
 impl Slabs {
-    /// Takes the pages and grants them to `backend`, for reading.
+    /// Takes the pages and grants `backend` read access to them.
     ///
     /// # Errors
     /// Of kind `OutOfMemory` when pages or grants run out.
@@ -47,8 +47,8 @@ impl Slabs {
         Ok(Slabs { shared: Arc::new(Shared { buffers, pages, receipts }) })
     }
 
-    /// Those that are free, for the one device whose frames the vif sends.
-    pub fn stock(&self) -> Box<dyn Stock> {
+    /// The free slabs, for the one device whose frames the vif sends.
+    pub fn page_pool(&self) -> Box<dyn PagePool> {
         Box::new(FreeSlabs(Arc::clone(&self.shared)))
     }
 
@@ -59,8 +59,8 @@ impl Slabs {
     /// Ends every grant and frees the pages; after the queues are closed.
     ///
     /// # Errors
-    /// [`StillInUse`] if the backend has not let go of a page, or a frame refers to one: such pages
-    /// are never used again.
+    /// [`StillInUse`] if the backend still uses a page, or a frame refers to one: such pages are
+    /// never used again.
     pub fn close(self, grants: &mut impl GrantTable) -> Result<(), StillInUse> {
         let held = |slab: &usize| self.shared.receipts.is_held(*slab);
         if let Some(slab) = (0..SLABS).find(held) {
@@ -71,11 +71,11 @@ impl Slabs {
 }
 
 impl Shared {
-    /// The slab that a body is of, if it is of one of these from its beginning.
+    /// The slab of a body, if the body begins at the start of one of these slabs.
     pub(crate) fn slab_of(&self, body: &Body) -> Option<usize> {
         let [piece] = body.pieces() else { return None };
-        let is_ours = Arc::ptr_eq(body.pages(), &self.pages) && piece.at % STOCK_LEN == 0;
-        is_ours.then_some(piece.at / STOCK_LEN)
+        let is_ours = Arc::ptr_eq(body.pages(), &self.pages) && piece.at % BODY_LEN_MAX == 0;
+        is_ours.then_some(piece.at / BODY_LEN_MAX)
     }
 
     /// The grant of a page, counted over all slabs.
@@ -84,16 +84,16 @@ impl Shared {
     }
 }
 
-/// The one who takes slabs: so that none is taken twice.
+/// The only handle that takes slabs, so that no slab is taken twice.
 #[derive(Debug)]
 struct FreeSlabs(Arc<Shared>);
 
-impl Stock for FreeSlabs {
+impl PagePool for FreeSlabs {
     fn take(&mut self) -> Option<Body> {
         let Shared { pages, receipts, .. } = &*self.0;
-        // The lowest that is free: the same few are used again while they are in the cache.
+        // Take the lowest free one: the same few are reused while they are in the cache.
         let slab = (0..SLABS).find(|slab| !receipts.is_held(*slab))?;
         let mut body = Body::new(Arc::clone(pages), receipts.issue(slab));
-        body.push(slab * STOCK_LEN, STOCK_LEN).then_some(body)
+        body.push(slab * BODY_LEN_MAX, BODY_LEN_MAX).then_some(body)
     }
 }

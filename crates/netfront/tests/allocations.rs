@@ -1,6 +1,6 @@
-//! The way of a packet through both ends takes nothing from the heap once they have warmed up.
-//! Alone in its program and without the test harness: the count is the whole program's, and the
-//! harness has a thread that may take from the heap while a test runs.
+//! The path of a packet through both ends does not allocate once they have warmed up. This test is
+//! alone in its program and has no test harness: the count covers the whole program, and a thread
+//! of the harness may allocate while a test runs.
 
 #[path = "vif/joined.rs"]
 mod joined;
@@ -37,9 +37,9 @@ fn main() {
 fn measure(completion: Completion, are_in_pages: bool) {
     let (machine, mut front, mut back) = joined::pair();
     let slabs = Slabs::new(&mut machine.grants(), machine::HOST).expect("the guest has memory");
-    let mut stock = are_in_pages.then(|| slabs.stock());
+    let mut page_pool = are_in_pages.then(|| slabs.page_pool());
     if are_in_pages {
-        front.lend_pages().expect("the test has descriptors");
+        front.receive_in_place().expect("the test has descriptors");
         front.send_from(&slabs);
     }
     if completion == Completion::Sent {
@@ -54,8 +54,8 @@ fn measure(completion: Completion, are_in_pages: bool) {
         for len in [60, 1514, 9000, 65_000] {
             for _ in 0..2 {
                 let mut frame = pool.take(len).expect("the pool has room");
-                if let (Some(stock), 65_000) = (&mut stock, len) {
-                    let mut body = stock.take().expect("few are in use");
+                if let (Some(page_pool), 65_000) = (&mut page_pool, len) {
+                    let mut body = page_pool.take().expect("few are in use");
                     body.truncate(len - MIDDLE_LEN);
                     frame.set_len(MIDDLE_LEN);
                     frame.set_body(body);

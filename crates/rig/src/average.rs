@@ -1,6 +1,6 @@
 //! One number for several.
 
-/// A count as a number to calculate with; exact up to 2^53.
+/// A count as a floating-point number; exact up to 2^53.
 pub fn float(count: usize) -> f64 {
     let count = u64::try_from(count).unwrap_or(u64::MAX);
     let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).map_or(0.0, f64::from);
@@ -12,7 +12,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / float(values.len().max(1))
 }
 
-/// The value in the middle; not a number if there are no values.
+/// The median; NaN if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
@@ -24,8 +24,8 @@ pub fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The value below which a part of sorted values lies, interpolated as R does by default; not a
-/// number if there are no values.
+/// The value below which a fraction `part` of sorted values lies, interpolated as in R's default;
+/// NaN if there are no values.
 pub fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * float(sorted.len().saturating_sub(1));
     let at = |offset: usize| {

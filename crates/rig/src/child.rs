@@ -13,7 +13,7 @@ use crate::stop::Stop;
 
 /// Lines kept for an error message.
 const LINES_KEPT: usize = 3;
-/// How often a wait for a line checks whether it is to end.
+/// How often a wait for a line checks whether to stop.
 const POLL_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running child. Dropping it kills it.
@@ -50,12 +50,12 @@ pub enum PartError {
     #[error("{0}")]
     Failed(String),
     /// The user asked to end, or the time was up.
-    #[error("it was ended before it was done")]
+    #[error("it was stopped before it was finished")]
     Interrupted,
 }
 
 impl PartError {
-    /// For `map_err`: what was being done.
+    /// For `map_err`: adds what was being done.
     pub fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> PartError {
         let what = what.into();
         move |error| PartError::Io { what, error }
@@ -153,7 +153,7 @@ impl Child {
     }
 
     /// The error to report if it has ended although it should still run.
-    pub fn early_end(&mut self) -> Option<PartError> {
+    pub fn premature_exit(&mut self) -> Option<PartError> {
         let status = self.process.try_wait().ok()??;
         let said = self.lines.try_iter().collect::<Vec<_>>().join(" / ");
         Some(PartError::Failed(format!("{} ended early ({status}): {said}", self.name)))

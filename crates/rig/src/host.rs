@@ -1,20 +1,20 @@
-//! ringway itself: the emulated host that `ringway run` makes, with its guests.
+//! ringway itself: the emulated host that `ringway run` creates, with its guests.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ringway_control::{BackendRequest, BackendStatus, RunDir, ask};
+use ringway_control::{BackendRequest, BackendStatus, RunDir, send_request};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
-/// From the start until all guests are connected.
+/// The longest time from the start until all guests are connected.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// From the request to end until all its processes have ended.
+/// The longest time from the request to end until all processes have ended.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running host. Dropping it ends it with all that it started.
@@ -85,7 +85,7 @@ impl RunningHost {
     /// # Errors
     /// If the backend does not respond.
     pub fn backend(&self) -> Result<BackendStatus, PartError> {
-        ask(&self.dir().backend(), &BackendRequest::Status)
+        send_request(&self.dir().backend(), &BackendRequest::Status)
             .map_err(PartError::at("ask the backend"))
     }
 }

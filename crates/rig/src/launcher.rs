@@ -46,7 +46,7 @@ impl Launcher {
         &self.program
     }
 
-    /// A launcher like this one whose waiting also ends after so many seconds from now.
+    /// A launcher like this one whose waiting also ends this many seconds from now.
     #[must_use]
     pub fn until(&self, seconds: f64) -> Launcher {
         Launcher { stop: self.stop.after(seconds), ..self.clone() }

@@ -1,5 +1,5 @@
-//! What experiments and measurements are built from: network namespaces, child processes, and the
-//! tools of others.
+//! The building blocks of experiments and measurements: network namespaces, child processes, and
+//! existing tools.
 //!
 //! - [`launcher`]: starts processes, also in the [`namespace`] of another process; each is a
 //!   [`child`] that never outlives this program, and a [`stop`] says when waiting ends.
@@ -11,8 +11,8 @@
 //!
 //! Each namespace, process and directory belongs to a value and ends with it.
 //!
-//! Nothing here knows a study or decides what is measured, and nothing is made in the network that
-//! the user's own processes are in.
+//! Nothing here knows a study or decides what is measured, and nothing is created in the network
+//! namespace of the user's own processes.
 //!
 //! A program that uses this crate is started again as its own parts: see [`part`]. Read first:
 //! [`launcher::Launcher`], then [`namespace::Namespace`].

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tools::Tool;
 
-/// Which ringway it is.
+/// The build of ringway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Build {
     /// Its version.
@@ -17,7 +17,7 @@ pub struct Build {
     pub commit: String,
 }
 
-/// The machine, without which no figure means anything.
+/// The description of a machine, without which a figure is meaningless.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Host {
@@ -25,7 +25,7 @@ pub struct Host {
     pub cpu_model: String,
     /// CPUs that may be used.
     pub cpus: u32,
-    /// KiB.
+    /// Memory in KiB.
     pub memory_kib: u64,
     /// The kernel's release.
     pub kernel: String,
@@ -41,14 +41,14 @@ pub struct Host {
     pub tools: BTreeMap<String, String>,
     /// The kernel's clock source.
     pub clock_source: String,
-    /// What the kernel does about faults of the CPU.
+    /// The kernel's mitigations of CPU vulnerabilities.
     pub mitigations: Vec<String>,
     /// When this was written: RFC 3339, UTC.
     pub date: String,
 }
 
 impl Host {
-    /// What is not the same in `other`, as `kernel: 6.1 → 6.12`.
+    /// What differs in `other`, such as `kernel: 6.1 → 6.12`.
     pub fn differences(&self, other: &Host) -> Vec<String> {
         let fields = |host: &Host| {
             [
@@ -66,7 +66,7 @@ impl Host {
         differing.map(|((name, a), (_, b))| format!("{name}: {a} → {b}")).collect()
     }
 
-    /// In a few words.
+    /// The machine in a few words.
     pub fn name(&self) -> String {
         format!("{}, {} CPUs, Linux {}", self.cpu_model, self.cpus, self.kernel)
     }
@@ -78,8 +78,8 @@ impl Host {
     }
 }
 
-/// The machine, with the versions of tools, and which ringway it is that runs. What cannot be found
-/// out is called unknown.
+/// Describes the machine, with the versions of tools and of the running ringway. Anything that
+/// cannot be determined is called unknown.
 pub fn describe(build: &Build, tools: &BTreeSet<Tool>) -> Host {
     let unknown = || "unknown".to_owned();
     let read = |file: &str| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
@@ -119,7 +119,7 @@ fn field(file: &str, key: &str, separator: char) -> Option<String> {
     Some(line.split_once(separator)?.1.trim().trim_matches('"').to_owned())
 }
 
-/// `none` on a machine of its own; the kind is what the firmware or the CPU's flags tell.
+/// `none` on bare metal; otherwise the kind that the firmware or the CPU's flags report.
 fn hypervisor() -> Option<String> {
     let flags = field("/proc/cpuinfo", "flags", ':')?;
     if !flags.split_whitespace().any(|flag| flag == "hypervisor") {

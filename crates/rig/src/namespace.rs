@@ -25,7 +25,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A new one in which only `lo` is up.
+    /// A new namespace in which only `lo` is up.
     ///
     /// # Errors
     /// If the system allows no network namespace, or its holder does not start.

@@ -1,5 +1,5 @@
-//! Open vSwitch in the network namespace of a process, with a database of its own: nothing of one
-//! that the host itself may run is touched.
+//! Open vSwitch in the network namespace of a process, with its own database. It does not touch an
+//! Open vSwitch of the host.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
-/// The programs that it takes, besides the switch itself.
+/// The programs that it needs, besides the switch itself.
 pub const TOOLS: [&str; 3] = ["ovsdb-tool", "ovsdb-server", "ovs-vsctl"];
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Its own patience, so that its error is reported and not ours.
+/// The tool's own timeout, shorter than ours, so that its error is the one reported.
 const TIMEOUT: &str = "--timeout=50";
-/// Between two attempts to reach it.
+/// Pause between two attempts to reach it.
 const POLL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where a switch forwards.
@@ -26,14 +26,14 @@ pub enum Datapath {
     Process,
 }
 
-/// Where a switch is, and how its programs are started.
+/// The place of a switch, and how to start its programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// Starts its programs.
     pub launcher: &'a Launcher,
-    /// A process in the network namespace that it is to be in.
+    /// A process in the network namespace for the switch.
     pub pid: u32,
-    /// For its files and sockets.
+    /// The directory for its files and sockets.
     pub dir: &'a Path,
 }
 
@@ -52,7 +52,7 @@ impl OpenVswitch {
 }
 
 impl Place<'_> {
-    /// The path of a file or socket of it.
+    /// The path of one of its files or sockets.
     pub fn file(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
@@ -90,7 +90,7 @@ impl Place<'_> {
         Ok(OpenVswitch { switch, _database: database })
     }
 
-    /// Changes the database by `ovs-vsctl`, and waits until the switch has followed.
+    /// Changes the database with `ovs-vsctl`, and waits until the switch has applied the change.
     ///
     /// # Errors
     /// What the program reports.

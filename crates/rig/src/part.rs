@@ -1,7 +1,7 @@
-//! What this program does when it was started again as a part of an experiment.
+//! What this program does when it is started again as a part of an experiment.
 //!
-//! No part outlives the thread that starts it: the kernel kills it with that, and network
-//! namespaces go with the processes in them. How parts are started: [`launcher`](crate::launcher).
+//! No part outlives the thread that starts it: the kernel kills it with that thread, and network
+//! namespaces end with their processes. [`launcher`](crate::launcher) starts parts.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,11 +18,11 @@ pub fn is_part(word: &str) -> bool {
     [EXEC, HOLD].contains(&word)
 }
 
-/// What this program does as a part, according to the words of
+/// Runs this program as a part, according to the words of
 /// [`Launcher::part`](crate::launcher::Launcher::part). Returns when the part ends.
 ///
 /// # Errors
-/// What the part runs into; words that a launcher would not have said.
+/// What fails in the part; words that no launcher passes.
 pub fn run(words: &[OsString]) -> io::Result<()> {
     let name = words.first().and_then(|word| word.to_str()).unwrap_or_default();
     let parent = parent(words)?;
@@ -33,11 +33,11 @@ pub fn run(words: &[OsString]) -> io::Result<()> {
     }
 }
 
-/// Has the kernel kill this process when the one that started it as a part ends; `words` are those
-/// that [`run`] takes. For the parts of other crates.
+/// Makes the kernel kill this process when the one that started it as a part ends; `words` are
+/// those of [`run`]. For the parts of other crates.
 ///
 /// # Errors
-/// If the parent has ended already; words that a launcher would not have said.
+/// If the parent has already ended; words that no launcher passes.
 pub fn die_with_parent(words: &[OsString]) -> io::Result<()> {
     die_with(parent(words)?)
 }

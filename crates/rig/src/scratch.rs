@@ -20,11 +20,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one whose name begins with `prefix`, such as `ringway-lab-`, and removes those of that
-    /// prefix whose owners have ended.
+    /// Creates a directory whose name begins with `prefix`, such as `ringway-lab-`, and removes
+    /// those with that prefix whose owners have ended.
     ///
     /// # Errors
-    /// What the file system refuses.
+    /// The file system's error.
     pub fn new(prefix: &str) -> io::Result<Scratch> {
         let root = std::env::temp_dir();
         for entry in fs::read_dir(&root)?.flatten() {

@@ -1,4 +1,4 @@
-//! When to end: as soon as the user asks for it, or when the time is up.
+//! When to stop: as soon as the user requests it, or when the time is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ impl Stop {
         Stop { asked, deadline: None }
     }
 
-    /// Ends also after so many seconds from now; never, if they are too many to count.
+    /// Also ends this many seconds from now; never, if the number is too large.
     #[must_use]
     pub fn after(&self, seconds: f64) -> Stop {
         let time = Duration::try_from_secs_f64(seconds).ok();

@@ -1,5 +1,5 @@
-//! The tools that make load, each behind a small adapter: the ones that others measured with, and
-//! no generator of our own.
+//! The tools that make load, each behind a small adapter: those of published measurements, and no
+//! generator of our own.
 //!
 //! Each stream has its own client and server: some servers serve one client at a time, and only a
 //! client with a single stream takes any source port. The client is always the sender.
@@ -90,13 +90,13 @@ pub struct Measured {
     pub bps: Vec<Option<f64>>,
     /// Other values by the name of the metric.
     pub values: BTreeMap<String, f64>,
-    /// How values were during the run, by the name of the metric.
+    /// The course of values over the run, by the name of the metric.
     pub courses: BTreeMap<String, Course>,
     /// How the tool was run.
     pub tools: Vec<ToolRun>,
 }
 
-/// A tool, as it was run.
+/// How a tool was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ToolRun {
@@ -303,7 +303,8 @@ fn shown(name: &str, words: &[String]) -> String {
     std::iter::once(name).chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
-/// A fifth of a second after a tenth, as those of the recorded runs that count; one stream.
+/// One stream with a tenth of a second of warm-up and a fifth of measurement, as in the recorded
+/// runs.
 #[cfg(test)]
 fn example() -> Load {
     let flow = Flow {

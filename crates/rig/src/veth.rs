@@ -1,5 +1,5 @@
-//! What the kernel has for connecting namespaces: veth pairs and a bridge. Their offloads are those
-//! that the kernel chooses, which are all.
+//! The kernel's means to connect namespaces: veth pairs and a bridge. Offloads keep the kernel's
+//! default, which is all of them.
 
 use ringway_net::LinkSetting;
 

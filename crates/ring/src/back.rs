@@ -122,7 +122,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     pub fn publish_responses(&mut self) -> Notify {
         let (old, new) = (self.rsp_prod_published, self.rsp_prod_pvt);
         if old == new {
-            return Notify::NoOne;
+            return Notify::None;
         }
         self.rsp_prod_published = new;
         self.page.publish(RSP_PROD, RSP_EVENT, old, new)

@@ -1,8 +1,8 @@
 //! A defect on purpose: the check of a producer index is left out.
 //!
-//! Only the tests of `ringway-sim` have this switch, to see that their checkers find what follows.
-//! It takes the feature `canary`, which `cargo xtask tidy` lets no other crate enable and no crate
-//! outside of its tests, and debug assertions, which no release build has.
+//! Only the tests of `ringway-sim` use this switch, to verify that their checkers find the
+//! consequences. It requires the feature `canary`, which `cargo xtask tidy` lets no other crate
+//! enable, and no crate outside of its tests, and debug assertions, which no release build has.
 
 use core::cell::Cell;
 use std::thread_local;
@@ -11,7 +11,7 @@ thread_local! {
     static ARE_PRODUCERS_UNCHECKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something without that check, on this thread.
+/// Runs `run` without that check, on this thread.
 pub fn without_producer_checks<T>(run: impl FnOnce() -> T) -> T {
     let before = ARE_PRODUCERS_UNCHECKED.replace(true);
     let result = run();

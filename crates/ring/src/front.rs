@@ -82,7 +82,7 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
     pub fn publish_requests(&mut self) -> Notify {
         let (old, new) = (self.req_prod_published, self.req_prod_pvt);
         if old == new {
-            return Notify::NoOne;
+            return Notify::None;
         }
         self.req_prod_published = new;
         self.page.publish(REQ_PROD, REQ_EVENT, old, new)

@@ -120,7 +120,7 @@ pub enum Notify {
     /// The peer asked for an event: send one.
     Peer,
     /// The peer is polling, or was notified before.
-    NoOne,
+    None,
 }
 
 /// The result of the check after requesting an event (`RING_FINAL_CHECK_FOR_*`).
@@ -170,7 +170,7 @@ impl<M: RingMemory> Page<M> {
         self.0.fence();
         let event = self.load(event, Ordering::Relaxed);
         //= netif.h:notify-when-crossed
-        if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::NoOne }
+        if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::None }
     }
 
     /// Requests an event for when `count` entries wait after `consumed`, and returns whether they
@@ -203,7 +203,7 @@ fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32,
     Ok(ahead)
 }
 
-/// Whether the check above is left out on purpose.
+/// Whether the check above is disabled on purpose.
 #[cfg(all(feature = "canary", debug_assertions))]
 fn is_unchecked() -> bool {
     canary::are_producers_unchecked()

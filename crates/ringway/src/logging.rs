@@ -1,4 +1,4 @@
-//! The log: lines on standard error, each with the name of the process it is from.
+//! The log: lines on standard error, each with the name of its process.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ struct Lines {
 impl Write for Lines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = [self.prefix.as_bytes(), event].concat();
-        // If our standard error is closed, the log is not wanted.
+        // If standard error is closed, no one wants the log.
         let _ = io::stderr().write_all(&line);
         Ok(event.len())
     }
@@ -22,7 +22,7 @@ impl Write for Lines {
     }
 }
 
-/// Starts the log of this process. An empty name is that of the command line itself.
+/// Starts the log of this process. The command line itself has an empty name.
 pub(crate) fn start(level: LevelFilter, process: &str) {
     let prefix = if process.is_empty() { String::new() } else { format!("{process}: ") };
     tracing_subscriber::fmt()

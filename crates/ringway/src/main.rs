@@ -1,7 +1,7 @@
 //! ringway: multi-queue paravirtual networking in user space.
 //!
-//! The only binary. Each verb of the command line is a file in [`verb`]; [`host`] holds a host
-//! together.
+//! The only binary. Each verb of the command line is a file in [`verb`]; [`host`] starts and
+//! supervises the processes of a host.
 
 mod cli;
 mod confine;

@@ -26,13 +26,13 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// For processes whose ordinary course is of no interest.
+    /// The level for processes whose normal operation is not worth logging.
     pub(crate) fn quiet(&self) -> LevelFilter {
         if self.log_level == LevelFilter::INFO { LevelFilter::WARN } else { self.log_level }
     }
 }
 
-/// Reads a number of some range for a flag; the refusal says which range.
+/// Parses a number in a range for a flag; the error names the range.
 pub(crate) fn number<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static

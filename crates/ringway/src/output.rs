@@ -1,4 +1,4 @@
-//! Standard output of the verbs, whose reader may leave before they are done.
+//! Standard output of the verbs, whose reader may close it before they are done.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Our standard output has no reader any more, as after `ringway xenstore ls | head -1`. This ends
-/// a verb, but is no failure. It is distinguished from a pipe or socket to one of our own processes
-/// by its type.
+/// Standard output has no reader any more, as after `ringway xenstore ls | head -1`. This ends a
+/// verb but is no failure. The type distinguishes it from a broken pipe or socket to one of our own
+/// processes.
 #[derive(Debug)]
 pub(crate) struct ReaderLeft;
 
@@ -16,7 +16,7 @@ impl std::error::Error for ReaderLeft {}
 
 impl fmt::Display for ReaderLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the output has no reader any more")
+        f.write_str("the reader of the output has closed it")
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         write_to(&mut ours, "one").expect("it has room");
         drop(theirs);
         assert!(write_to(&mut ours, "two").expect_err("it has no reader").is::<ReaderLeft>());
-        // A slice is a writer that has no room left.
+        // A slice of one byte is a writer without room for more.
         let error = write_to(&mut [0_u8; 1].as_mut_slice(), "three").expect_err("too long");
         assert!(!error.is::<ReaderLeft>(), "{error:#}");
     }

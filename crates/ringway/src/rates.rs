@@ -13,7 +13,7 @@ pub(crate) struct Look {
     pub(crate) status: BackendStatus,
 }
 
-/// What one queue does, in a second. Directions are the guest's.
+/// The rates of one queue, per second. Directions are the guest's.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct QueueRate {
     /// Its vif.
@@ -36,7 +36,7 @@ pub(crate) struct QueueRate {
     pub(crate) drops_per_second: f64,
 }
 
-/// The rates of all queues that are in both looks.
+/// The rates of all queues that are in both readings.
 pub(crate) fn between(before: &Look, after: &Look) -> Vec<QueueRate> {
     let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
     let per_second = |now: u64, then: u64| {

@@ -9,21 +9,22 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-/// Readable once the process was asked to end. Such signals do nothing else from then on.
+/// Readable once the process was asked to end. While this exists, the signals have no other effect.
 pub(crate) struct Stop(UnixStream);
 
 impl Stop {
-    /// Takes the signals over.
+    /// Takes over SIGINT and SIGTERM.
     pub(crate) fn on_signals() -> io::Result<Stop> {
         Stop::on(&[SIGINT, SIGTERM, SIGHUP])
     }
 
-    /// As [`on_signals`](Stop::on_signals), but what a terminal sends to all processes in its
-    /// foreground does nothing: a caller that waits for another process there leaves it to that
+    /// As [`on_signals`](Stop::on_signals), but signals that a terminal sends to all foreground
+    /// processes have no effect: a caller that waits for another process there leaves them to that
     /// one.
-    pub(crate) fn on_signals_to_us_alone() -> io::Result<Stop> {
+    pub(crate) fn on_signals_ignoring_terminal() -> io::Result<Stop> {
         for signal in [SIGINT, SIGQUIT] {
-            // A handler and not "ignored", which programs that we start would inherit.
+            // A handler instead of `SIG_IGN`, because programs that we start would inherit the
+            // latter.
             signal_hook::flag::register(signal, Arc::default())?;
         }
         Stop::on(&[SIGTERM, SIGHUP])
@@ -37,14 +38,14 @@ impl Stop {
         Ok(Stop(ours))
     }
 
-    /// Whether it was asked since this was last asked.
+    /// Whether the process was asked to end since the last call.
     pub(crate) fn take(&self) -> io::Result<bool> {
         let is_asked = self.wait(Duration::ZERO)?;
-        // What is there is less than the buffer: a signal is one byte.
+        // The buffer holds all that is pending: a signal is one byte.
         if is_asked { Ok((&self.0).read(&mut [0; 64])? > 0) } else { Ok(false) }
     }
 
-    /// Whether it was asked within this time.
+    /// Whether the process was asked to end within this time.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         wait_readable(&[self.as_fd()], Some(timeout)).map(|ready| ready.contains(&true))
     }
@@ -56,8 +57,8 @@ impl AsFd for Stop {
     }
 }
 
-/// Waits until one of some descriptors is readable or closed, and tells which are. None is once the
-/// time has passed, and only then: a signal in between does not end the wait.
+/// Waits until at least one of the descriptors is readable or closed, and returns which are. The
+/// result is empty only if the time has passed: a signal in between does not end the wait.
 pub(crate) fn wait_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,

@@ -2,13 +2,13 @@
 
 use ringway_rig::columns;
 
-/// Rows under a head, as text of whole lines. Columns whose head begins with `>` are numbers.
+/// Rows under a head, as whole lines of text. Columns whose head begins with `>` are numbers.
 pub(crate) fn render(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     columns::render(head, rows.into_iter().map(|row| row.iter().map(|cell| shown(cell)).collect()))
 }
 
-/// What another process has said, on one line of a terminal that it has no power over: a tenant's
-/// process may be in the hands of its guest.
+/// Text from another process, on one line and without control over the terminal: a guest may have
+/// taken over its tenant's process.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::new();
     for char in text.chars() {
@@ -20,7 +20,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Changes the order in which a terminal shows what follows.
+/// Whether a character changes the order in which a terminal shows what follows.
 fn is_direction(char: char) -> bool {
     matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -36,7 +36,7 @@ pub(crate) fn scaled(value: f64, unit: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// A count for [`scaled`]: exact below 2^53, and what is above is shown with three digits.
+/// A count for [`scaled`]: exact below 2^53, and larger counts are shown with three digits only.
 pub(crate) fn float(count: u64) -> f64 {
     let (high, low) = (count >> 32, count & 0xffff_ffff);
     let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));

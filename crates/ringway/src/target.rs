@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use ringway_control::{
-    BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, RunDir, ask,
+    BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, RunDir, send_request,
 };
 use serde::de::DeserializeOwned;
 
@@ -29,16 +29,16 @@ impl Target {
     /// Asks the backend.
     pub(crate) fn ask_backend<T: DeserializeOwned>(&self, request: &BackendRequest) -> Result<T> {
         let dir = self.dir();
-        ask(&dir.backend(), request).map_err(|error| self.explain(error))
+        send_request(&dir.backend(), request).map_err(|error| self.explain(error))
     }
 
     /// Asks the process that opens sockets for the backend.
     pub(crate) fn ask_opener(&self, request: &OpenerRequest) -> Result<()> {
         let dir = self.dir();
-        ask(&dir.opener(), request).map_err(|error| match read_description(&dir) {
+        send_request(&dir.opener(), request).map_err(|error| match read_description(&dir) {
             Ok(host) if is_absence(&error) && host.is_isolated => anyhow!(
-                "with `isolate` each tenant has a process of its own, and none serves vifs of \
-                 virtio"
+                "with `isolate` each tenant has its own process, and none serves virtio vifs: run \
+                 the host without it"
             ),
             _ => self.explain(error),
         })
@@ -68,7 +68,7 @@ impl Target {
         request: &GuestRequest,
     ) -> Result<T> {
         let dir = self.dir();
-        ask(&dir.guest(name), request).map_err(|error| {
+        send_request(&dir.guest(name), request).map_err(|error| {
             if !is_absence(&error) {
                 return anyhow!("guest {name}: {error}");
             }
@@ -76,7 +76,7 @@ impl Target {
                 Ok(names) if !names.iter().any(|known| known == name) => {
                     anyhow!("there is no guest {name:?}; there is {}", names.join(", "))
                 }
-                Ok(_) => anyhow!("guest {name} does not run"),
+                Ok(_) => anyhow!("guest {name} is not running"),
                 Err(error) => error,
             }
         })
@@ -90,7 +90,7 @@ impl Target {
     /// The names of all guests, those that do not run included.
     pub(crate) fn guest_names(&self) -> Result<Vec<String>> {
         let dir = self.dir();
-        // The description goes last, so who finds none finds no host.
+        // The description is removed last, so without one there is no host.
         let host = match read_description(&dir) {
             Err(_) if !dir.state().exists() => bail!(self.no_host()),
             read => read?,
@@ -98,7 +98,7 @@ impl Target {
         Ok(host.guests.into_iter().map(|guest| guest.name.0).collect())
     }
 
-    /// An error of a process of the host, or the reason why the process is missing.
+    /// The error of a process of the host, or the reason why that process is missing.
     pub(crate) fn explain(&self, error: io::Error) -> anyhow::Error {
         if is_absence(&error) { anyhow!(self.no_host()) } else { anyhow!(error) }
     }

@@ -1,15 +1,15 @@
-//! Where frames went: those that were sent against those that arrived or were dropped.
+//! Balances the frames that were sent against those that arrived or were dropped.
 
 use crate::flaw::{Checked, Rule, ensure};
 use crate::plane::DataPlane;
 use crate::traffic::{Flow, Lost};
 use crate::workers::Workers;
 
-/// What was accounted for at the last rest.
+/// The balance at the last rest.
 ///
-/// It proves that no frame is lost unless its drop is counted, and that no drop is counted twice
-/// where no frame was flooded. Frames of a guest whose connection ended since then may be gone
-/// uncounted: nothing is checked of their flows, except order and content.
+/// It proves that no frame is lost unless its drop is counted, and that no drop is counted twice if
+/// no frame was flooded. Frames of a guest whose connection has ended since then may be lost
+/// uncounted: of their flows, only order and content are checked.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// Every guest was connected and known to the switch.
@@ -17,7 +17,7 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// What has been lost, and what was dropped meanwhile.
+    /// The losses, and the drops meanwhile.
     fn compare(plane: &DataPlane) -> (Lost, u64) {
         let flows = plane.flows.iter().filter(|flow| plane.is_steady(flow));
         let lost = flows.map(Flow::lost).fold(Lost::default(), Lost::and);
@@ -25,7 +25,7 @@ impl Accounts {
         (lost, dropped.saturating_sub(plane.dropped_before))
     }
 
-    /// Compares what was lost with what was dropped.
+    /// Compares losses with drops.
     pub(crate) fn check(&self, plane: &DataPlane, rule: Rule) -> Checked {
         let (lost, dropped) = Accounts::compare(plane);
         ensure(lost.least <= dropped, rule, || {

@@ -1,4 +1,4 @@
-//! A backend's process: its end of each vif's handshake, and what it does for it.
+//! A backend's process: its end of each vif's handshake, and the resulting actions.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ use ringway_xenbus::{
     EventPorts, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Rate, Vif, XenbusState,
 };
 use ringway_xenstore::{
-    Client, Errno, Events, Local, LocalStore, Lost, Transport, Watched, or_refusal, unless_refused,
+    Client, Errno, Events, LocalStore, LocalTransport, Lost, Transport, Watched, or_refusal,
+    unless_refused,
 };
 
 use crate::canary::Canary;
@@ -37,7 +38,7 @@ const ROOT_TOKEN: &str = "vifs";
 
 /// The control thread of a backend's process.
 pub(crate) struct Backend {
-    store: Client<Mortal>,
+    store: Client<KillableTransport>,
     domain: LoopbackDomain,
     vifs: BTreeMap<Vif, Served>,
     config: BackendConfig,
@@ -51,30 +52,30 @@ pub(crate) struct BackendConfig {
     pub(crate) canary: Option<Canary>,
 }
 
-/// A vif in its care.
+/// A vif that it serves.
 struct Served {
     end: BackendEnd,
     rest: Rest,
 }
 
-/// What a vif has beside its handshake.
+/// The state of a vif besides its handshake.
 struct Rest {
     vif: Vif,
     rate: Option<Rate>,
-    /// It outlives connections.
+    /// The credit outlives connections.
     credit: Option<Arc<Credit>>,
     port: Option<PortId>,
-    /// Of the device that the vif is patched to.
+    /// The port of the device that the vif is patched to.
     device_port: Option<PortId>,
 }
 
 /// A session of XenStore that ends with its process.
-struct Mortal {
-    transport: Local,
+struct KillableTransport {
+    transport: LocalTransport,
     is_alive: Rc<Cell<bool>>,
 }
 
-impl Transport for Mortal {
+impl Transport for KillableTransport {
     fn request(
         &mut self,
         op: Op,
@@ -94,21 +95,22 @@ impl Transport for Mortal {
 }
 
 impl Backend {
-    /// A backend that has just started and looks for vifs.
+    /// A backend that has just started and searches for vifs.
     pub(crate) fn start(
         store: &LocalStore,
         domain: LoopbackDomain,
         config: BackendConfig,
         is_alive: Rc<Cell<bool>>,
     ) -> Result<Backend, Lost> {
-        let transport = Local::open(store, HOST).expect("domain 0 has no limit of sessions");
-        let mut store = Client::over(Mortal { transport, is_alive });
+        let transport =
+            LocalTransport::open(store, HOST).expect("domain 0 has no limit of sessions");
+        let mut store = Client::with_transport(KillableTransport { transport, is_alive });
         or_refusal(store.watch(&Vif::backend_root(HOST), ROOT_TOKEN))?.expect("domain 0 may watch");
         device::remove_stale_errors(&mut store, HOST)?;
         Ok(Backend { store, domain, vifs: BTreeMap::new(), config })
     }
 
-    /// The vif that has this port.
+    /// The port of this vif.
     pub(crate) fn port_of(&self, vif: Vif) -> Option<PortId> {
         self.vifs.get(&vif)?.rest.port
     }
@@ -130,7 +132,7 @@ impl Backend {
         self.vifs.get(&vif)?.end.error()
     }
 
-    /// Does one thing, if there is one to do.
+    /// Handles one pending event, if there is one.
     pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         if self.take_failure(plane)? || self.go_on(plane)? {
             return Ok(true);
@@ -158,17 +160,17 @@ impl Backend {
         Ok(true)
     }
 
-    /// When something that was put off is due.
+    /// When a deferred action is due.
     pub(crate) fn due(&self) -> Option<std::time::Instant> {
         self.vifs.values().filter_map(|served| served.end.due()).min()
     }
 
-    /// An engine gave a queue up: its vif is closed.
+    /// Closes the vif of a queue that an engine has given up.
     fn take_failure(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         let failure = plane.workers.as_mut().and_then(|workers| workers.failures.pop_front());
         let Some(failure) = failure else { return Ok(false) };
         let (port, down) = (failure.port_id, failure.down.to_string());
-        // The queue ends here, and with it the mapping of its rings.
+        // Drops the queue, and with it the mapping of its rings.
         drop(failure.queue);
         let vif = self.vifs.values().find(|served| served.rest.port == Some(port));
         if let Some(vif) = vif.map(|served| served.rest.vif) {
@@ -191,7 +193,7 @@ impl Backend {
         Ok(false)
     }
 
-    /// Our own writes come back as well; only these are the toolstack's word.
+    /// Our own writes cause events as well; only these come from the toolstack.
     fn known_changed(&mut self, vif: Vif, path: &str, plane: &mut DataPlane) -> Result<(), Lost> {
         if vif.is_toolstacks(path) {
             return self.device_changed(vif, plane);
@@ -288,7 +290,7 @@ impl Backend {
 
 impl Rest {
     fn set_rate(&mut self, keys: &Keys, plane: &mut DataPlane) {
-        // One that cannot be read is no limit.
+        // An invalid rate is no limit.
         let rate = keys.rate().ok().flatten();
         if self.rate == rate {
             return;
@@ -304,7 +306,7 @@ impl Rest {
     }
 }
 
-/// What the backend's process does for one vif.
+/// The actions of the backend's process for one vif.
 struct Serving<'a> {
     rest: &'a mut Rest,
     plane: &'a mut DataPlane,
@@ -327,7 +329,7 @@ impl BackendProcess for Serving<'_> {
         self.plane.disturb(guest);
         self.plane.journal.note(|| format!("backend: lets go of domain {guest}, port {port}"));
         for port in self.rest.device_port.take().into_iter().chain([port]) {
-            // When the process has ended, everything has been let go.
+            // If the process has ended, everything has been released.
             let _: Result<(), Ended> = self.plane.detach(port);
         }
     }
@@ -376,7 +378,7 @@ impl Serving<'_> {
         attached.map_err(ended)
     }
 
-    /// Attaches the device that a vif is patched to, if it is, with as many queues.
+    /// Attaches the device that the vif is patched to, if there is one, with as many queues.
     fn attach_device(&mut self, to: PortId, count: usize) -> io::Result<Option<PortId>> {
         let guest = self.rest.vif.frontend;
         let Some(device) = self.plane.device_of(guest) else { return Ok(None) };

@@ -9,21 +9,21 @@ use crate::canary::Canary;
 use crate::marks::Marks;
 use crate::report::{Failure, run_seed};
 
-/// What the worlds of several seeds came to.
+/// The results of the worlds of several seeds.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// Worlds that were run to their end without a flaw.
+    /// Worlds that ran to their end without a flaw.
     pub worlds: u64,
     /// Steps of all of them.
     pub steps: u64,
-    /// What happened how often.
+    /// How often each mark was hit.
     pub marks: Marks,
-    /// The smallest seed with a flaw among those that were run, and what was found.
+    /// The smallest seed with a flaw among those that ran, and the failure.
     pub failure: Option<(u64, Box<Failure>)>,
 }
 
-/// Runs the worlds of these seeds on `jobs` threads, and starts no further one once a flaw is
-/// found. `progress` is called after each world.
+/// Runs the worlds of these seeds on `jobs` threads, and starts no further one after a flaw. Calls
+/// `progress` after each world.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,
@@ -37,7 +37,7 @@ pub fn run_seeds(
             scope.spawn(|| {
                 let mut own = Summary::default();
                 loop {
-                    // Seeds are taken in order, so every smaller one is run to its end as well.
+                    // Seeds are taken in order, so every smaller one also runs to its end.
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds.end {
                         break;

@@ -1,28 +1,28 @@
-//! Defects on purpose, to know that the checkers find them.
+//! Defects on purpose, to verify that the checkers find them.
 //!
-//! Each stands in the simulator's own wrappers around the real parts, so nothing outside has a
-//! switch for it. The one that does not is `canary.rs` of `ringway-ring`.
+//! Each is in the simulator's own wrappers around the real parts, so no other code has a switch for
+//! it. The exception is `canary.rs` of `ringway-ring`.
 
 /// A defect on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canary {
-    /// Now and then the bell of an engine does not ring.
+    /// Occasionally, the bell of an engine does not ring.
     LostRing,
-    /// An engine overlooks the event of a queue now and then.
+    /// Occasionally, an engine misses the event of a queue.
     LostEvent,
-    /// Now and then two frames of a batch are swapped.
+    /// Occasionally, two frames of a batch are swapped.
     SwappedFrames,
-    /// Now and then a frame is dropped and not counted.
+    /// Occasionally, a frame is dropped and not counted.
     UncountedDrop,
-    /// Now and then a frame comes twice.
+    /// Occasionally, a frame arrives twice.
     DoubledFrame,
-    /// Now and then a buffer is taken and never given back.
+    /// Occasionally, a buffer is taken and never returned.
     LeakedBuffer,
     /// The last byte of a frame is changed.
     ChangedByte,
-    /// A queue moves before every engine has seen where it will be.
+    /// A queue moves before every engine has seen its new place.
     HastyMove,
-    /// A vif that is let go stays mapped.
+    /// A released vif stays mapped.
     KeptMapping,
 }
 

@@ -1,6 +1,6 @@
-//! What is checked of memory and frames whenever an engine has done something: every buffer of the
-//! budget is somewhere, no backlog is longer than it may be, and what of a flow has entered the
-//! engines has left them, is in them, or was dropped and counted.
+//! Checks on memory and frames after each action of an engine: every buffer of the budget is
+//! accounted for, no backlog exceeds its limit, and all frames of a flow that have entered the
+//! engines have left them, are in them, or were dropped and counted.
 
 use ringway_datapath::Frame;
 use ringway_engine::SlotId;
@@ -12,7 +12,7 @@ use crate::plane::DataPlane;
 use crate::worker::{Waiting, Worker};
 use crate::workers::Workers;
 
-/// A backlog that is not full yet takes one more frame, which may become so many segments.
+/// A backlog that is not full yet takes one more frame, which may become up to this many segments.
 const SEGMENTS_MAX: Backlog = Backlog { frames: 200, bytes: 96 << 10 };
 
 /// Sums over all engines.
@@ -41,7 +41,7 @@ impl Sums {
 }
 
 impl DataPlane {
-    /// Goes through all engines and checks what was found.
+    /// Counts all engines and checks the results.
     pub(crate) fn take_census(&mut self) -> Checked {
         self.is_census_due = false;
         let Some(workers) = &self.workers else { return Ok(()) };
@@ -76,7 +76,7 @@ impl DataPlane {
         self.check_flows(workers)
     }
 
-    /// What has entered the engines is still there, has left them, or was dropped.
+    /// Everything that has entered the engines is still there, has left them, or was dropped.
     fn check_flows(&self, workers: &Workers) -> Checked {
         let mut lost = 0;
         for flow in self.flows.iter().filter(|flow| self.is_steady(flow)) {

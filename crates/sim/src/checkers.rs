@@ -1,7 +1,8 @@
-//! What is checked when the world has come to rest.
+//! Checks on a world at rest.
 //!
-//! *Rest* is when no one would do anything before time goes on or someone else does something. All
-//! events have been delivered by then, so who sleeps although there is work for it sleeps for ever.
+//! A world is at *rest* when no part of it would act before time advances or another part acts. All
+//! events have been delivered by then, so a part that sleeps although there is work for it would
+//! sleep for ever.
 
 use ringway_datapath::DropReason;
 use ringway_loopback::Holdings;
@@ -17,11 +18,11 @@ use crate::traffic::Flow;
 use crate::workers::Workers;
 use crate::world::{World, refused};
 
-/// Rounds of "run until no one would, then let time go on" within which there is a rest.
+/// Rounds of "run until nothing would act, then advance time" within which there must be a rest.
 const ROUNDS_TO_REST_MAX: usize = 20_000;
 
 impl World {
-    /// Brings the world to rest, and checks everything that holds then.
+    /// Brings the world to rest, and makes all checks of that state.
     pub(crate) fn rest(&mut self) -> Checked {
         self.settle()?;
         self.reconnect_closed()?;
@@ -34,7 +35,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets everything run until no one would do anything by itself.
+    /// Runs everything until no part would act by itself.
     pub(crate) fn settle(&mut self) -> Checked {
         for _ in 0..ROUNDS_TO_REST_MAX {
             self.plane.come_to_rest()?;
@@ -58,7 +59,7 @@ impl World {
         Err(Flaw::new(Rule::Rest, format!("there is always a time to wait for: {waits:?}")))
     }
 
-    /// Lets every process handle all its events. True if there were some.
+    /// Lets every process handle all its events. Returns true if there were any.
     fn run_all_control(&mut self) -> Checked<bool> {
         let mut has_run = false;
         for number in 0..=self.drivers.len() {
@@ -70,7 +71,7 @@ impl World {
         Ok(has_run)
     }
 
-    /// An event that was lost comes late: that is how long everybody waits for it.
+    /// Delivers lost events late; in the meantime, their receivers wait.
     fn make_up_for_lost_events(&mut self) -> bool {
         if !self.plane.take_event_losses() {
             return false;
@@ -82,8 +83,8 @@ impl World {
         true
     }
 
-    /// A guest that was refused once has to connect again by itself. It is refused again as long as
-    /// the machine has something in store.
+    /// A guest that was refused must reconnect by itself. It may be refused again as long as faults
+    /// are planned.
     fn reconnect_closed(&mut self) -> Checked {
         loop {
             let faults = self.plane.faults_left();
@@ -122,7 +123,7 @@ impl World {
         Ok(())
     }
 
-    /// What a backend has said of a vif that is connected now is gone.
+    /// The backend has removed its error report for a connected vif.
     fn check_no_error(&mut self, vif: Vif) -> Checked {
         let error = self.toolstack.error(vif);
         ensure(error.is_none(), Rule::Handshake, || {
@@ -130,7 +131,7 @@ impl World {
         })
     }
 
-    /// All frames have gone and all requests have a response.
+    /// All frames have left and all requests have a response.
     fn check_guests(&mut self) -> Checked {
         for (number, device) in self.plane.devices.iter().enumerate() {
             let waiting = device.waiting();
@@ -186,7 +187,7 @@ impl World {
         self.accounts.was_calm = is_calm;
     }
 
-    /// After all vifs are removed nothing is left of them.
+    /// After the removal of all vifs, nothing of them is left.
     pub(crate) fn check_release(&mut self, vifs: &[Vif]) -> Checked {
         for vif in vifs {
             self.toolstack.touch(&vif.frontend_state()).map_err(|error| refused(&error))?;

@@ -1,29 +1,29 @@
-//! Where every decision of a world comes from: a seed, or the bytes of a fuzzer.
+//! The source of every decision of a world: a seed, or the bytes of a fuzzer.
 
-/// A source of decisions. The same source makes the same world.
+/// A source of decisions. The same source produces the same world.
 #[derive(Debug)]
 pub struct Choices(Source);
 
 #[derive(Debug)]
 enum Source {
     Random(fastrand::Rng),
-    /// The bytes that are left, the next one last. Once they are used up, every decision is the
-    /// first option.
+    /// The remaining bytes, the next one last. When they are used up, every decision is the first
+    /// option.
     Bytes(Vec<u8>),
 }
 
 impl Choices {
-    /// Decisions that a seed stands for.
+    /// The decisions of a seed.
     pub fn from_seed(seed: u64) -> Choices {
         Choices(Source::Random(fastrand::Rng::with_seed(seed)))
     }
 
-    /// Decisions that bytes stand for.
+    /// The decisions encoded in bytes.
     pub fn from_bytes(bytes: &[u8]) -> Choices {
         Choices(Source::Bytes(bytes.iter().rev().copied().collect()))
     }
 
-    /// Whether only the first option is left of every decision.
+    /// Whether the source is used up, so that every decision is the first option.
     pub fn are_over(&self) -> bool {
         match &self.0 {
             Source::Random(_) => false,

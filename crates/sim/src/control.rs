@@ -1,5 +1,6 @@
-//! What a backend's control thread asks of its engines. The steps are `ringway-engine`'s, the same
-//! that the threads of `ringway-worker` follow; wherever they wait, the rest of the world goes on.
+//! The commands of a backend's control thread to its engines. The steps are those of
+//! `ringway-engine`, which the threads of `ringway-worker` also use; while they wait, the rest of
+//! the world runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ pub(crate) struct Ended;
 pub(crate) struct PortParts {
     pub(crate) id: PortId,
     pub(crate) limits: Limits,
-    /// The one other port that its frames go to; where the switch says without one.
+    /// The only port to which its frames go; if `None`, the switch decides.
     pub(crate) patched_to: Option<PortId>,
-    /// Whether many stations are behind it.
+    /// Whether there are several stations behind it.
     pub(crate) is_shared: bool,
     pub(crate) queues: Vec<(Port, Arc<QueueCounters>)>,
 }
@@ -56,7 +57,7 @@ impl DataPlane {
         steps::attach(self, port, placed)
     }
 
-    /// Takes all queues of a port back and drops them, which unmaps and unbinds them.
+    /// Takes back and drops all queues of a port, which unmaps and unbinds them.
     pub(crate) fn detach(&mut self, port: PortId) -> Result<(), Ended> {
         steps::detach(self, port, |plane, attached| {
             let Some(workers) = &plane.workers else { return };
@@ -70,7 +71,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Hands one queue to another engine.
+    /// Moves one queue to another engine.
     pub(crate) fn move_queue(
         &mut self,
         port: PortId,
@@ -84,10 +85,10 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Limits what enters by a port from now on, or no longer.
+    /// Sets or removes the limits on ingress of a port.
     pub(crate) fn limit(&mut self, port: PortId, limits: &Limits) {
         let limit = |id| Command::Limit { id, limits: limits.clone() };
-        // Where the process has ended, the port has ended with it.
+        // If the process has ended, so has the port.
         let _: Result<bool, Ended> = steps::command_port(self, port, limit);
         self.marks.hit(Mark::RateChanged);
     }

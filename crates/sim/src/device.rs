@@ -1,8 +1,8 @@
 //! A network device of the backend's host and the stations behind it: an uplink, or the far end of
 //! one guest's vif.
 //!
-//! To a port it is what a TAP device is: a queue of bounded length each way, a descriptor that is
-//! edge-triggered, no request and no response. What the host's kernel holds is not memory of the
+//! To a port it looks like a TAP device: a queue of bounded length each way, an edge-triggered
+//! descriptor, no requests and no responses. Memory of the host's kernel is not memory of the
 //! backend, so frames are copied in and out, as a system call would.
 
 use std::cell::RefCell;
@@ -11,32 +11,32 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending,
-    PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, SMALL_LEN, Woken,
+    PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, SMALL_LEN, Woken,
 };
 
 use crate::guest::Pace;
 
-/// Frames that the kernel keeps in each queue of a device, each way.
+/// Frames that the kernel holds in each queue of a device, each way.
 pub(crate) const KERNEL_FRAMES_MAX: usize = 48;
-/// Memory of the kernel, of which there is enough.
+/// Memory of the kernel, which is always sufficient.
 const KERNEL_BYTES: usize = 32 << 20;
 /// A port reads into a buffer that holds any frame.
 const READ_LEN: usize = 1 << 16;
 /// Bytes after which a port ends a batch.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// A device, as the world outside of the backend sees it.
+/// A device, as seen from outside of the backend.
 pub(crate) struct Device {
     kernel: Rc<RefCell<Kernel>>,
     pub(crate) kind: Kind,
-    /// What the stations behind it may leave undone in their frames.
+    /// The offloads that the stations behind it may leave in their frames.
     pub(crate) caps: OffloadCaps,
     pub(crate) pace: Pace,
-    /// Since everything was last accounted for, frames may have gone with a port.
+    /// Since the last balance, frames may have been lost with a port.
     pub(crate) is_disturbed: bool,
 }
 
-/// What a device is for.
+/// The use of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It is a port of the switch, with several stations behind it.
@@ -56,7 +56,7 @@ pub(crate) struct Station {
     pub(crate) device: usize,
 }
 
-/// What the host's kernel holds of a device.
+/// The part of a device in the host's kernel.
 struct Kernel {
     queues: Vec<KernelQueue>,
     pool: FramePool,
@@ -68,9 +68,9 @@ struct KernelQueue {
     inwards: FrameQueue,
     /// From the port to stations.
     outwards: FrameQueue,
-    /// A frame came to the port, or there is room again: reported once.
+    /// A frame for the port has arrived, or there is room again: reported once.
     has_event: bool,
-    /// A frame of the port did not fit.
+    /// A frame of the port had no room.
     was_full: bool,
 }
 
@@ -82,7 +82,7 @@ impl Device {
         Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed: false }
     }
 
-    /// The device is made again, or serves another number of queues: what it held is gone.
+    /// The device is recreated, or serves another number of queues: frames in it are lost.
     pub(crate) fn reset(&mut self, queues: usize) {
         let mut kernel = self.kernel.borrow_mut();
         kernel.queues.clear();
@@ -100,7 +100,7 @@ impl Device {
         DeviceQueue { kernel, number, counters, may_have_more: false }
     }
 
-    /// Lets a station send by one queue, if the kernel has room for a frame.
+    /// Lets a station send on one queue, if the kernel has room for a frame.
     pub(crate) fn send(
         &self,
         queue: usize,
@@ -117,7 +117,7 @@ impl Device {
         true
     }
 
-    /// What the port has sent by one queue, up to so many frames.
+    /// Takes up to `frames` frames that the port has sent on one queue.
     pub(crate) fn receive(&self, queue: usize, frames: usize, into: &mut FrameBatch) {
         let queue = &mut self.kernel.borrow_mut().queues[queue];
         let was_full = queue.outwards.len() >= KERNEL_FRAMES_MAX;
@@ -130,7 +130,7 @@ impl Device {
         self.kernel.borrow_mut().pool.recycle(frame);
     }
 
-    /// Whether a frame of the port did not fit since the last call.
+    /// Whether a frame of the port had no room since the last call.
     pub(crate) fn take_fullness(&self) -> bool {
         let queues = &mut self.kernel.borrow_mut().queues;
         queues.iter_mut().any(|queue| std::mem::take(&mut queue.was_full))
@@ -147,11 +147,11 @@ pub(crate) struct DeviceQueue {
     kernel: Rc<RefCell<Kernel>>,
     number: usize,
     counters: Arc<QueueCounters>,
-    /// The last ingress stopped before it found the queue empty, so that no event will come.
+    /// The last ingress stopped before it found the queue empty, so no event will come.
     may_have_more: bool,
 }
 
-/// What tells a thread that a queue has something to do.
+/// Reports to a thread that a queue has work.
 #[derive(Clone)]
 pub(crate) struct DeviceEvent {
     kernel: Rc<RefCell<Kernel>>,
@@ -163,7 +163,7 @@ impl DeviceEvent {
         self.kernel.borrow().queues.get(self.number).is_some_and(|queue| queue.has_event)
     }
 
-    /// It was reported.
+    /// Clears the event after its report.
     pub(crate) fn clear(&self) {
         if let Some(queue) = self.kernel.borrow_mut().queues.get_mut(self.number) {
             queue.has_event = false;
@@ -183,7 +183,7 @@ impl PortQueue for DeviceQueue {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         if budget.is_nothing() {
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl PortQueue for DeviceQueue {
             if bytes >= bytes_max {
                 break;
             }
-            // The reader does not know how long the frame will be.
+            // The reader does not know the length of the next frame.
             let Some(mut buffer) = pool.take(READ_LEN) else {
                 self.may_have_more = false;
                 break;
@@ -223,7 +223,7 @@ impl PortQueue for DeviceQueue {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         let kernel = &mut *self.kernel.borrow_mut();
         let Some(queue) = kernel.queues.get_mut(self.number) else { return Ok(()) };
         while let Some(frame) = from.front() {
@@ -238,11 +238,11 @@ impl PortQueue for DeviceQueue {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
         Ok(())
     }
 

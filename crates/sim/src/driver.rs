@@ -3,9 +3,9 @@
 use ringway_datapath::PortQueue as _;
 use ringway_datapath::Woken;
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note};
-use ringway_xenbus::frontend::{Allocation, Input, Wish};
+use ringway_xenbus::frontend::{Allocation, Input, Preferences};
 use ringway_xenbus::{Keys, QueueConfig, Vif, XenbusState};
-use ringway_xenstore::{Client, Local, LocalStore, Lost, Watched, or_refusal};
+use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Watched, or_refusal};
 
 use crate::flaw::{Flaw, Rule};
 use crate::plane::DataPlane;
@@ -14,26 +14,26 @@ use crate::traffic::announcement;
 
 /// A guest's driver, and its session of XenStore.
 pub(crate) struct Driver {
-    store: Client<Local>,
+    store: Client<LocalTransport>,
     end: FrontendEnd,
-    wish: Wish,
+    preferences: Preferences,
     guest: usize,
 }
 
 impl Driver {
-    /// A driver that finds the vif as its toolstack has made it.
+    /// A driver that finds the vif as its toolstack has created it.
     pub(crate) fn start(
         store: &LocalStore,
         vif: Vif,
-        wish: Wish,
+        preferences: Preferences,
         guest: usize,
         plane: &mut DataPlane,
     ) -> Result<Driver, Lost> {
         let mut store = store.connect(vif.frontend).expect("a guest may have a session");
-        let mut end = FrontendEnd::new(vif, wish);
+        let mut end = FrontendEnd::new(vif, preferences);
         or_refusal(end.watch(&mut store))?.expect("a guest may watch its backend");
         end.start(&mut store, &mut Process { plane, guest }, XenbusState::Initialising)?;
-        Ok(Driver { store, end, wish, guest })
+        Ok(Driver { store, end, preferences, guest })
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -44,12 +44,12 @@ impl Driver {
         format!("{:?}, error {:?}", self.end.state(), self.end.error())
     }
 
-    /// Does one thing, if there is one to do.
+    /// Handles one pending event, if there is one.
     pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
-        let Driver { store, end, wish, guest } = self;
+        let Driver { store, end, preferences, guest } = self;
         let mut process = Process { plane, guest: *guest };
         if let Some(fault) = process.plane.guests[*guest].fault.take() {
-            end.recover(store, &mut process, *wish, fault)?;
+            end.recover(store, &mut process, *preferences, fault)?;
             return Ok(true);
         }
         match store.next_watch()? {
@@ -67,10 +67,10 @@ impl Driver {
         self.store.has_events() || plane.guests[self.guest].fault.is_some()
     }
 
-    /// Leaves and connects again.
+    /// Disconnects and connects again.
     pub(crate) fn reconnect(&mut self, plane: &mut DataPlane) -> Result<(), Lost> {
-        let Driver { store, end, wish, guest } = self;
-        end.reconnect(store, &mut Process { plane, guest: *guest }, *wish)
+        let Driver { store, end, preferences, guest } = self;
+        end.reconnect(store, &mut Process { plane, guest: *guest }, *preferences)
     }
 
     /// The vif's directory is gone.
@@ -80,7 +80,7 @@ impl Driver {
     }
 }
 
-/// What the guest does for its vif.
+/// The actions of the guest's process for its vif.
 struct Process<'a> {
     plane: &'a mut DataPlane,
     guest: usize,

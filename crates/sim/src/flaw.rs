@@ -1,9 +1,9 @@
-//! What a checker found.
+//! A checker's finding.
 
 use std::fmt;
 
-/// A rule that does not hold. Where it is a defect of the code under test, the seed of its world is
-/// all that is needed to see it again.
+/// A broken rule. If the cause is a defect of the code under test, the seed of the world is all
+/// that is needed to reproduce it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     /// The rule.
@@ -12,7 +12,7 @@ pub struct Flaw {
     pub found: String,
 }
 
-/// What holds in every world.
+/// The rules that hold in every world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// Frames of a flow arrive in the order in which they were sent.
@@ -23,19 +23,19 @@ pub enum Rule {
     Conservation,
     /// Each request has one response.
     Responses,
-    /// Every buffer of the budget is somewhere, and in the end all come back.
+    /// Every buffer of the budget is accounted for, and in the end all are returned.
     Budget,
-    /// No backlog is longer than it may be.
+    /// No backlog exceeds its limit.
     Backlog,
-    /// What can be delivered is delivered: no one sleeps while there is work for it.
+    /// What can be delivered is delivered: no part sleeps while there is work for it.
     WakeUps,
-    /// Who has nothing to do sleeps.
+    /// A part without work sleeps.
     Rest,
-    /// What a guest does costs only its own vif.
+    /// A guest's actions affect only its own vif.
     Isolation,
     /// A guest is connected sooner or later, if both sides want it.
     Handshake,
-    /// In the end nothing is left over.
+    /// In the end nothing is left.
     Release,
     /// The backend submits no copy beyond the end of a page, which would fail the whole call.
     CopiesInPage,
@@ -43,7 +43,7 @@ pub enum Rule {
     NoPanic,
 }
 
-/// What a step returns.
+/// The result of a step.
 pub(crate) type Checked<T = ()> = Result<T, Flaw>;
 
 impl Flaw {

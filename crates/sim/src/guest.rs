@@ -1,13 +1,13 @@
 //! An honest guest: netfront's queues, and applications that send and receive.
 //!
-//! It is an endpoint as simple as can be. Once it has armed a queue and found no work, it does not
-//! poll the ring before an event comes: so it notices if its backend has failed to wake it.
+//! It is as simple an endpoint as possible. Once it has armed a queue and found no work, it does
+//! not poll the ring before an event arrives: so it detects a backend that has failed to wake it.
 
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, MacAddr, OffloadCaps, Pending,
-    PoolBudget, PortDown, PortQueue, QueueCounters, Stock, Woken,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, MacAddr, OffloadCaps, PagePool,
+    Pending, PoolBudget, PortQueue, QueueCounters, QueueDown, Woken,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -16,9 +16,9 @@ use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::frontend::Allocation;
 
-/// Frames that applications leave with the guest's network stack at most, a queue.
+/// The most frames per queue that applications leave with the guest's network stack.
 pub(crate) const BACKLOG_MAX: usize = 128;
-/// Buffers of a guest: its own memory, of which there is enough.
+/// Buffers of a guest: its own memory, which is always sufficient.
 const POOL_BYTES: usize = 16 << 20;
 
 /// A guest and its one vif.
@@ -27,20 +27,20 @@ pub(crate) struct Guest {
     pub(crate) mac: MacAddr,
     pub(crate) domain: LoopbackDomain,
     pub(crate) pool: FramePool,
-    /// From the backend's offer to the end of all grants.
+    /// Exists from the backend's offer to the end of all grants.
     pub(crate) nics: Vec<Nic>,
-    /// Where the ends of long frames are put that are sent.
-    slabs: Option<(Slabs, Box<dyn Stock>)>,
+    /// The pages that hold the ends of long transmitted frames.
+    slabs: Option<(Slabs, Box<dyn PagePool>)>,
     /// Whether frames flow.
     pub(crate) is_up: bool,
-    /// What the backend takes.
+    /// The offloads that the backend accepts.
     pub(crate) caps: OffloadCaps,
     pub(crate) pace: Pace,
-    /// A queue could not go on, for this reason.
+    /// The reason why a queue had to stop.
     pub(crate) fault: Option<String>,
-    /// Since everything was last accounted for, frames may have gone with a connection.
+    /// Since the last balance, frames may have been lost with a connection.
     pub(crate) is_disturbed: bool,
-    /// A hostile guest has sent with its address: frames to it may go there.
+    /// A hostile guest has sent with its address, so frames to it may go there.
     pub(crate) is_impersonated: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Pace {
     Fast,
     /// A few frames at a time.
     Slow,
-    /// Not at all, for the time being.
+    /// Not at all for now.
     Stalled,
 }
 
@@ -89,7 +89,7 @@ impl Guest {
             match self.make_nic(backend, wanted.split_event_channels) {
                 Ok(nic) => self.nics.push(nic),
                 Err(error) if self.nics.is_empty() => return Err(error),
-                // Fewer queues are as good.
+                // Fewer queues also work.
                 Err(_) => break,
             }
         }
@@ -99,8 +99,8 @@ impl Guest {
             let nics = &mut self.nics;
             self.slabs = slabs.map(|slabs| {
                 nics.iter_mut().for_each(|nic| nic.queue.send_from(&slabs));
-                let stock = slabs.stock();
-                (slabs, stock)
+                let page_pool = slabs.page_pool();
+                (slabs, page_pool)
             });
         }
         Ok(())
@@ -109,8 +109,8 @@ impl Guest {
     /// Puts the end of a long frame into pages, as a device does.
     pub(crate) fn stow(&mut self, frame: &mut Frame) {
         let end = frame.len().saturating_sub(MIDDLE_LEN);
-        let Some((_, stock)) = self.slabs.as_mut().filter(|_| end > 0) else { return };
-        let Some(mut body) = stock.take() else { return };
+        let Some((_, page_pool)) = self.slabs.as_mut().filter(|_| end > 0) else { return };
+        let Some(mut body) = page_pool.take() else { return };
         body.truncate(end);
         let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() else { return };
         let mut rest = &frame.bytes()[MIDDLE_LEN..];
@@ -123,8 +123,8 @@ impl Guest {
         frame.set_body(body);
     }
 
-    /// Whether it leaves the ends of long frames in pages, as one with a device does: every other
-    /// guest.
+    /// Whether it leaves the ends of long frames in pages, as a guest with a device does: every
+    /// other guest.
     fn is_in_pages(&self) -> bool {
         self.domid.0 % 2 == 0
     }
@@ -144,13 +144,13 @@ impl Guest {
         let mut queue = VifQueue::new(grants, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
         if self.is_in_pages() {
-            queue.lend_pages()?;
+            queue.receive_in_place()?;
         }
         let backlog = FrameQueue::new();
         Ok(Nic { queue, events: ports, backlog, is_awake: true, counters })
     }
 
-    /// Ends all grants and channels. True if every page was free.
+    /// Ends all grants and channels. Returns true if no page was in use.
     pub(crate) fn release(&mut self) -> bool {
         let mut are_free = true;
         for mut nic in self.nics.drain(..) {
@@ -165,13 +165,13 @@ impl Guest {
 }
 
 impl Nic {
-    /// Whether the guest would do something for this queue by itself.
+    /// Whether the guest would act on this queue by itself.
     pub(crate) fn may_run(&self, pending: &[EvtchnPort]) -> bool {
         self.is_awake || self.events.iter().any(|port| pending.contains(port))
     }
 
     /// Takes an event, if there is one.
-    pub(crate) fn wake(&mut self, pending: &[EvtchnPort]) -> Result<(), PortDown> {
+    pub(crate) fn wake(&mut self, pending: &[EvtchnPort]) -> Result<(), QueueDown> {
         if self.events.iter().any(|port| pending.contains(port)) {
             self.is_awake = true;
             self.queue.woken(Woken::Unknown)?;
@@ -180,26 +180,26 @@ impl Nic {
     }
 
     /// Sends from the backlog. Returns how many frames went into the ring.
-    pub(crate) fn send(&mut self, pool: &mut FramePool) -> Result<usize, PortDown> {
+    pub(crate) fn send(&mut self, pool: &mut FramePool) -> Result<usize, QueueDown> {
         let before = self.backlog.len();
         self.queue.egress(&mut self.backlog, pool)?;
-        // What did not fit needs an event, which the next sleep asks for.
+        // A frame without room needs an event, which the next sleep requests.
         self.is_awake |= !self.backlog.is_empty();
         Ok(before - self.backlog.len())
     }
 
-    /// Receives so many frames at most.
+    /// Receives up to a number of frames.
     pub(crate) fn receive(
         &mut self,
         frames: usize,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.queue.ingress(Budget { frames, ..Budget::BATCH }, pool, into)
     }
 
     /// Goes to sleep, unless there is work.
-    pub(crate) fn doze(&mut self) -> Result<(), PortDown> {
+    pub(crate) fn doze(&mut self) -> Result<(), QueueDown> {
         self.is_awake = self.queue.arm()? == Pending::Work;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A hostile guest: it writes whatever it likes into its rings, names whatever grants it likes, and
-//! sends events and frames as it likes. It has a guest's rights and no more.
+//! A hostile guest: it writes anything into its rings, names any grants, and sends any events and
+//! frames. It has a guest's rights and no more.
 
 use std::sync::atomic::Ordering;
 
@@ -19,9 +19,9 @@ use crate::choices::Choices;
 use crate::marks::Mark;
 use crate::scenario::HOST;
 
-/// Pages that it offers for frames.
+/// Pages that it posts for frames.
 const BUFFERS: usize = 8;
-/// Slots that it fills at once, at most.
+/// The most slots that it fills at once.
 const SLOTS_MAX: usize = 24;
 
 /// A hostile guest and its rings.
@@ -32,7 +32,7 @@ pub(crate) struct Hostile {
     rings: Option<Rings>,
 }
 
-/// What it has shown to a backend once. It never ends a grant by itself.
+/// The rings that it has shown to a backend. It never ends their grants by itself.
 struct Rings {
     tx: SharedPages,
     rx: SharedPages,
@@ -48,7 +48,7 @@ impl Hostile {
         Hostile { domid, mac, domain, rings: None }
     }
 
-    /// Makes rings as an honest guest would, and says what to write to XenStore of them.
+    /// Creates rings as an honest guest would, and returns their keys for XenStore.
     pub(crate) fn make_rings(&mut self) -> std::io::Result<[(&'static str, String); 3]> {
         let mut grants = self.domain.grants()?;
         let pages = grants.share(HOST, 2, Access::ReadWrite)?;
@@ -62,14 +62,14 @@ impl Hostile {
             ("rx-ring-ref", pages.grefs[1].to_string()),
             ("event-channel", channel.port().to_string()),
         ];
-        // The first buffer is a broadcast of its own; from the others it sends what is in them.
+        // The first buffer is its own broadcast; from the others it sends their current contents.
         buffers.pages.copy_from(0, &broadcast_of(self.mac));
         let (tx_produced, rx_produced) = (0, 0);
         self.rings = Some(Rings { tx, rx, pages, buffers, channel, tx_produced, rx_produced });
         Ok(keys)
     }
 
-    /// Sends with another guest's address. False if it has no rings.
+    /// Sends with another guest's address. Returns false if it has no rings.
     pub(crate) fn impersonate(&mut self, mac: MacAddr, choices: &mut Choices) -> bool {
         let Some(rings) = self.rings.as_mut() else { return false };
         rings.buffers.pages.copy_from(0, &broadcast_of(mac));
@@ -78,7 +78,7 @@ impl Hostile {
         true
     }
 
-    /// Does something to its rings, if it has some, and says what.
+    /// Makes an attack on its rings, if it has some, and returns its mark.
     pub(crate) fn act(&mut self, machine: &Loopback, choices: &mut Choices) -> Option<Mark> {
         let domid = self.domid;
         let rings = self.rings.as_mut()?;
@@ -96,7 +96,7 @@ impl Hostile {
             }
             _ => Mark::HostileEvents,
         };
-        // An end that is gone is its own affair.
+        // A missing other end is ignored.
         let _ = rings.channel.notify();
         let _ = rings.channel.ack();
         Some(mark)
@@ -132,12 +132,12 @@ impl Rings {
             self.rx.write(SLOTS + slot * RX_SLOT_LEN, request);
             self.rx_produced = self.rx_produced.wrapping_add(1);
         }
-        // It may post more than there is room for: the backend has to see that.
+        // It may post more than there is room for: the backend must detect that.
         self.rx.store(REQ_PROD, self.rx_produced, Ordering::Release);
         Mark::HostileGrant
     }
 
-    /// Slots whose flags, sizes and extras make no sense.
+    /// Slots with invalid flags, sizes and extras.
     fn send_chain(&mut self, choices: &mut Choices) -> Mark {
         for _ in 0..choices.from_to(1, SLOTS_MAX) {
             let flags = choices.pick(&[
@@ -160,7 +160,7 @@ impl Rings {
         Mark::HostileChain
     }
 
-    /// Slots whose grants are not there, or not for this use.
+    /// Slots whose grants do not exist or do not allow this access.
     fn send_bad_grants(&mut self, choices: &mut Choices) -> Mark {
         for _ in 0..choices.from_to(1, SLOTS_MAX) {
             let own = choices.pick(&[self.buffers.grefs[0].0, self.pages.grefs[0].0]);
@@ -172,20 +172,20 @@ impl Rings {
         Mark::HostileGrant
     }
 
-    /// Anything, anywhere in a ring page.
+    /// Any bytes, anywhere in a ring page.
     fn overwrite(&mut self, choices: &mut Choices) -> Mark {
         let page = if choices.is_one_in(2) { &self.tx } else { &self.rx };
         for _ in 0..choices.from_to(1, 8) {
             let word = SLOTS + 4 * choices.below((PAGE_SIZE - SLOTS) / 4);
             page.store(word, choices.number_32(), Ordering::Relaxed);
         }
-        // Of the indices that are not its own to write, and of those at which it wants events.
+        // An index that belongs to the backend, or an event index.
         let index = choices.pick(&[RSP_PROD, RSP_EVENT, REQ_EVENT]);
         page.store(index, choices.number_32(), Ordering::Release);
         Mark::HostileRing
     }
 
-    /// A producer that is not where it could be.
+    /// An invalid producer index.
     fn jump(&mut self, choices: &mut Choices) -> Mark {
         let by = choices.pick(&[0, 1, 255, 256, 257, 1 << 31, u32::MAX]);
         if choices.is_one_in(2) {
@@ -216,7 +216,7 @@ fn broadcast_of(mac: MacAddr) -> [u8; 64] {
     frame
 }
 
-/// Keys and values with which it confuses a backend.
+/// Keys and values that may confuse a backend.
 pub(crate) fn odd_key(choices: &mut Choices) -> (&'static str, &'static str) {
     let key = choices.pick(&[
         "state",

@@ -1,4 +1,4 @@
-//! What happened in a world, step by step, in words.
+//! A log of the steps of a world, in words.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 /// Steps that are kept for the report of a failure.
 const STEPS_KEPT: usize = 50;
 
-/// Where steps are noted. Clones are the same journal.
+/// The log. Clones refer to the same one.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal(Rc<RefCell<State>>);
 
@@ -21,7 +21,7 @@ struct State {
 /// What to do with steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// They are counted only, which is fast. A world can be run again for the rest.
+    /// They are only counted, which is fast. The world can be run again for the words.
     Counted,
     /// The last ones are kept.
     Kept,
@@ -34,12 +34,12 @@ impl Journal {
         Journal(Rc::new(RefCell::new(State { detail, steps: 0, last: VecDeque::new() })))
     }
 
-    /// A step of the world begins.
+    /// Counts the beginning of a step.
     pub(crate) fn count_step(&self) {
         self.0.borrow_mut().steps += 1;
     }
 
-    /// Notes what happens in a step.
+    /// Records what happens in a step.
     pub(crate) fn note(&self, words: impl FnOnce() -> String) {
         let mut state = self.0.borrow_mut();
         if state.detail == Detail::Counted {

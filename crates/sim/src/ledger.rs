@@ -1,7 +1,7 @@
-//! How much of each flow has entered the engines and left them, by the queues that saw it.
+//! How much of each flow has entered the engines and left them, by the queues that counted it.
 //!
-//! It counts in units of a flow: frames, or bytes of a TCP stream, which are as many however often
-//! a frame is cut. A copy of a flooded frame counts where its flow is for and nowhere else.
+//! It counts in units of a flow: frames, or bytes of a TCP stream, whose number does not change
+//! when a frame is cut. A copy of a flooded frame counts only at the destination of its flow.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,18 +10,18 @@ use ringway_datapath::Frame;
 
 use crate::traffic::Share;
 
-/// One of the things that ports belong to: a guest, or a device with all stations behind it.
+/// The owner of a port: a guest, or a device with all stations behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Guest(usize),
     Device(usize),
 }
 
-/// Clones are the same ledger.
+/// Clones refer to the same ledger.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Rc<RefCell<Vec<Entry>>>);
 
-/// What is known of one flow.
+/// The counts of one flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) from: Owner,
@@ -30,17 +30,17 @@ pub(crate) struct Entry {
     pub(crate) entered: u64,
     /// Sent, or dropped, by the queues of `to`.
     pub(crate) left: u64,
-    /// In the engines when they were last counted.
+    /// In the engines at the last census.
     pub(crate) held: u64,
 }
 
 impl Ledger {
-    /// The next flow.
+    /// Adds the next flow.
     pub(crate) fn add(&self, from: Owner, to: Owner) {
         self.0.borrow_mut().push(Entry { from, to, entered: 0, left: 0, held: 0 });
     }
 
-    /// A queue of `by` has taken a frame in.
+    /// Counts a frame that a queue of `by` has taken in.
     pub(crate) fn enter(&self, by: Owner, frame: &Frame) {
         self.count(frame, |entry, units| {
             if entry.from == by {
@@ -49,7 +49,7 @@ impl Ledger {
         });
     }
 
-    /// So much has left by a queue of `by`.
+    /// Counts what has left on a queue of `by`.
     pub(crate) fn leave(&self, by: Owner, share: Share) {
         if let Some(entry) = self.0.borrow_mut().get_mut(usize::from(share.flow)) {
             if entry.to == by {
@@ -58,7 +58,7 @@ impl Ledger {
         }
     }
 
-    /// A frame is in an engine: it was taken in and not forwarded, or is for a queue of `to`.
+    /// Counts a frame in an engine: it was taken in and not forwarded, or is for a queue of `to`.
     pub(crate) fn hold(&self, from: Option<Owner>, to: Option<Owner>, frame: &Frame) {
         self.count(frame, |entry, units| {
             if Some(entry.from) == from || Some(entry.to) == to {
@@ -67,12 +67,12 @@ impl Ledger {
         });
     }
 
-    /// The engines are counted again.
+    /// Clears the counts of the engines before a census.
     pub(crate) fn forget_held(&self) {
         self.0.borrow_mut().iter_mut().for_each(|entry| entry.held = 0);
     }
 
-    /// Nothing is under way.
+    /// Resets the counts when nothing is in flight.
     pub(crate) fn settle(&self) {
         for entry in self.0.borrow_mut().iter_mut() {
             (entry.entered, entry.left, entry.held) = (0, 0, 0);

@@ -1,10 +1,9 @@
-//! The whole of a host under one seed: guests, rings, engines, XenStore, in one thread without a
-//! clock.
+//! A whole host under one seed: guests, rings, engines and XenStore, in one thread without a clock.
 //!
 //! The parts are the real ones: netfront and netback, the engines with their directories and
-//! inboxes, the handshakes over a XenStore in memory. Only the hypervisor is
-//! [`ringway_loopback`]'s. A [`Choices`] decides who does something next, what guests send, and
-//! what goes wrong; checkers watch. So every failure can be seen again from its seed.
+//! inboxes, the handshakes over a XenStore in memory. Only the hypervisor is that of
+//! [`ringway_loopback`]. [`Choices`] decide which part acts next, what guests send, and what fails;
+//! checkers watch. So every failure can be reproduced from its seed.
 //!
 //! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
 

@@ -1,4 +1,4 @@
-//! Runs worlds by their seeds: one in words, or many for what their checkers find.
+//! Runs worlds by their seeds: one in words, or many to search for flaws.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -11,28 +11,28 @@ use lexopt::prelude::*;
 use ringway_sim::{Choices, Detail, Mark, Summary, run, run_seeds};
 
 const USAGE: &str = "\
-Runs simulated hosts, each the same whenever its seed is.
+Runs simulated hosts. The same seed gives the same run.
 
 usage: ringway-sim SEED [--trace]
        ringway-sim --bytes FILE [--trace]
        ringway-sim --seeds FROM..TO [--jobs N]
 
-  SEED            run one world, and say what was found
-  --bytes         run the one whose decisions are in a file, as a fuzzer writes it
-  --trace         print every step of it
+  SEED            run one world and print the result
+  --bytes         run the world whose decisions are in a file, as a fuzzer writes it
+  --trace         print every step
   --seeds         run all worlds from FROM, and those below TO
-  --jobs N        on so many threads; default: one for each CPU";
+  --jobs N        use this many threads; default: one for each CPU";
 
-/// Worlds for each line of progress where there is no terminal.
+/// Worlds per line of progress without a terminal.
 const LINE_EACH: u64 = 10_000;
 
-/// What is asked for.
+/// The command.
 enum Request {
     One { source: Source, detail: Detail },
     Many { from: u64, to: u64, jobs: usize },
 }
 
-/// Where the decisions of one world come from.
+/// The source of one world's decisions.
 enum Source {
     Seed(u64),
     File(PathBuf),
@@ -78,7 +78,7 @@ fn parse() -> Result<Option<Request>> {
 }
 
 fn one(source: &Source, detail: Detail) -> Result<ExitCode> {
-    // The last steps are kept at least: one world is fast with them, too.
+    // Keep at least the last steps: one world is fast with them, too.
     let detail = if detail == Detail::Printed { detail } else { Detail::Kept };
     let (choices, name) = match source {
         Source::Seed(seed) => (Choices::from_seed(*seed), format!("seed {seed}")),
@@ -106,7 +106,7 @@ fn many(from: u64, to: u64, jobs: usize) -> Result<ExitCode> {
     bar.set_style(ProgressStyle::with_template(style)?);
     let summary = run_seeds(from..to, jobs, None, || {
         bar.inc(1);
-        // Where there is no terminal, lines instead of a bar.
+        // Without a terminal, print lines instead of a bar.
         let done = bar.position();
         if bar.is_hidden() && done % LINE_EACH == 0 {
             let seconds = started.elapsed().as_secs();
@@ -121,7 +121,7 @@ fn many(from: u64, to: u64, jobs: usize) -> Result<ExitCode> {
         Some((seed, failure)) => {
             println!("\n{failure}\nseed {seed}, commit {}", commit());
             println!(
-                "again, with every step: cargo run -p ringway-sim --release -- {seed} --trace"
+                "to repeat it with every step: cargo run -p ringway-sim --release -- {seed} --trace"
             );
             ExitCode::FAILURE
         }
@@ -136,7 +136,7 @@ fn print_summary(summary: &Summary) {
     println!("{} worlds, {} steps, {frames} frames", summary.worlds, summary.steps);
 }
 
-/// The commit whose tree this program's directory has, as far as git can tell.
+/// The commit of the tree that contains this program's directory, if git knows it.
 fn commit() -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     let output = Command::new("git").args(["-C", root, "describe", "--always", "--dirty"]).output();

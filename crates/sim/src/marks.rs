@@ -1,10 +1,10 @@
-//! Named points that a world passes: a run in which one is never hit proves nothing about it.
+//! Named points that a world passes: a run that never hits one proves nothing about it.
 
 use std::ops::AddAssign;
 
 macro_rules! marks {
     ($($(#[doc = $doc:literal])* $name:ident => $words:literal,)*) => {
-        /// Something that can happen in a world.
+        /// An event that can happen in a world.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Mark {
             $($(#[doc = $doc])* $name,)*
@@ -14,7 +14,7 @@ macro_rules! marks {
             /// All of them, in the order of their declaration.
             pub const ALL: &[Mark] = &[$(Mark::$name,)*];
 
-            /// What it is called in reports.
+            /// Its name in reports.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Mark::$name => $words,)*
@@ -43,9 +43,9 @@ marks! {
     Rest => "world at rest",
     /// A queue moved from one engine to another.
     Moved => "queue moved",
-    /// Frames gathered for a queue that was on its way.
+    /// Frames queued up for a queue that was being moved.
     MovedUnderTraffic => "queue moved with frames under way",
-    /// A rate was set or taken away.
+    /// A rate was set or removed.
     RateChanged => "rate changed",
     /// A queue had to wait for credit.
     OutOfCredit => "queue out of credit",
@@ -57,13 +57,13 @@ marks! {
     NoBuffer => "frame budget empty",
     /// A queue was full and dropped.
     QueueFull => "queue full",
-    /// So many frames waited in an inbox that senders were held back.
+    /// So many frames waited in an inbox that its senders were held back.
     InboxHigh => "inbox holds senders back",
-    /// An engine got no processor for a while.
+    /// An engine got no CPU for a while.
     EnginePaused => "engine paused",
     /// A receiver stopped for a while.
     ReceiverStalled => "receiver stalled",
-    /// Time went on.
+    /// Time advanced.
     TimePassed => "time passed",
     /// A frame of a station behind a device was sent.
     StationSent => "frames sent by stations",
@@ -71,7 +71,7 @@ marks! {
     StationReceived => "frames arrived at stations",
     /// An uplink was attached.
     Uplink => "uplink attached",
-    /// A vif was patched to a device of its own.
+    /// A vif was patched to its own device.
     Patched => "vif patched to a device",
     /// A device had no room for a frame.
     DeviceFull => "device full",
@@ -79,25 +79,25 @@ marks! {
     DeviceStalled => "device stalled",
     /// The backend's process was killed, and another one started.
     BackendKilled => "backend killed",
-    /// It was killed in the middle of something that waits for engines.
+    /// It was killed during an operation that waits for engines.
     BackendKilledMidway => "backend killed midway",
-    /// Another backend took over rings that were in use.
+    /// Another backend attached to rings that were in use.
     Reattached => "rings attached again",
     /// A guest was killed.
     GuestKilled => "guest killed",
-    /// A guest died just as the backend used its pages.
+    /// A guest died just while the backend used its pages.
     GuestDiedInUse => "guest died in use",
     /// A guest connected.
     Connected => "guest connected",
-    /// A guest left and came back.
+    /// A guest disconnected and reconnected.
     Reconnected => "guest reconnects",
     /// The toolstack removed a vif.
     Removed => "vif removed",
     /// An event was lost.
     EventLost => "event lost",
-    /// An event came twice.
+    /// An event arrived twice.
     EventDoubled => "event doubled",
-    /// An event came that no one sent.
+    /// An event arrived that no domain sent.
     EventSpurious => "event spurious",
     /// A call of copies failed.
     CopyCallFailed => "copy call refused",
@@ -111,15 +111,15 @@ marks! {
     ShareRefused => "share refused",
     /// A notification failed.
     NotifyRefused => "notify refused",
-    /// Watch events of several ends were handled in another order than they came.
+    /// Watch events of several ends were handled in another order than they arrived.
     WatchesReordered => "watches reordered",
-    /// A hostile guest wrote anything into a ring page.
+    /// A hostile guest wrote arbitrary bytes into a ring page.
     HostileRing => "hostile: ring page overwritten",
-    /// It let a producer jump.
+    /// It made a producer index jump.
     HostileProducer => "hostile: producer jumps",
     /// It sent an odd chain of slots.
     HostileChain => "hostile: odd chain",
-    /// It named grants that are not there.
+    /// It named grants that do not exist.
     HostileGrant => "hostile: bad grant",
     /// It flooded.
     HostileFlood => "hostile: floods",
@@ -127,15 +127,15 @@ marks! {
     HostileAddress => "hostile: address of another guest",
     /// It withdrew a grant in use.
     HostileRevoke => "hostile: grant withdrawn",
-    /// It sent events for nothing.
+    /// It sent events without work.
     HostileEvents => "hostile: events for nothing",
-    /// It wrote odd keys or states.
+    /// It wrote invalid keys or states.
     HostileStore => "hostile: odd keys",
-    /// A hostile guest's vif was closed for what it did.
+    /// A hostile guest's vif was closed because of its actions.
     HostileClosed => "hostile: vif closed",
 }
 
-/// How often each point was hit.
+/// How often each mark was hit.
 #[derive(Debug, Clone)]
 pub struct Marks(Vec<u64>);
 
@@ -151,7 +151,7 @@ impl Marks {
     }
 
     pub(crate) fn add(&mut self, mark: Mark, times: u64) {
-        // The list is in the order of the declaration, so the search ends at the mark's own place.
+        // The list is in the order of the declaration, so the search ends at the mark's own index.
         if let Some(place) = Mark::ALL.iter().position(|other| *other == mark) {
             self.0[place] += times;
         }

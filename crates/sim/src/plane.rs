@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{FrameBatch, PortDown, QueueCounters};
+use ringway_datapath::{FrameBatch, QueueCounters, QueueDown};
 use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
 use ringway_switch::PortId;
@@ -27,52 +27,52 @@ use crate::traffic::{Flow, Piece};
 use crate::worker::Worker;
 use crate::workers::Workers;
 
-/// Turns after which nothing should be left to do. A turn moves a batch of each queue at least.
+/// Turns after which no work may be left. A turn moves at least a batch of each queue.
 const TURNS_TO_REST_MAX: usize = 3000;
-/// Turns after which every engine should have applied its commands.
+/// Turns after which every engine must have applied its commands.
 const TURNS_TO_APPLY_MAX: usize = 1000;
-/// Less than a large buffer takes.
+/// Less than the size of a large buffer.
 const BUDGET_LOW: usize = 64 << 10;
 /// Frames at which an inbox holds senders back.
 const INBOX_HIGH: usize = 256;
 
-/// Everything that moves frames, and the choices by which it does.
+/// Everything that moves frames, and the choices that drive it.
 pub(crate) struct DataPlane {
     pub(crate) choices: Choices,
     pub(crate) journal: Journal,
     pub(crate) marks: Marks,
     pub(crate) machine: Loopback,
     pub(crate) now: Instant,
-    /// Whether the backend's process lives. Its session of XenStore has a handle as well.
+    /// Whether the backend's process lives. Its session of XenStore shares this flag.
     pub(crate) is_alive: Rc<Cell<bool>>,
-    /// Of the backend's process, while it lives.
+    /// The engines of the backend's process, while it lives.
     pub(crate) workers: Option<Workers>,
     pub(crate) guests: Vec<Guest>,
     pub(crate) hostiles: Vec<Hostile>,
     /// Network devices of the backend's host, and the stations behind them. Flows number guests
-    /// first, and then these stations.
+    /// first, and these stations after them.
     pub(crate) devices: Vec<Device>,
     pub(crate) stations: Vec<Station>,
     pub(crate) flows: Vec<Flow>,
     pub(crate) ledger: Ledger,
-    /// Drops that were accounted for.
+    /// Drops that are already accounted for.
     pub(crate) dropped_before: u64,
-    /// An engine has done something since all were counted.
+    /// An engine has acted since the last census.
     pub(crate) is_census_due: bool,
-    /// Frames that a guest sends at once, at most.
+    /// The most frames that a guest sends at once.
     pub(crate) burst_max: usize,
-    /// An engine whose thread gets no processor for the time being.
+    /// An engine whose thread gets no CPU for now.
     pub(crate) paused: Option<usize>,
-    /// All limits of rate that there were.
+    /// All rate limits that ever existed.
     pub(crate) credits: Vec<Arc<Credit>>,
-    /// Whether the machine fails no one and no one dies.
+    /// Whether the machine injects no faults and no part dies.
     pub(crate) is_sound: bool,
     /// Whether the process may be killed while its control thread waits.
     pub(crate) may_die: bool,
-    /// Events that were planned to be lost and not made up for.
+    /// Events that were planned to be lost and not delivered late.
     pub(crate) event_losses: u64,
     pub(crate) canary: Option<Canary>,
-    /// Found in the middle of something that cannot return it.
+    /// A flaw that was found in code that cannot return it.
     pub(crate) flaw: Option<Flaw>,
 }
 
@@ -81,12 +81,12 @@ pub(crate) struct DataPlane {
 pub(crate) enum Effort {
     /// Something at random.
     Some,
-    /// All that there is to do, and nothing new.
+    /// All pending work, and no new traffic.
     All,
 }
 
 impl DataPlane {
-    /// Lets something happen.
+    /// Makes one step.
     pub(crate) fn step(&mut self) -> Checked {
         self.journal.count_step();
         let (guests, devices) = (self.guests.len(), self.devices.len());
@@ -108,7 +108,7 @@ impl DataPlane {
         self.check_step()
     }
 
-    /// What holds after every step.
+    /// The checks after every step.
     pub(crate) fn check_step(&mut self) -> Checked {
         if self.is_census_due {
             self.take_census()?;
@@ -148,7 +148,7 @@ impl DataPlane {
         self.journal.note(|| format!("{micros} us pass"));
     }
 
-    /// Lets one engine run, if its thread would.
+    /// Runs one engine, if its thread would run.
     pub(crate) fn run_engine(&mut self, number: usize, effort: Effort) -> Checked<bool> {
         let pending = self.machine.pending_ports(HOST);
         let Some(workers) = &mut self.workers else { return Ok(false) };
@@ -215,7 +215,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Applications of a guest send something by this queue.
+    /// Lets applications of a guest send on this queue.
     fn send_burst(&mut self, guest: usize, nic: usize) -> Checked {
         let count = self.guests[guest].nics.len();
         let own = |flow: &&mut Flow| flow.from == guest && usize::from(flow.number) % count == nic;
@@ -251,7 +251,7 @@ impl DataPlane {
         self.unless_down(guest, sent)
     }
 
-    /// Stations behind a device send something by it, and receive what it has for them.
+    /// Lets stations behind a device send, and receive pending frames.
     fn run_device(&mut self, device: usize) -> Checked {
         if self.choices.is_one_in(2) {
             self.send_from_station(device);
@@ -288,7 +288,8 @@ impl DataPlane {
         });
     }
 
-    /// Gives what a device has received to the stations behind it. True if there was something.
+    /// Delivers received frames of a device to the stations behind it. Returns true if there were
+    /// any.
     fn empty_device(&mut self, device: usize, effort: Effort) -> Checked<bool> {
         let budget = match (effort, self.devices[device].pace) {
             (Effort::Some, Pace::Stalled) => return Ok(false),
@@ -316,7 +317,7 @@ impl DataPlane {
         Ok(count > 0)
     }
 
-    /// The station behind a device that a frame is for.
+    /// The station behind a device that is a frame's destination.
     fn station_of(&self, device: usize, frame: &[u8]) -> Option<usize> {
         let is_for =
             |station: &Station| station.device == device && frame.starts_with(&station.mac.0);
@@ -332,8 +333,8 @@ impl DataPlane {
         flow.arrived(piece)
     }
 
-    /// Whether nothing that is known of has happened to either end of a flow for which its frames
-    /// may be gone uncounted.
+    /// Whether neither end of a flow was disturbed in a way in which its frames may be lost
+    /// uncounted.
     pub(crate) fn is_steady(&self, flow: &Flow) -> bool {
         [flow.from, flow.to].into_iter().all(|end| match self.guests.get(end) {
             Some(guest) => !guest.is_disturbed && !guest.is_impersonated,
@@ -344,7 +345,7 @@ impl DataPlane {
         })
     }
 
-    /// Whose end a flow has there.
+    /// The owner of an end of a flow.
     pub(crate) fn owner_of_end(&self, end: usize) -> Owner {
         match end.checked_sub(self.guests.len()) {
             None => Owner::Guest(end),
@@ -358,7 +359,7 @@ impl DataPlane {
         self.devices.iter().position(|device| device.kind == Kind::Vif { guest })
     }
 
-    /// The queues of a device as those of a port.
+    /// The queues of a device, for a port.
     pub(crate) fn device_queues(
         &mut self,
         device: usize,
@@ -384,7 +385,7 @@ impl DataPlane {
         port.ok_or_else(|| io::Error::other("no port is free"))
     }
 
-    /// Lets a guest look after one of its queues, if it would. True if it did.
+    /// Lets a guest work on one of its queues, if it would. Returns true if it did.
     pub(crate) fn run_nic(&mut self, guest: usize, nic: usize, effort: Effort) -> Checked<bool> {
         let pending = self.machine.pending_ports(self.guests[guest].domid);
         let receiver = &mut self.guests[guest];
@@ -422,7 +423,7 @@ impl DataPlane {
 
     fn take_frames(&mut self, guest: usize, batch: &mut FrameBatch) -> Checked {
         for mut frame in batch.drain(..) {
-            frame.gather();
+            frame.linearize();
             let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
             let piece = if is_ours { Piece::read(&frame)? } else { None };
             self.guests[guest].pool.recycle(frame);
@@ -433,23 +434,23 @@ impl DataPlane {
         Ok(())
     }
 
-    /// An honest guest's queue never has a reason to blame its backend. The machine may fail it.
-    fn unless_down(&mut self, guest: usize, done: Result<(), PortDown>) -> Checked {
+    /// An honest guest's queue must never blame its backend. The machine may inject faults.
+    fn unless_down(&mut self, guest: usize, done: Result<(), QueueDown>) -> Checked {
         match done {
             Ok(()) => Ok(()),
-            Err(PortDown::Host(error)) => {
+            Err(QueueDown::Host(error)) => {
                 self.journal.note(|| format!("guest {guest} gives its queues up: {error}"));
                 self.guests[guest].fault = Some(error.to_string());
                 self.guests[guest].is_up = false;
                 Ok(())
             }
-            Err(PortDown::Peer(fault)) => {
+            Err(QueueDown::Peer(fault)) => {
                 Err(Flaw::new(Rule::Responses, format!("guest {guest} finds: {fault}")))
             }
         }
     }
 
-    /// Gives everyone a turn who would take one. True if someone did.
+    /// Gives a turn to every part that would take one. Returns true if one did.
     pub(crate) fn turn(&mut self) -> Checked<bool> {
         self.journal.count_step();
         let mut has_run = false;
@@ -471,7 +472,7 @@ impl DataPlane {
         Ok(has_run)
     }
 
-    /// Lets everything run until no one would do anything before time goes on.
+    /// Runs everything until no part would act before time advances.
     pub(crate) fn come_to_rest(&mut self) -> Checked {
         for _ in 0..TURNS_TO_REST_MAX {
             if !self.turn()? {
@@ -482,7 +483,7 @@ impl DataPlane {
         Err(Flaw::new(Rule::Rest, format!("there is no rest; engines wait: {waits:?}")))
     }
 
-    /// How each engine waits, in words.
+    /// The wait of each engine, in words.
     pub(crate) fn waits(&self) -> Vec<String> {
         let workers = self.workers.iter().flat_map(|workers| &workers.workers);
         workers.map(|worker| described(worker.waited, self.now)).collect()
@@ -498,8 +499,8 @@ impl DataPlane {
         workers.filter_map(|worker| until(worker.waited)).min()
     }
 
-    /// Lets the world go on until something is so, as a thread that waits for others does. False if
-    /// it never will be: the backend's process has ended, or there is a flaw.
+    /// Runs the world until a condition holds, as a thread does that waits for others. Returns
+    /// false if it never will: the backend's process has ended, or there is a flaw.
     pub(crate) fn wait_until(&mut self, is_so: impl Fn(&Workers) -> bool) -> bool {
         for _ in 0..TURNS_TO_APPLY_MAX {
             match &self.workers {
@@ -526,7 +527,7 @@ impl DataPlane {
         false
     }
 
-    /// Makes every port of a domain pending that its guest or backend knows of.
+    /// Makes every port of a domain pending that its guest or backend knows.
     pub(crate) fn raise_all(&self, domid: DomId) {
         let nics = self.guests.iter().filter(|it| it.domid == domid).flat_map(|it| &it.nics);
         let of_guests = nics.flat_map(|nic| &nic.events);

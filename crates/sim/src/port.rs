@@ -1,10 +1,10 @@
-//! A queue of a port as engines of a world have it: the real one of a vif, or one of a device, and
-//! what reports its events.
+//! A queue as the engines of a world see it: the real one of a vif, or one of a device, with the
+//! source of its events.
 
 use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortQueue, QueueDown,
     QueueTraits, Wakers, Woken,
 };
 use ringway_loopback::{LoopbackEvent, LoopbackMemory};
@@ -16,15 +16,15 @@ use crate::device::{DeviceEvent, DeviceQueue};
 use crate::ledger::{Ledger, Owner};
 use crate::traffic::Share;
 
-/// Frames that leave in one call at most: all slots of a ring.
+/// The most frames that leave in one call: all slots of a ring.
 const FRAMES_PER_CALL_MAX: usize = 256;
 
 /// A queue. The thread of an engine would wait for the descriptors of its events; here the world
-/// asks the machine which of [`events`](Port::events) are pending, and the device for its own.
+/// queries the machine for pending [`events`](Port::events), and the device for its own.
 pub(crate) struct Port {
     queue: Queue,
     pub(crate) events: Vec<EvtchnPort>,
-    /// Whose it is, and where it counts; nowhere for a hostile guest.
+    /// Its owner, and where it counts; `None` for a hostile guest.
     owner: Option<(Owner, Ledger)>,
     /// Working memory of one call.
     leaving: Vec<Option<Share>>,
@@ -78,7 +78,7 @@ impl PortQueue for Port {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         let before = into.len();
         let taken = match &mut self.queue {
             Queue::Vif(queue) => queue.ingress(budget, pool, into),
@@ -108,7 +108,7 @@ impl PortQueue for Port {
         taken
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         if self.canary == Some(Canary::ChangedByte) {
             let last = from.front_mut().and_then(|frame| frame.bytes_mut().last_mut());
             last.into_iter().for_each(|byte| *byte ^= 1);
@@ -131,14 +131,14 @@ impl PortQueue for Port {
         sent
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         match &mut self.queue {
             Queue::Vif(queue) => queue.arm(),
             Queue::Device(queue) => queue.arm(),
         }
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         match &mut self.queue {
             Queue::Vif(queue) => queue.woken(by),
             Queue::Device(queue) => queue.woken(by),

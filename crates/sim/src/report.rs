@@ -1,4 +1,4 @@
-//! Runs of worlds, and what is reported of them.
+//! Runs of worlds, and their reports.
 
 use std::any::Any;
 use std::fmt;
@@ -11,42 +11,42 @@ use crate::journal::{Detail, Journal};
 use crate::marks::Marks;
 use crate::world::World;
 
-/// A world that was run to its end.
+/// A world that ran to its end.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Steps, of any kind.
+    /// The number of steps, of any kind.
     pub steps: u64,
-    /// What happened how often.
+    /// How often each mark was hit.
     pub marks: Marks,
 }
 
 /// A world that a checker stopped.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What was found.
+    /// The broken rule.
     pub flaw: Flaw,
-    /// Steps until then.
+    /// Steps before the failure.
     pub steps: u64,
-    /// The last of them, in words.
+    /// The last steps, in words.
     pub last: Vec<String>,
 }
 
-/// What became of a world.
+/// The result of a world.
 pub type Outcome = Result<Run, Box<Failure>>;
 
-/// Runs the world of a seed. One that fails is run again for the words.
+/// Runs the world of a seed. If it fails, runs it again for the words.
 ///
 /// # Errors
-/// What a checker found.
+/// The finding of a checker.
 pub fn run_seed(seed: u64, canary: Option<Canary>) -> Outcome {
     let again = |detail| run(Choices::from_seed(seed), detail, canary);
     again(Detail::Counted).or_else(|failure| explain(*failure, || again(Detail::Kept)))
 }
 
-/// Runs the world that bytes stand for, as a fuzzer makes them.
+/// Runs the world that a fuzzer's bytes encode.
 ///
 /// # Panics
-/// With what a checker found.
+/// With the finding of a checker.
 pub fn run_bytes(bytes: &[u8]) {
     let again = |detail| run(Choices::from_bytes(bytes), detail, None);
     let outcome =
@@ -56,7 +56,7 @@ pub fn run_bytes(bytes: &[u8]) {
     }
 }
 
-/// The same failure with its last steps; the failure as it was if it does not come again.
+/// The same failure with its last steps, or the failure unchanged if it does not occur again.
 fn explain(failure: Failure, again: impl FnOnce() -> Outcome) -> Outcome {
     match again() {
         Err(explained) if explained.flaw == failure.flaw => Err(explained),
@@ -78,7 +78,7 @@ fn explain(failure: Failure, again: impl FnOnce() -> Outcome) -> Outcome {
 /// Runs a world.
 ///
 /// # Errors
-/// What a checker found.
+/// The finding of a checker.
 pub fn run(choices: Choices, detail: Detail, canary: Option<Canary>) -> Outcome {
     let journal = Journal::new(detail);
     let noted = journal.clone();
@@ -99,7 +99,7 @@ impl Flaw {
     fn of_panic(panic: &(dyn Any + Send)) -> Flaw {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Flaw::new(Rule::NoPanic, text.unwrap_or("a panic without words"))
+        Flaw::new(Rule::NoPanic, text.unwrap_or("a panic without a message"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a world is made of.
+//! The composition of a world.
 
 use ringway_datapath::{Completion, OffloadCaps};
 use ringway_wire::DomId;
@@ -11,19 +11,19 @@ use crate::traffic::Kind;
 /// The domain of the backend.
 pub(crate) const HOST: DomId = DomId(0);
 
-/// Queues of a port, at most.
+/// The most queues of a port.
 pub(crate) const QUEUES_MAX: u16 = 2;
 
-/// What does not change while a world runs.
+/// The properties that do not change while a world runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) engines: usize,
     pub(crate) guests: usize,
     pub(crate) queues_wanted: u16,
     pub(crate) guest_caps: Vec<OffloadCaps>,
-    /// By guest: whether its vif is patched to a device of its own, as on a bridge.
+    /// By guest: whether its vif is patched to its own device, as on a bridge.
     pub(crate) are_patched: Vec<bool>,
-    /// Whether the switch has an uplink, and what that is made of.
+    /// The switch's uplink, if it has one.
     pub(crate) uplink: Option<Uplink>,
     pub(crate) flow_kinds: Vec<Kind>,
     pub(crate) offer: Offer,
@@ -32,27 +32,28 @@ pub(crate) struct Scenario {
     pub(crate) hostiles: usize,
     pub(crate) burst_max: usize,
     pub(crate) troubles: Troubles,
-    /// From one rest to the next.
+    /// Steps from one rest to the next.
     pub(crate) steps_per_phase: usize,
     pub(crate) phases: usize,
     pub(crate) canary: Option<Canary>,
 }
 
-/// The device by which the switch reaches other hosts.
+/// The device through which the switch reaches other hosts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Uplink {
     pub(crate) queues: usize,
     pub(crate) stations: usize,
 }
 
-/// What else happens.
+/// The disturbances of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Troubles {
-    /// Only what a well-run host does: queues move, captures begin and end, receivers stall.
+    /// Only the operations of a well-run host: queues move, captures begin and end, receivers
+    /// stall.
     None,
     /// Rates change, too.
     Rates,
-    /// The machine refuses and loses things.
+    /// The machine refuses calls and loses events.
     Faults,
     /// Guests and the backend's process die.
     Deaths,
@@ -74,7 +75,7 @@ impl Troubles {
     }
 }
 
-/// Frame memory of which there is never too little.
+/// Frame memory that is always sufficient.
 const BUDGET_AMPLE: usize = 64 << 20;
 /// Frame memory that is used up at times: seven large buffers.
 const BUDGET_LOW: usize = 512 << 10;
@@ -123,12 +124,12 @@ impl Scenario {
         }
     }
 
-    /// Whether something may rightly have to wait for time to pass.
+    /// Whether work may legitimately have to wait for time to pass.
     pub(crate) fn may_need_time(&self) -> bool {
         self.troubles.have_rates() || self.budget_bytes < BUDGET_AMPLE || self.hostiles > 0
     }
 }
 
-/// What a simple network stack takes.
+/// The offloads that a simple network stack accepts.
 const NO_SEGMENTATION: OffloadCaps =
     OffloadCaps { gso_v4: false, gso_v6: false, ..OffloadCaps::ALL };

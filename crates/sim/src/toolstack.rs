@@ -1,14 +1,14 @@
-//! What a toolstack does: makes vifs and removes them.
+//! The toolstack: creates and removes vifs.
 
 use ringway_datapath::{MacAddr, PortRules};
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, XenbusState};
-use ringway_xenstore::{Client, DomId, Local, LocalStore, XsError};
+use ringway_xenstore::{Client, DomId, LocalStore, LocalTransport, XsError};
 
 use crate::scenario::HOST;
 
 /// A toolstack, with its session of XenStore.
-pub(crate) struct Toolstack(Client<Local>);
+pub(crate) struct Toolstack(Client<LocalTransport>);
 
 impl Toolstack {
     pub(crate) fn new(store: &LocalStore) -> Toolstack {
@@ -31,12 +31,12 @@ impl Toolstack {
         self.0.transaction(|tx| device::make(tx, &made))
     }
 
-    /// Asks the backend to let a vif go.
+    /// Asks the backend to release a vif.
     pub(crate) fn ask_to_remove(&mut self, vif: Vif) -> Result<(), XsError> {
         device::change(&mut self.0, &vif.backend_dir(), &Device::removal_changes())
     }
 
-    /// Whether the backend has let a vif go.
+    /// Whether the backend has released a vif.
     pub(crate) fn is_let_go(&mut self, vif: Vif) -> Result<bool, XsError> {
         Ok(device::state(&mut self.0, &vif.backend_state())?.is_gone())
     }
@@ -49,12 +49,12 @@ impl Toolstack {
         self.0.remove(&vif.frontend_dir())
     }
 
-    /// Limits what a guest transmits, or no longer.
+    /// Sets or removes the limit of what a guest transmits.
     pub(crate) fn set_rate(&mut self, vif: Vif, rate: &str) -> Result<(), XsError> {
         self.0.write(&vif.rate(), rate)
     }
 
-    /// What is left of vifs in the backend's directory and where it writes errors.
+    /// Nodes of vifs left in the backend's directory and in its error nodes.
     pub(crate) fn leftovers(&mut self) -> Result<Vec<String>, XsError> {
         let mut left = self.0.directory(&Vif::backend_root(HOST))?;
         let errors = Vif::backend_errors_root(HOST);
@@ -72,20 +72,20 @@ impl Toolstack {
         device::state(&mut self.0, &vif.backend_state()).unwrap_or(XenbusState::Unknown)
     }
 
-    /// What the backend says is wrong with a vif.
+    /// The backend's error report on a vif.
     pub(crate) fn error(&mut self, vif: Vif) -> Option<String> {
         let nodes = vif.backend_errors();
         nodes.iter().find_map(|node| self.0.read(node).ok().flatten())
     }
 
-    /// Writes a node that is no one's, to see whether someone still watches it.
+    /// Writes a node without an owner, to test whether anything still watches it.
     pub(crate) fn touch(&mut self, node: &str) -> Result<(), XsError> {
         self.0.write(node, "")?;
         self.0.remove(node)
     }
 }
 
-fn list(store: &mut Client<Local>, dir: &str) -> Vec<String> {
+fn list(store: &mut Client<LocalTransport>, dir: &str) -> Vec<String> {
     store.directory(dir).unwrap_or_default()
 }
 

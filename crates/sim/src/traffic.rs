@@ -1,8 +1,8 @@
-//! Flows of numbered frames, and what has become of each frame.
+//! Flows of numbered frames, and the fate of each frame.
 //!
-//! A frame says which flow it belongs to and where in the flow it stands: its number, or for TCP
-//! its first byte in the stream, because such a frame may arrive in segments. All other bytes
-//! follow from that, so one that is changed or swapped is seen.
+//! A frame contains the number of its flow and its position in the flow: its number, or for TCP its
+//! first byte in the stream, because such a frame may arrive in segments. All other bytes are
+//! computed from these, so a changed or swapped byte is detected.
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ use ringway_wire::PAGE_SIZE;
 use crate::choices::Choices;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 
-/// What all frames of a flow are, since only such frames stay in order.
+/// The kind of all frames of a flow, since only frames of one kind stay in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of a protocol that no one knows: all go to queue 0.
+    /// An unknown protocol: all frames go to queue 0.
     Unknown,
     Udp,
     Tcp,
@@ -28,31 +28,31 @@ pub(crate) enum Kind {
 pub(crate) struct Flow {
     pub(crate) number: u16,
     pub(crate) kind: Kind,
-    /// Indices of guests.
+    /// The indices of the guests.
     pub(crate) from: usize,
     pub(crate) to: usize,
     macs: [MacAddr; 2],
-    /// Where the next frame begins.
+    /// The position of the next frame.
     next: u32,
-    /// Where the next piece that arrives should begin.
+    /// The expected position of the next piece that arrives.
     expected: u32,
-    /// Frames that were sent and have not arrived as a whole, the oldest first.
+    /// Frames that were sent and have not completely arrived, the oldest first.
     under_way: VecDeque<Span>,
     lost: Lost,
-    /// Frames before this place may come once more.
+    /// Frames before this position may arrive again.
     may_repeat_to: u32,
 }
 
-/// The place of a frame in its flow.
+/// The position of a frame in its flow.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     first: u32,
     end: u32,
-    /// The longest piece that it may be cut into.
+    /// The longest piece into which it may be cut.
     piece: u32,
 }
 
-/// How many drops there have to be, at least and at most, for what has not arrived.
+/// The least and the most drops that account for what has not arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Lost {
     pub(crate) least: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// One frame of which these bytes are missing.
+    /// One frame that lacks `missing` bytes.
     fn of(missing: u32, piece: u32) -> Lost {
         Lost { least: 1, most: u64::from(missing.div_ceil(piece.max(1)).max(1)) }
     }
@@ -70,7 +70,7 @@ impl Lost {
     }
 }
 
-/// What a frame turned out to be, for marks.
+/// The properties of a new frame, for marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Made {
     pub(crate) len: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Made {
 }
 
 impl Flow {
-    /// A flow in which nothing was sent so far.
+    /// A flow in which nothing was sent yet.
     pub(crate) fn new(number: u16, kind: Kind, ends: [(usize, MacAddr); 2]) -> Flow {
         let [(from, from_mac), (to, to_mac)] = ends;
         let macs = [from_mac, to_mac];
@@ -98,7 +98,7 @@ impl Flow {
         }
     }
 
-    /// The next frame, of a random size that a peer with `caps` takes; nothing without a buffer.
+    /// The next frame, of a random size that a peer with `caps` accepts; `None` without a buffer.
     pub(crate) fn make(
         &mut self,
         choices: &mut Choices,
@@ -110,7 +110,8 @@ impl Flow {
         let is_blank =
             gso || (self.kind != Kind::Unknown && caps.checksum_v4 && choices.is_one_in(2));
         let payload = match (is_long, self.kind) {
-            // A frame in one page, if it is not to be segmented, for who takes no more.
+            // A frame in one page if it is not to be segmented, for receivers without
+            // scatter-gather.
             (false, _) => choices.from_to(8, 1400),
             (true, Kind::Tcp) if !gso => choices.from_to(8, 1400),
             (true, _) if choices.is_one_in(8) => choices.from_to(20_000, 65_000),
@@ -168,7 +169,7 @@ impl Flow {
         pattern.fill(words);
     }
 
-    /// A frame of this flow, or a segment of one, has arrived.
+    /// Takes a frame of this flow, or a segment of one, that has arrived.
     pub(crate) fn arrived(&mut self, piece: &Piece) -> Checked {
         let (first, end) = (piece.first, piece.end);
         if first < self.expected && end <= self.may_repeat_to {
@@ -205,7 +206,7 @@ impl Flow {
         Flaw::new(Rule::Content, found)
     }
 
-    /// What is lost, if nothing is under way any more.
+    /// The losses, once nothing is in flight any more.
     pub(crate) fn lost(&self) -> Lost {
         self.under_way.iter().fold(self.lost, |lost, span| {
             let missing = span.end - span.first.max(self.expected);
@@ -213,20 +214,20 @@ impl Flow {
         })
     }
 
-    /// Nothing is under way, and what was lost before is accounted for.
+    /// Nothing is in flight, and earlier losses are accounted for.
     pub(crate) fn settle(&mut self) {
         self.under_way.clear();
         self.expected = self.next;
         self.lost = Lost::default();
     }
 
-    /// A backend that responds when frames have left was killed: what had no response yet is
+    /// A backend that responds after frames have left was killed: requests without a response are
     /// served again.
     pub(crate) fn may_repeat(&mut self) {
         self.may_repeat_to = self.next;
     }
 
-    /// Whether something was sent and has not arrived.
+    /// Whether frames were sent and have not arrived.
     pub(crate) fn has_gaps(&self) -> bool {
         !self.under_way.is_empty() || self.lost != Lost::default()
     }
@@ -235,7 +236,7 @@ impl Flow {
         self.next
     }
 
-    /// What one frame holds at most, in units of a [`Share`].
+    /// The most that one frame holds, in units of a [`Share`].
     pub(crate) fn units_per_frame_max(&self) -> u64 {
         match self.kind {
             Kind::Tcp => 1 << 16,
@@ -244,7 +245,7 @@ impl Flow {
     }
 }
 
-/// Which flow a frame of ours is of, and how much of it.
+/// The flow of a frame, and how much of the flow it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) flow: u16,
@@ -253,7 +254,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Reads no more than it has to: it is asked of each frame at each place.
+    /// Reads as little as possible: it is called for each frame at each place.
     pub(crate) fn of(bytes: &[u8]) -> Option<Share> {
         let number = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk::<2>).copied();
         match u16::from_be_bytes(number(12)?) {
@@ -269,7 +270,7 @@ impl Share {
     }
 }
 
-/// What has arrived, as its own bytes say.
+/// A piece that has arrived, according to its own bytes.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) flow: u16,
@@ -278,7 +279,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Reads a frame that arrived and checks all of its bytes; `None` for one of no flow.
+    /// Reads a frame that arrived and checks all of its bytes; `None` for a frame without a flow.
     pub(crate) fn read(frame: &Frame) -> Checked<Option<Piece>> {
         let bytes = frame.bytes();
         let Some(&ethertype) = bytes.get(12..).and_then(<[u8]>::first_chunk::<2>) else {
@@ -327,10 +328,10 @@ impl Piece {
     }
 }
 
-/// Bytes that follow from where they stand.
+/// Bytes that are computed from their position.
 struct Pattern {
     key: u64,
-    /// Of the first byte.
+    /// The position of the first byte.
     position: u64,
 }
 
@@ -347,8 +348,8 @@ impl Pattern {
         ((self.key ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()
     }
 
-    /// Shows the bytes that belong to each part of a payload of `len` bytes: what is left of the
-    /// first word, whole words, what the last one begins with.
+    /// Visits the bytes for each part of a payload of `len` bytes: the rest of the first word,
+    /// whole words, and the beginning of the last one.
     #[inline]
     fn each(&self, len: usize, mut visit: impl FnMut(usize, &[u8])) {
         let mut words = (self.position / 8..).map(|index| self.word(index));
@@ -430,15 +431,15 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const HEADERS_LEN: usize = 14;
 const FRAME_LEN_MIN: usize = 60;
-/// Number of the flow, and of the frame within it.
+/// The number of the flow, and the position within it.
 const PLACE_LEN: usize = 6;
-/// For local experiments (IEEE 802).
+/// The EtherType for local experiments (IEEE 802).
 const ETHERTYPE_TEST: u16 = 0x88b5;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 /// The source port of flow 0.
 const PORT_FIRST: u16 = 1000;
 
-/// A broadcast by which the switch learns where a guest is.
+/// A broadcast that teaches the switch a guest's port.
 pub(crate) fn announcement(mac: MacAddr, pool: &mut FramePool) -> Option<Frame> {
     let mut frame = pool.take(FRAME_LEN_MIN)?;
     let bytes = frame.bytes_mut();
@@ -449,5 +450,5 @@ pub(crate) fn announcement(mac: MacAddr, pool: &mut FramePool) -> Option<Frame> 
     Some(frame)
 }
 
-/// For local experiments, too.
+/// Another EtherType for local experiments.
 const ETHERTYPE_ANNOUNCEMENT: u16 = 0x88b6;

@@ -1,4 +1,4 @@
-//! What else happens to a world: what its people do, and what goes wrong.
+//! The disturbances of a world: actions of its administrators, and faults.
 
 use ringway_loopback::FaultPoint;
 use ringway_switch::PortId;
@@ -14,7 +14,7 @@ use crate::scenario::{HOST, QUEUES_MAX};
 use crate::toolstack::vif_of;
 use crate::world::{World, lost, refused};
 
-/// Faults of a guest's or the backend's own calls, and of the events on their way to them.
+/// Faults of calls by a guest or the backend, and of events to them.
 const FAULTS: [(FaultPoint, Mark); 10] = [
     (FaultPoint::CopyCall, Mark::CopyCallFailed),
     (FaultPoint::Copy, Mark::CopyRefused),
@@ -29,7 +29,7 @@ const FAULTS: [(FaultPoint, Mark); 10] = [
 ];
 
 impl World {
-    /// Something happens that is not traffic.
+    /// Makes a step that is not traffic.
     pub(crate) fn trouble(&mut self) -> Checked {
         self.plane.journal.count_step();
         let guest = self.plane.choices.below(self.plane.guests.len());
@@ -83,7 +83,7 @@ impl World {
         if self.plane.flows.iter().any(crate::traffic::Flow::has_gaps) {
             self.plane.marks.hit(Mark::MovedUnderTraffic);
         }
-        // Where the process has ended meanwhile, another one begins.
+        // If the process has ended meanwhile, another one starts.
         let _: Result<(), crate::control::Ended> = self.plane.move_queue(port, queue, engine);
         Ok(())
     }
@@ -128,7 +128,7 @@ impl World {
         self.plane.journal.note(|| format!("the next {point:?} of domain {domid} fails"));
     }
 
-    /// The toolstack removes a vif, and makes it again when it has gone.
+    /// The toolstack removes a vif, and creates it again after it is gone.
     fn remove(&mut self, guest: usize) -> Checked {
         self.finish_removals()?;
         if !self.removals.contains(&guest) {
@@ -161,7 +161,7 @@ impl World {
         self.replace_guest(guest)
     }
 
-    /// A guest leaves, if it is connected, and connects again.
+    /// A guest disconnects, if it is connected, and connects again.
     pub(crate) fn reconnect(&mut self, guest: usize) -> Checked {
         self.plane.journal.note(|| format!("guest {guest} leaves and comes back"));
         self.plane.marks.hit(Mark::Reconnected);
@@ -183,8 +183,8 @@ impl DataPlane {
         self.workers = None;
     }
 
-    /// An engine gave a queue of this domain up. Without faults of the machine, it is to happen to
-    /// hostile guests alone.
+    /// An engine has given up a queue of this domain. Without faults of the machine, only hostile
+    /// guests may cause that.
     pub(crate) fn blame(&mut self, domid: DomId, reason: &str) {
         let is_honest = self.guests.iter().any(|guest| guest.domid == domid);
         if is_honest && self.is_sound && self.flaw.is_none() {
@@ -193,14 +193,14 @@ impl DataPlane {
         }
     }
 
-    /// Frames to and from a domain may go with its connection.
+    /// Frames to and from a domain may be lost with its connection.
     pub(crate) fn disturb(&mut self, domid: DomId) {
         if let Some(guest) = self.guests.iter().position(|guest| guest.domid == domid) {
             self.disturb_owner(Owner::Guest(guest));
         }
     }
 
-    /// Frames to and from a port may go with it.
+    /// Frames to and from a port may be lost with it.
     pub(crate) fn disturb_owner(&mut self, owner: Owner) {
         match owner {
             Owner::Guest(guest) => {
@@ -223,7 +223,7 @@ impl DataPlane {
         lost > 0
     }
 
-    /// How much the machine still has in store.
+    /// How many faults are still planned.
     pub(crate) fn faults_left(&self) -> usize {
         self.machine.faults_left().len()
     }

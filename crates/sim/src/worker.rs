@@ -1,4 +1,4 @@
-//! One engine and what the thread around it would do: its bell, its commands, its events.
+//! One engine, and the work of the thread around it: its bell, its commands, its events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -26,43 +26,43 @@ pub(crate) struct Worker {
     pub(crate) inbox: Arc<Inbox>,
     bell: Arc<Bell>,
     requests: VecDeque<Request>,
-    /// The newest directory that it has begun a round with.
+    /// The newest directory with which it has begun a round.
     pub(crate) seen: u64,
     pub(crate) waited: Wait,
-    /// What it has begun a round with, while others go on.
+    /// The directory of the round that it has begun, while other parts act.
     begun: Option<Arc<Directory>>,
-    /// By slot: what reports the events of the queue there.
+    /// The events of each slot's queue.
     events: BTreeMap<usize, Events>,
-    /// What was detached, in the order of the commands.
+    /// Detached queues, in the order of the commands.
     pub(crate) returned: VecDeque<Taken<Port>>,
     canary: Option<Canary>,
     events_taken: u64,
     overlooked: Vec<usize>,
 }
 
-/// What the control plane asks of an engine's thread.
+/// The requests of the control plane to an engine's thread.
 pub(crate) enum Request {
     Apply(Command<Port>),
     TakeBack { id: SlotId },
 }
 
-/// Where a frame is that has entered. A port is known if its queue is there, or about to be.
+/// The place of a frame in an engine. A port is known if its queue is there, or about to be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Waiting {
-    /// It came from this port and could not go on.
+    /// It came from this port and could not be forwarded yet.
     Kept { from: PortId },
-    /// It waits for the queue in this place to send it.
+    /// It waits to be sent by the queue in this slot.
     Backlog { slot: SlotId, to: Option<PortId> },
     /// It is in the inbox of the engine.
     Parcel { slot: SlotId, to: Option<PortId> },
 }
 
-/// What reports the events of a queue.
+/// The events of a queue.
 struct Events {
     ports: Vec<EvtchnPort>,
-    /// Of a queue that responds when frames have left.
+    /// The descriptors of a queue that responds after frames have left.
     descriptors: Vec<OwnedFd>,
-    /// Of a queue of a device.
+    /// The event of a device's queue.
     device: Option<DeviceEvent>,
 }
 
@@ -84,13 +84,14 @@ impl Events {
             || self.device.as_ref().is_some_and(DeviceEvent::is_there)
     }
 
-    /// They have been reported. Those of a device are edge-triggered; the others the queue clears.
+    /// Clears events after their report. Those of a device are edge-triggered; the queue clears the
+    /// others.
     fn reported(&self) {
         self.device.iter().for_each(DeviceEvent::clear);
     }
 }
 
-/// What wakes the thread.
+/// The bell that wakes the thread.
 struct Bell {
     is_rung: AtomicBool,
     rings: AtomicU64,
@@ -152,12 +153,12 @@ impl Worker {
         self.engine.bytes_kept()
     }
 
-    /// Drops that no queue has counted so far.
+    /// Drops that no queue has counted yet.
     pub(crate) fn drops_to_count(&self) -> u64 {
         self.engine.drops_to_count()
     }
 
-    /// Shows every frame that is in the engine, on its way to it, or comes from it with a queue.
+    /// Visits every frame that is in the engine, on its way to it, or in a queue that it returns.
     pub(crate) fn visit_frames(&self, visit: &mut dyn FnMut(Waiting, &Frame)) {
         let mut in_engine = |at, frame: &Frame| match at {
             Whereabouts::Kept { from } => visit(Waiting::Kept { from }, frame),
@@ -178,7 +179,7 @@ impl Worker {
         });
     }
 
-    /// Queues that the engine is to take over.
+    /// Queues that the engine is about to take over.
     fn attaching(&self) -> impl Iterator<Item = &Box<Attached<Port>>> {
         self.requests.iter().filter_map(|request| match request {
             Request::Apply(Command::Attach { attached }) => Some(attached),
@@ -186,18 +187,18 @@ impl Worker {
         })
     }
 
-    /// The port of the queue that is in this place, or will be once it has applied its commands.
+    /// The port of the queue in this slot, or of the one that will be there after pending commands.
     fn port_at(&self, slot: SlotId) -> Option<PortId> {
         let coming = || self.attaching().find(|attached| attached.id() == slot);
         self.engine.port_at(slot).or_else(|| Some(coming()?.port_id()))
     }
 
-    /// The ports of the events of all its queues.
+    /// The event channel ports of all its queues.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &EvtchnPort> {
         self.events.values().flat_map(|events| &events.ports)
     }
 
-    /// Slots of queues that have an event, if these ports are pending.
+    /// Slots of queues with an event, if these ports are pending.
     fn slots_with_events(&self, pending: &[EvtchnPort]) -> Vec<usize> {
         let ready = self.events.iter().filter(|(_, events)| events.are_there(pending));
         ready.map(|(slot, _)| *slot).collect()
@@ -219,8 +220,8 @@ impl Worker {
         }
     }
 
-    /// What the thread does before a round: events, commands, a read of the newest directory.
-    /// `takes_event` says for each event that is there whether it is reported in time.
+    /// The thread's work before a round: events, commands, and reading the newest directory.
+    /// `takes_event` decides for each pending event whether it is reported in time.
     pub(crate) fn begin(
         &mut self,
         directory: &Arc<Directory>,
@@ -243,20 +244,20 @@ impl Worker {
         self.begun = Some(Arc::clone(directory));
     }
 
-    /// Whether it has begun, and a round is next.
+    /// Whether it has begun a turn, so that a round is next.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// One round, with the directory that was the newest when it began.
+    /// One round, with the directory that was the newest at the beginning of the turn.
     pub(crate) fn round(&mut self, now: Instant, if_idle: IfIdle) {
         if let Some(directory) = self.begun.take() {
             self.waited = self.engine.round(now, &directory, if_idle);
         }
     }
 
-    /// Hands an event to the engine. With the canary one is overlooked now and then, until the
-    /// thread runs again for some other reason.
+    /// Reports an event to the engine. With the canary, an event is occasionally missed until the
+    /// thread runs again for another reason.
     fn report(&mut self, slot: usize) {
         self.events_taken += 1;
         if self.canary == Some(Canary::LostEvent) && self.events_taken % 8 == 7 {

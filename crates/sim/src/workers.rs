@@ -1,8 +1,8 @@
-//! The engines of one backend's process, as its control thread sees them.
+//! The engines of one backend's process, as seen by its control thread.
 //!
 //! This is `ringway-worker`'s pool without threads. The steps that attach, detach and move queues
-//! are the same code; what waits there for other threads, here lets the world go on until it is so
-//! ([`DataPlane::wait_until`](crate::plane::DataPlane)).
+//! are the same code; where that code waits for other threads, the world runs here until the
+//! condition holds ([`DataPlane::wait_until`](crate::plane::DataPlane)).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::ledger::Owner;
 use crate::port::Port;
 use crate::worker::Worker;
 
-/// Ports that a backend can have at once.
+/// The most ports of a backend.
 const PORTS_MAX: u16 = 64;
 
-/// Everything of a backend's process that moves frames.
+/// The parts of a backend's process that move frames.
 pub(crate) struct Workers {
     pub(crate) workers: Vec<Worker>,
     pub(crate) roster: Roster,
@@ -29,15 +29,15 @@ pub(crate) struct Workers {
     pub(crate) budget_bytes: usize,
     pub(crate) switch: Arc<Switch>,
     pub(crate) failures: VecDeque<Failure<Port>>,
-    /// Of all queues of honest guests that there are or were.
+    /// The counters of all queues that honest guests have or had.
     pub(crate) counters: Vec<Arc<QueueCounters>>,
-    /// The ports that are in use, and whose they are; none for those of hostile guests.
+    /// The ports in use, and their owners; `None` for those of hostile guests.
     ports: BTreeMap<PortId, Option<Owner>>,
     /// The port of the uplink, if there is one.
     pub(crate) uplink: Option<PortId>,
 }
 
-/// How a backend's process is made.
+/// The configuration of a backend's process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkersConfig {
     pub(crate) engines: usize,
@@ -81,14 +81,14 @@ impl Workers {
         started
     }
 
-    /// Replaces the directory by one of the roster as it is now.
+    /// Publishes a new directory from the current roster.
     pub(crate) fn publish(&mut self) {
         let inboxes = self.workers.iter().map(|worker| Arc::clone(&worker.inbox)).collect();
         let version = self.directory.version + 1;
         self.directory = Arc::new(self.roster.directory(version, inboxes));
     }
 
-    /// Whether no engine uses an older directory than the newest.
+    /// Whether every engine uses the newest directory.
     pub(crate) fn have_seen_directory(&self) -> bool {
         self.workers.iter().all(|worker| worker.seen >= self.directory.version)
     }
@@ -105,27 +105,27 @@ impl Workers {
         Some(port)
     }
 
-    /// Whose port it is.
+    /// The owner of a port.
     pub(crate) fn owner(&self, port: PortId) -> Option<Owner> {
         self.ports.get(&port).copied().flatten()
     }
 
-    /// Whose queue is to be in this place.
+    /// The owner of the queue that will be in this slot.
     pub(crate) fn owner_at(&self, engine: usize, slot: SlotId) -> Option<Owner> {
         let is_there =
             |placed: &&Placed| (placed.address.engine, placed.address.slot) == (engine, slot);
         self.owner(self.roster.queues().iter().find(is_there)?.port)
     }
 
-    /// Gives a port's number back, with the addresses that were learned there and what engines said
-    /// of it: the number may be another vif's from now on.
+    /// Frees a port's number, the addresses that were learned there and the engines' failure
+    /// reports on it: the number may be another vif's from now on.
     pub(crate) fn free_port(&mut self, port: PortId) {
         self.switch.leave(port);
         self.failures.retain(|failure| failure.port_id != port);
         self.ports.remove(&port);
     }
 
-    /// Whether frames to an address are not flooded.
+    /// Whether the switch knows an address, so that frames to it are not flooded.
     pub(crate) fn knows(&self, mac: MacAddr) -> bool {
         self.switch.fdb().lookup(mac, Ticks::default()).is_some()
     }

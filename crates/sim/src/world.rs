@@ -1,4 +1,4 @@
-//! A world: everything between the applications of several guests, and what happens to it.
+//! A world: everything between the applications of several guests, and its disturbances.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,9 +10,9 @@ use ringway_engine::Capture;
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
-use ringway_xenbus::frontend::{QueueCount, Wish};
+use ringway_xenbus::frontend::{Preferences, QueueCount};
 use ringway_xenbus::{Features, Vif, XenbusState};
-use ringway_xenstore::{Client, Local, LocalStore, Lost, Quota, XsError};
+use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Quota, XsError};
 
 use crate::accounts::Accounts;
 use crate::backend::{Backend, BackendConfig};
@@ -33,32 +33,32 @@ use crate::toolstack::{Toolstack, vif_of};
 use crate::traffic::{Flow, announcement};
 use crate::workers::{Workers, WorkersConfig};
 
-/// Stations behind devices have addresses from here on.
+/// The number of the first station behind a device, for addresses.
 const FIRST_STATION: usize = 100;
-/// Domains that a world makes one after the other in a guest's place.
+/// The most domains that a world creates one after the other in a guest's place.
 const LIVES_MAX: u16 = 100;
 
-/// Everything there is.
+/// The whole world.
 pub(crate) struct World {
     pub(crate) plane: DataPlane,
     pub(crate) scenario: Scenario,
     pub(crate) store: LocalStore,
     pub(crate) toolstack: Toolstack,
-    /// The kernel of domain 0 lives on when the backend's process does not.
+    /// The kernel of domain 0 outlives the backend's process.
     host: LoopbackDomain,
     pub(crate) backend: Option<Backend>,
     /// By guest: its driver, while it has a vif.
     pub(crate) drivers: Vec<Option<Driver>>,
     /// By hostile guest: its session of XenStore.
-    pub(crate) hostile_stores: Vec<Client<Local>>,
+    pub(crate) hostile_stores: Vec<Client<LocalTransport>>,
     pub(crate) accounts: Accounts,
     captures: Vec<Arc<Capture>>,
-    /// Guests whose vifs the toolstack has asked the backend to let go.
+    /// Guests whose vifs the toolstack has asked the backend to release.
     pub(crate) removals: Vec<usize>,
 }
 
 impl World {
-    /// Makes a world in which every guest is connected.
+    /// Creates a world in which every guest is connected.
     pub(crate) fn new(
         mut choices: Choices,
         journal: Journal,
@@ -141,7 +141,7 @@ impl World {
         self.finish()
     }
 
-    /// Lets something happen.
+    /// Makes one step.
     fn step(&mut self) -> Checked {
         match self.plane.choices.below(64) {
             0..=47 => self.plane.step()?,
@@ -152,7 +152,7 @@ impl World {
         self.after_step()
     }
 
-    /// What has to follow on some events.
+    /// Handles the consequences of a step.
     pub(crate) fn after_step(&mut self) -> Checked {
         if let Some(flaw) = self.plane.flaw.take() {
             return Err(flaw);
@@ -170,8 +170,8 @@ impl World {
         Ok(())
     }
 
-    fn wish(&self, guest: usize) -> Wish {
-        Wish {
+    fn preferences(&self, guest: usize) -> Preferences {
+        Preferences {
             queues: QueueCount::AtMost(self.scenario.queues_wanted),
             features: Features::from(self.scenario.guest_caps[guest]),
         }
@@ -199,7 +199,8 @@ impl World {
         Ok(())
     }
 
-    /// A hostile guest connects, or writes something odd. What XenStore refuses is its own affair.
+    /// A hostile guest connects, or writes an invalid key. Refusals of XenStore concern only the
+    /// guest.
     fn hostile_step(&mut self) {
         self.plane.journal.count_step();
         let number = self.plane.choices.below(self.plane.hostiles.len());
@@ -244,13 +245,13 @@ impl World {
         }
     }
 
-    /// Every two ends that reach each other, both ways: those on the switch, and a guest whose vif
-    /// is patched with the station at its far end.
+    /// All pairs of ends that reach each other, in both directions: those on the switch, and a
+    /// guest whose vif is patched with the station at its far end.
     fn pairs(&self) -> Vec<[usize; 2]> {
         let guests = self.scenario.guests;
         let place_of = |end: usize| match end.checked_sub(guests) {
             None if self.scenario.are_patched[end] => Kind::Vif { guest: end },
-            // As good as any other place on the switch.
+            // Any place on the switch will do.
             None => Kind::Uplink,
             Some(station) => self.plane.devices[self.plane.stations[station].device].kind,
         };
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// Makes the devices of the backend's host, and the stations behind them.
+    /// Creates the devices of the backend's host, and the stations behind them.
     fn make_devices(&mut self) {
         let uplink = self.scenario.uplink;
         let patched = self.scenario.are_patched.iter().enumerate().filter(|(_, it)| **it);
@@ -293,13 +294,13 @@ impl World {
         let domid = self.plane.guests[guest].domid;
         self.store.introduce(domid);
         self.toolstack.make(vif_of(domid), mac_of(guest)).map_err(|error| refused(&error))?;
-        let wish = self.wish(guest);
-        let driver = Driver::start(&self.store, vif_of(domid), wish, guest, &mut self.plane);
+        let preferences = self.preferences(guest);
+        let driver = Driver::start(&self.store, vif_of(domid), preferences, guest, &mut self.plane);
         self.drivers[guest] = Some(driver.map_err(|error| lost(&error))?);
         Ok(())
     }
 
-    /// A guest is killed, and its toolstack makes another one in its place.
+    /// Kills a guest; its toolstack creates another one in its place.
     pub(crate) fn replace_guest(&mut self, guest: usize) -> Checked {
         let dead = self.plane.guests[guest].domid;
         self.plane.journal.note(|| format!("guest {guest} dies"));
@@ -320,7 +321,8 @@ impl World {
         self.make_vif(guest)
     }
 
-    /// Removes vifs that the backend has let go, and makes them again. True if there was one.
+    /// Removes vifs that the backend has released, and creates them again. Returns true if there
+    /// was one.
     pub(crate) fn finish_removals(&mut self) -> Checked<bool> {
         let mut has_removed = false;
         for guest in std::mem::take(&mut self.removals) {
@@ -341,7 +343,7 @@ impl World {
         Ok(has_removed)
     }
 
-    /// Starts a backend's process. If another one was killed, its vifs are taken over.
+    /// Starts a backend's process. It takes over the vifs of a killed one.
     pub(crate) fn start_backend(&mut self) -> Checked {
         if self.backend.take().is_some() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
@@ -351,7 +353,7 @@ impl World {
             if frames == ringway_datapath::Completion::Sent {
                 self.plane.flows.iter_mut().for_each(Flow::may_repeat);
             }
-            // Its counters have ended with it.
+            // The counters have ended with the process.
             self.plane.dropped_before = 0;
             self.plane.ledger.settle();
         }
@@ -381,7 +383,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives the switch its uplink, if it is to have one. A new process makes a new device.
+    /// Attaches the switch's uplink, if it has one. A new process creates a new device.
     fn attach_uplink(&mut self) -> Result<(), Ended> {
         let Some(Uplink { queues, .. }) = self.scenario.uplink else { return Ok(()) };
         let device = self.plane.devices.iter().position(|device| device.kind == Kind::Uplink);
@@ -404,7 +406,7 @@ impl World {
         Ok(())
     }
 
-    /// One of the processes handles one of its events.
+    /// Lets one of the processes handle one of its events.
     fn control_step(&mut self) -> Checked {
         self.plane.journal.count_step();
         let ends = self.drivers.len() + 1;
@@ -416,7 +418,8 @@ impl World {
         self.run_control(chosen).map(|_| ())
     }
 
-    /// Gives the backend's control thread, or a guest's driver, one turn. True if it did something.
+    /// Gives a turn to the backend's control thread or a guest's driver. Returns true if it did
+    /// something.
     pub(crate) fn run_control(&mut self, number: usize) -> Checked<bool> {
         let World { plane, backend, drivers, .. } = self;
         let done = match (drivers.get_mut(number), backend) {
@@ -482,7 +485,7 @@ impl World {
         self.check_release(&vifs)
     }
 
-    /// The domain handles of the backend's kernel, for checks.
+    /// The domain of the backend's kernel, for checks.
     pub(crate) fn host(&self) -> DomId {
         self.host.domid()
     }
@@ -493,12 +496,12 @@ pub(crate) fn mac_of(guest: usize) -> MacAddr {
     MacAddr([0, 0x16, 0x3e, 0, 0, u8::try_from(guest + 1).expect("a world is small")])
 }
 
-/// Domain 0 and honest guests lose XenStore for no reason but their own end.
+/// Domain 0 and honest guests lose XenStore only when they end themselves.
 pub(crate) fn lost(error: &Lost) -> Flaw {
-    Flaw::new(Rule::Handshake, format!("XenStore is lost: {error}"))
+    Flaw::new(Rule::Handshake, format!("the connection to XenStore was lost: {error}"))
 }
 
-/// What a toolstack asks for is not refused.
+/// XenStore must not refuse requests of a toolstack.
 pub(crate) fn refused(error: &XsError) -> Flaw {
     Flaw::new(Rule::Handshake, format!("XenStore refuses the toolstack: {error}"))
 }

@@ -2,7 +2,7 @@
 
 use ringway_sim::{Canary, run_bytes, run_seed, run_seeds};
 
-/// Seeds whose worlds are run here. CI runs more of them, with an optimised build.
+/// Seeds whose worlds run here. CI runs more of them, with an optimised build.
 const SEEDS: u64 = 300;
 
 #[test]
@@ -29,7 +29,7 @@ fn each_defect_on_purpose_is_found() {
     assert!(unseen.is_empty(), "not found: {unseen:?}");
 }
 
-/// The defect is in the crate of the rings, where the check is. A release build has no such switch.
+/// The defect is in the ring crate, where the check is. A release build has no such switch.
 #[cfg(debug_assertions)]
 #[test]
 fn a_missing_check_of_a_producer_is_found() {

@@ -1,8 +1,9 @@
-//! What ringway cites: `docs/sources.toml`, compiled in.
+//! The sources that ringway cites: `docs/sources.toml`, compiled in.
 //!
 //! Code and documents cite a place by its id, such as `throughput-guide:irqbalance`; users see
-//! titles and addresses. This crate finds the one for the other and prints lists of sources. It
-//! reads no file, and knows nothing of who cites: `cargo xtask spec` compares both.
+//! titles and addresses. This crate looks up sources by id and prints lists of them. It reads no
+//! file, and does not know where a source is cited: `cargo xtask spec` compares citations and
+//! sources.
 
 mod list;
 
@@ -16,24 +17,24 @@ static SOURCES: LazyLock<Sources> = LazyLock::new(|| {
     Sources::parse(include_str!("../../../docs/sources.toml")).expect("the shipped file is sound")
 });
 
-/// Something that was published.
+/// A publication.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// Such as `throughput-guide`.
     pub id: String,
-    /// As its authors have it.
+    /// Its title.
     pub title: String,
-    /// Who wrote or published it, and where.
+    /// Its authors or publisher, and where it was published.
     pub authors: String,
-    /// When; empty for what changes all the time.
+    /// Its date; empty for a source that changes continually.
     #[serde(default)]
     pub year: String,
-    /// Where to read it, if that is known.
+    /// Its URL, if known.
     pub address: Option<String>,
-    /// What to know about it.
+    /// A note about it.
     pub note: Option<String>,
-    /// Why it is here although nothing cites it.
+    /// Why it is listed although nothing cites it.
     pub uncited: Option<String>,
 }
 
@@ -41,28 +42,28 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// The id of its source, a colon, and its own, such as `throughput-guide:irqbalance`.
+    /// The id of its source, a colon, and its own id, such as `throughput-guide:irqbalance`.
     pub id: String,
-    /// Under which head it is in the source.
+    /// The section of the source.
     pub section: String,
-    /// What it says, in our words and with its figures.
+    /// Its claim, in our words and with its figures.
     pub claim: String,
-    /// Why it is here although nothing cites it.
+    /// Why it is listed although nothing cites it.
     pub uncited: Option<String>,
 }
 
-/// The file.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sources {
-    /// Each once.
+    /// All sources, each once.
     pub source: Vec<Source>,
     /// Places of all sources.
     #[serde(default)]
     pub place: Vec<Place>,
 }
 
-/// What an id stands for.
+/// What an id refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cited<'a> {
     /// The source.
@@ -72,7 +73,7 @@ pub struct Cited<'a> {
 }
 
 impl Sources {
-    /// Reads a file of this form.
+    /// Parses a file of this form.
     ///
     /// # Errors
     /// If it is not TOML, or has other keys.
@@ -80,7 +81,7 @@ impl Sources {
         toml::from_str(text)
     }
 
-    /// What `id` stands for: a place, or a source as a whole.
+    /// What `id` refers to: a place, or a source as a whole.
     pub fn find(&self, id: &str) -> Option<Cited<'_>> {
         let (source, is_place) = match id.split_once(':') {
             Some((source, _)) => (source, true),
@@ -97,13 +98,13 @@ pub fn all() -> &'static Sources {
     &SOURCES
 }
 
-/// What `id` stands for.
+/// What `id` refers to.
 pub fn find(id: &str) -> Option<Cited<'static>> {
     SOURCES.find(id)
 }
 
 impl Source {
-    /// Title, authors and year in a line.
+    /// Title, authors and year on one line.
     pub fn line(&self) -> String {
         format!("{}. {}", self.title, self.published())
     }

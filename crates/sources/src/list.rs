@@ -14,7 +14,7 @@ pub struct BySource {
     pub places: Vec<&'static Place>,
 }
 
-/// What `ids` stand for, by source in the order in which they come. Others are left out.
+/// What `ids` refer to, grouped by source in order of appearance. Unknown ids are left out.
 pub fn by_source<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<BySource> {
     let mut sources: Vec<BySource> = Vec::new();
     for Cited { source, place } in ids.into_iter().filter_map(find) {
@@ -29,9 +29,9 @@ pub fn by_source<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<BySource> {
     sources
 }
 
-/// Replaces each `{ID}` in `text` by the number of its source, as in `[1]`, and returns the ids
-/// in the order in which they come. Sources are counted from 1 as they come; several of one source
-/// next to each other are one number. Braces around what is no id stay as they are.
+/// Replaces each `{ID}` in `text` by the number of its source, as in `[1]`, and returns the ids in
+/// order of appearance. Sources are numbered from 1 in that order; adjacent ids of one source share
+/// one number. Braces around anything else are kept.
 pub fn numbered(text: &str) -> (String, Vec<String>) {
     let mut shown = String::with_capacity(text.len());
     let mut ids: Vec<String> = Vec::new();
@@ -63,8 +63,8 @@ pub fn numbered(text: &str) -> (String, Vec<String>) {
 }
 
 /// The sources of `ids` with title and address and, below each, the places that `ids` name: a
-/// section "Sources", numbered as [`numbered`] does. Empty if nothing is cited; what stands for no
-/// source is left out.
+/// section "Sources", numbered as [`numbered`] does. Empty if nothing is cited; unknown ids are
+/// left out.
 pub fn list<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     for (number, BySource { source, places }) in (1..).zip(by_source(ids)) {
@@ -98,7 +98,7 @@ pub fn titles<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     text
 }
 
-/// Numbers of sources, in the order in which they come.
+/// Numbers of sources, in order of appearance.
 #[derive(Default)]
 struct Numbers<'a>(Vec<&'a str>);
 
@@ -112,7 +112,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Writes words behind `head`, and further lines below its end.
+/// Writes words after `head`, and indents further lines to the end of `head`.
 fn wrap(text: &mut String, head: &str, words: &str) {
     *text += head;
     let indent = head.chars().count();

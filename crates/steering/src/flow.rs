@@ -12,11 +12,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ringway_datapath::headers::{Headers, IpVersion, PROTO_ICMP, PROTO_ICMPV6, Transport, parse};
 
-/// Hash of the flow that a frame belongs to; `None` if it has none and goes to queue 0.
+/// The hash of the flow that a frame belongs to; `None` for a frame without a flow, which goes to
+/// queue 0.
 ///
 /// - TCP and UDP, over IPv4 or IPv6: addresses, ports and protocol;
-/// - fragments, whose ports only the first one has, and all other protocols of IP: addresses;
-/// - ICMP, ICMPv6, and what is not IP, ARP first of all: `None`.
+/// - fragments, of which only the first has ports, and all other protocols over IP: addresses;
+/// - ICMP, ICMPv6, and protocols other than IP, such as ARP: `None`.
 ///
 /// Whether a frame is still to be segmented makes no difference.
 #[inline]
@@ -55,19 +56,19 @@ pub fn flow_hash_parsed(frame: &[u8], headers: &Headers) -> Option<u32> {
     Some(combine(src, dst, seed))
 }
 
-/// Both ends of a TCP or UDP flow, for those who have no frame of it.
+/// Both ends of a TCP or UDP flow, for callers without a frame of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowTuple {
-    /// Where it comes from.
+    /// The address and port of the sender.
     pub src: SocketAddr,
-    /// Where it goes to; of the same IP version as `src`.
+    /// The address and port of the receiver; of the same IP version as `src`.
     pub dst: SocketAddr,
     /// TCP or UDP.
     pub transport: Transport,
 }
 
 impl FlowTuple {
-    /// What [`flow_hash`] gives for every unfragmented frame of this flow, either way.
+    /// The result of [`flow_hash`] for every unfragmented frame of this flow, in either direction.
     ///
     /// An address of IPv4 that is mapped into IPv6 (`::ffff:192.0.2.1`) counts as the IPv4 address
     /// it stands for, as sockets send it.

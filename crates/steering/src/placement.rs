@@ -36,7 +36,7 @@ pub fn source_ports(
     open.is_empty().then_some(ports)
 }
 
-/// Streams one after another on queues 0, 1, …, and over again: as even as can be.
+/// Streams placed on queues 0, 1, … in turn: as evenly as possible.
 pub fn spread(streams: usize, queues: u16) -> Vec<QueueIndex> {
     (0..queues).map(QueueIndex).cycle().take(streams).collect()
 }

@@ -1,7 +1,7 @@
 //! The Toeplitz hash and its mapping table, as a frontend sets them over netif's control ring.
 //!
 //! The hash is a matrix product over bits: input bit `i` contributes the 32 bits of the key that
-//! start at bit `i`. A table computed from the key has the contribution of each half byte of the
+//! start at bit `i`. A table computed from the key holds the contribution of each half byte of the
 //! input. It takes 4.5 KiB and fits into the first-level cache; a table per whole byte would take
 //! 36 KiB.
 //!
@@ -84,7 +84,7 @@ pub enum SettingRefused {
         /// The size.
         len: usize,
     },
-    /// An entry that names no queue.
+    /// An entry that names a queue that does not exist.
     #[error("a mapping to queue {queue}, there are {queues}")]
     NoSuchQueue {
         /// The entry.
@@ -178,7 +178,7 @@ impl ToeplitzSteering {
         Ok(())
     }
 
-    /// Selects the types that may be hashed, a mask of [`HashType::mask`] (netif.h, "set hash
+    /// Selects the types that may be hashed, as a mask of [`HashType::mask`] (netif.h, "set hash
     /// flags").
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl ToeplitzSteering {
     }
 }
 
-/// Addresses and ports of IPv6; with the 32 bits that the last one selects, 40 bytes of key.
+/// Addresses and ports of IPv6: with the 32 bits that the last input bit selects, 40 bytes of key.
 const INPUT_LEN_MAX: usize = 36;
 
 const _: () = assert!(INPUT_LEN_MAX + 4 == KEY_LEN_MAX && HashType::Ipv6Tcp.mask() == 1 << 3);

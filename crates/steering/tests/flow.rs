@@ -1,4 +1,4 @@
-//! What the default hash promises.
+//! The guarantees of the default hash.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -54,7 +54,7 @@ fn flows_that_differ_in_a_few_low_bits_are_spread_evenly() {
     let versions: [fn(u8) -> IpAddr; 2] = [v4, v6];
     for address in versions {
         for transport in [Transport::Tcp, Transport::Udp] {
-            // One client, one server, ports as an operating system counts them up.
+            // One client, one server, and ports in the ascending order of an operating system.
             let by_port: Vec<FlowTuple> = (32_768..48_768)
                 .map(|port| FlowTuple {
                     src: end(address(1), port),
@@ -62,7 +62,7 @@ fn flows_that_differ_in_a_few_low_bits_are_spread_evenly() {
                     transport,
                 })
                 .collect();
-            // Equal ports on both ends, and neighbours talking to neighbours.
+            // Equal ports on both ends, and communicating neighbours.
             let by_address: Vec<FlowTuple> = (0..16_000u16)
                 .map(|number| {
                     let [high, low] = number.to_be_bytes();
@@ -116,7 +116,7 @@ fn a_fragment_goes_by_its_addresses_and_with_all_others_of_its_packet() {
     assert!(hash.is_some());
     assert_eq!(flow_hash(&later), hash);
     assert_ne!(hash, Some(tuple.hash()));
-    // Whatever else is carried by IP goes the same way: here it is OSPF.
+    // Any other protocol over IP is treated alike: here OSPF.
     let mut other = frame(&tuple, 100);
     other[23] = 89;
     assert_eq!(flow_hash(&other), hash);
@@ -154,8 +154,8 @@ fn every_queue_is_reached_and_none_beyond() {
     assert_eq!(queue_of(Some(u32::MAX), 0), QueueIndex(0));
 }
 
-/// Chi-square of the counts against equal shares, below what 1 in 10 000 seeds would exceed (by
-/// Wilson and Hilferty's approximation).
+/// Checks that chi-square of the counts against equal shares is below the value that 1 in 10 000
+/// seeds would exceed (by Wilson and Hilferty's approximation).
 fn assert_even(tuples: &[FlowTuple], queues: u16) {
     let mut counts = vec![0u32; usize::from(queues)];
     for tuple in tuples {
@@ -174,7 +174,7 @@ fn assert_even(tuples: &[FlowTuple], queues: u16) {
 fn random_tuple(random: &mut fastrand::Rng, is_v4: bool) -> FlowTuple {
     let mut address = || match is_v4 {
         true => IpAddr::from(random.u32(..).to_be_bytes()),
-        // Global addresses: never one that is mapped from IPv4.
+        // Global addresses, never IPv4-mapped ones.
         false => IpAddr::from((random.u128(..) >> 4 | 2 << 124).to_be_bytes()),
     };
     let (src, dst) = (address(), address());

@@ -9,7 +9,7 @@ use ringway_steering::toeplitz::{
 };
 use ringway_steering::{FlowTuple, QueueIndex};
 
-/// The key of the verification suite that is published with receive-side scaling.
+/// The key of the published verification suite for receive-side scaling.
 const KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -54,7 +54,7 @@ fn the_published_values_come_out() {
             ] {
                 let expected = match (transport, types) {
                     (Transport::Tcp, _) => expected,
-                    // UDP never counts with its ports.
+                    // Ports of UDP never count.
                     (Transport::Udp, types) if types & plain.mask() != 0 => {
                         Some((by_address, plain))
                     }

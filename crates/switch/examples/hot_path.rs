@@ -1,7 +1,7 @@
-//! What the pure parts of the path of a packet cost, in nanoseconds per frame on one core:
-//! `cargo run --release -p ringway-switch --example hot_path`.
+//! The cost of the pure parts of a packet's path, in nanoseconds per frame on one core: `cargo run
+//! --release -p ringway-switch --example hot_path`.
 //!
-//! For exploration: one run, no spread. The lab measures.
+//! For exploration only: one run, without a spread. Use the lab for measurements.
 
 use std::hint::black_box;
 use std::time::Instant;

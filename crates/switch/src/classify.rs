@@ -1,4 +1,4 @@
-//! Verdicts: where the frames of a batch go.
+//! Verdicts: the destinations of a batch of frames.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use ringway_datapath::{BATCH, DropReason, Frame, FrameBatch, FrameVlan, MacAddr,
 
 use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, Learned};
-use crate::groups::{Groups, Hearers, MulticastConfig};
+use crate::groups::{Groups, MulticastConfig, Receivers};
 use crate::mirror::Mirrors;
 use crate::querier::Queriers;
 use crate::snoop::{self, Change, Message, group_of};
@@ -19,9 +19,9 @@ use crate::{FloodBudget, FloodKind, FloodLimit, PortId, PortPolicy, StormLimits,
 /// Limits of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// Addresses in the forwarding table. It takes about 24 bytes for each.
+    /// Addresses in the forwarding table, which takes about 24 bytes for each.
     pub fdb_entries_max: u32,
-    /// Ports: a [`PortId`] is below this.
+    /// Number of ports: every [`PortId`] is below this.
     pub ports_max: u16,
     /// Addresses that one port may have, unless [`Fdb::set_addresses_max`] says otherwise: an
     /// uplink needs more than a guest.
@@ -30,7 +30,7 @@ pub struct SwitchConfig {
     pub ageing_ticks: u32,
     /// What one port may flood, unless its budget says otherwise.
     pub flood: FloodLimit,
-    /// What of that may be of each kind.
+    /// The limits for each kind within it.
     pub storm: StormLimits,
     /// How multicast is snooped, if it is.
     pub multicast: Option<MulticastConfig>,
@@ -43,9 +43,9 @@ pub struct SwitchConfig {
 pub enum Verdict {
     /// To this port, which is not the one it came from.
     Unicast(PortId),
-    /// To all ports that are to hear it, but the one it came from; see [`Switch::scope_of`].
+    /// To all ports in its scope, except the one it came from; see [`Switch::scope_of`].
     Flood,
-    /// Likewise to the ports where multicast routers are.
+    /// Likewise, but only to ports with multicast routers.
     Routers,
     /// Nowhere.
     Drop(DropReason),
@@ -58,25 +58,25 @@ pub type Verdicts = ArrayVec<Verdict, BATCH>;
 #[derive(Debug)]
 pub struct Switch {
     pub(crate) config: SwitchConfig,
-    /// Of the ports that are in no VLAN.
+    /// The table of the ports that are in no VLAN.
     fdb: Fdb,
     /// Ports that are in VLANs.
     pub(crate) in_vlans: PortSet,
-    /// Ports that may talk to uplinks only.
+    /// Ports that may reach uplinks only.
     pub(crate) private: PortSet,
     pub(crate) uplinks: PortSet,
     pub(crate) has_private: AtomicBool,
     /// Which ports hear which groups, if multicast is snooped.
     pub(crate) groups: Option<Groups>,
-    /// Of the ports that are in no VLAN.
+    /// The queriers of the ports that are in no VLAN.
     pub(crate) queriers: Queriers,
     mirrors: Mirrors,
-    /// For the control plane: workers reach them by the policies of ports.
+    /// For the control plane: workers reach VLANs through the policies of ports.
     pub(crate) vlans: Mutex<BTreeMap<Vid, Arc<Domain>>>,
 }
 
 impl Switch {
-    /// A switch that has learned nothing. Takes all its memory here, but for VLANs.
+    /// A switch that has learned nothing. Allocates all its memory here, except that of VLANs.
     pub fn new(config: SwitchConfig) -> Switch {
         let ports = || PortSet::new(config.ports_max);
         Switch {
@@ -105,23 +105,23 @@ impl Switch {
         &self.mirrors
     }
 
-    /// A full budget by the configured limit, for all queues of one port.
+    /// A full budget with the configured limit, for all queues of one port.
     pub fn flood_budget(&self, now: Ticks) -> Arc<FloodBudget> {
         Arc::new(FloodBudget::new(self.config.flood, now).with_storm(self.config.storm))
     }
 
-    /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
-    /// becomes one for each frame, in order. `policy` says what the port may send, `flood` is its
-    /// budget. Frames of ports in VLANs get their [`FrameVlan`], and lose a tag that is no VLAN's.
+    /// Learns the sources of frames that entered at `from` and finds their destinations: one
+    /// verdict per frame, in order, in `verdicts`. `policy` is what the port may send, `flood` its
+    /// budget. Frames of ports in VLANs get their [`FrameVlan`], and lose a tag that names no VLAN.
     ///
-    /// Frames that follow each other with the same addresses, as those of a flow do, cost one
-    /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
+    /// Consecutive frames with the same addresses, such as those of a flow, cost one look-up. Drops
+    /// are [`DropReason::Malformed`] for a frame without an Ethernet header,
     /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
     /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the
     /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those
-    /// of a [`FloodKind`], and what
-    /// [`PortPolicy::refuse`] finds. Where multicast is snooped, [`DropReason::RouterOnly`] and
-    /// [`DropReason::Undetermined`] are for what only multicast routers send.
+    /// of a [`FloodKind`], and the reasons of [`PortPolicy::refuse`]. If multicast is snooped,
+    /// [`DropReason::RouterOnly`] and [`DropReason::Undetermined`] also apply to what only
+    /// multicast routers send.
     pub fn classify(
         &self,
         from: PortId,
@@ -132,12 +132,12 @@ impl Switch {
         verdicts: &mut Verdicts,
     ) {
         flood.refill(now);
-        let mut entering = Entering { switch: self, from, policy, now, flood };
+        let mut ingress_batch = IngressBatch { switch: self, from, policy, now, flood };
         match policy.vlans() {
-            None => entering.classify(batch, verdicts, |_| Some((&self.fdb, None))),
+            None => ingress_batch.classify(batch, verdicts, |_| Some((&self.fdb, None))),
             Some(vlans) => {
                 batch.iter_mut().for_each(|frame| vlans.enter(frame));
-                entering.classify(batch, verdicts, |frame| {
+                ingress_batch.classify(batch, verdicts, |frame| {
                     let domain = policy.domain(frame.vlan)?;
                     Some((&domain.fdb, Some(domain)))
                 });
@@ -145,12 +145,12 @@ impl Switch {
         }
     }
 
-    /// Where a frame of `from` may be flooded.
+    /// The ports to which frames from `from` may be flooded.
     pub fn scope<'a>(&'a self, from: PortId, policy: &'a PortPolicy, vlan: FrameVlan) -> Scope<'a> {
-        Scope { switch: self, from, domain: policy.domain(vlan), hearers: Hearers::All }
+        Scope { switch: self, from, domain: policy.domain(vlan), receivers: Receivers::All }
     }
 
-    /// Where a frame of `from` is flooded that has this verdict.
+    /// The ports to which a frame from `from` with this verdict is flooded.
     pub fn scope_of<'a>(
         &'a self,
         from: PortId,
@@ -160,25 +160,25 @@ impl Switch {
     ) -> Scope<'a> {
         let scope = self.scope(from, policy, frame.vlan);
         let Some(groups) = &self.groups else { return scope };
-        let hearers = match verdict {
-            Verdict::Routers => Hearers::Routers(&groups.routers),
-            _ => self.hearers(groups, frame, scope.domain),
+        let receivers = match verdict {
+            Verdict::Routers => Receivers::Routers(&groups.routers),
+            _ => self.receivers(groups, frame, scope.domain),
         };
-        Scope { hearers, ..scope }
+        Scope { receivers, ..scope }
     }
 
-    /// The ports that listen to what a frame is for.
-    fn hearers<'a>(
+    /// The ports that listen to a frame's group.
+    fn receivers<'a>(
         &'a self,
         groups: &'a Groups,
         frame: &Frame,
         domain: Option<&Domain>,
-    ) -> Hearers<'a> {
-        let Some((family, group)) = group_of(frame) else { return Hearers::All };
+    ) -> Receivers<'a> {
+        let Some((family, group)) = group_of(frame) else { return Receivers::All };
         let (vlan, queriers) = self.multicast_of(domain);
         match queriers.has_reports(family) {
-            true => groups.hearers(vlan, (family, group)),
-            false => Hearers::All,
+            true => groups.receivers(vlan, (family, group)),
+            false => Receivers::All,
         }
     }
 
@@ -186,9 +186,9 @@ impl Switch {
         domain.map_or((0, &self.queriers), |domain| (domain.vid.get(), &domain.queriers))
     }
 
-    /// Whether two ports may talk, as far as private ones are concerned.
+    /// Whether two ports may exchange frames, considering private ports only.
     #[inline]
-    fn may_talk(&self, from: PortId, to: PortId) -> bool {
+    fn may_exchange(&self, from: PortId, to: PortId) -> bool {
         if !self.has_private.load(Relaxed) {
             return true;
         }
@@ -203,7 +203,7 @@ pub struct Scope<'a> {
     switch: &'a Switch,
     from: PortId,
     domain: Option<&'a Domain>,
-    hearers: Hearers<'a>,
+    receivers: Receivers<'a>,
 }
 
 impl Scope<'_> {
@@ -214,8 +214,8 @@ impl Scope<'_> {
             None => !self.switch.in_vlans.has(port),
             Some(domain) => domain.members.has(port),
         };
-        let is_meant = is_in && port != self.from && self.hearers.has(port);
-        is_meant && self.switch.may_talk(self.from, port)
+        let is_meant = is_in && port != self.from && self.receivers.has(port);
+        is_meant && self.switch.may_exchange(self.from, port)
     }
 
     /// Whether a port gets the frame with a tag.
@@ -226,7 +226,7 @@ impl Scope<'_> {
 }
 
 /// Frames of one port on their way in.
-struct Entering<'a> {
+struct IngressBatch<'a> {
     switch: &'a Switch,
     from: PortId,
     policy: &'a PortPolicy,
@@ -234,8 +234,8 @@ struct Entering<'a> {
     flood: &'a FloodBudget,
 }
 
-impl<'a> Entering<'a> {
-    /// `fdb_of` finds the forwarding table of a frame, and the VLAN that has it.
+impl<'a> IngressBatch<'a> {
+    /// `fdb_of` finds the forwarding table of a frame, and the VLAN of that table.
     #[inline]
     fn classify(
         &mut self,
@@ -244,7 +244,7 @@ impl<'a> Entering<'a> {
         fdb_of: impl Fn(&Frame) -> Option<(&'a Fdb, Option<&'a Domain>)>,
     ) {
         verdicts.clear();
-        // Both addresses of the frame before, as they stand in it: of none, at first.
+        // Both addresses of the previous frame, as in its header; zeros at first.
         let (mut last, mut last_vid) = ([0; ADDRESSES_LEN], None);
         let mut verdict = Verdict::Drop(DropReason::BadSource);
         verdicts.extend(batch.iter().map(|frame| {
@@ -270,20 +270,20 @@ impl<'a> Entering<'a> {
         }));
     }
 
-    /// Each frame pays for itself, however it came to its verdict, and before it is parsed.
+    /// Every flooded frame is charged, however its verdict was found, and before it is parsed.
     #[inline(never)]
     fn flood(&self, frame: &Frame, dst: MacAddr, domain: Option<&Domain>) -> Verdict {
         if let Err(reason) = self.flood.take(frame.len(), FloodKind::of(dst)) {
             return Verdict::Drop(reason);
         }
         match &self.switch.groups {
-            // Stations take a query from any group or broadcast address.
+            // Stations accept a query sent to any group or broadcast address.
             Some(groups) if dst.is_multicast() => self.snoop(groups, frame, domain),
             _ => Verdict::Flood,
         }
     }
 
-    /// Learns what a frame says of multicast.
+    /// Learns from a frame's multicast messages.
     fn snoop(&self, groups: &Groups, frame: &Frame, domain: Option<&Domain>) -> Verdict {
         let (from, now) = (self.from, self.now);
         let (vlan, queriers) = self.switch.multicast_of(domain);
@@ -310,26 +310,26 @@ impl<'a> Entering<'a> {
                 return Verdict::Drop(DropReason::RouterOnly);
             }
             Message::GeneralQuery { family, response_seconds, names_router } => {
-                let scope = Scope { switch: self.switch, from, domain, hearers: Hearers::All };
+                let scope = Scope { switch: self.switch, from, domain, receivers: Receivers::All };
                 let query = (family, response_seconds);
-                groups.heard_query(queriers, query, now, |port| scope.has(port));
+                groups.on_query(queriers, query, now, |port| scope.has(port));
                 if names_router {
-                    groups.heard_router(from, now);
+                    groups.on_router(from, now);
                 }
                 return Verdict::Flood;
             }
             Message::GroupQuery { names_router: false } => return Verdict::Flood,
             Message::GroupQuery { names_router: true } | Message::Hello => {
-                groups.heard_router(from, now);
+                groups.on_router(from, now);
                 return Verdict::Flood;
             }
         }
-        // RFC 4541, 2.1.1 (1): stations that hear others' reports would keep theirs.
+        // RFC 4541, 2.1.1 (1): stations that hear others' reports would suppress their own.
         Verdict::Routers
     }
 
     fn verdict(&self, fdb: &Fdb, domain: Option<&Domain>, dst: MacAddr, src: MacAddr) -> Verdict {
-        let Entering { from, policy, now, .. } = *self;
+        let IngressBatch { from, policy, now, .. } = *self;
         if let Some(reason) = policy.refuse_source(src) {
             return Verdict::Drop(reason);
         }
@@ -338,7 +338,7 @@ impl<'a> Entering<'a> {
         }
         if src != policy.bound {
             match fdb.learn(src, from, now) {
-                Learned::Taken if policy.is_strict() => {
+                Learned::OtherPort if policy.is_strict() => {
                     return Verdict::Drop(DropReason::AddressTaken);
                 }
                 Learned::PortFull if policy.is_strict() => {
@@ -352,8 +352,10 @@ impl<'a> Entering<'a> {
         }
         match fdb.lookup(dst, now) {
             Some(port) if port == from => Verdict::Drop(DropReason::NoRoute),
-            Some(port) if !self.switch.may_talk(from, port) => Verdict::Drop(DropReason::Isolated),
-            // It has just left the VLAN.
+            Some(port) if !self.switch.may_exchange(from, port) => {
+                Verdict::Drop(DropReason::Isolated)
+            }
+            // The port has just left the VLAN.
             Some(port) if domain.is_some_and(|domain| !domain.members.has(port)) => {
                 Verdict::Drop(DropReason::NoRoute)
             }
@@ -363,14 +365,14 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// Records of one report that are read: more than a station has groups. Of one with more not
-/// all is known, so that its port hears all groups.
+/// The most records that are read of one report: more than a station has groups. A longer report is
+/// not fully known, so its port hears all groups.
 const RECORDS_MAX: usize = 64;
 
 /// Bytes of a frame's destination and source together.
 const ADDRESSES_LEN: usize = 12;
 
-/// A table by the limits of a switch.
+/// A table with the limits of a switch.
 pub(crate) fn new_fdb(config: &SwitchConfig) -> Fdb {
     Fdb::new(
         config.fdb_entries_max,
@@ -381,8 +383,8 @@ pub(crate) fn new_fdb(config: &SwitchConfig) -> Fdb {
     )
 }
 
-/// Addresses that no bridge forwards: spanning tree, pause frames, link aggregation and their
-/// like (IEEE 802.1D, table 7-10). Their senders are not learned either.
+/// Whether no bridge forwards this address: spanning tree, pause frames, link aggregation and
+/// similar (IEEE 802.1D, table 7-10). Their senders are not learned either.
 fn is_link_local(dst: MacAddr) -> bool {
     matches!(dst.0, [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00..=0x0f])
 }

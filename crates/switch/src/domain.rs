@@ -1,9 +1,9 @@
-//! Broadcast domains: which ports hear each other's floods, and the addresses behind them.
+//! Broadcast domains: which ports receive each other's floods, and the addresses behind them.
 //!
-//! Ports in no VLAN form a domain of their own, in which frames are carried as they are. Each VLAN
-//! is a domain with a forwarding table of its own, so that one address may be in several of them.
-//! Domains are made and changed by the control plane; workers reach them by the
-//! [`PortPolicy`](crate::PortPolicy) of a port, and read sets of ports without waiting.
+//! Ports in no VLAN form one domain, in which frames are carried unchanged. Each VLAN is a domain
+//! with its own forwarding table, so that one address may be in several VLANs. The control plane
+//! creates and changes domains; workers reach them through the [`PortPolicy`](crate::PortPolicy) of
+//! a port, and read sets of ports without waiting.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -32,8 +32,8 @@ impl PortSet {
         self.0.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
     }
 
-    /// Sequentially consistent, for a thread that looks afterwards whether another has changed
-    /// what it depends on.
+    /// Sequentially consistent, for a thread that checks afterwards whether another thread has
+    /// changed what the set depends on.
     pub(crate) fn set(&self, port: PortId, is_in: bool) {
         let (word, bit) = place(port);
         if let Some(word) = self.0.get(word) {

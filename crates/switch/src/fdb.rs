@@ -1,38 +1,38 @@
 //! The forwarding table: which port an address was last seen at.
 //!
-//! A table of fixed size, made once: sets of eight entries, chosen by a hash of the address. An
-//! entry is one 64-bit atomic, address and port together, so a reader gets an address with its own
-//! port or not at all. When it was last seen stands in a second array.
+//! A table of fixed size, allocated once: sets of eight entries, chosen by a hash of the address.
+//! An entry is one 64-bit atomic with both address and port, so a reader never sees an address with
+//! another one's port. A second array holds the times at which addresses were last seen.
 //!
-//! # Whose an address is
+//! # Ownership of an address
 //!
-//! A live address stays where it is: it moves to another port only after it has aged, or when its
-//! port has gone. Otherwise a guest would take another's place by sending from its address. A
-//! static address ([`Fdb::bind`]) neither ages nor moves. It takes the place of a learned one,
-//! because who binds is in charge of the host.
+//! A live address keeps its port: it moves to another port only after it has aged, or when its port
+//! is gone. Otherwise a guest could take over another's address by sending from it. A static
+//! address ([`Fdb::bind`]) neither ages nor moves. It replaces a learned one, because only the
+//! host's administrator binds addresses.
 //!
 //! Every port has room for its first address, however many the others have learned, and a static
-//! one counts against no limit.
+//! address counts against no limit.
 //!
-//! # Workers that use it at the same time
+//! # Concurrent workers
 //!
 //! No thread waits for another, and all accesses are relaxed: an entry depends on no other memory.
 //! An entry changes by compare-and-exchange only, and the thread that succeeds accounts for it, so
-//! the numbers of learned addresses are exact. What can be seen in between:
+//! the numbers of learned addresses are exact. What can be observed in between:
 //!
-//! 1. *A new address with the time of the entry that was there before.* It may count as aged:
-//!    a frame is flooded once more, or the entry is removed and learned again.
-//! 2. *An address removed for its age just as it was seen again.* It is learned from its next
-//!    frame; until then frames to it are flooded.
+//! 1. *A new address with the time of the entry that it replaced.* It may count as aged: a frame is
+//!    flooded once more, or the entry is removed and learned again.
+//! 2. *An address removed as aged just as it is seen again.* It is learned from its next frame;
+//!    until then frames to it are flooded.
 //! 3. *One address in two entries*, learned by two workers while a third one frees an entry. The
-//!    first in the set counts. The second is removed when the address moves, or by its age; should
-//!    the first go before, it can send frames to where the address was, for at most one ageing
-//!    time.
-//! 4. *A port at its limit by one too many for a moment*, so that an address is refused that there
-//!    was room for. It is learned from its next frame.
+//!    first in the set is used. The second is removed when the address moves, or when it ages; if
+//!    the first is removed earlier, the second can direct frames to the address's former port, for
+//!    at most one ageing time.
+//! 4. *A port counted at its limit for a moment too long*, so that an address is refused although
+//!    there is room. It is learned from its next frame.
 //!
-//! What cannot happen: a frame sent to a port at which its destination was never seen, a number
-//! that drifts, an endless loop (each attempt is bounded).
+//! What cannot happen: a frame sent to a port at which its destination was never seen, a count that
+//! drifts, an endless loop (attempts are bounded).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -53,20 +53,20 @@ pub struct FdbEntry {
     pub is_static: bool,
 }
 
-/// What became of an address that a frame came from.
+/// The result of learning a frame's source address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
     /// It was known.
     Known,
     /// It is new.
     New,
-    /// It was at another port before, where it has aged.
+    /// It was at another port and has aged there.
     Moved,
-    /// It is another port's.
-    Taken,
+    /// It belongs to another port.
+    OtherPort,
     /// Its port has as many addresses as it may have.
     PortFull,
-    /// There was no room for it in the table; or it is a group's, or all zeros.
+    /// There was no room for it in the table, or it is a group's, or all zeros.
     Refused,
 }
 
@@ -74,9 +74,8 @@ pub enum Learned {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotBound {
     /// It is bound to this port.
-    Taken(PortId),
-    /// There is no room for it among those that compete for the same entries; or it is a group's,
-    /// all zeros, or of a port that is not there.
+    OtherPort(PortId),
+    /// There is no room in its set, or it is a group's or all zeros, or its port does not exist.
     NoRoom,
 }
 
@@ -97,7 +96,7 @@ pub struct Fdb {
 #[repr(align(64))]
 struct Set([AtomicU64; WAYS]);
 
-/// How many addresses a port has, and may have.
+/// The number of addresses that a port has, and its maximum.
 #[derive(Debug)]
 struct PortAddresses {
     learned: AtomicU32,
@@ -105,9 +104,9 @@ struct PortAddresses {
 }
 
 impl Fdb {
-    /// A table for `entries_max` addresses, at most `per_port_max` of each of `ports` ports,
-    /// forgotten `ageing_ticks` after they were last seen. `hash_seed` should be random: who knows
-    /// it can choose addresses that compete for the same entries.
+    /// A table for `entries_max` addresses, at most `per_port_max` for each of `ports` ports,
+    /// forgotten `ageing_ticks` after they were last seen. `hash_seed` should be random: a guest
+    /// that knows it can choose addresses that compete for the same entries.
     pub fn new(
         entries_max: u32,
         ports: u16,
@@ -159,7 +158,8 @@ impl Fdb {
                 if entry & !STATIC != wanted {
                     break;
                 }
-                // A store only when time has passed: the line stays shared by all workers.
+                // Store only when time has passed, so that the cache line stays shared by all
+                // workers.
                 if now.since(Ticks(seen.load(Relaxed))) > 0 {
                     seen.store(now.0, Relaxed);
                 }
@@ -179,15 +179,15 @@ impl Fdb {
         match self.claim(set, seen, wanted, now) {
             Learned::Known | Learned::New | Learned::Moved => Ok(()),
             Learned::PortFull | Learned::Refused => Err(NotBound::NoRoom),
-            Learned::Taken => {
+            Learned::OtherPort => {
                 let mut entries = set.0.iter().map(|entry| entry.load(Relaxed));
                 let owner = entries.find(|entry| is_same_address(*entry, wanted)).map(port_of);
-                Err(owner.map_or(NotBound::NoRoom, NotBound::Taken))
+                Err(owner.map_or(NotBound::NoRoom, NotBound::OtherPort))
             }
         }
     }
 
-    /// Removes a static address of a port. False if it has none such.
+    /// Removes a static address of a port. False if the port does not have it.
     pub fn unbind(&self, mac: MacAddr, port: PortId) -> bool {
         let Some((set, _)) = self.set_of(mac) else { return false };
         let bound = pack(mac, port) | STATIC;
@@ -200,7 +200,7 @@ impl Fdb {
             let (entry, seen, found) = match self.choose(set, seen, wanted, now) {
                 Choice::Replace(entry, seen, found) => (entry, seen, found),
                 Choice::Known => return Learned::Known,
-                Choice::Taken => return Learned::Taken,
+                Choice::OtherPort => return Learned::OtherPort,
                 Choice::Nothing => return Learned::Refused,
             };
             match self.exchange(entry, found, wanted) {
@@ -219,9 +219,8 @@ impl Fdb {
     }
 
     /// The entry to replace: the address's own, else an empty one, else an aged one, else the
-    /// oldest of the same port. A live entry of another port is never given up, so that one guest
-    /// cannot make the switch forget the others; only a static address takes the place of a learned
-    /// one.
+    /// oldest of the same port. A live entry of another port is never replaced, so that one guest
+    /// cannot make the switch forget the others; only a static address may replace any learned one.
     fn choose<'fdb>(
         &self,
         set: &'fdb Set,
@@ -240,10 +239,10 @@ impl Fdb {
                 let gives_way = found & STATIC == 0 && wanted & STATIC != 0;
                 let is_own = port_of(found) == port_of(wanted);
                 if !(is_own || gives_way || self.is_aged(found, seen, now)) {
-                    return Choice::Taken;
+                    return Choice::OtherPort;
                 }
                 if best_rank.0 == Rank::SameAddress {
-                    // A second entry of one address, see 3. above.
+                    // A second entry of one address: see 3. above.
                     self.remove(entry, found);
                     continue;
                 }
@@ -273,31 +272,31 @@ impl Fdb {
         best
     }
 
-    /// Removes the entries that have aged, and returns how many. To be called now and then by
-    /// one thread, at least once per ageing time: an aged entry counts against its port's limit.
+    /// Removes the entries that have aged, and returns how many. One thread must call this
+    /// periodically, at least once per ageing time: an aged entry counts against its port's limit.
     pub fn expire(&self, now: Ticks) -> usize {
         self.remove_if(|entry, seen| self.is_aged(entry, seen, now))
     }
 
     /// Removes all entries of a port, and returns how many. Its workers must have stopped taking
-    /// frames from it before, or they teach the table again.
+    /// frames from it, or the table would learn its addresses again.
     pub fn remove_port(&self, port: PortId) -> usize {
         self.remove_if(|entry, _| port_of(entry) == port)
     }
 
-    /// Changes how many addresses a port may have. Those it has already stay.
+    /// Changes how many addresses a port may have. Addresses that it already has stay.
     pub fn set_addresses_max(&self, port: PortId, addresses_max: u32) {
         if let Some(addresses) = self.ports.get(usize::from(port.0)) {
             addresses.learned_max.store(addresses_max, Relaxed);
         }
     }
 
-    /// Addresses of a port, aged ones that were not removed yet included.
+    /// The number of addresses of a port, including aged ones not removed yet.
     pub fn port_len(&self, port: PortId) -> u32 {
         self.ports.get(usize::from(port.0)).map_or(0, |port| port.learned.load(Relaxed))
     }
 
-    /// Addresses in the table, aged ones that were not removed yet included.
+    /// The number of addresses in the table, including aged ones not removed yet.
     pub fn len(&self) -> u32 {
         self.learned.load(Relaxed)
     }
@@ -307,8 +306,8 @@ impl Fdb {
         self.len() == 0
     }
 
-    /// The entries that have not aged, in no order. Workers go on meanwhile, so each entry is one
-    /// that was there, but all together need not have been there at one moment.
+    /// The entries that have not aged, in no particular order. Workers change the table meanwhile:
+    /// each entry existed at some moment, but they need not all have existed at the same moment.
     pub fn entries(&self, now: Ticks) -> impl Iterator<Item = FdbEntry> + '_ {
         self.slots().filter_map(move |(entry, seen)| {
             let entry = entry.load(Relaxed);
@@ -337,7 +336,7 @@ impl Fdb {
         sets.flat_map(|(set, seen)| set.0.iter().zip(seen))
     }
 
-    /// Empties an entry if it still is as found.
+    /// Empties an entry if it is unchanged.
     fn remove(&self, entry: &AtomicU64, found: u64) -> bool {
         let is_ours = entry.compare_exchange(found, EMPTY, Relaxed, Relaxed).is_ok();
         if is_ours {
@@ -347,7 +346,7 @@ impl Fdb {
         is_ours
     }
 
-    /// Replaces an entry if it still is as found and the limits allow it.
+    /// Replaces an entry if it is unchanged and the limits allow it.
     fn exchange(&self, entry: &AtomicU64, found: u64, wanted: u64) -> Exchange {
         let (port, is_new) = (port_of(wanted), found == EMPTY);
         let is_static = wanted & STATIC != 0;
@@ -357,7 +356,7 @@ impl Fdb {
             false => Some(1),
         };
         let Some(before) = before else { return Exchange::PortFull };
-        // The first address of a port has room in any case.
+        // There is always room for a port's first address.
         let total_max = if is_static || before == 0 { u32::MAX } else { self.learned_max };
         if is_new && add_one(&self.learned, total_max).is_none() {
             self.release(port);
@@ -378,7 +377,7 @@ impl Fdb {
         Exchange::Raced
     }
 
-    /// Counts one more address of a port, and returns how many there were before.
+    /// Counts one more address of a port, and returns the count before.
     fn reserve(&self, port: PortId, is_static: bool) -> Option<u32> {
         let port = self.ports.get(usize::from(port.0))?;
         let max = if is_static { u32::MAX } else { port.learned_max.load(Relaxed) };
@@ -399,7 +398,7 @@ impl Fdb {
     #[inline]
     fn set_of(&self, mac: MacAddr) -> Option<(&Set, &[AtomicU32; WAYS])> {
         if bits_of(mac) == EMPTY || mac.is_multicast() {
-            // It would match every empty entry, or one that is static.
+            // It would match every empty entry, or a static one.
             return None;
         }
         // Two rounds of multiply and fold, the second on the secret: the upper half of a product
@@ -413,7 +412,7 @@ impl Fdb {
     }
 }
 
-/// How good it is to replace an entry, the best last.
+/// How suitable an entry is for replacement, the best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Kept,
@@ -424,14 +423,14 @@ enum Rank {
     SameAddress,
 }
 
-/// Which entry an address gets.
+/// The entry that an address gets.
 enum Choice<'fdb> {
-    /// This one, with what was found in it.
+    /// This entry, with the content that was read.
     Replace(&'fdb AtomicU64, &'fdb AtomicU32, u64),
-    /// It has one.
+    /// It already has one.
     Known,
     /// Another port has the address.
-    Taken,
+    OtherPort,
     /// No entry.
     Nothing,
 }
@@ -443,8 +442,8 @@ enum Exchange {
     NoRoom,
 }
 
-/// Adds one to a count that must not pass `max`, and returns what it was. Looks first, so that a
-/// port at its limit does not take the line away from others with every frame.
+/// Adds one to a count that must not exceed `max`, and returns the count before. It reads first, so
+/// that a port at its limit does not take the cache line from others with every frame.
 pub(crate) fn add_one(count: &AtomicU32, max: u32) -> Option<u32> {
     if count.load(Relaxed) >= max {
         return None;
@@ -457,7 +456,7 @@ pub(crate) fn add_one(count: &AtomicU32, max: u32) -> Option<u32> {
     Some(before)
 }
 
-/// Whether an entry that is not empty is of the same address as another.
+/// Whether an entry is not empty and has the same address as another.
 #[inline]
 fn is_same_address(entry: u64, other: u64) -> bool {
     (entry ^ other) & ADDRESS == 0
@@ -487,15 +486,16 @@ fn mac_of(entry: u64) -> MacAddr {
 
 /// Entries of a set.
 const WAYS: usize = 8;
-/// Attempts to learn an address while others change its set: each failure is another's success.
+/// Attempts to learn an address while other workers change its set: each failure means that another
+/// worker succeeded.
 const ATTEMPTS_MAX: usize = 4;
 /// No address: the one of all zeros belongs to no station, and is never learned.
 const EMPTY: u64 = 0;
-/// An entry that was bound: the bit that makes an address a group's, which no entry has.
+/// Marks a bound entry: the group bit of an address, which no stored address has.
 const STATIC: u64 = 1 << 56;
 /// The bits of an entry that are its address.
 const ADDRESS: u64 = !(STATIC | 0xffff);
-/// 2^64 divided by the golden ratio, odd.
+/// 2^64 divided by the golden ratio, made odd.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 const _: () = assert!(size_of::<Set>() == 64);
@@ -512,14 +512,14 @@ mod tests {
             let port = PortId(1 + u16::from(number % 2));
             assert_eq!(fdb.learn(mac(number), port, Ticks(number.into())), Learned::New);
         }
-        // A third port has nothing to give up, and nothing of the others is.
+        // A third port has no entry to give up, and no entry of the others is given up.
         assert_eq!(fdb.learn(mac(100), PortId(0), Ticks(8)), Learned::Refused);
         assert_eq!(fdb.len(), 8);
         // Port 2 has seen 1, 3, 5 and 7: it gives up 1.
         assert_eq!(fdb.learn(mac(101), PortId(2), Ticks(8)), Learned::New);
         assert_eq!(fdb.lookup(mac(1), Ticks(8)), None);
         assert_eq!((fdb.len(), fdb.port_len(PortId(2))), (8, 4));
-        // Once 0 has aged, anybody may have its entry.
+        // Once 0 has aged, any port may have its entry.
         let now = Ticks(AGEING + 1);
         assert_eq!(fdb.learn(mac(100), PortId(0), now), Learned::New);
         assert_eq!(fdb.lookup(mac(100), now), Some(PortId(0)));
@@ -533,12 +533,13 @@ mod tests {
     fn an_address_in_two_entries_is_left_in_one_when_it_moves() {
         let fdb = one_set();
         fdb.learn(mac(1), PortId(1), Ticks(0));
-        // As two workers leave it that learned the address while a third one freed an entry.
+        // The state that two workers leave if they learn the address while a third one frees an
+        // entry.
         fdb.sets[0].0[5].store(pack(mac(1), PortId(2)), Relaxed);
         fdb.learned.fetch_add(1, Relaxed);
         fdb.ports[2].learned.fetch_add(1, Relaxed);
 
-        assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(1)), Learned::Taken);
+        assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(1)), Learned::OtherPort);
         let now = Ticks(AGEING + 1);
         assert_eq!(fdb.bind(mac(1), PortId(2), now), Ok(()));
         assert_eq!(fdb.lookup(mac(1), now), Some(PortId(2)));

@@ -1,4 +1,4 @@
-//! How much a port may flood, in all and of each kind (storm control).
+//! How much a port may flood, in total and of each kind (storm control).
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -28,8 +28,7 @@ impl FloodLimit {
         burst_bytes: u64::MAX,
     };
 
-    /// So many frames and bytes in a tick, all of which may come at once; `None` for no limit of
-    /// them.
+    /// So many frames and bytes per tick, all of which may come at once; `None` for no limit.
     pub fn per_tick(frames: Option<u32>, bytes: Option<u64>) -> FloodLimit {
         let (frames, bytes) = (frames.unwrap_or(u32::MAX), bytes.unwrap_or(u64::MAX));
         FloodLimit {
@@ -40,7 +39,7 @@ impl FloodLimit {
         }
     }
 
-    /// So many frames and megabits in a second, where that is a tick; 0 for no limit of either.
+    /// So many frames and megabits per second, if a tick is a second; 0 for no limit.
     pub fn per_second(frames: u32, mbit: u32) -> FloodLimit {
         let is_set = |value: &u32| *value > 0;
         let bytes = Some(mbit).filter(is_set).map(|mbit| u64::from(mbit) * BYTES_PER_MBIT);
@@ -50,19 +49,19 @@ impl FloodLimit {
 
 const BYTES_PER_MBIT: u64 = 1_000_000 / 8;
 
-/// What a frame that is flooded is.
+/// The kind of a flooded frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloodKind {
-    /// For all stations.
+    /// To all stations.
     Broadcast,
-    /// For a group.
+    /// To a group.
     Multicast,
-    /// For a station of which the switch does not know where it is.
+    /// To a station whose port the switch does not know.
     Unknown,
 }
 
 impl FloodKind {
-    /// By the destination of a frame that is flooded.
+    /// The kind, by a flooded frame's destination.
     pub fn of(dst: MacAddr) -> FloodKind {
         match dst {
             MacAddr::BROADCAST => FloodKind::Broadcast,
@@ -71,7 +70,7 @@ impl FloodKind {
         }
     }
 
-    /// Why a frame is dropped when there is nothing left for its kind.
+    /// The drop reason when the budget of the kind is used up.
     fn reason(self) -> DropReason {
         match self {
             FloodKind::Broadcast => DropReason::BroadcastLimit,
@@ -81,7 +80,7 @@ impl FloodKind {
     }
 }
 
-/// What one port may flood of each kind, beside what it may flood in all.
+/// What one port may flood of each kind, in addition to its total limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StormLimits {
     /// Broadcasts.
@@ -101,12 +100,12 @@ impl StormLimits {
     };
 }
 
-/// Token buckets of frames and of bytes, for all that is flooded and for each kind, which all
-/// queues of a port share, whichever workers own them: no lock, and for each frame that is flooded
-/// an atomic operation on each bucket that is limited. Queues that check at the same moment may
-/// each take a frame too much, which is paid back.
+/// Token buckets of frames and of bytes, for all floods and for each kind, shared by all queues of
+/// a port, whichever workers own them. There is no lock; each flooded frame costs an atomic
+/// operation on each limited bucket. Queues that check at the same moment may each take one frame
+/// too many, which is paid back.
 ///
-/// It belongs to a vif and not to a connection, so that a new connection does not bring a new one.
+/// It belongs to a vif, not to a connection, so that a new connection does not bring a new budget.
 #[derive(Debug)]
 pub struct FloodBudget {
     all: Buckets,
@@ -117,7 +116,7 @@ pub struct FloodBudget {
 }
 
 impl FloodBudget {
-    /// Full buckets, and no limits of kinds.
+    /// Full buckets, without limits per kind.
     pub fn new(limit: FloodLimit, now: Ticks) -> FloodBudget {
         FloodBudget {
             all: Buckets::full(limit),
@@ -128,27 +127,27 @@ impl FloodBudget {
         }
     }
 
-    /// The same with limits of kinds.
+    /// The same with limits per kind.
     #[must_use]
     pub fn with_storm(self, limits: StormLimits) -> FloodBudget {
         self.set_storm(limits);
         self
     }
 
-    /// Sets another limit for all, which holds at once. What was saved up stays, as far as the new
-    /// limit allows it.
+    /// Sets another total limit, effective at once. Saved tokens stay, as far as the new limit
+    /// allows.
     pub fn set_limit(&self, limit: FloodLimit) {
         self.all.set(limit);
     }
 
-    /// Sets other limits for kinds, likewise.
+    /// Sets other limits per kind, likewise.
     pub fn set_storm(&self, limits: StormLimits) {
         self.broadcast.set(limits.broadcast);
         self.multicast.set(limits.multicast);
         self.unknown.set(limits.unknown);
     }
 
-    /// Adds what the time since the last call is worth: once per batch.
+    /// Adds the tokens for the time since the last call: once per batch.
     #[inline]
     pub(crate) fn refill(&self, now: Ticks) {
         let before = self.refilled_at.load(Ordering::Relaxed);
@@ -161,17 +160,17 @@ impl FloodBudget {
     #[cold]
     fn refill_for(&self, ticks: u32, before: u32, now: Ticks) {
         let at = &self.refilled_at;
-        // Of several workers one adds it.
+        // Only one of several workers adds them.
         if at.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let buckets = [&self.all, &self.broadcast, &self.multicast, &self.unknown];
             buckets.iter().for_each(|it| it.add(ticks));
         }
     }
 
-    /// Takes what a frame of so many bytes is worth, from what is left for all and for its kind.
+    /// Takes the tokens for a frame of `len` bytes, from the total and from its kind.
     ///
     /// # Errors
-    /// Why it is dropped, if there is nothing left of one of them; then nothing is taken.
+    /// The drop reason, if either is used up; then nothing is taken.
     #[inline]
     pub(crate) fn take(&self, len: usize, kind: FloodKind) -> Result<(), DropReason> {
         let of_kind = match kind {
@@ -236,7 +235,7 @@ struct Bucket {
     per_tick: AtomicU64,
     /// What can be saved up; [`u64::MAX`] for no limit.
     burst: AtomicU64,
-    /// Below 0 more was taken than there was.
+    /// Below 0 if more was taken than there was.
     left: AtomicI64,
 }
 
@@ -261,7 +260,7 @@ impl Bucket {
         let added = amount(self.per_tick.load(Ordering::Relaxed).saturating_mul(ticks.into()));
         let burst = amount(self.burst.load(Ordering::Relaxed));
         let refilled = |left: i64| Some(left.saturating_add(added).min(burst));
-        // Fails never, and is tried again only where another queue takes at this very moment.
+        // Never fails; it retries only while another queue takes tokens at the same moment.
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refilled);
     }
 
@@ -289,7 +288,7 @@ mod tests {
         let budget = FloodBudget::new(limit, Ticks(u32::MAX));
         assert_eq!(drain(&budget, Ticks(u32::MAX), 60), 5);
         assert_eq!(drain(&budget, Ticks(u32::MAX), 60), 0);
-        // The clock wraps around here, and then goes back once.
+        // The clock wraps around here, and then goes backward once.
         assert_eq!(drain(&budget, Ticks(0), 60), 3);
         assert_eq!(drain(&budget, Ticks(u32::MAX), 60), 0);
         assert_eq!(drain(&budget, Ticks(1), 60), 3);
@@ -302,7 +301,7 @@ mod tests {
         assert_eq!(drain(&budget, Ticks(0), 1500), 7);
         // 500 too many were taken.
         assert_eq!(drain(&budget, Ticks(1), 9_400), 2);
-        // Of 60,000 bytes the rate pays in 6 ticks.
+        // The rate pays back 60,000 bytes in 6 ticks.
         assert_eq!(drain(&budget, Ticks(2), 60_000), 1);
         let later: Vec<usize> = (3..10).map(|tick| drain(&budget, Ticks(tick), 60_000)).collect();
         assert_eq!(later, [0, 0, 0, 0, 0, 1, 0]);
@@ -341,15 +340,15 @@ mod tests {
         let count = |kind, len| (0..10).filter(|_| budget.take(len, kind).is_ok()).count();
         assert_eq!(count(Broadcast, 60), 2);
         assert_eq!(budget.take(60, Broadcast), Err(DropReason::BroadcastLimit));
-        // A storm of one kind leaves the others theirs.
+        // A storm of one kind leaves the others their budgets.
         assert_eq!(count(Multicast, 1500), 2);
         assert_eq!(budget.take(60, Multicast), Err(DropReason::MulticastLimit));
-        // What is refused for its kind takes nothing of the total.
+        // Frames refused for their kind take nothing from the total.
         assert_eq!(count(Unknown, 60), 2);
         assert_eq!(budget.take(60, Unknown), Err(DropReason::FloodLimit));
         budget.refill(Ticks(1));
         assert_eq!((count(Broadcast, 60), count(Multicast, 1500), count(Unknown, 60)), (2, 2, 2));
-        // Others hold at once, and give nothing away.
+        // New limits apply at once and give no extra tokens.
         budget.set_storm(StormLimits { unknown: limit(1), ..StormLimits::NONE });
         budget.set_limit(FloodLimit::NONE);
         assert_eq!((count(Broadcast, 60), count(Unknown, 60)), (10, 1));

@@ -1,25 +1,26 @@
-//! Which ports are to hear which multicast groups, as RFC 4541 has a switch learn it.
+//! Which ports receive which multicast groups, learned as in RFC 4541.
 //!
-//! A table of fixed size, made once: sets of eight groups, chosen by a hash of VLAN and address,
-//! and for each group a set of ports. Beside it two sets of ports that hear every group: those
-//! where multicast routers are, and those of which not all memberships are known. A frame reads
-//! these sets of bits; only reports, queries and [`Groups::expire`] change them.
+//! A table of fixed size, allocated once: sets of eight groups, chosen by a hash of VLAN and
+//! address, with a set of ports for each group. In addition, two sets of ports hear every group:
+//! ports with multicast routers, and ports whose memberships are not all known. Frames only cause
+//! reads of these bit sets; only reports, queries and [`Groups::expire`] change them.
 //!
-//! # No port loses what was asked for
+//! # No port misses a requested group
 //!
-//! A membership that cannot be noted makes its port hear all groups until the membership would have
-//! aged: the port has as many as it may have, the table has no room, or another worker changes it
-//! at this moment. So does a port that has just been attached, until its station has been asked: it
-//! may have reported before. Other ports do not notice: no entry gives way to another.
+//! If a membership cannot be recorded, its port hears all groups until the membership would have
+//! aged. This happens if the port has its maximum of memberships, the table has no room, or another
+//! worker is changing the table. A port that has just been attached also hears all groups until its
+//! station has been queried, because the station may have reported earlier. Other ports are not
+//! affected: no entry displaces another.
 //!
-//! # Workers that use it at the same time
+//! # Concurrent workers
 //!
-//! No worker waits for another. A port is added to a group by any worker, at any time. A group is
-//! put in or taken out by one at a time (`is_changing`); a worker that meets another one there does
-//! without. The one that adds a port looks afterwards whether the group is still that of the entry,
-//! and the one that takes a group or a port out looks whether it has come back: these steps are
-//! sequentially consistent, so that one of the two sees the other. Readers may see a group that
-//! was replaced a moment ago, so that one frame goes to the wrong ports of its own VLAN.
+//! No worker waits for another. Any worker may add a port to a group at any time. Only one worker
+//! at a time inserts or removes a group (`is_changing`); another worker then gives up its change. A
+//! worker that adds a port checks afterwards whether the entry still has that group, and a worker
+//! that removes a group or a port checks whether it has come back: these steps are sequentially
+//! consistent, so one of the two sees the other. Readers may see a group that was replaced a moment
+//! ago, so one frame may go to the wrong ports of its own VLAN.
 
 use std::fmt;
 use std::str::FromStr;
@@ -38,23 +39,23 @@ use crate::{PortId, Ticks};
 /// How multicast is snooped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastConfig {
-    /// Groups in the table, of all VLANs together. It takes 4 bytes for each port of each.
+    /// Groups in the table, of all VLANs together. Each takes 4 bytes per port.
     pub groups_max: u16,
     /// Groups of which one port may be a member before it hears all.
     pub groups_per_port_max: u16,
-    /// Where frames go for groups of which no member is known.
+    /// Where frames for groups without known members go.
     pub unregistered: Unregistered,
     /// Ticks in a second.
     pub ticks_per_second: u32,
 }
 
-/// Where frames go for groups of which no member is known.
+/// Where frames for groups without known members go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unregistered {
     /// To all ports.
     #[default]
     Flood,
-    /// To ports where multicast routers are, and those that hear all.
+    /// To ports with multicast routers, and those that hear all groups.
     Routers,
 }
 
@@ -74,12 +75,12 @@ impl FromStr for Unregistered {
         match text {
             "flood" => Ok(Unregistered::Flood),
             "routers" => Ok(Unregistered::Routers),
-            _ => Err(format!("{text:?} is no such way: expected flood or routers")),
+            _ => Err(format!("{text:?} is not a valid value: expected flood or routers")),
         }
     }
 }
 
-/// A group of a VLAN, as shown to people.
+/// A group of a VLAN, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupEntry {
     /// The VLAN; 0 for ports in none.
@@ -90,14 +91,14 @@ pub struct GroupEntry {
     pub ports: Vec<PortId>,
 }
 
-/// A port's part in multicast, as shown to people.
+/// A port's multicast state, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastPort {
     /// Groups of which it is a member.
     pub groups: u32,
-    /// A router is there.
+    /// Whether a multicast router is behind the port.
     pub is_router: bool,
-    /// It hears all groups: a router is there, or not all memberships are known.
+    /// Whether it hears all groups: a router is behind it, or not all memberships are known.
     pub hears_all: bool,
 }
 
@@ -105,26 +106,26 @@ pub struct MulticastPort {
 #[derive(Debug)]
 pub(crate) struct Groups {
     config: MulticastConfig,
-    /// VLAN and group by slot: [`EMPTY`], [`LEAVING`], or one that is there.
+    /// By slot: VLAN and group, or [`EMPTY`] or [`LEAVING`].
     keys: Box<[AtomicU64]>,
     /// Bits of ports, by slot.
     members: Box<[AtomicU64]>,
-    /// Words of bits of one slot.
+    /// Words of the bit set of one slot.
     words: usize,
     /// When memberships end, by slot and port, in ticks.
     ends: Box<[AtomicU32]>,
-    ports: Box<[PortListens]>,
-    /// Ports where multicast routers are.
+    ports: Box<[PortGroups]>,
+    /// Ports with multicast routers.
     pub(crate) routers: PortSet,
-    /// Those, and the ports of which not all memberships are known, for each protocol.
+    /// These, and the ports whose memberships are not all known, for each protocol.
     hears_all: [PortSet; 2],
     is_changing: AtomicBool,
     hash_seed: u64,
 }
 
-/// What is known of one port.
+/// The state of one port.
 #[derive(Debug)]
-struct PortListens {
+struct PortGroups {
     groups: AtomicU32,
     mode: AtomicU8,
     router: Deadline,
@@ -133,19 +134,19 @@ struct PortListens {
 
 /// The ports that hear a group.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Hearers<'a> {
+pub(crate) enum Receivers<'a> {
     All,
     Routers(&'a PortSet),
     Members { all: &'a PortSet, members: &'a [AtomicU64] },
 }
 
-impl Hearers<'_> {
+impl Receivers<'_> {
     #[inline]
     pub(crate) fn has(&self, port: PortId) -> bool {
         match self {
-            Hearers::All => true,
-            Hearers::Routers(routers) => routers.has(port),
-            Hearers::Members { all, members } => {
+            Receivers::All => true,
+            Receivers::Routers(routers) => routers.has(port),
+            Receivers::Members { all, members } => {
                 let (word, bit) = place(port);
                 all.has(port) || members.get(word).is_some_and(|it| it.load(Relaxed) & bit != 0)
             }
@@ -157,7 +158,7 @@ impl Groups {
     pub(crate) fn new(config: MulticastConfig, ports_max: u16, hash_seed: u64) -> Groups {
         let slots = usize::from(config.groups_max).div_ceil(WAYS).max(1) * WAYS;
         let (ports, words) = (usize::from(ports_max), usize::from(ports_max).div_ceil(64));
-        let port = || PortListens {
+        let port = || PortGroups {
             groups: AtomicU32::new(0),
             mode: AtomicU8::new(mode_bits(MulticastRouter::Never)),
             router: Deadline::default(),
@@ -177,34 +178,34 @@ impl Groups {
         }
     }
 
-    /// The ports that are to hear a frame for a group.
-    pub(crate) fn hearers(&self, vlan: u16, (family, group): (Family, MacAddr)) -> Hearers<'_> {
+    /// The ports that receive a frame for a group.
+    pub(crate) fn receivers(&self, vlan: u16, (family, group): (Family, MacAddr)) -> Receivers<'_> {
         let key = key_of(vlan, group);
         let all = &self.hears_all[family.index()];
         let mut is_unsure = false;
         for slot in self.slots_of(key) {
             match self.keys[slot].load(Relaxed) {
                 found if found == key => {
-                    return Hearers::Members { all, members: self.members_of(slot) };
+                    return Receivers::Members { all, members: self.members_of(slot) };
                 }
                 LEAVING => is_unsure = true,
                 _ => {}
             }
         }
         match self.config.unregistered {
-            Unregistered::Routers if !is_unsure => Hearers::Members { all, members: &[] },
-            Unregistered::Routers | Unregistered::Flood => Hearers::All,
+            Unregistered::Routers if !is_unsure => Receivers::Members { all, members: &[] },
+            Unregistered::Routers | Unregistered::Flood => Receivers::All,
         }
     }
 
-    /// Whether a port may be a multicast router's.
+    /// Whether a multicast router may be behind a port.
     pub(crate) fn may_route(&self, port: PortId) -> bool {
         self.port(port).is_some_and(|it| it.mode.load(Relaxed) != mode_bits(MulticastRouter::Never))
     }
 
-    /// A query for all groups came from a port that may be a router's, and goes to those ports that
-    /// `is_asked` names.
-    pub(crate) fn heard_query(
+    /// Handles a general query from a port that may have a router behind it; it goes to the ports
+    /// for which `is_asked` is true.
+    pub(crate) fn on_query(
         &self,
         queriers: &Queriers,
         (family, response_seconds): (Family, u32),
@@ -222,22 +223,23 @@ impl Groups {
         }
     }
 
-    /// A router showed itself at a port that may be one's.
-    pub(crate) fn heard_router(&self, port: PortId, now: Ticks) {
+    /// Handles a router's message at a port that may have a router behind it.
+    pub(crate) fn on_router(&self, port: PortId, now: Ticks) {
         let Some(listens) = self.port(port) else { return };
         listens.router.set(now, self.ticks(QUERIER_SECONDS));
         self.routers.set(port, true);
         self.hears_all.iter().for_each(|set| set.set(port, true));
     }
 
-    /// A station at a port listens to a group.
+    /// Handles a join: a station behind a port listens to a group.
     pub(crate) fn join(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
         if !self.is_router(port) && !self.add(port, key_of(vlan, group), now) {
             self.hear_all(port, Family::of(group), now);
         }
     }
 
-    /// It does no longer. It is asked whether others at its port do, and given time to report.
+    /// Handles a leave. The querier asks whether other stations behind the port listen, and these
+    /// get time to report.
     pub(crate) fn leave(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
         let key = key_of(vlan, group);
         let Some(slot) = self.find(key) else { return };
@@ -248,16 +250,16 @@ impl Groups {
         }
     }
 
-    /// A port is to hear all groups, for as long as a membership lasts.
+    /// Makes a port hear all groups, for as long as a membership lasts.
     pub(crate) fn hear_all(&self, port: PortId, family: Family, now: Ticks) {
         let Some(listens) = self.port(port) else { return };
         listens.hears_all[family.index()].set(now, self.ticks(MEMBERSHIP_SECONDS));
         self.hears_all[family.index()].set(port, true);
     }
 
-    /// A port has been attached, or has other VLANs than before: what is known of it is not so any
-    /// more. It hears all until it has been asked; if it is in several VLANs, of which each has a
-    /// querier of its own, for as long as a membership lasts.
+    /// Resets a port that has been attached or has changed VLANs: what was known about it is
+    /// obsolete. It hears all groups until its stations have been queried; if it is in several
+    /// VLANs, each of which has its own querier, for as long as a membership lasts.
     pub(crate) fn begin(&self, port: PortId, mode: MulticastRouter, awaited: Awaited) {
         self.forget(port);
         let Some(listens) = self.port(port) else { return };
@@ -267,7 +269,7 @@ impl Groups {
         self.hears_all.iter().for_each(|set| set.set(port, true));
     }
 
-    /// A port has gone.
+    /// Removes a port.
     pub(crate) fn forget(&self, port: PortId) {
         let Some(listens) = self.port(port) else { return };
         listens.mode.store(mode_bits(MulticastRouter::Never), Relaxed);
@@ -281,7 +283,7 @@ impl Groups {
         }
     }
 
-    /// Takes out what has aged. By one thread, some times in each second.
+    /// Removes what has aged. Called by one thread, several times a second.
     pub(crate) fn expire<'a>(&self, now: Ticks, queriers: impl Iterator<Item = &'a Queriers>) {
         queriers.for_each(|it| it.expire(now));
         for (number, listens) in (0..).zip(&self.ports) {
@@ -299,7 +301,7 @@ impl Groups {
         }
     }
 
-    /// The groups that have members, in no order.
+    /// The groups that have members, in no particular order.
     pub(crate) fn entries(&self) -> Vec<GroupEntry> {
         let entry = |slot: usize| {
             let key = self.keys[slot].load(Relaxed);
@@ -320,7 +322,7 @@ impl Groups {
         (0..self.keys.len()).filter_map(entry).collect()
     }
 
-    /// A port's part.
+    /// A port's multicast state.
     pub(crate) fn of_port(&self, port: PortId) -> MulticastPort {
         MulticastPort {
             groups: self.port(port).map_or(0, |it| it.groups.load(Relaxed)),
@@ -329,7 +331,7 @@ impl Groups {
         }
     }
 
-    /// Notes a membership; false if it cannot be, or may not have been.
+    /// Records a membership; false if it was not recorded, or perhaps not.
     fn add(&self, port: PortId, key: u64, now: Ticks) -> bool {
         let Some(slot) = self.find(key).or_else(|| self.put_in(key)) else { return false };
         let (Some(listens), Some(end)) = (self.port(port), self.ends.get(self.end_at(slot, port)))
@@ -349,7 +351,7 @@ impl Groups {
             }
         } else {
             end.store(now.0.wrapping_add(self.ticks(MEMBERSHIP_SECONDS)), SeqCst);
-            // It may be taken out at this moment, by the sweep, which found the time of before.
+            // The sweep, which read the old time, may be removing it at this moment.
             if member.load(SeqCst) & bit == 0 {
                 return false;
             }
@@ -361,7 +363,7 @@ impl Groups {
         self.slots_of(key).find(|slot| self.keys[*slot].load(SeqCst) == key)
     }
 
-    /// Puts a group in; `None` if there is no room, or another worker changes the table.
+    /// Inserts a group; `None` if there is no room, or another worker is changing the table.
     fn put_in(&self, key: u64) -> Option<usize> {
         self.change(|| {
             let slot = self.find(key).or_else(|| self.find_empty(key))?;
@@ -375,7 +377,7 @@ impl Groups {
         self.slots_of(key).find(|slot| self.keys[*slot].load(SeqCst) == EMPTY)
     }
 
-    /// Takes out a group that has no members.
+    /// Removes a group that has no members.
     fn free(&self, slot: usize) {
         let key = &self.keys[slot];
         let found = key.load(SeqCst);
@@ -388,7 +390,7 @@ impl Groups {
         });
     }
 
-    /// Changes which groups there are, unless another worker does.
+    /// Inserts or removes a group, unless another worker is doing so.
     fn change<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
         if self.is_changing.swap(true, SeqCst) {
             return None;
@@ -422,7 +424,7 @@ impl Groups {
         }
     }
 
-    fn clear(&self, word: &AtomicU64, bit: u64, listens: &PortListens) {
+    fn clear(&self, word: &AtomicU64, bit: u64, listens: &PortGroups) {
         if word.load(SeqCst) & bit != 0 && word.fetch_and(!bit, SeqCst) & bit != 0 {
             listens.groups.fetch_sub(1, Relaxed);
         }
@@ -437,7 +439,7 @@ impl Groups {
             .is_some_and(|it| it.mode.load(Relaxed) == mode_bits(MulticastRouter::Always))
     }
 
-    fn port(&self, port: PortId) -> Option<&PortListens> {
+    fn port(&self, port: PortId) -> Option<&PortGroups> {
         self.ports.get(usize::from(port.0))
     }
 
@@ -466,8 +468,8 @@ impl Groups {
     }
 }
 
-/// Takes a port out of a set if it does not belong there any more, and puts it back if it has come
-/// to meanwhile.
+/// Removes a port from a set if it no longer belongs there, and puts it back if it belongs there
+/// again meanwhile.
 fn take_back(set: &PortSet, port: PortId, belongs: impl Fn() -> bool) {
     if set.has(port) && !belongs() {
         set.set(port, false);
@@ -497,18 +499,18 @@ fn zeros<T: Default>(count: usize) -> Box<[T]> {
 
 /// Groups of a set.
 const WAYS: usize = 8;
-/// No group: those that are there have a bit beside their VLAN.
+/// No group: keys of groups have an additional bit beside their VLAN.
 const EMPTY: u64 = 0;
-/// A group that is taken out, unless it comes back at this moment.
+/// A group that is being removed, unless it comes back at this moment.
 const LEAVING: u64 = 1;
-/// 2^64 divided by the golden ratio, odd.
+/// 2^64 divided by the golden ratio, made odd.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How long a membership lasts: two queries and the time to report (RFC 3376, 8.4; RFC 3810, 9.4).
 const MEMBERSHIP_SECONDS: u32 = 260;
-/// How long a querier or a router counts as there (RFC 3376, 8.5).
+/// How long a querier or a router counts as present (RFC 3376, 8.5).
 const QUERIER_SECONDS: u32 = 255;
 /// How long a member that leaves is kept: the querier asks twice, a second apart (RFC 3376, 8.8).
 const LEAVE_SECONDS: u32 = 2;
-/// How long a querier may let stations think before its word counts for less.
+/// The longest response time that a querier gets; a longer one counts as this.
 const RESPONSE_SECONDS_MAX: u32 = 250;

@@ -1,11 +1,11 @@
-//! What a frame claims: the addresses that it says are its sender's, and whether it speaks as a
-//! router or a DHCP server.
+//! What a frame claims: the addresses of its sender, and whether the sender acts as a router or a
+//! DHCP server.
 //!
-//! The frame is in private memory, so what is read here cannot change. Each header is read once,
-//! every loop has a bound, and what hides from a check is refused ([`DropReason::Undetermined`]):
-//! RFC 7113 and RFC 7610 say why for IPv6. Sources of the rules: RFC 6105 (router advertisements),
-//! RFC 7610 (DHCPv6), RFC 6980 (no neighbor discovery in fragments), RFC 5227 (ARP probes),
-//! RFC 4862 (duplicate address detection).
+//! The frame is in private memory, so it cannot change while it is read. Each header is read once,
+//! every loop has a bound, and frames that hide headers from a check are refused
+//! ([`DropReason::Undetermined`]): RFC 7113 and RFC 7610 give the reasons for IPv6. Sources of the
+//! rules: RFC 6105 (router advertisements), RFC 7610 (DHCPv6), RFC 6980 (no neighbor discovery in
+//! fragments), RFC 5227 (ARP probes), RFC 4862 (duplicate address detection).
 
 use ringway_datapath::headers::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EXT_AUTHENTICATION, EXT_DESTINATION,
@@ -17,12 +17,12 @@ use ringway_datapath::{DropReason, MacAddr, link_local_of};
 
 use crate::policy::{Checks, DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, DHCPV6_SERVER, PortPolicy};
 
-type Judged = Result<(), DropReason>;
+type CheckResult = Result<(), DropReason>;
 
 impl PortPolicy {
-    /// Looks closely at a frame.
+    /// Inspects a frame fully.
     #[inline(never)]
-    pub(crate) fn inspect(&self, frame: &[u8]) -> Judged {
+    pub(crate) fn inspect(&self, frame: &[u8]) -> CheckResult {
         if self.checks == Checks::Disabled {
             return Err(DropReason::PortDisabled);
         }
@@ -41,7 +41,7 @@ impl PortPolicy {
         self.checks == Checks::Addresses
     }
 
-    fn inspect_v4(&self, frame: &[u8], l3: usize) -> Judged {
+    fn inspect_v4(&self, frame: &[u8], l3: usize) -> CheckResult {
         let ip: [u8; 20] = chunk(frame, l3).ok_or(DropReason::Undetermined)?;
         let header_len = usize::from(ip[0] & 0x0f) * 4;
         if ip[0] >> 4 != 4 || header_len < ip.len() {
@@ -58,7 +58,7 @@ impl PortPolicy {
         };
         if self.is_locked() {
             let source = u32::from_be_bytes([ip[12], ip[13], ip[14], ip[15]]);
-            // Before it has an address a station asks for one, and joins groups (RFC 3376, 4.2.13).
+            // A station without an address requests one, and joins groups (RFC 3376, 4.2.13).
             let has_none = matches!(upper, Upper::Udp([DHCP_CLIENT, DHCP_SERVER]) | Upper::Igmp);
             let is_own = self.allows_v4(source) || (source == 0 && has_none);
             if !is_own {
@@ -66,7 +66,7 @@ impl PortPolicy {
             }
         }
         match upper {
-            // To a client, or from the server's port: clients accept either.
+            // To a client's port, or from the server's: clients accept either.
             Upper::Udp([from, to]) if from == DHCP_SERVER || to == DHCP_CLIENT => {
                 self.as_dhcp_server()
             }
@@ -75,7 +75,7 @@ impl PortPolicy {
         }
     }
 
-    fn inspect_v6(&self, frame: &[u8], l3: usize, src: MacAddr) -> Judged {
+    fn inspect_v6(&self, frame: &[u8], l3: usize, src: MacAddr) -> CheckResult {
         let ip: [u8; 40] = chunk(frame, l3).ok_or(DropReason::Undetermined)?;
         if ip[0] >> 4 != 6 {
             return Err(DropReason::Undetermined);
@@ -83,7 +83,7 @@ impl PortPolicy {
         let l4 = l3 + ip.len();
         let payload_len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
         let end = match payload_len {
-            // Still to be segmented, or a jumbogram.
+            // Pending segmentation, or a jumbogram.
             0 => frame.len(),
             len => frame.len().min(l4 + len),
         };
@@ -116,7 +116,7 @@ impl PortPolicy {
             Upper::Udp([from, to]) if from == DHCPV6_SERVER || to == DHCPV6_CLIENT => {
                 self.as_dhcp_server()
             }
-            // Its receivers ignore it, or should (RFC 6980).
+            // Receivers ignore it, or should (RFC 6980).
             Upper::Icmp(ROUTER_SOLICITATION..=REDIRECT) if chain.fragment != Fragment::None => {
                 Err(DropReason::Undetermined)
             }
@@ -135,9 +135,9 @@ impl PortPolicy {
         }
     }
 
-    /// Neighbor discovery (RFC 4861): which address it is about, and whose Ethernet address it
-    /// tells.
-    fn inspect_nd(&self, kind: u8, message: &[u8], source: u128, src: MacAddr) -> Judged {
+    /// Checks neighbor discovery (RFC 4861): the IP address that a message claims, and the Ethernet
+    /// address in it.
+    fn inspect_nd(&self, kind: u8, message: &[u8], source: u128, src: MacAddr) -> CheckResult {
         let options_at = if kind == ROUTER_SOLICITATION { 8 } else { 24 };
         let options = message.get(options_at..).ok_or(DropReason::Undetermined)?;
         // A solicitation without a source claims its target (duplicate address detection).
@@ -150,7 +150,7 @@ impl PortPolicy {
         let mut options = options;
         for _ in 0..ND_OPTIONS_MAX {
             let Some([kind, len]) = chunk(options, 0) else { return Ok(()) };
-            // Zero is no length, and ends the message for its receiver.
+            // Zero is an invalid length; the receiver stops reading there.
             let len = usize::from(len) * 8;
             let option = options.get(..len).filter(|option| !option.is_empty());
             let option = option.ok_or(DropReason::Undetermined)?;
@@ -164,7 +164,7 @@ impl PortPolicy {
         if options.is_empty() { Ok(()) } else { Err(DropReason::Undetermined) }
     }
 
-    fn inspect_arp(&self, frame: &[u8], l3: usize, src: MacAddr) -> Judged {
+    fn inspect_arp(&self, frame: &[u8], l3: usize, src: MacAddr) -> CheckResult {
         let arp: [u8; 28] = chunk(frame, l3).ok_or(DropReason::Undetermined)?;
         let is_ipv4 = arp[..6] == [0, 1, 0x08, 0x00, 6, 4];
         let is_arp = matches!(arp[6..8], [0, ARP_REQUEST | ARP_REPLY]);
@@ -186,16 +186,16 @@ impl PortPolicy {
         self.allows_v6(address) || address == link_local_of(src).to_bits()
     }
 
-    fn as_router(&self) -> Judged {
+    fn as_router(&self) -> CheckResult {
         if self.is_router { Ok(()) } else { Err(DropReason::RouterOnly) }
     }
 
-    fn as_dhcp_server(&self) -> Judged {
+    fn as_dhcp_server(&self) -> CheckResult {
         if self.is_dhcp_server { Ok(()) } else { Err(DropReason::DhcpServerOnly) }
     }
 }
 
-/// What an IP packet carries, as far as it matters here.
+/// The upper protocol of an IP packet, as far as it matters here.
 #[derive(Debug, Clone, Copy)]
 enum Upper {
     /// With its ports.
@@ -203,12 +203,12 @@ enum Upper {
     /// ICMP or ICMPv6, with its type.
     Icmp(u8),
     Igmp,
-    /// Anything else, or no first fragment.
+    /// Anything else, or not the first fragment.
     Other,
 }
 
-/// Whether LLC and SNAP headers stand before IP or another tag. Some stations read such a frame as
-/// if it had an EtherType, whatever its length says (CVE-2021-27853 to 27862); no honest one sends
+/// Whether LLC and SNAP headers precede IP or another tag. Some stations read such a frame as if it
+/// had an EtherType, whatever its length field (CVE-2021-27853 to 27862); no honest station sends
 /// it.
 fn hides_ip(frame: &[u8], llc: usize) -> bool {
     let Some([destination, source, _, _, _, _, high, low]) = chunk(frame, llc) else {
@@ -231,7 +231,7 @@ pub(crate) enum Fragment {
     /// No fragment header.
     None,
     First,
-    /// One that shows nothing of the headers: the first is judged for all.
+    /// A later fragment, without the headers: the first is checked for all.
     Later,
 }
 
@@ -249,7 +249,7 @@ fn behind_tags(frame: &[u8]) -> Result<(u16, usize), DropReason> {
     Err(DropReason::Undetermined)
 }
 
-/// Walks the extension headers to the protocol that they belong to.
+/// Walks the extension headers to the upper protocol.
 pub(crate) fn walk(packet: &[u8], l4: usize, first: u8) -> Result<Chain, DropReason> {
     let mut chain = Chain { protocol: first, at: l4, fragment: Fragment::None };
     for _ in 0..=EXTENSIONS_MAX {
@@ -291,7 +291,7 @@ fn kind(packet: &[u8], l4: usize) -> Result<u8, DropReason> {
 
 const PROTO_IGMP: u8 = 2;
 
-/// Below `0x0600` the EtherType's place has a length (IEEE 802.3, 3.2.6).
+/// Below `0x0600`, the EtherType field is a length (IEEE 802.3, 3.2.6).
 const LENGTH_MAX: u16 = 0x05ff;
 /// The service access point of SNAP, without its lowest bit.
 const SNAP: u8 = 0xaa;

@@ -1,17 +1,17 @@
-//! The L2 switch: which port a frame leaves by.
+//! The L2 switch: decides by which port a frame leaves.
 //!
-//! One [`Switch`] is shared by all workers. It learns where addresses are from the frames that
-//! enter, gives a [`Verdict`] for each frame of a batch, and moves nothing itself. It knows no
-//! ring, grant or domain, reads no clock (time is an argument, in [`Ticks`]) and takes no lock; the
-//! forwarding table in [`fdb`] says what that means for workers that use it at the same time.
+//! One [`Switch`] is shared by all workers. It learns the ports of addresses from incoming frames
+//! and returns a [`Verdict`] for each frame of a batch; it does not move frames. It knows no ring,
+//! grant or domain, reads no clock (time is an argument, in [`Ticks`]) and takes no lock; [`fdb`]
+//! describes what that means for workers that use the table concurrently.
 //!
 //! What a port may send is its [`PortPolicy`]: which Ethernet and IP addresses, and whether it may
-//! speak as a router or a DHCP server.
+//! act as a router or a DHCP server.
 //!
-//! Ports may be in VLANs, with tags or without. Frames of ports that are in none are carried as
-//! they are, tags included. A private port talks to uplinks only.
+//! Ports may be in VLANs, with tags or without. Frames of ports in no VLAN are carried unchanged,
+//! including tags. A private port reaches uplinks only.
 //!
-//! Where multicast is snooped, a frame for a group leaves by the ports that listen to it
+//! If multicast is snooped, a frame for a group leaves by the ports that listen to the group
 //! (`groups.rs`).
 
 mod classify;
@@ -45,14 +45,14 @@ impl fmt::Display for PortId {
     }
 }
 
-/// A moment on a coarse clock, of a unit that the caller chooses (tenths of a second serve well).
-/// It may wrap around; moments are compared only if less than 2^31 ticks lie between them.
+/// A moment on a coarse clock; the caller chooses the unit (tenths of a second work well). It may
+/// wrap around; compared moments must be less than 2^31 ticks apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ticks(pub u32);
 
 impl Ticks {
-    /// Ticks from `earlier` to `self`; 0 if `earlier` is the later one, as happens with workers
-    /// that read the clock at different moments.
+    /// Ticks from `earlier` to `self`; 0 if `earlier` is in fact later, which happens when workers
+    /// read the clock at different moments.
     #[inline]
     pub fn since(self, earlier: Ticks) -> u32 {
         let ticks = self.0.wrapping_sub(earlier.0);

@@ -1,25 +1,24 @@
-//! Mirrors: which ports' frames are copied to which other port.
+//! Mirrors: copies of some ports' frames for another port.
 //!
-//! The control plane sets them; workers read sets of bits without waiting, and only while there is
-//! a mirror at all. A change is not seen at one moment: for the frames of a moment a mirror may
-//! have the ports of before.
+//! The control plane sets them; workers read bit sets without waiting, and only while there is a
+//! mirror. A change is not atomic: for a moment, a mirror may still have its previous ports.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::PortId;
 use crate::domain::PortSet;
 
-/// Mirrors of one switch: each takes a copy of a frame at most.
+/// Mirrors of one switch: each takes at most one copy of a frame.
 pub const MIRRORS_MAX: usize = 4;
 
-/// A mirror, as the control plane has it.
+/// A mirror, as the control plane configures it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorConfig {
     /// The port that gets the copies, and nothing else.
     pub output: PortId,
-    /// Ports of which it gets what enters.
+    /// Ports whose incoming frames it gets.
     pub ingress: Vec<PortId>,
-    /// Ports of which it gets what leaves.
+    /// Ports whose outgoing frames it gets.
     pub egress: Vec<PortId>,
 }
 
@@ -34,7 +33,7 @@ pub struct Mirrors {
 /// A mirror, as workers see it.
 #[derive(Debug)]
 pub struct Mirror {
-    /// [`NO_PORT`], or the number of one.
+    /// [`NO_PORT`], or a port number.
     output: AtomicU32,
     ingress: PortSet,
     egress: PortSet,
@@ -54,13 +53,13 @@ impl Mirrors {
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is a mirror.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.is_active.load(Relaxed)
     }
 
-    /// Those that have an output.
+    /// The mirrors that have an output.
     pub fn active(&self) -> impl Iterator<Item = (PortId, &Mirror)> {
         self.mirrors.iter().filter_map(|mirror| {
             let output = u16::try_from(mirror.output.load(Relaxed)).ok()?;
@@ -68,14 +67,14 @@ impl Mirrors {
         })
     }
 
-    /// Replaces all mirrors; of more than [`MIRRORS_MAX`] the first. An output is copied to no
-    /// other.
+    /// Replaces all mirrors; only the first [`MIRRORS_MAX`] are used. Frames of an output are not
+    /// copied.
     pub fn set(&self, configs: &[MirrorConfig]) {
         let is_output = |port: PortId| configs.iter().any(|config| config.output == port);
         for (index, mirror) in self.mirrors.iter().enumerate() {
             let config = configs.get(index);
             let output = config.map_or(NO_PORT, |config| config.output.0.into());
-            // Its ports are not to be copied to the output of before.
+            // Frames of the new ports must not be copied to the old output.
             if mirror.output.load(Relaxed) != output {
                 mirror.output.store(NO_PORT, Relaxed);
             }
@@ -91,7 +90,7 @@ impl Mirrors {
         self.is_active.store(!configs.is_empty(), Relaxed);
     }
 
-    /// Takes a port out that has gone: its number may be another's soon.
+    /// Removes a port that is gone: its number may soon be used for another.
     pub(crate) fn forget(&self, port: PortId) {
         for mirror in &self.mirrors {
             if mirror.output.load(Relaxed) == u32::from(port.0) {
@@ -104,12 +103,12 @@ impl Mirrors {
 }
 
 impl Mirror {
-    /// Whether it gets what enters by a port.
+    /// Whether it gets frames that enter by a port.
     pub fn has_ingress(&self, port: PortId) -> bool {
         self.ingress.has(port)
     }
 
-    /// Whether it gets what leaves by a port.
+    /// Whether it gets frames that leave by a port.
     pub fn has_egress(&self, port: PortId) -> bool {
         self.egress.has(port)
     }
@@ -142,7 +141,7 @@ mod tests {
         }
         mirrors.set(&[config(5)]);
         assert_eq!(mirrors.active().count(), 1);
-        // What takes the number of a port that has gone is copied to no mirror.
+        // A new port with the number of one that is gone is not mirrored.
         mirrors.forget(PortId(4));
         assert!(!mirrors.active().any(|(_, mirror)| mirror.has_ingress(PortId(4))));
         mirrors.forget(PortId(5));

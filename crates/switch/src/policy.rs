@@ -1,8 +1,8 @@
-//! What a port may send, made ready for the data path.
+//! What a port may send, compiled for the data path.
 //!
-//! [`PortPolicy`] is compiled once from [`PortRules`] and then only read. Most frames cost it one
-//! comparison of addresses for a run of frames with the same ones, and a check of two fields of
-//! each frame; `inspect.rs` judges the rest.
+//! [`PortPolicy`] is compiled once from [`PortRules`] and then only read. For most frames, this
+//! costs one comparison of addresses per run of frames with the same addresses, and a check of two
+//! fields per frame; `inspect.rs` checks the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use ringway_datapath::{
 
 use crate::domain::Domain;
 
-/// What is checked of the frames that enter by a port.
+/// The checks of frames that enter by a port.
 #[derive(Debug, Clone)]
 pub struct PortPolicy {
     pub(crate) checks: Checks,
     sources: Sources,
-    /// A source that the forwarding table has bound to the port: nothing to be learned of it.
+    /// A source that is bound to the port in the forwarding table, and so need not be learned.
     pub(crate) bound: MacAddr,
     /// Whether a source that is not learned is refused.
     is_strict: bool,
@@ -35,17 +35,17 @@ pub struct PortPolicy {
     vlan: PortVlan,
 }
 
-/// The VLANs of a port, as [`Switch::join`](crate::Switch::join) has made them ready.
+/// The VLANs of a port, as compiled by [`Switch::join`](crate::Switch::join).
 #[derive(Debug, Clone, Default)]
 pub enum PortVlan {
-    /// None: frames are carried as they are.
+    /// None: frames are carried unchanged.
     #[default]
     None,
     /// Some.
     Some(Arc<PortVlans>),
 }
 
-/// The VLANs of a port that is in some.
+/// The VLANs of a port that is in at least one.
 #[derive(Debug)]
 pub struct PortVlans {
     pub(crate) untagged: Option<Arc<Domain>>,
@@ -59,12 +59,12 @@ impl PortVlans {
         found.ok().map(|index| &*self.tagged[index])
     }
 
-    /// The VLAN that a frame belongs to which enters by this port.
+    /// Sets the VLAN of a frame that enters by this port.
     pub(crate) fn enter(&self, frame: &mut Frame) {
         let mut tag = Tag::of(frame.bytes());
         if tag == Tag::Priority {
             remove_tag(frame);
-            // Another one behind it would be taken for the frame's own.
+            // A second tag behind it would be taken for the frame's own.
             tag = match Tag::of(frame.bytes()) {
                 Tag::None => Tag::None,
                 _ => Tag::Other,
@@ -90,25 +90,25 @@ enum Sources {
     Listed(Box<[MacAddr]>),
 }
 
-/// How closely frames are checked.
+/// Which checks frames undergo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checks {
     /// Not at all.
     Nothing,
-    /// For what only routers and servers send.
+    /// Messages that only routers and servers send are refused.
     Services,
-    /// For that, and for the addresses they claim.
+    /// The same, and the claimed addresses are checked.
     Addresses,
-    /// They are all refused.
+    /// All frames are refused.
     Disabled,
 }
 
-/// Whether the forwarding table has a vif's address as a static one.
+/// Whether a vif's address is a static one in the forwarding table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
     /// It has.
     Static,
-    /// It has not: another port has the address, or there is no forwarding table.
+    /// It is not: another port has the address, or there is no forwarding table.
     None,
 }
 
@@ -128,7 +128,8 @@ impl PortPolicy {
         }
     }
 
-    /// For a port that may send anything from these Ethernet addresses, and nothing from others.
+    /// For a port that may send anything from these Ethernet addresses, and nothing from other
+    /// addresses.
     pub fn of_addresses(addresses: impl IntoIterator<Item = MacAddr>) -> PortPolicy {
         let mut listed: Vec<MacAddr> = addresses.into_iter().collect();
         listed.sort_unstable();
@@ -147,8 +148,8 @@ impl PortPolicy {
         PortPolicy { checks: Checks::Disabled, ..PortPolicy::open() }
     }
 
-    /// For a vif. `mode` is the one that holds (see [`PortRules::mode`]), `mac` its own address.
-    /// With more than one address allowed the forwarding table has to bound their number.
+    /// For a vif. `mode` is the one in effect (see [`PortRules::mode`]), `mac` the vif's own
+    /// address. If more than one address is allowed, the forwarding table must limit their number.
     pub fn for_vif(
         rules: &PortRules,
         mode: Option<LockingMode>,
@@ -176,7 +177,7 @@ impl PortPolicy {
         }
     }
 
-    /// Why a frame is refused that goes to one port always; `None` if it is not.
+    /// Why a frame of a patched port is refused; `None` if it is accepted.
     #[inline]
     pub fn refuse_patched(&self, frame: &[u8]) -> Option<DropReason> {
         if self.is_open() {
@@ -191,7 +192,7 @@ impl PortPolicy {
         self.checks == Checks::Nothing && matches!(self.sources, Sources::Any)
     }
 
-    /// Why a source address is refused, other ports aside.
+    /// Why a source address is refused, without regard to other ports.
     #[inline]
     pub(crate) fn refuse_source(&self, src: MacAddr) -> Option<DropReason> {
         let is_other = match &self.sources {
@@ -208,7 +209,7 @@ impl PortPolicy {
         self.is_strict
     }
 
-    /// Why a frame with an Ethernet header is refused for what it carries; `None` if it is not.
+    /// Why a frame with an Ethernet header is refused for its content; `None` if it is accepted.
     #[inline]
     pub fn refuse(&self, frame: &[u8]) -> Option<DropReason> {
         match self.checks {
@@ -218,7 +219,7 @@ impl PortPolicy {
         }
     }
 
-    /// What [`refuse`](PortPolicy::refuse) finds without its short cut: for tests of that.
+    /// [`refuse`](PortPolicy::refuse) without its short cut: for tests of the short cut.
     #[doc(hidden)]
     pub fn refuse_by_inspection(&self, frame: &[u8]) -> Option<DropReason> {
         match self.checks {
@@ -246,16 +247,16 @@ impl PortPolicy {
         }
     }
 
-    /// Whether a frame is one of those that nearly all are: TCP or UDP over IP, without tags,
-    /// options or extensions, from an address that is allowed, and not DHCP; or ARP. All of them
-    /// would pass [`inspect`](PortPolicy::inspect).
+    /// Whether a frame is of a common kind that would pass [`inspect`](PortPolicy::inspect): TCP or
+    /// UDP over IP, without tags, options or extensions, from an allowed address, and not DHCP; or
+    /// ARP.
     #[inline]
     fn is_plain(&self, frame: &[u8]) -> bool {
         let Some(start) = frame.first_chunk() else { return false };
         match u16::from_be_bytes([start[12], start[13]]) {
             ETHERTYPE_IPV4 => is_plain_v4(start) && self.is_from_own_v4(start),
             ETHERTYPE_IPV6 => self.is_plain_v6(frame),
-            // Whose addresses it tells is of interest where these are listed.
+            // The addresses in ARP matter only if allowed addresses are listed.
             ETHERTYPE_ARP => self.checks == Checks::Services,
             _ => false,
         }
@@ -316,7 +317,7 @@ fn is_plain_v4(start: &[u8; PORTS_END_V4]) -> bool {
         && match start[23] {
             PROTO_TCP => true,
             PROTO_UDP => {
-                // A later fragment has no ports.
+                // Fragments other than the first have no ports.
                 let has_ports = u16::from_be_bytes([start[20], start[21]]) & 0x1fff == 0;
                 let from = u16::from_be_bytes([start[34], start[35]]);
                 let to = u16::from_be_bytes([start[36], start[37]]);
@@ -338,7 +339,7 @@ fn v6_of(network: &IpNetwork) -> Option<(u128, u128)> {
     Some((Ipv6Addr::to_bits(address) & mask, mask))
 }
 
-/// Where ports end in a frame without tags, options or extensions.
+/// Offset of the end of the ports in a frame without tags, options or extensions.
 const PORTS_END_V4: usize = 38;
 const PORTS_END_V6: usize = 58;
 

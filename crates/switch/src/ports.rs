@@ -17,24 +17,24 @@ use crate::{PortId, Switch, Ticks};
 /// VLANs with ports, each of which has a forwarding table.
 const VLANS_MAX: usize = 256;
 
-/// Which part a port has in the switch.
+/// A port's role in the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It may talk to all ports but private ones.
+    /// It reaches all ports except private ones.
     Ordinary,
-    /// It may talk to uplinks.
+    /// It reaches uplinks only.
     Private,
-    /// It may talk to all.
+    /// It reaches all ports.
     Uplink,
-    /// It gets what a mirror copies, and nothing else: it is in no VLAN and hears no flood. Its
-    /// policy is to be [`PortPolicy::disabled`](crate::PortPolicy::disabled).
+    /// It gets a mirror's copies and nothing else: it is in no VLAN and receives no floods. Its
+    /// policy must be [`PortPolicy::disabled`](crate::PortPolicy::disabled).
     Mirror,
 }
 
-/// There are as many VLANs as there can be.
+/// There are already as many VLANs as possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyVlans {
-    /// How many that is.
+    /// That maximum.
     pub max: usize,
 }
 
@@ -42,16 +42,16 @@ impl std::error::Error for TooManyVlans {}
 
 impl std::fmt::Display for TooManyVlans {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the switch has {} VLANs already, and can have no more", self.max)
+        write!(f, "the switch has {} VLANs, which is the limit", self.max)
     }
 }
 
 impl Switch {
-    /// Puts a port into VLANs, and out of all others. What workers are to know of it is the result,
-    /// for its [`PortPolicy`](crate::PortPolicy).
+    /// Puts a port into these VLANs and removes it from all others. Returns what workers must know,
+    /// for the port's [`PortPolicy`](crate::PortPolicy).
     ///
     /// # Errors
-    /// [`TooManyVlans`]; nothing has changed then.
+    /// [`TooManyVlans`]; nothing has then changed.
     pub fn join(
         &self,
         port: PortId,
@@ -106,8 +106,8 @@ impl Switch {
         })
     }
 
-    /// Whether a multicast router may be behind a port. [`Switch::join`] makes it that of an uplink
-    /// always, and of others never.
+    /// Whether a multicast router may be behind a port. [`Switch::join`] sets it to `Always` for an
+    /// uplink, and to `Never` for other ports.
     pub fn set_multicast_router(&self, port: PortId, mode: MulticastRouter) {
         let Some(groups) = &self.groups else { return };
         let vlans = self.lock();
@@ -115,8 +115,8 @@ impl Switch {
         groups.begin(port, mode, if count > 1 { Awaited::Time } else { Awaited::Query });
     }
 
-    /// Removes a port from everything. Its workers must have stopped taking frames from it before,
-    /// or they teach the tables again.
+    /// Removes a port from all tables. Its workers must have stopped taking frames from it, or the
+    /// tables would learn it again.
     pub fn leave(&self, port: PortId) {
         self.fdb().remove_port(port);
         let mut vlans = self.lock();
@@ -135,10 +135,11 @@ impl Switch {
         }
     }
 
-    /// Makes `mac` the address of a port in all its VLANs, and bounds how many it may have in each.
+    /// Makes `mac` the address of a port in all its VLANs, and limits how many addresses it may
+    /// have in each.
     ///
     /// # Errors
-    /// The first [`NotBound`]; elsewhere it is bound all the same.
+    /// The first [`NotBound`]; the address is still bound in the other VLANs.
     pub fn bind(
         &self,
         mac: Option<MacAddr>,
@@ -158,7 +159,7 @@ impl Switch {
         of_port.map(|domain| bind(&domain.fdb)).fold(Ok(()), Result::and)
     }
 
-    /// Takes an address that was bound away from a port, in all its VLANs.
+    /// Removes a bound address from a port, in all its VLANs.
     pub fn unbind(&self, mac: MacAddr, port: PortId) {
         self.fdb().unbind(mac, port);
         for domain in self.lock().values() {
@@ -166,9 +167,9 @@ impl Switch {
         }
     }
 
-    /// Removes the entries of all tables that have aged; see [`Fdb::expire`]. Memberships of groups
-    /// end by it, and whether a querier is there is found by it: to be called some times a second
-    /// where multicast is snooped.
+    /// Removes the entries of all tables that have aged; see [`Fdb::expire`]. This also ends group
+    /// memberships and detects whether a querier is present: call it several times a second if
+    /// multicast is snooped.
     pub fn expire(&self, now: Ticks) {
         self.fdb().expire(now);
         let vlans = self.lock();
@@ -181,12 +182,13 @@ impl Switch {
         }
     }
 
-    /// The multicast groups that have members, in no order; none if multicast is not snooped.
+    /// The multicast groups that have members, in no particular order; empty if multicast is not
+    /// snooped.
     pub fn group_entries(&self) -> Vec<GroupEntry> {
         self.groups.as_ref().map(Groups::entries).unwrap_or_default()
     }
 
-    /// What is known of a port's part in multicast; `None` if that is not snooped.
+    /// A port's multicast state; `None` if multicast is not snooped.
     pub fn multicast_port(&self, port: PortId) -> Option<MulticastPort> {
         self.groups.as_ref().map(|groups| groups.of_port(port))
     }
@@ -218,7 +220,7 @@ impl Switch {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Vid, Arc<Domain>>> {
-        // Nothing panics while it is held; and the map would be whole.
+        // Nothing panics while the lock is held; even then the map would be consistent.
         self.vlans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

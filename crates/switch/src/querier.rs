@@ -9,7 +9,7 @@ use ringway_datapath::MacAddr;
 
 use crate::Ticks;
 
-/// A protocol in which stations say what they listen to: each has a querier of its own.
+/// A protocol by which stations report the groups that they listen to: each has its own querier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     /// IGMP.
@@ -19,7 +19,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// The one by which members of a group are known.
+    /// The protocol that reports a group's members.
     pub(crate) fn of(group: MacAddr) -> Family {
         if group.0[0] == 0x33 { Family::V6 } else { Family::V4 }
     }
@@ -33,17 +33,17 @@ impl Family {
     }
 }
 
-/// Whether a VLAN has a querier, for each protocol. Without one stations report once and then never
-/// again, so nothing that they said can be relied on.
+/// Whether a VLAN has a querier, for each protocol. Without a querier, stations report only once,
+/// so their reports cannot be relied on.
 #[derive(Debug, Default)]
 pub(crate) struct Queriers([Querier; 2]);
 
 /// A querier of one protocol.
 #[derive(Debug, Default)]
 pub(crate) struct Querier {
-    /// Until when one is there, unless it is heard again.
+    /// When it ceases to count as present, unless it is heard again.
     present: Deadline,
-    /// When all have reported after the first query.
+    /// When all stations have reported after the first query.
     reported: Deadline,
     has_reports: AtomicBool,
 }
@@ -53,7 +53,7 @@ impl Queriers {
         &self.0[family.index()]
     }
 
-    /// Whether all members of groups have been heard.
+    /// Whether all members of groups have reported.
     #[inline]
     pub(crate) fn has_reports(&self, family: Family) -> bool {
         self.of(family).has_reports.load(Relaxed)
@@ -73,18 +73,19 @@ impl Queriers {
 }
 
 impl Querier {
-    /// It counts as there for so long, and stations have so long to report. Of several queries
-    /// before the first report the first counts, as stations report after each.
+    /// Handles a query: the querier counts as present for `present`, and stations have the response
+    /// time to report. Of several queries before the first deadline, the first sets it, because
+    /// stations report after each.
     pub(crate) fn heard(&self, now: Ticks, present: u32, response: u32) {
         self.present.set(now, present);
         self.reported.set_if_clear(now, response);
     }
 }
 
-/// What a moment depends on that is not known yet.
+/// What the time of a deadline still depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// The time: the next to look knows it.
+    /// The present time: the next thread that checks knows it.
     Time,
     /// A query.
     Query,
@@ -112,7 +113,7 @@ impl Deadline {
         let _ = self.0.compare_exchange(0, deadline(now, ticks), SeqCst, SeqCst);
     }
 
-    /// To be set when this comes.
+    /// Sets it once this event has happened.
     pub(crate) fn set_when(&self, awaited: Awaited) {
         self.0.store(awaited.bits(), SeqCst);
     }
@@ -121,7 +122,7 @@ impl Deadline {
         self.0.load(SeqCst) == awaited.bits()
     }
 
-    /// It has come.
+    /// This event has happened.
     pub(crate) fn resolve(&self, awaited: Awaited, now: Ticks, ticks: u32) {
         let _ = self.0.compare_exchange(awaited.bits(), deadline(now, ticks), SeqCst, SeqCst);
     }

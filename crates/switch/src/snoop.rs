@@ -1,8 +1,8 @@
-//! What a frame says of multicast: who listens to which group, and where routers are.
+//! Multicast messages in frames: which stations listen to which groups, and where routers are.
 //!
 //! Reads IGMP (RFC 1112, 2236, 3376), MLD (RFC 2710, 3810) and the hellos of PIM (RFC 7761), as far
-//! as RFC 4541 has a switch read them. A packet with a wrong checksum says nothing, because its
-//! receivers do not take it, unless its sender has vouched for it. Every loop has a bound.
+//! as RFC 4541 requires of a switch. A packet with a wrong checksum is ignored, because its
+//! receivers drop it, unless its offload marks the checksum as valid. Every loop has a bound.
 
 use ringway_datapath::checksum::Sum;
 use ringway_datapath::headers::{
@@ -14,24 +14,24 @@ use ringway_datapath::{Checksum, Frame, FrameVlan, MacAddr};
 use crate::inspect::{Fragment, walk};
 use crate::querier::Family;
 
-/// What a frame says.
+/// The multicast message in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
     /// Nothing.
     None,
-    /// It is one of these, or a part of one, in fragments.
+    /// It may be one of these, or a part of one, in fragments.
     Hidden,
-    /// All that listen are to say so, to whatever group; within so many seconds.
+    /// All listeners of any group must report, within `response_seconds`.
     GeneralQuery { family: Family, response_seconds: u32, names_router: bool },
-    /// Those that listen to one group are to say so.
+    /// Listeners of one group must report.
     GroupQuery { names_router: bool },
-    /// There is a router.
+    /// The sender is a multicast router.
     Hello,
     /// The sender listens to this group.
     Join(MacAddr),
-    /// It does no longer.
+    /// The sender no longer listens to this group.
     Leave(MacAddr),
-    /// The same of several groups.
+    /// Joins and leaves of several groups.
     Records(Records<'a>),
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Message<'a> {
 pub(crate) enum Change {
     Join(MacAddr),
     Leave(MacAddr),
-    /// Of sources alone, or of a group that is always flooded.
+    /// It concerns sources only, or a group that is always flooded.
     None,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Records<'a> {
 }
 
 impl Records<'_> {
-    /// The protocol that they are of.
+    /// Their protocol.
     pub(crate) fn family(&self) -> Family {
         self.family
     }
@@ -87,14 +87,14 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// The group that a frame is for, if membership of it is known to a switch: an IP group that is not
-/// among those that are always flooded. Frames with tags that are no VLAN's of ours have none.
+/// The group that a frame is for, if a switch can learn its members: an IP group that is not always
+/// flooded. `None` for frames with tags that are not of our VLANs.
 #[inline]
 pub(crate) fn group_of(frame: &Frame) -> Option<(Family, MacAddr)> {
     let bytes = frame.bytes();
     let dst = MacAddr(chunk(bytes, 0)?);
     let family = match dst.0 {
-        // 224.0.0.0/24, and what shares its Ethernet addresses.
+        // 224.0.0.0/24, and groups that share its Ethernet addresses.
         [0x01, 0x00, 0x5e, 0, 0, _] => return None,
         [0x01, 0x00, 0x5e, 0x00..=0x7f, ..] => Family::V4,
         // ff02::1 and the other well-known groups, likewise.
@@ -110,16 +110,16 @@ pub(crate) fn group_of(frame: &Frame) -> Option<(Family, MacAddr)> {
     is_ip.then_some((family, dst))
 }
 
-/// What a frame says of multicast.
+/// The multicast message in a frame.
 pub(crate) fn read(frame: &Frame) -> Message<'_> {
     let bytes = frame.bytes();
     let at = behind_priorities(bytes, ethertype_at(frame));
     let l3 = bytes.get(at + 2..).unwrap_or_default();
-    // Receivers do not check a sum that the frame is said to be good without.
-    let is_vouched = frame.offload.checksum != Checksum::Unverified;
+    // Receivers do not check the sum of a frame that is marked as valid.
+    let is_validated = frame.offload.checksum != Checksum::Unverified;
     let message = match chunk(bytes, at).map(u16::from_be_bytes) {
-        Some(ETHERTYPE_IPV4) => read_v4(l3, is_vouched),
-        Some(ETHERTYPE_IPV6) => read_v6(l3, is_vouched),
+        Some(ETHERTYPE_IPV4) => read_v4(l3, is_validated),
+        Some(ETHERTYPE_IPV6) => read_v6(l3, is_validated),
         _ => None,
     };
     message.unwrap_or(Message::None)
@@ -132,7 +132,7 @@ fn ethertype_at(frame: &Frame) -> usize {
     }
 }
 
-/// Behind tags with VLAN 0, which receivers take off whether they know of VLANs or not.
+/// Skips tags with VLAN 0, which receivers remove whether or not they support VLANs.
 fn behind_priorities(bytes: &[u8], mut at: usize) -> usize {
     for _ in 0..VLAN_TAGS_MAX {
         let Some([e0, e1, high, low]) = chunk(bytes, at) else { break };
@@ -145,7 +145,7 @@ fn behind_priorities(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-fn read_v4(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
+fn read_v4(packet: &[u8], is_validated: bool) -> Option<Message<'_>> {
     let ip: [u8; 20] = chunk(packet, 0)?;
     let header_len = usize::from(ip[0] & 0x0f) * 4;
     if ip[0] >> 4 != 4 || header_len < ip.len() {
@@ -156,8 +156,8 @@ fn read_v4(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
     match ip[9] {
         PROTO_PIM | PROTO_IGMP if !is_whole => Some(Message::Hidden),
         PROTO_PIM => hello(message),
-        PROTO_IGMP if is_vouched || is_sum_good(Sum::of(message)) => {
-            // RFC 4541, 2.1.1: a query without a source tells of no router.
+        PROTO_IGMP if is_validated || is_sum_good(Sum::of(message)) => {
+            // RFC 4541, 2.1.1: a query without a source address does not indicate a router.
             read_igmp(message, ip[12..16] != [0; 4])
         }
         _ => None,
@@ -187,7 +187,7 @@ fn read_igmp(message: &[u8], has_source: bool) -> Option<Message<'_>> {
     })
 }
 
-fn read_v6(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
+fn read_v6(packet: &[u8], is_validated: bool) -> Option<Message<'_>> {
     let ip: [u8; 40] = chunk(packet, 0)?;
     if ip[0] >> 4 != 6 {
         return None;
@@ -196,7 +196,7 @@ fn read_v6(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
     let chain = walk(packet, ip.len(), ip[6]).ok()?;
     let message = packet.get(chain.at..)?;
     match (chain.protocol, chain.fragment) {
-        // What is behind later ones was judged with the first.
+        // The first fragment was checked for the later ones.
         (_, Fragment::Later) => None,
         (PROTO_PIM, Fragment::First) => Some(Message::Hidden),
         (PROTO_ICMPV6, Fragment::First) => {
@@ -207,16 +207,16 @@ fn read_v6(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
         (PROTO_ICMPV6, Fragment::None) => {
             let len = u16::try_from(message.len()).ok()?;
             let sum = Sum::of(&ip[8..40]).and_u16(len).and_u16(PROTO_ICMPV6.into());
-            let is_near = ip[8] == 0xfe && ip[9] & 0xc0 == 0x80;
-            let is_good = is_vouched || is_sum_good(sum.and(Sum::of(message)));
-            if is_good { read_mld(message, is_near) } else { None }
+            let is_link_local = ip[8] == 0xfe && ip[9] & 0xc0 == 0x80;
+            let is_good = is_validated || is_sum_good(sum.and(Sum::of(message)));
+            if is_good { read_mld(message, is_link_local) } else { None }
         }
         _ => None,
     }
 }
 
-/// `is_near` says that it is from a link-local address.
-fn read_mld(message: &[u8], is_near: bool) -> Option<Message<'_>> {
+/// `is_link_local`: whether it is from a link-local address.
+fn read_mld(message: &[u8], is_link_local: bool) -> Option<Message<'_>> {
     let [kind] = chunk(message, 0)?;
     if kind == MLDV2_REPORT {
         return Some(records(Family::V6, message));
@@ -229,9 +229,13 @@ fn read_mld(message: &[u8], is_near: bool) -> Option<Message<'_>> {
             let code = u32::from(u16::from_be_bytes([high, low]));
             let millis = if message.len() >= MLDV2_QUERY_LEN { floating(code, 12) } else { None };
             let response_seconds = millis.unwrap_or(code).div_ceil(1000);
-            Message::GeneralQuery { family: Family::V6, response_seconds, names_router: is_near }
+            Message::GeneralQuery {
+                family: Family::V6,
+                response_seconds,
+                names_router: is_link_local,
+            }
         }
-        MLD_QUERY => Message::GroupQuery { names_router: is_near },
+        MLD_QUERY => Message::GroupQuery { names_router: is_link_local },
         MLD_REPORT => Message::Join(group?),
         MLD_DONE => Message::Leave(group?),
         _ => return None,
@@ -248,8 +252,8 @@ fn hello(message: &[u8]) -> Option<Message<'_>> {
     (message.first() == Some(&0x20)).then_some(Message::Hello)
 }
 
-/// A code with an exponent of 3 bits and a mantissa of so many, if it is one (RFC 3376, 4.1.1; RFC
-/// 3810, 5.1.3).
+/// Decodes a code with a 3-bit exponent and a mantissa of `mantissa_bits`, if it has that form (RFC
+/// 3376, 4.1.1; RFC 3810, 5.1.3).
 fn floating(code: u32, mantissa_bits: u32) -> Option<u32> {
     let is_floating = code >> (mantissa_bits + 3) != 0;
     let mantissa = (code & ((1 << mantissa_bits) - 1)) | 1 << mantissa_bits;
@@ -268,7 +272,7 @@ fn group_of_v4([a, b, c, d]: [u8; 4]) -> Option<MacAddr> {
     (is_group && !is_well_known).then_some(MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
 }
 
-/// The same of a group of IPv6 that reaches beyond its own interface (RFC 4541, 3).
+/// The same for an IPv6 group whose scope exceeds one interface (RFC 4541, 3).
 fn group_of_v6(group: [u8; 16]) -> Option<MacAddr> {
     let [0xff, scope, .., a, b, c, d] = group else { return None };
     let is_well_known = a == 0 && b == 0 && c == 0;
@@ -284,7 +288,7 @@ const IGMPV2_REPORT: u8 = 0x16;
 const IGMPV2_LEAVE: u8 = 0x17;
 const IGMPV3_REPORT: u8 = 0x22;
 const IGMPV3_QUERY_LEN: usize = 12;
-/// What a query of version 1 gives its hosts (RFC 2236, 4).
+/// The response time of a version 1 query (RFC 2236, 4).
 const IGMPV1_RESPONSE_TENTHS: u32 = 100;
 
 const MLD_QUERY: u8 = 130;
@@ -293,7 +297,7 @@ const MLD_DONE: u8 = 132;
 const MLDV2_REPORT: u8 = 143;
 const MLDV2_QUERY_LEN: usize = 28;
 
-// Kinds of records (RFC 3376, 4.2.12). Those of sources that are blocked change no group.
+// Kinds of records (RFC 3376, 4.2.12). Records of blocked sources change no group.
 const IS_INCLUDE: u8 = 1;
 const IS_EXCLUDE: u8 = 2;
 const TO_INCLUDE: u8 = 3;

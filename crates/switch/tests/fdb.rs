@@ -29,7 +29,7 @@ fn it_behaves_like_a_map_with_times() {
                     let port_is_full = of_port >= usize::try_from(PER_PORT).unwrap();
                     let expected = match model.get(&mac) {
                         Some(&(known, _)) if known == port => Learned::Known,
-                        Some(&(_, seen)) if age(now, seen) <= AGEING => Learned::Taken,
+                        Some(&(_, seen)) if age(now, seen) <= AGEING => Learned::OtherPort,
                         _ if port_is_full => Learned::PortFull,
                         Some(_) => Learned::Moved,
                         None => Learned::New,
@@ -222,7 +222,7 @@ fn a_port_beyond_the_last_one_learns_nothing() {
 fn a_live_address_stays_where_it_is_and_an_aged_one_may_move() {
     let fdb = Fdb::new(64, 3, 10, 10, 1);
     assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::New);
-    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(10)), Learned::Taken);
+    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(10)), Learned::OtherPort);
     assert_eq!(fdb.lookup(mac(1), Ticks(10)), Some(PortId(1)));
     assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(11)), Learned::Moved);
     assert_eq!(fdb.lookup(mac(1), Ticks(11)), Some(PortId(2)));
@@ -235,13 +235,13 @@ fn a_live_address_stays_where_it_is_and_an_aged_one_may_move() {
 fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
     let fdb = Fdb::new(2, 4, 8, 10, 1);
     assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(0)), Learned::New);
-    // It takes the place of an address that was learned, whosever that is.
+    // It replaces a learned address, whatever its port.
     assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()));
     assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()), "once more is no error");
     assert_eq!((fdb.port_len(PortId(1)), fdb.port_len(PortId(3))), (1, 0));
-    assert_eq!(fdb.bind(mac(9), PortId(2), Ticks(0)), Err(NotBound::Taken(PortId(1))));
+    assert_eq!(fdb.bind(mac(9), PortId(2), Ticks(0)), Err(NotBound::OtherPort(PortId(1))));
     for now in [0, 11, 1000] {
-        assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(now)), Learned::Taken);
+        assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(now)), Learned::OtherPort);
         assert_eq!(fdb.learn(mac(9), PortId(1), Ticks(now)), Learned::Known);
         assert_eq!(fdb.lookup(mac(9), Ticks(now)), Some(PortId(1)));
         assert_eq!(fdb.expire(Ticks(now)), 0);

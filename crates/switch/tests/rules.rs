@@ -41,7 +41,7 @@ fn by_default() -> PortPolicy {
     policy(None, &PortRules::default())
 }
 
-/// A frame in an own Ethernet header.
+/// A frame with its own Ethernet header.
 fn eth(ethertype: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = [ALL.0, OWN.0].concat();
     frame.extend(ethertype.to_be_bytes());
@@ -231,7 +231,7 @@ fn a_locked_port_sends_from_no_address_but_its_own() {
 
 #[test]
 fn a_version_that_contradicts_the_ethertype_is_refused_on_every_path() {
-    // By a reader that goes by the version, these are from other addresses.
+    // To a receiver that goes by the version field, these are from other addresses.
     let mut version_six = v4(IP, TCP, 0, &tcp());
     version_six[14] = 0x60;
     let mut version_four = v6(IP6, TCP, &tcp());
@@ -339,7 +339,7 @@ fn nothing_that_is_judged_hides_behind_llc_and_snap() {
             check(&policy, "a tag in SNAP", &in_snap(&tagged(frame, 0), len, [0; 3]), hidden);
         }
     }
-    // Of Cisco's discovery protocol nothing is judged.
+    // Cisco's discovery protocol is not checked.
     check(&by_default(), "CDP", &eth(46, &[0xaa, 0xaa, 3, 0, 0, 0x0c, 0x20, 0]), None);
 }
 
@@ -402,8 +402,8 @@ fn networks_are_allowed_by_their_prefix() {
     check(&policy, "anywhere", &v6(beside, TCP, &tcp()), None);
 }
 
-/// Whatever a locked port gets through is from an address that it may have, as another reader of
-/// packets sees it, and is no advertisement of a router.
+/// Every frame that a locked port gets through is, to another parser, from an address that it may
+/// have, and is not a router advertisement.
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
 fn what_gets_through_a_locked_port_is_its_own_by_another_reader() {

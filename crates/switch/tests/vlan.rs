@@ -1,4 +1,4 @@
-//! VLANs and private ports: who hears whom.
+//! VLANs and private ports: which ports receive whose frames.
 
 use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PoolBudget, Vid, VlanRules,
@@ -35,7 +35,7 @@ struct Bench {
     pool: FramePool,
 }
 
-/// What became of a frame: its verdict, its VLAN, and its length.
+/// The result for a frame: its verdict, its VLAN, and its length.
 type Outcome = (Verdict, FrameVlan, usize);
 
 impl Bench {
@@ -131,7 +131,7 @@ fn a_broadcast_is_heard_in_its_own_vlan_with_a_tag_where_the_port_wants_one() {
 #[test]
 fn a_tag_that_is_not_the_ports_gets_nowhere() {
     let mut bench = Bench::ordinary(&[access(10), trunk(None, &[10]), trunk(Some(10), &[20])]);
-    // Not its own either: a guest on an access port knows of no VLAN.
+    // Not even its own: a guest on an access port does not use VLANs.
     for number in [10, 20, 4095] {
         assert_eq!(bench.heard(0, &tag(number)), FOREIGN, "{number}");
     }
@@ -140,7 +140,7 @@ fn a_tag_that_is_not_the_ports_gets_nowhere() {
     assert_eq!(bench.heard(2, &tag(10)), FOREIGN, "it is in 10 without a tag");
     let service = [0x88a8, 10].map(u16::to_be_bytes).concat();
     assert_eq!(bench.heard(1, &service), FOREIGN);
-    // A priority is no VLAN: the frame is as good as without a tag, and loses it.
+    // A priority is not a VLAN: the frame counts as untagged, and loses the tag.
     assert_eq!(bench.heard(0, &tag(0)), "1+ 2");
     let (_, vlan, len) = bench.send(0, ALL, mac(0), &tag(0xe000));
     assert_eq!((vlan, len), (FrameVlan::Untagged(vid(10)), 56));
@@ -254,7 +254,7 @@ fn nothing_leaves_its_vlan() {
                 (false, false) => {
                     let is_tagged = rules.tagged.contains(&vid(number));
                     let is_own = is_tagged && rules.untagged != Some(vid(number));
-                    // In one VLAN both ways, it is taken both ways.
+                    // If the port is in a VLAN both tagged and untagged, both forms are accepted.
                     Some((is_own || is_tagged).then_some(number))
                 }
             };
@@ -268,7 +268,7 @@ fn nothing_leaves_its_vlan() {
                     }
                 }
             };
-            let may_talk = |port: u16| {
+            let may_exchange = |port: u16| {
                 let other = ports[usize::from(port)].1;
                 let is_kept = |one, two| one == Role::Private && two != Role::Uplink;
                 !is_kept(*role, other) && !is_kept(other, *role)
@@ -277,13 +277,13 @@ fn nothing_leaves_its_vlan() {
             let (verdict, frame_vlan, _) = bench.send(from, dst, mac(from), &sent);
             match verdict {
                 Verdict::Unicast(to) => {
-                    assert!(is_member(to.0) && may_talk(to.0), "seed {seed}: {from} to {to}");
+                    assert!(is_member(to.0) && may_exchange(to.0), "seed {seed}: {from} to {to}");
                 }
                 Verdict::Flood | Verdict::Routers => {
                     let policy = &bench.policies[usize::from(from)];
                     let scope = bench.switch.scope(PortId(from), policy, frame_vlan);
                     for port in 0..PORTS {
-                        let expected = port != from && is_member(port) && may_talk(port);
+                        let expected = port != from && is_member(port) && may_exchange(port);
                         assert_eq!(
                             scope.has(PortId(port)),
                             expected,

@@ -1,24 +1,25 @@
-//! What a descriptor is that a peer has sent, asked without waiting for its keeper.
+//! Determines the kind of a descriptor that a peer has sent, without blocking on the process behind
+//! it.
 //!
-//! A peer may send any descriptor that it has: also of a file system that it serves itself
-//! (`fuse(4)`), or of one that a host of its choice serves. To ask such a file for its length, to
-//! map it, even to close it may take for ever.
+//! A peer may send any descriptor that it has, also one of a file system that it serves itself
+//! (`fuse(4)`), or that a host of its choice serves. Querying the length of such a file, mapping
+//! it, or even closing it may block for ever.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, RawMode, StatxFlags, fcntl_get_seals, statx};
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A file in memory (`memfd_create(2)`, tmpfs, huge pages), or on a disk of this host: no
-    /// process can have who uses it wait for ever.
+    /// A file in memory (`memfd_create(2)`, tmpfs, huge pages), or on a local disk: no process can
+    /// make its users block for ever.
     Local,
-    /// A file that another process or another host may keep.
+    /// A file that may be served by another process or host.
     Remote,
-    /// Something without a name, such as an eventfd.
-    Nameless,
+    /// A file without a name, such as an eventfd.
+    Anonymous,
     /// Of another type.
     Other(FileType),
 }
@@ -29,7 +30,7 @@ impl Kind {
         match self {
             Kind::Local => "a file",
             Kind::Remote => "a file that is neither in memory nor on a disk of this host",
-            Kind::Nameless => "a descriptor without a name",
+            Kind::Anonymous => "a descriptor without a name",
             Kind::Other(FileType::Directory) => "a directory",
             Kind::Other(FileType::Symlink) => "a symbolic link",
             Kind::Other(FileType::Fifo) => "a pipe",
@@ -41,7 +42,7 @@ impl Kind {
     }
 }
 
-/// Finds out what a descriptor is.
+/// Determines the kind of a descriptor.
 ///
 /// # Errors
 /// What statx(2) reports.
@@ -49,12 +50,12 @@ pub fn kind(fd: impl AsFd) -> io::Result<Kind> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(&fd, c"", flags, StatxFlags::TYPE)?;
     Ok(match FileType::from_raw_mode(RawMode::from(found.stx_mode)) {
-        // Only files in memory know seals; only file systems on disks have a major number.
+        // Only files in memory have seals; only file systems on disks have a major device number.
         FileType::RegularFile => match fcntl_get_seals(&fd).is_ok() || found.stx_dev_major != 0 {
             true => Kind::Local,
             false => Kind::Remote,
         },
-        FileType::Unknown => Kind::Nameless,
+        FileType::Unknown => Kind::Anonymous,
         other => Kind::Other(other),
     })
 }
@@ -72,9 +73,9 @@ mod tests {
     fn files_in_memory_are_distinguished_from_those_that_others_keep() {
         let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
         assert_eq!(kind(memory).unwrap(), Kind::Local);
-        // What the kernel makes up as it is read, as a process would for `fuse(4)`.
+        // A file that the kernel generates as it is read, as a process would for `fuse(4)`.
         assert_eq!(kind(File::open("/proc/version").unwrap()).unwrap(), Kind::Remote);
-        assert_eq!(kind(eventfd(0, EventfdFlags::CLOEXEC).unwrap()).unwrap(), Kind::Nameless);
+        assert_eq!(kind(eventfd(0, EventfdFlags::CLOEXEC).unwrap()).unwrap(), Kind::Anonymous);
         let null = kind(File::open("/dev/null").unwrap()).unwrap();
         assert_eq!(null, Kind::Other(FileType::CharacterDevice));
     }

@@ -1,12 +1,12 @@
-//! Memory of a peer's file that may end before our mapping does, without `SIGBUS` ending us.
+//! Mappings of a peer's file that may be truncated, without `SIGBUS` ending this process.
 //!
-//! The peer keeps the file and may cut it at any moment, also between a check and an access. An
-//! access behind the end then raises `SIGBUS`, which ends a process and with it the service of all
-//! other peers. So mappings are in a table that the signal handler searches: it puts private zero
-//! pages in the place of the whole mapping, marks it as lost, and lets the access go on. Who works
-//! with the mapping reads the mark after each batch, and gives the peer up.
+//! The peer owns the file and may truncate it at any moment, also between a check and an access. An
+//! access beyond the end then raises `SIGBUS`, which would end the process and with it the service
+//! of all other peers. So mappings are in a table that the signal handler searches: it replaces the
+//! whole mapping by private zero pages, marks it as lost, and lets the access continue. The user of
+//! the mapping reads the mark after each batch, and disconnects the peer.
 //!
-//! The table is fixed and has no lock, because a handler may not wait.
+//! The table has a fixed size and no lock, because a handler may not block.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -22,23 +22,23 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use crate::share::{MAPPINGS_MAX, MappingShare};
 
 static TABLE: [Entry; MAPPINGS_MAX] = [const { Entry::free() }; MAPPINGS_MAX];
-/// How often the handler replaced a mapping: one load shows that nothing was lost since.
+/// How often the handler replaced a mapping: a single load shows that none was lost since.
 static LOST: AtomicU32 = AtomicU32::new(0);
-/// What handled `SIGBUS` before.
+/// The previous handler of `SIGBUS`.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A shared mapping of a file that another process may cut.
+/// A shared mapping of a file that another process may truncate.
 pub(crate) struct GuardedMapping {
     base: NonNull<u8>,
     len: usize,
     entry: &'static Entry,
-    /// Whose it is, by which the table has an entry for each.
+    /// The share that the table entry counts against.
     share: Arc<MappingShare>,
 }
 
-// SAFETY: it only remembers what to unmap, and munmap may be called from any thread.
+// SAFETY: the mapping only records what to unmap, and munmap may be called from any thread.
 unsafe impl Send for GuardedMapping {}
-// SAFETY: what takes a shared reference reads an atomic flag or copies the address.
+// SAFETY: methods with a shared reference read an atomic flag or copy the address.
 unsafe impl Sync for GuardedMapping {}
 
 impl GuardedMapping {
@@ -60,7 +60,7 @@ impl GuardedMapping {
         mapped.inspect_err(|_| share.give_back(len as u64))
     }
 
-    /// Maps what the share has room for.
+    /// Maps the file, if the share has room.
     fn map(
         share: &Arc<MappingShare>,
         fd: impl AsFd,
@@ -68,7 +68,8 @@ impl GuardedMapping {
         len: usize,
     ) -> io::Result<GuardedMapping> {
         let entry = TABLE.iter().find(|entry| entry.claim());
-        // Not so while the shares of all have no more mappings than there are entries.
+        // Cannot fail as long as all shares together have no more mappings than the table has
+        // entries.
         let entry = entry.ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a null hint with no MAP_FIXED cannot replace an existing mapping.
@@ -81,7 +82,7 @@ impl GuardedMapping {
         Ok(GuardedMapping { base, len, entry, share: Arc::clone(share) })
     }
 
-    /// Where it begins.
+    /// The first address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -91,7 +92,7 @@ impl GuardedMapping {
         self.len
     }
 
-    /// Whether the file was cut, and what is read here are zeros.
+    /// Whether the file was truncated, so that reads return zeros.
     pub(crate) fn is_lost(&self) -> bool {
         self.entry.is_lost.load(Ordering::Relaxed)
     }
@@ -106,8 +107,8 @@ impl fmt::Debug for GuardedMapping {
 impl Drop for GuardedMapping {
     fn drop(&mut self) {
         self.entry.set(0, 0);
-        // SAFETY: the range was returned by mmap, and no handle on this mapping is left. It was
-        // replaced within its bounds at most.
+        // SAFETY: the range was returned by mmap, and no handle to this mapping is left. The
+        // handler can only have replaced it within its bounds.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
         self.entry.release();
@@ -115,7 +116,7 @@ impl Drop for GuardedMapping {
     }
 }
 
-/// How many mappings were lost since the process started, of all.
+/// How many mappings the process has lost since it started.
 #[inline]
 pub(crate) fn lost_count() -> u32 {
     LOST.load(Ordering::Relaxed)
@@ -124,8 +125,8 @@ pub(crate) fn lost_count() -> u32 {
 /// One mapping in the table.
 struct Entry {
     is_taken: AtomicBool,
-    /// Odd while the range changes, so that the handler never takes a start and a length that do
-    /// not belong together.
+    /// Odd while the range changes, so that the handler never combines the start of one range with
+    /// the length of another.
     version: AtomicU32,
     start: AtomicUsize,
     len: AtomicUsize,
@@ -144,7 +145,7 @@ impl Entry {
     }
 
     fn claim(&self) -> bool {
-        // Acquire: after the release by which an earlier owner gave it up.
+        // Acquire: pairs with the release by which the previous owner freed the entry.
         !self.is_taken.load(Ordering::Relaxed) && !self.is_taken.swap(true, Ordering::Acquire)
     }
 
@@ -152,7 +153,7 @@ impl Entry {
         self.is_taken.store(false, Ordering::Release);
     }
 
-    /// Only its owner calls this, so one writer changes a version at a time.
+    /// Only the owner of the entry calls this, so each version has one writer.
     fn set(&self, start: usize, len: usize) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -164,7 +165,7 @@ impl Entry {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The range, unless it is changing: then no thread can be accessing it.
+    /// The range; `None` while it changes, when no thread can be accessing it.
     fn range(&self) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::Acquire);
         let range = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -175,7 +176,7 @@ impl Entry {
     }
 }
 
-/// Installs the handler, once in the life of the process.
+/// Installs the handler, once per process.
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), c_int>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
@@ -183,11 +184,13 @@ fn install() -> io::Result<()> {
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
         action.sa_sigaction = handler as *const () as usize;
-        // On the alternate stack, which Rust gives each thread: the fault says nothing of ours.
+        // On the alternate stack, which Rust gives each thread: the fault does not show whether the
+        // normal stack is usable.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: as above.
         let mut previous: libc::sigaction = unsafe { mem::zeroed() };
-        // Asked for first, so that the handler finds it from its first call on.
+        // Read the previous handler first, so that ours knows it from its first call on.
+        //
         // SAFETY: no action is given, and `previous` has room for the one that is returned.
         let asked = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut previous) };
         PREVIOUS.get_or_init(|| previous);
@@ -204,13 +207,13 @@ fn install() -> io::Result<()> {
 
 /// Replaces the mapping that holds the address, or leaves the signal to the previous handler.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel calls this with a valid `siginfo_t`, as SA_SIGINFO asks it to, and no one
+    // SAFETY: the kernel calls this with a valid `siginfo_t`, as SA_SIGINFO requires, and nothing
     // else refers to it.
     let details = unsafe { &*info };
     let code = details.si_code;
-    // Only a fault has an address; a signal that a process sent has its sender in that place.
+    // Only a fault has an address; for a signal from a process, that field holds the sender.
     if code == libc::BUS_ADRERR || code == BUS_MCEERR_AR {
-        // SAFETY: the code says that the field with the address is the valid one.
+        // SAFETY: the code says that the address field is the valid one.
         let address = unsafe { details.si_addr() };
         if replace(address.addr()) {
             return;
@@ -219,19 +222,20 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     call_previous(signal, info, context);
 }
 
-/// Memory of the machine is broken, and an access met it: costs the peer that it belongs to.
+/// An access met broken memory of the machine: treated as a loss of the peer that the memory
+/// belongs to.
 const BUS_MCEERR_AR: c_int = 4;
 
-/// Puts zero pages over the guarded mapping that holds an address, if one does.
+/// Puts zero pages over the guarded mapping that contains an address, if there is one.
 fn replace(address: usize) -> bool {
     let holds = |(start, len): (usize, usize)| start != 0 && address.wrapping_sub(start) < len;
     let found = TABLE.iter().find_map(|entry| Some((entry, entry.range().filter(|r| holds(*r))?)));
     let Some((entry, (start, len))) = found else { return false };
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the range is one mapping of ours, which its owner made and nothing else is part of.
-    // It stays mapped meanwhile: the interrupted thread is accessing it, so it holds a handle.
-    // What was there may be lost: accesses are volatile or atomic, and expect any bytes.
+    // SAFETY: the range is exactly one mapping of ours, created by its owner. It stays mapped
+    // meanwhile: the interrupted thread is accessing it, so it holds a handle. Its contents may be
+    // lost: accesses are volatile or atomic, and accept any bytes.
     let mapped = unsafe { mmap_anonymous(ptr::without_provenance_mut(start), len, access, flags) };
     if mapped.is_err() {
         return false;
@@ -241,7 +245,7 @@ fn replace(address: usize) -> bool {
     true
 }
 
-/// Does what would have happened without this module.
+/// Does what would have happened without this handler.
 fn call_previous(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|previous| {
         previous.sa_sigaction != libc::SIG_DFL && previous.sa_sigaction != libc::SIG_IGN
@@ -260,7 +264,9 @@ fn call_previous(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void
             handler(signal);
         }
         None => {
-            // The access is repeated when we return, and ends the process as it would have.
+            // The access is repeated after the return, and ends the process as it would have
+            // without this handler.
+            //
             // SAFETY: the default disposition is valid for every signal.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }

@@ -1,9 +1,9 @@
-//! The memory of a virtual machine, as its front-end hands it out: regions of files.
+//! The memory of a virtual machine, as regions of files that its front-end shares.
 //!
-//! A [`GuestMemory`] is a table that does not change; a change of regions makes a new one, which
-//! shares what stays. Two kinds of addresses lead into it: the guest's, in descriptors, and the
-//! front-end's own, in the messages that say where rings are. Every access is checked against the
-//! table, and nothing that the peer does to its files ends us: see `guard.rs`.
+//! A [`GuestMemory`] is an immutable table; a change of regions creates a new one, which shares the
+//! unchanged mappings. Two kinds of addresses refer to it: the guest's, in descriptors, and the
+//! front-end's own, in messages about the location of rings. Every access is checked against the
+//! table, and nothing that the peer does to its files ends this process: see `guard.rs`.
 
 mod view;
 
@@ -18,16 +18,16 @@ use crate::SharedPages;
 use crate::descriptor::{self, Kind};
 use crate::guard::GuardedMapping;
 pub use crate::prefetch::Intent;
-pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShare};
+pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShareLeft};
 pub use view::GuestView;
 
-/// Regions of one table at most: what QEMU has slots for.
+/// The most regions of a table: as many as QEMU has slots.
 pub const REGIONS_MAX: usize = 509;
-/// Guest memory that one bit of a [`DirtyLog`] stands for.
+/// Guest memory per bit of a [`DirtyLog`], in bytes.
 pub const LOG_PAGE: u64 = 4096;
 
-/// Asks the system once for what mapping takes, as long as that may be asked: a confined process
-/// reads neither the page size nor a file.
+/// Asks the system once for the values that mapping needs, while that is still allowed: a confined
+/// process can read neither the page size nor a file.
 pub fn prepare() {
     let _ = rustix::param::page_size();
 }
@@ -35,30 +35,30 @@ pub fn prepare() {
 /// Guest memory in a file, as a front-end announces it.
 #[derive(Debug)]
 pub struct Region {
-    /// Where the guest has it.
+    /// Its first address in the guest.
     pub guest_address: u64,
-    /// Where the front-end has it in its own address space.
+    /// Its first address in the front-end's address space.
     pub user_address: u64,
     /// Bytes.
     pub len: u64,
-    /// Where it begins in the file.
+    /// Its byte offset in the file.
     pub file_offset: u64,
     /// A regular file or a memfd.
     pub fd: OwnedFd,
 }
 
-/// What is known of a region that is mapped.
+/// Information on a mapped region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Where the guest has it.
+    /// Its first address in the guest.
     pub guest_address: u64,
-    /// Where the front-end has it.
+    /// Its first address in the front-end's address space.
     pub user_address: u64,
     /// Bytes.
     pub len: u64,
-    /// Whether the file may end before the region does: it is not sealed against shrinking.
+    /// Whether the file may be truncated: it is not sealed against shrinking.
     pub may_shrink: bool,
-    /// Whether it did.
+    /// Whether it was truncated.
     pub is_lost: bool,
 }
 
@@ -71,7 +71,7 @@ pub enum MapError {
         /// The guest's address.
         guest_address: u64,
     },
-    /// A region that goes on at address 0.
+    /// A region that wraps around to address 0.
     #[error("a region of {len:#x} bytes at {address:#x} goes beyond the last address")]
     Wraps {
         /// The guest's or the front-end's address, or the offset in the file.
@@ -79,7 +79,7 @@ pub enum MapError {
         /// Bytes.
         len: u64,
     },
-    /// Two regions share an address.
+    /// Two regions overlap.
     #[error(
         "the region of {len:#x} bytes at guest address {guest_address:#x}, front-end address \
          {user_address:#x}, overlaps the one of {other_len:#x} bytes at {other_guest_address:#x}, \
@@ -99,32 +99,32 @@ pub enum MapError {
         /// Bytes of the other region.
         other_len: u64,
     },
-    /// More regions than a table has.
+    /// More regions than a table may have.
     #[error("more than {REGIONS_MAX} regions")]
     TooMany,
-    /// Something other than memory.
+    /// The descriptor is not memory.
     #[error(
         "the descriptor of a region is {kind}, expected a memfd, or a file in /dev/shm, on huge \
          pages or on a disk"
     )]
     NotAFile {
-        /// What it is.
+        /// The kind of the descriptor.
         kind: &'static str,
     },
-    /// A region that is longer than its file.
+    /// A region beyond the end of its file.
     #[error(
         "a region of {len:#x} bytes from {file_offset:#x} on is longer than its file, which has \
          {file_len:#x} bytes"
     )]
     Short {
-        /// Where the region begins in the file.
+        /// The byte offset of the region in the file.
         file_offset: u64,
         /// Bytes of the region.
         len: u64,
         /// Bytes of the file.
         file_len: u64,
     },
-    /// A region that is to be removed and is not there.
+    /// A region to remove that does not exist.
     #[error("there is no region of {len:#x} bytes at guest address {guest_address:#x}")]
     NotThere {
         /// The guest's address.
@@ -134,8 +134,8 @@ pub enum MapError {
     },
     /// More front-ends than shares.
     #[error(transparent)]
-    NoShare(#[from] NoShare),
-    /// The host refused us something.
+    NoShareLeft(#[from] NoShareLeft),
+    /// The host's system refused a call.
     #[error("mapping a region of {len:#x} bytes: {error}")]
     Host {
         /// Bytes.
@@ -145,7 +145,7 @@ pub enum MapError {
     },
 }
 
-/// Bytes that are in no region.
+/// Bytes outside of all regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {address:#x} are not all in the regions of memory")]
 pub struct OutsideMemory {
@@ -155,7 +155,7 @@ pub struct OutsideMemory {
     pub len: u64,
 }
 
-/// All regions of a virtual machine, in the order of the guest's addresses.
+/// All regions of a virtual machine, in the order of guest addresses.
 #[derive(Clone)]
 pub struct GuestMemory {
     share: Arc<MappingShare>,
@@ -172,7 +172,7 @@ struct Mapped {
     may_shrink: bool,
 }
 
-/// Where a region is in which file, to know the same region again.
+/// The location of a region in its file, to recognize the same region again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FilePlace {
     device: u64,
@@ -181,30 +181,29 @@ struct FilePlace {
 }
 
 impl GuestMemory {
-    /// A table of no regions, for a front-end with this share.
+    /// A table without regions, for a front-end with this share.
     pub fn empty(share: Arc<MappingShare>) -> GuestMemory {
         GuestMemory { share, regions: Box::default() }
     }
 
-    /// Maps the regions of a front-end that has no share yet. One that is there twice is mapped
-    /// once.
+    /// Maps the regions of a front-end that has no share yet. Duplicates are mapped once.
     ///
     /// # Errors
-    /// [`MapError`]; nothing stays mapped then.
+    /// [`MapError`]; then nothing stays mapped.
     pub fn map(regions: Vec<Region>) -> Result<GuestMemory, MapError> {
         GuestMemory::empty(MappingShare::new()?).with_all(regions)
     }
 
-    /// This table and more regions.
+    /// This table with more regions.
     ///
     /// # Errors
-    /// [`MapError`]; none of them stays mapped then.
+    /// [`MapError`]; then none of them stays mapped.
     pub fn with_all(&self, regions: Vec<Region>) -> Result<GuestMemory, MapError> {
         regions.into_iter().try_fold(self.clone(), |memory, region| memory.with(region))
     }
 
-    /// This table and one more region. The same region again is no error: QEMU adds it for each
-    /// pair of queues.
+    /// This table with one more region. The same region again is not an error: QEMU adds it for
+    /// each pair of queues.
     ///
     /// # Errors
     /// [`MapError`].
@@ -266,12 +265,12 @@ impl GuestMemory {
         })
     }
 
-    /// Whether the file of a region ended before the region did, and zeros are in its place.
+    /// Whether a file was truncated below its region, which was then replaced by zeros.
     pub fn is_lost(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_lost())
     }
 
-    /// Memory by the front-end's address, as messages have it for rings. It lies in one region.
+    /// Memory at a front-end address, as messages use for rings, within one region.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -279,7 +278,7 @@ impl GuestMemory {
         self.pages_by(address, len, |region| region.user_address)
     }
 
-    /// Memory by the guest's address, in one region.
+    /// Memory at a guest address, within one region.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -287,7 +286,7 @@ impl GuestMemory {
         self.pages_by(address, len, |region| region.guest_address)
     }
 
-    /// The guest's address of bytes that the front-end has at `address`, all in one region.
+    /// The guest address of bytes at the front-end's `address`, within one region.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -315,7 +314,7 @@ impl GuestMemory {
         inside.ok_or(OutsideMemory { address, len })
     }
 
-    /// The region that holds an address of the guest.
+    /// The region that contains a guest address.
     fn find(&self, address: u64) -> Option<usize> {
         let behind = self.regions.partition_point(|region| region.guest_address <= address);
         let index = behind.checked_sub(1)?;
@@ -329,11 +328,11 @@ impl fmt::Debug for GuestMemory {
     }
 }
 
-/// What is found out about an announced region before it is mapped.
+/// What is known about an announced region before it is mapped.
 struct Announced {
     file: FilePlace,
     may_shrink: bool,
-    /// Bytes of a page of the file, of which every mapping is a multiple.
+    /// The page size of the file, in bytes; every mapping is a multiple of it.
     page: u64,
 }
 
@@ -349,7 +348,7 @@ impl Announced {
             }
         }
         let host = |error: rustix::io::Errno| MapError::Host { len, error: error.into() };
-        // Before anything that might wait for its keeper.
+        // Before anything that might block on the process behind it.
         match descriptor::kind(fd).map_err(|error| MapError::Host { len, error })? {
             Kind::Local => {}
             other => return Err(MapError::NotAFile { kind: other.name() }),
@@ -359,7 +358,7 @@ impl Announced {
         if file_offset + len > file_len {
             return Err(MapError::Short { file_offset, len, file_len });
         }
-        // A file that knows no seals has none.
+        // A file that does not support seals has none.
         let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         let system = fstatfs(fd).map_err(host)?;
         let page = match system.f_type as i64 {
@@ -406,18 +405,18 @@ impl Mapped {
     }
 
     fn overlaps(&self, region: &Region) -> bool {
-        // Neither wraps, which was checked.
+        // Neither sum wraps around; that was checked.
         let shares = |own: u64, other: u64| own < other + region.len && other < own + self.len;
         shares(self.guest_address, region.guest_address)
             || shares(self.user_address, region.user_address)
     }
 }
 
-/// What `statfs(2)` says of files on huge pages.
+/// The magic number in `statfs(2)` of files on huge pages.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// Other memory of a front-end: `len` bytes from `file_offset` of the file on. Where the file is
-/// cut later, zeros are in their place that no other process has.
+/// Other memory of a front-end: `len` bytes of the file from `file_offset` on. If the file is
+/// truncated later, private zeros replace it.
 ///
 /// # Errors
 /// [`MapError`].
@@ -441,9 +440,9 @@ fn map_file(
     announced.map(share, &region).map_err(|error| MapError::Host { len, error })
 }
 
-/// The pages that were written, a bit for each, in memory of the front-end that migrates a guest.
+/// The log of written pages, a bit for each, in memory of a front-end that migrates a guest.
 ///
-/// Marks of pages beyond the log are left out: the front-end decides how long it is.
+/// Marks beyond the end of the log are dropped: the front-end decides its length.
 #[derive(Debug, Clone)]
 pub struct DirtyLog {
     pages: SharedPages,
@@ -451,7 +450,7 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// Maps a log of `len` bytes from `file_offset` of the file on.
+    /// Maps a log of `len` bytes of the file from `file_offset` on.
     ///
     /// # Errors
     /// [`MapError`].
@@ -480,7 +479,7 @@ impl DirtyLog {
         }
     }
 
-    /// Whether its file ended before the log did: marks are in memory that no other process has.
+    /// Whether its file was truncated, so that marks go to private memory.
     pub fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }

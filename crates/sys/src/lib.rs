@@ -1,19 +1,19 @@
 //! The one crate that may use `unsafe`.
 //!
-//! It wraps what safe libraries do not offer and nothing else: memory shared with a process that
-//! is not trusted ([`SharedPages`], [`guest_memory`]), and a few ioctls and system calls of Linux.
-//! Every function here is safe to call with any argument; the reasons stand at each `unsafe` block.
+//! It wraps only what safe libraries do not offer: memory shared with an untrusted process
+//! ([`SharedPages`], [`guest_memory`]), and a few ioctls and system calls of Linux. Every function
+//! here is safe to call with any argument; each `unsafe` block states the reasons.
 //!
-//! Without the feature `std` there is [`SharedPages`] and no Linux.
+//! Without the feature `std` there is only [`SharedPages`], and nothing of Linux.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
 extern crate alloc;
 
 #[cfg(feature = "std")]
-pub mod bell;
-#[cfg(feature = "std")]
 pub mod descriptor;
+#[cfg(feature = "std")]
+pub mod eventfd;
 #[cfg(feature = "std")]
 mod guard;
 #[cfg(feature = "std")]
@@ -41,7 +41,7 @@ use std::io;
 
 pub use shared::{OutOfMemory, SharedPages};
 
-/// An error of the system together with what was attempted, and the remedy where there is one.
+/// An error of the system, with what was attempted and, if there is one, the remedy.
 #[cfg(feature = "std")]
 fn explain(error: impl Into<io::Error>, what: impl Display) -> io::Error {
     let error = error.into();

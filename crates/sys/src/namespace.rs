@@ -1,7 +1,7 @@
-//! Living in Linux namespaces, with or without root.
+//! Linux namespaces, with or without root.
 //!
-//! An emulated guest is a network namespace. A user other than root makes a user namespace
-//! first, in which it is. Each function does one step; [`namespaces(7)`] tells what they are.
+//! An emulated guest is a network namespace. A user other than root first creates a user namespace
+//! to contain it. Each function does one step; [`namespaces(7)`] describes them.
 //!
 //! [`namespaces(7)`]: https://man7.org/linux/man-pages/man7/namespaces.7.html
 
@@ -18,7 +18,7 @@ use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 use crate::explain;
 
 /// Moves the calling thread into a new, empty network namespace. Threads and processes that it
-/// starts later are born there; sockets and TAP devices that are open stay where they are.
+/// starts later begin there; open sockets and TAP devices stay where they are.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_SYS_ADMIN: call [`enter_user_namespace`] before.
@@ -36,7 +36,7 @@ pub fn unshare_network() -> io::Result<()> {
 }
 
 /// Moves the process into a new user namespace in which its user is root: with all capabilities
-/// over namespaces that it makes from now on, and none over what was there before.
+/// over namespaces that it creates from now on, and none over those that existed before.
 ///
 /// A process must do this before it starts its first thread. It also clears a signal requested by
 /// [`die_with_parent`](crate::process::die_with_parent), so call that later.
@@ -60,12 +60,12 @@ pub fn enter_user_namespace() -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the calling thread into the network namespace of another process, and before that into
-/// its user namespace where this is another one.
+/// Moves the calling thread into the network namespace of another process, and before that into its
+/// user namespace if that differs.
 ///
 /// # Errors
-/// If there is no such process, it may not be entered, or a user namespace has to be changed and
-/// the calling process has several threads.
+/// If there is no such process, if entering is not permitted, or if the user namespace must change
+/// and the calling process has several threads.
 pub fn enter(pid: u32) -> io::Result<()> {
     let what = format!("enter the namespaces of process {pid}");
     let mut kinds = ThreadNameSpaceType::NETWORK;
@@ -76,7 +76,7 @@ pub fn enter(pid: u32) -> io::Result<()> {
     }
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.ok_or_else(|| explain(Errno::SRCH, &what))?;
-    // A pidfd, so that both namespaces are of one process even if its number is used again.
+    // Through a pidfd, so that both namespaces belong to one process even if its number is reused.
     pidfd_open(process, PidfdFlags::empty())
         .and_then(|pidfd| rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), kinds))
         .map_err(|error| explain(error, what))
@@ -87,19 +87,19 @@ pub fn enter(pid: u32) -> io::Result<()> {
 /// # Errors
 /// If /proc is not mounted.
 pub fn current_netns_id() -> io::Result<u64> {
-    // Not /proc/self, which is the first thread of the process.
+    // Not /proc/self, which refers to the first thread of the process.
     namespace_id("/proc/thread-self/ns/net")
 }
 
-/// Gives the calling thread a mount namespace of its own, whose /sys shows the thread's network
-/// namespace instead of the one it was mounted in.
+/// Gives the calling thread its own mount namespace, whose /sys shows the thread's network
+/// namespace instead of the one in which it was mounted.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_SYS_ADMIN, or where parts of /sys are covered (in a container)
 /// and a fresh one would uncover them.
 pub fn remount_sysfs() -> io::Result<()> {
     unshare(UnshareFlags::NEWNS).map_err(|error| explain(error, "new mount namespace"))?;
-    // Otherwise the next mount would spread to the namespace that we came from.
+    // Otherwise the next mount would propagate to the original namespace.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)
         .map_err(|error| explain(error, "make all mounts private"))?;
@@ -130,7 +130,7 @@ fn require_single_thread(what: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Names the settings that stand in the way of user namespaces.
+/// Names the settings that forbid user namespaces.
 fn forbidden(error: impl Into<io::Error>) -> io::Error {
     let settings = [
         ("/proc/sys/user/max_user_namespaces", "0"),
@@ -178,7 +178,7 @@ mod tests {
         let outside = current_netns_id().expect("/proc is mounted");
         let child = thread::spawn(|| {
             unshare_network()?;
-            // It lives until its standard input is closed.
+            // It runs until its standard input is closed.
             let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
             Ok::<_, io::Error>((child, current_netns_id()?))
         });

@@ -1,18 +1,18 @@
-//! Cache lines that another processor has written, fetched before they are needed.
+//! Prefetches cache lines that another CPU has written.
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 use core::arch::asm;
 
-/// What a cache line is wanted for.
+/// The intended use of a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// To be read.
     Read,
-    /// To be written: other processors are to give it up.
+    /// To be written: other CPUs must give it up.
     Write,
 }
 
-/// Has the processor fetch the cache line at an address, which may be any. Only a hint.
+/// Prefetches the cache line at an address, which may be any. Only a hint.
 #[inline]
 pub(crate) fn prefetch(at: *const u8, intent: Intent) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -21,7 +21,7 @@ pub(crate) fn prefetch(at: *const u8, intent: Intent) {
         Intent::Read => unsafe {
             asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
         },
-        // SAFETY: as above; a processor that does not know it does nothing.
+        // SAFETY: as above; on a CPU without this instruction it does nothing.
         Intent::Write => unsafe {
             asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
         },

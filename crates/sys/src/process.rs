@@ -41,14 +41,14 @@ pub fn set_thread_name(name: &str) -> io::Result<()> {
     Ok(rustix::thread::set_name(&CString::new(name)?)?)
 }
 
-/// Has the kernel kill this process when the thread that started it ends. `parent` is the id that
-/// the parent gave as its own.
+/// Has the kernel kill this process when the thread that started it ends. `parent` is the process
+/// id of that parent.
 ///
-/// Entering a user namespace or running a set-user-id program undoes it.
+/// Entering a user namespace or running a set-user-id program clears the request.
 ///
 /// # Errors
-/// If the parent is gone already: it may have ended before the kernel was asked, so the caller
-/// must end, too.
+/// If the parent is already gone: it may have ended before the request, so the caller must end,
+/// too.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let now = getppid().map(|parent| parent.as_raw_nonzero().get());
@@ -72,7 +72,7 @@ pub fn raise_open_files_limit() -> io::Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
-/// CPU time that a process has used, all its threads together, with the resolution of a clock tick
+/// CPU time that a process has used, in all its threads, with the resolution of a clock tick
 /// (usually 10 ms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTime {
@@ -82,7 +82,7 @@ pub struct CpuTime {
     pub system: Duration,
 }
 
-/// CPU time of a process so far.
+/// The CPU time that a process has used so far.
 ///
 /// # Errors
 /// If there is no such process.
@@ -95,7 +95,7 @@ pub fn cpu_time(pid: u32) -> io::Result<CpuTime> {
 }
 
 fn parse_cpu_time(stat: &str, ticks_per_second: u64) -> Option<CpuTime> {
-    // The second field is the program's name in parentheses, in which anything may occur.
+    // The second field is the program's name in parentheses, which may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
     // `rest` begins with field 3; user time is field 14, system time 15.
     let mut times = rest.split_ascii_whitespace().skip(14 - 3).map(str::parse::<u64>);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_parent_that_is_not_ours_counts_as_gone() {
         assert!(die_with_parent(u32::MAX).is_err());
-        // The request stands nevertheless; a test runner should not keep it.
+        // The request is in effect nevertheless; a test runner should not keep it.
         rustix::process::set_parent_process_death_signal(None).expect("withdrawn");
     }
 

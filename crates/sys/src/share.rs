@@ -1,24 +1,24 @@
-//! How much of a process each front-end may have mapped.
+//! Limits how much each front-end may have mapped in this process.
 //!
-//! The table of the guard and the addresses of a process have an end, and front-ends decide how
-//! many regions they announce. So each has a part that no other can take, and what is beyond it
-//! comes from a common part: first come, first served. As there are [`FRONT_ENDS_MAX`] at most, the
-//! parts of all are there at all times.
+//! The guard's table and the process's address space are limited, and front-ends decide how many
+//! regions they announce. So each has a share that no other can take, and anything beyond comes
+//! from a common pool, first come, first served. There are at most [`FRONT_ENDS_MAX`] front-ends,
+//! so the shares of all are always available.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Front-ends that have memory mapped at a time.
+/// Front-ends that may have memory mapped at the same time.
 pub const FRONT_ENDS_MAX: u16 = 128;
-/// What no other can take: QEMU has two regions, and one for each module that was plugged in.
-pub(crate) const OWN: Amount = Amount { mappings: 32, bytes: 256 << 30 };
-/// What all have together beyond that: sixteen tables of as many regions as vhost-user has.
-pub(crate) const COMMON: Amount = Amount { mappings: 8192, bytes: 32 << 40 };
-/// Mappings of all.
+/// A front-end's own share: QEMU has two regions, and one for each hot-plugged memory module.
+pub(crate) const GUARANTEED: Amount = Amount { mappings: 32, bytes: 256 << 30 };
+/// The common pool beyond that: sixteen tables of as many regions as vhost-user allows.
+pub(crate) const COMMON_POOL: Amount = Amount { mappings: 8192, bytes: 32 << 40 };
+/// The most mappings of all front-ends.
 pub(crate) const MAPPINGS_MAX: usize =
-    FRONT_ENDS_MAX as usize * OWN.mappings as usize + COMMON.mappings as usize;
+    FRONT_ENDS_MAX as usize * GUARANTEED.mappings as usize + COMMON_POOL.mappings as usize;
 
-/// What is mapped, or may be.
+/// An amount of mapped memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) mappings: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Amount {
 const NOTHING: Amount = Amount { mappings: 0, bytes: 0 };
 
 static FRONT_ENDS: AtomicU16 = AtomicU16::new(0);
-/// What is taken of the common part.
+/// The part of the common pool in use.
 static TAKEN: Mutex<Amount> = Mutex::new(NOTHING);
 
 /// The share of one front-end, for all tables of regions that it announces.
@@ -39,40 +39,40 @@ pub struct MappingShare {
     used: Mutex<Amount>,
 }
 
-/// There is no share left.
+/// No share is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{FRONT_ENDS_MAX} front-ends share their memory with this process, which is the limit")]
-pub struct NoShare;
+pub struct NoShareLeft;
 
 /// A share is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UsedUp {
+pub(crate) enum ShareExhausted {
     #[error(
-        "this front-end has {used} mappings of its own {own}, and all have taken the {common} \
-         mappings beyond those of each"
+        "this front-end has {used} mappings, {own} of its own, and the {common} that all \
+         front-ends share are in use"
     )]
     Mappings { used: u64, own: u64, common: u64 },
     #[error(
-        "this front-end has {used:#x} bytes of its own {own:#x} and wants {wanted:#x} more, of \
-         which all have {common:#x} beyond those of each"
+        "this front-end has {used:#x} bytes, {own:#x} of its own, and needs {wanted:#x} more, but \
+         the {common:#x} that all front-ends share are in use"
     )]
     Bytes { used: u64, own: u64, common: u64, wanted: u64 },
 }
 
 impl MappingShare {
-    /// The share of another front-end.
+    /// Reserves the share of another front-end.
     ///
     /// # Errors
-    /// [`NoShare`].
-    pub fn new() -> Result<Arc<MappingShare>, NoShare> {
+    /// [`NoShareLeft`].
+    pub fn new() -> Result<Arc<MappingShare>, NoShareLeft> {
         let more = |count: u16| (count < FRONT_ENDS_MAX).then_some(count + 1);
         let counted = FRONT_ENDS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.map_err(|_| NoShare)?;
+        counted.map_err(|_| NoShareLeft)?;
         Ok(Arc::new(MappingShare { used: Mutex::new(NOTHING) }))
     }
 
-    /// Counts one mapping more.
-    pub(crate) fn take(&self, bytes: u64) -> Result<(), UsedUp> {
+    /// Counts one more mapping.
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), ShareExhausted> {
         let mut used = lock(&self.used);
         let after = Amount { mappings: used.mappings + 1, bytes: used.bytes.saturating_add(bytes) };
         let mut taken = lock(&TAKEN);
@@ -80,20 +80,20 @@ impl MappingShare {
             mappings: taken.mappings + beyond(after).mappings - beyond(*used).mappings,
             bytes: taken.bytes.saturating_add(beyond(after).bytes - beyond(*used).bytes),
         };
-        if wanted.mappings > COMMON.mappings {
-            let (used, own, common) = (used.mappings, OWN.mappings, COMMON.mappings);
-            return Err(UsedUp::Mappings { used, own, common });
+        if wanted.mappings > COMMON_POOL.mappings {
+            let (used, own, common) = (used.mappings, GUARANTEED.mappings, COMMON_POOL.mappings);
+            return Err(ShareExhausted::Mappings { used, own, common });
         }
-        if wanted.bytes > COMMON.bytes {
-            let (used, own, common) = (used.bytes, OWN.bytes, COMMON.bytes);
-            return Err(UsedUp::Bytes { used, own, common, wanted: bytes });
+        if wanted.bytes > COMMON_POOL.bytes {
+            let (used, own, common) = (used.bytes, GUARANTEED.bytes, COMMON_POOL.bytes);
+            return Err(ShareExhausted::Bytes { used, own, common, wanted: bytes });
         }
         *taken = wanted;
         *used = after;
         Ok(())
     }
 
-    /// Counts one less, of as many bytes.
+    /// Counts one mapping of `bytes` bytes less.
     pub(crate) fn give_back(&self, bytes: u64) {
         let mut used = lock(&self.used);
         let after = Amount { mappings: used.mappings - 1, bytes: used.bytes - bytes };
@@ -106,20 +106,20 @@ impl MappingShare {
 
 impl Drop for MappingShare {
     fn drop(&mut self) {
-        // Each mapping has a reference to its share, so nothing of it is mapped any more.
+        // Each mapping holds a reference to its share, so none is left.
         FRONT_ENDS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What comes from the common part.
+/// The part of `used` that comes from the common pool.
 fn beyond(used: Amount) -> Amount {
     Amount {
-        mappings: used.mappings.saturating_sub(OWN.mappings),
-        bytes: used.bytes.saturating_sub(OWN.bytes),
+        mappings: used.mappings.saturating_sub(GUARANTEED.mappings),
+        bytes: used.bytes.saturating_sub(GUARANTEED.bytes),
     }
 }
 
-/// The counts are whole at any moment, so a panic elsewhere leaves nothing half done.
+/// The counts are consistent at any moment, so a panic elsewhere leaves nothing half done.
 fn lock(amount: &Mutex<Amount>) -> MutexGuard<'_, Amount> {
     amount.lock().unwrap_or_else(PoisonError::into_inner)
 }

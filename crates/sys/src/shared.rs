@@ -11,18 +11,19 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, co
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// A range of memory shared with a peer that is not trusted.
+/// A range of memory shared with an untrusted peer.
 ///
-/// There is no way to get a reference into it: values are read once, by value, with volatile
-/// access, so a check and a use of a value always see the same bytes (XSA-155). Every access is
-/// bounds-checked and panics outside the range: offsets are ours, or were checked before.
+/// References into it are impossible: values are read once, by value, with volatile access, so a
+/// check and a use of a value always see the same bytes (XSA-155). Every access is bounds-checked
+/// and panics outside the range: offsets are ours, or were checked before.
 ///
-/// Clones and [`slice`](SharedPages::slice)s share the memory, which is released with the last.
+/// Clones and [`slice`](SharedPages::slice)s share the memory, which is released with the last of
+/// them.
 #[derive(Clone)]
 pub struct SharedPages {
     base: NonNull<u8>,
     len: usize,
-    /// A mapping, or words of the heap, which have interior mutability.
+    /// A mapping, or heap words with interior mutability.
     _memory: Arc<dyn Send + Sync>,
 }
 
@@ -30,10 +31,10 @@ pub struct SharedPages {
 // with volatile or atomic operations, so moving the handle between threads is sound.
 unsafe impl Send for SharedPages {}
 // SAFETY: as above; concurrent accesses by two threads of ours are no different from concurrent
-// accesses by the peer, which the type has to bear anyway.
+// accesses by the peer, which the type must tolerate anyway.
 unsafe impl Sync for SharedPages {}
 
-/// The heap has no room for memory that was asked for.
+/// The heap has no room for the requested memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no memory for {len} bytes")]
 pub struct OutOfMemory {
@@ -42,11 +43,11 @@ pub struct OutOfMemory {
 }
 
 impl SharedPages {
-    /// `len` zeroed bytes of this process's own heap, for peers that live in the same process:
-    /// a simulated machine, tests. It takes no descriptor and no system call of its own.
+    /// `len` zeroed bytes of this process's own heap, for peers in the same process: a simulated
+    /// machine, tests. It needs no descriptor and no system call of its own.
     ///
     /// # Errors
-    /// [`OutOfMemory`], also where no object can be that long.
+    /// [`OutOfMemory`], also if no object can be that long.
     pub fn zeroed(len: usize) -> Result<SharedPages, OutOfMemory> {
         let words = AtomicU64::new_vec_zeroed(len.div_ceil(size_of::<AtomicU64>()));
         let words = words.map_err(|_| OutOfMemory { len })?;
@@ -65,7 +66,7 @@ impl SharedPages {
         self.len == 0
     }
 
-    /// Whether values that need such an alignment may stand at its beginning.
+    /// Whether its start has the given alignment.
     pub fn is_aligned_to(&self, bytes: usize) -> bool {
         self.base.addr().get() % bytes == 0
     }
@@ -86,7 +87,7 @@ impl SharedPages {
     pub fn read<T: FromBytes>(&self, offset: usize) -> T {
         let source = self.at(offset, size_of::<T>()).cast::<T>();
         assert!(source.is_aligned(), "shared values are aligned");
-        // SAFETY: `at` checked that the bytes lie in the memory, the line above the alignment;
+        // SAFETY: `at` checked that the bytes are inside the memory, the line above the alignment;
         // `FromBytes` makes any bytes a valid value, torn or not.
         unsafe { source.read_volatile() }
     }
@@ -125,10 +126,10 @@ impl SharedPages {
         self.atomic_u16(offset).store(value, order);
     }
 
-    /// Sets bits of a byte and returns the byte before; for logs that several threads write.
+    /// Sets bits of a byte and returns its previous value; for logs that several threads write.
     ///
-    /// Release: orders our writes of what is logged before the bit that says so. Its partner is the
-    /// peer that takes the bit away before it reads.
+    /// Release: orders our writes of the logged data before the bit that reports them. Its partner
+    /// is the peer, which clears the bit before it reads the data.
     #[inline]
     pub fn fetch_or_u8(&self, offset: usize, bits: u8) -> u8 {
         let byte = self.at(offset, 1);
@@ -141,13 +142,13 @@ impl SharedPages {
     /// Compares and exchanges a 32-bit word; for grant entries, never for ring indices.
     ///
     /// # Errors
-    /// The word found, where it was not `current`.
+    /// The word found, if it was not `current`.
     #[inline]
     pub fn compare_exchange(&self, offset: usize, current: u32, new: u32) -> Result<u32, u32> {
         self.atomic(offset).compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed)
     }
 
-    /// Clears bits of a 32-bit word and returns the word before.
+    /// Clears the bits not in `mask` of a 32-bit word and returns its previous value.
     #[inline]
     pub fn fetch_and(&self, offset: usize, mask: u32) -> u32 {
         self.atomic(offset).fetch_and(mask, Ordering::AcqRel)
@@ -173,7 +174,7 @@ impl SharedPages {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), target, from.len()) }
     }
 
-    /// Copies a value out, and the bytes behind it, with one check.
+    /// Copies out a value and the bytes after it, with one check.
     #[inline]
     #[cfg(feature = "std")]
     pub(crate) fn copy_to_both<T: FromBytes>(&self, offset: usize, first: &mut T, then: &mut [u8]) {
@@ -188,7 +189,7 @@ impl SharedPages {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Copies a value in, and the bytes behind it, with one check.
+    /// Copies in a value and the bytes after it, with one check.
     #[inline]
     #[cfg(feature = "std")]
     pub(crate) fn copy_from_both<T: IntoBytes>(&self, offset: usize, first: &T, then: &[u8]) {
@@ -237,7 +238,7 @@ impl SharedPages {
     }
 }
 
-/// Out of line, so that a bounds check is two comparisons where it is inlined.
+/// Not inlined, so that an inlined bounds check is two comparisons.
 #[cold]
 #[inline(never)]
 fn outside(offset: usize, len: usize, end: usize) -> ! {

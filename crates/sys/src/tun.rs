@@ -28,7 +28,7 @@ pub struct TunFile {
     fd: OwnedFd,
 }
 
-/// Whether a device can have more than one queue. All files of a device say the same.
+/// Whether a device can have more than one queue. All files of a device agree on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueMode {
     /// One queue; a second open of the same name fails.
@@ -42,8 +42,8 @@ pub enum QueueMode {
 pub enum QueueState {
     /// It carries traffic.
     Attached,
-    /// The kernel chooses it for no frame, and frames that waited in it are lost. It can still be
-    /// read, which finds nothing, and written.
+    /// The kernel selects it for no frame, and frames queued in it are lost. Reads find nothing;
+    /// writes still work.
     Detached,
 }
 
@@ -56,11 +56,11 @@ pub enum Lifetime {
     Persistent,
 }
 
-/// What the kernel may leave undone in frames that are read. It always takes all of it in frames
-/// that are written, but for UDP segmentation, which kernels before 6.2 do not know.
+/// Work that the kernel may leave undone in frames that are read. In frames that are written it
+/// always accepts all of it, except UDP segmentation, which kernels before 6.2 do not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TunOffload {
-    /// Transport checksums, over IPv4 and IPv6 alike. The other two need it.
+    /// Transport checksums, over IPv4 and IPv6 alike. The others require it.
     pub checksum: bool,
     /// TCP segmentation over IPv4.
     pub tso_v4: bool,
@@ -70,7 +70,7 @@ pub struct TunOffload {
     pub uso: bool,
 }
 
-/// What became of a frame that was written.
+/// The outcome of writing a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteOutcome {
     /// The kernel has it.
@@ -86,13 +86,13 @@ pub enum WriteOutcome {
 }
 
 impl TunFile {
-    /// Opens one queue of the TAP device `name` in this thread's network namespace, making the
-    /// device where it does not exist. A name that ends in `%d` is completed by the kernel; see
+    /// Opens one queue of the TAP device `name` in this thread's network namespace, and creates the
+    /// device if it does not exist. The kernel completes a name that ends in `%d`; see
     /// [`name`](TunFile::name) for the result.
     ///
     /// # Errors
     /// With the remedy: the driver is not loaded, the device node or the namespace does not permit
-    /// it, the name is taken or not one.
+    /// it, or the name is taken or invalid.
     pub fn open(name: &str, mode: QueueMode) -> io::Result<TunFile> {
         let mut request = InterfaceRequest::named(name)?;
         request.flags = FRAMING;
@@ -110,7 +110,7 @@ impl TunFile {
         Ok(file)
     }
 
-    /// Takes over a queue that a process with more rights opened.
+    /// Takes over a queue that a more privileged process has opened.
     ///
     /// # Errors
     /// If it is not a queue of a TAP device with virtio-net headers and without packet information.
@@ -145,11 +145,11 @@ impl TunFile {
         Ok(self.interface()?.name())
     }
 
-    /// Lets the kernel leave work undone in frames of the whole device that are read.
+    /// Lets the kernel leave work undone in frames that are read from the whole device.
     ///
     /// # Errors
-    /// If the device was deleted; of kind `InvalidInput` if UDP segmentation is among it and the
-    /// kernel does not know that, which is so before 6.2.
+    /// If the device was deleted; of kind `InvalidInput` if UDP segmentation is included and the
+    /// kernel does not support it (before 6.2).
     pub fn set_offload(&self, offload: TunOffload) -> io::Result<()> {
         let mut flags = 0;
         if offload.checksum {
@@ -192,8 +192,8 @@ impl TunFile {
             .map_err(|error| explain(error, "TAP: set lifetime (TUNSETPERSIST)"))
     }
 
-    /// Bounds the bytes that were written and are still on their way through the host's stack;
-    /// more are refused as [`WriteOutcome::Full`]. Without this there is no bound.
+    /// Limits the written bytes that are still in the host's network stack; more are refused as
+    /// [`WriteOutcome::Full`]. Without this there is no limit.
     ///
     /// # Errors
     /// If it is 0, or the device was deleted.
@@ -203,9 +203,9 @@ impl TunFile {
             .map_err(|error| explain(error, "TAP: set send buffer (TUNSETSNDBUF)"))
     }
 
-    /// Whether half of the send buffer or more is free. If not, the file's descriptor becomes
-    /// writable when it is; the kernel reports it only where it was asked. A device that is not up
-    /// has no room.
+    /// Whether at least half of the send buffer is free. If not, the file's descriptor becomes
+    /// writable when it is; the kernel reports that only after this was called. A device that is
+    /// not up has no room.
     ///
     /// # Errors
     /// `EBADFD` if the device was deleted.
@@ -220,7 +220,7 @@ impl TunFile {
     }
 
     /// Reads one frame and returns its length, or `None` if no frame waits. A frame longer than
-    /// `buffer` is cut without notice: a result of `buffer.len()` is to be treated as too long.
+    /// `buffer` is truncated without notice: treat a result of `buffer.len()` as too long.
     ///
     /// # Errors
     /// `EBADFD` if the device was deleted.
@@ -237,8 +237,8 @@ impl TunFile {
         }
     }
 
-    /// The same into `head`, and what does not fit there into a part of the pages, given as its
-    /// offset and its length. A frame longer than both together is cut without notice.
+    /// Reads one frame into `head`, and what does not fit there into a part of the pages, given as
+    /// offset and length. A frame longer than both together is truncated without notice.
     ///
     /// # Panics
     /// If the part is not in the pages.
@@ -261,7 +261,7 @@ impl TunFile {
         ];
         let count = slices.len() as c_int;
         // SAFETY: each slice is writable for the whole call: the first two are borrowed, and `at`
-        // checked that the third lies in memory that `pages` keeps, of which no reference exists.
+        // checked that the third is inside memory that `pages` keeps, to which no reference exists.
         // All of them are plain bytes.
         let read = unsafe { libc::readv(self.fd.as_raw_fd(), slices.as_ptr(), count) };
         match usize::try_from(read) {
@@ -276,15 +276,15 @@ impl TunFile {
     /// Writes one frame.
     ///
     /// # Errors
-    /// `EBADFD` if the device was deleted. Whatever concerns this frame
-    /// alone, or passes, is an outcome and not an error.
+    /// `EBADFD` if the device was deleted. A problem that concerns only this frame, or that is
+    /// temporary, is an outcome and not an error.
     pub fn write_frame(&self, header: &VirtioNetHdr, frame: &[u8]) -> io::Result<WriteOutcome> {
         let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(frame)];
         outcome_of(rustix::io::writev(&self.fd, &slices).map(drop))
     }
 
-    /// Writes one frame whose end is in pages: `head`, then each piece of the pages, as its offset
-    /// and its length. A peer may change what is there meanwhile; the kernel reads it once.
+    /// Writes one frame whose end is in pages: `head`, then each piece of the pages, given as
+    /// offset and length. A peer may change the pages meanwhile; the kernel reads them once.
     ///
     /// # Panics
     /// If a piece is not in the pages, or there are more than [`PIECES_MAX`].
@@ -307,8 +307,9 @@ impl TunFile {
         slices.extend(pieces.map(|(at, len)| raw(pages.at(at, len), len)));
         let count = slices.len() as c_int;
         // SAFETY: each slice is readable for the whole call: the first two are borrowed, and `at`
-        // checked that the others lie in memory that `pages` keeps. The kernel only reads them. No
-        // reference into that memory exists, so a peer that writes it races with no access of ours.
+        // checked that the others are inside memory that `pages` keeps. The kernel only reads them.
+        // No reference into that memory exists, so a peer that writes it races with no access of
+        // ours.
         let written = unsafe { libc::writev(self.fd.as_raw_fd(), slices.as_ptr(), count) };
         outcome_of(match written {
             0.. => Ok(()),
@@ -335,7 +336,7 @@ impl AsFd for TunFile {
     }
 }
 
-/// Pieces of pages that one frame may have.
+/// The most pieces of pages in one frame.
 pub const PIECES_MAX: usize = 4;
 
 fn outcome_of(written: rustix::io::Result<()>) -> io::Result<WriteOutcome> {
@@ -353,7 +354,7 @@ const DEVICE: &str = "/dev/net/tun";
 /// Its device number, the same on every Linux.
 const NUMBER: (u32, u32) = (10, 200);
 const HEADER_LEN: usize = size_of::<VirtioNetHdr>();
-/// How every queue of ours frames its data.
+/// The framing of every queue of ours.
 const FRAMING: libc::c_short = flag(libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR);
 
 const SET_INTERFACE: Opcode = libc::TUNSETIFF as Opcode;
@@ -364,7 +365,7 @@ const SET_PERSIST: Opcode = libc::TUNSETPERSIST as Opcode;
 const SET_SEND_BUFFER: Opcode = libc::TUNSETSNDBUF as Opcode;
 const SET_HEADER_LEN: Opcode = libc::TUNSETVNETHDRSZ as Opcode;
 
-/// `struct ifreq` with the one member of its union that TAP ioctls use, so that no union has to be
+/// `struct ifreq` with the one member of its union that TAP ioctls use, so that no union must be
 /// read.
 #[repr(C)]
 struct InterfaceRequest {

@@ -1,4 +1,4 @@
-//! A descriptor by which one thread wakes another of the same process.
+//! A descriptor with which one thread wakes another of the same process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,12 +7,12 @@ use std::task::Wake;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A descriptor (`eventfd(2)`) that is readable from when it was woken until it is emptied.
+/// A descriptor (`eventfd(2)`) that is readable from a wake-up until it is cleared.
 #[derive(Debug)]
 pub struct WakeFd(OwnedFd);
 
 impl WakeFd {
-    /// A new one.
+    /// Creates a descriptor.
     ///
     /// # Errors
     /// If the process has no descriptor left.
@@ -32,7 +32,7 @@ impl Wake for WakeFd {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Where its counter is full, it is readable.
+        // If its counter is full, it is already readable.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Guest memory as hostile front-ends announce it, and files that end while they are in use.
+//! Guest memory as hostile front-ends announce it, and files that are truncated while in use.
 
 use std::env;
 use std::fs::File;
@@ -29,7 +29,7 @@ fn share(fd: &OwnedFd) -> OwnedFd {
     fd.try_clone().expect("a descriptor")
 }
 
-/// Pages of `fd` from `file_page` on, at `guest_page` and 2^40 above it.
+/// `pages` pages of `fd` from `file_page` on, at `guest_page` and 2^40 above it.
 fn region(fd: &OwnedFd, guest_page: u64, pages: u64, file_page: u64) -> Region {
     Region {
         guest_address: guest_page * PAGE,
@@ -74,7 +74,7 @@ fn a_value_and_the_bytes_behind_it_are_copied_wherever_they_lie() {
     let fd = memory_file(4 * PAGE);
     let memory = GuestMemory::map(vec![region(&fd, 0, 1, 3), region(&fd, 1, 2, 0)]).unwrap();
     let view = GuestView::new(Arc::new(memory));
-    // In one region, with the seam behind the value, within it, and within the bytes.
+    // Within one region; then with the seam after the value, inside it, and inside the bytes.
     for at in [8, 2 * PAGE, PAGE - 12, PAGE - 7, PAGE - 20] {
         let (value, bytes) = ([1_u32, 2, 3], [at as u8; 50]);
         view.copy_from_both(at, &value, &bytes).unwrap();
@@ -226,7 +226,7 @@ fn a_file_that_is_cut_costs_its_own_regions_only() {
     assert!(!other_view.is_lost());
     let lost: Vec<bool> = memory.regions().map(|region| region.is_lost).collect();
     assert_eq!(lost, [true, false]);
-    // Writes go on, and to no other process.
+    // Writes still succeed, and reach no other process.
     view.copy_from(0, &[3; 8]).unwrap();
     let file = SharedPages::map(&cut, 0, 4096).unwrap();
     assert_eq!(file.read::<u8>(0), 0);
@@ -274,7 +274,7 @@ fn a_log_has_a_bit_for_each_page_and_an_end() {
     assert!(log.is_lost());
 }
 
-/// Runs the test of this name in another process, which is `CHILD`.
+/// Runs the test of this name in another process, in which `CHILD` is set.
 fn in_child(name: &str) -> Option<std::process::ExitStatus> {
     const CHILD: &str = "RINGWAY_GUEST_MEMORY_CHILD";
     if env::var_os(CHILD).is_some() {

@@ -1,6 +1,6 @@
-//! Front-ends that take all memory they can get leave each other one its part.
+//! Front-ends that map as much memory as they can leave every other one its share.
 //!
-//! In a process of its own: what is common to all front-ends is used up here.
+//! In its own process: the tests use up the common pool of all front-ends.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use ringway_sys::guest_memory::{
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 const PAGE: u64 = 4096;
-/// Regions that every front-end may have, whatever others do.
+/// Regions that every front-end may have in any case.
 const OWN: usize = 32;
 
 fn memory_file(len: u64) -> OwnedFd {
@@ -20,7 +20,7 @@ fn memory_file(len: u64) -> OwnedFd {
     fd
 }
 
-/// Regions that lie apart.
+/// Regions that are apart from each other.
 fn region(fd: &OwnedFd, number: usize, len: u64) -> Region {
     let address = u64::try_from(number).expect("a small number") * 2 * len;
     Region {
@@ -32,7 +32,8 @@ fn region(fd: &OwnedFd, number: usize, len: u64) -> Region {
     }
 }
 
-/// As many regions as there is room for, at most those of a table, and why there are no more.
+/// As many regions as there is room for, at most those of a table, and the reason why there are no
+/// more.
 fn fill(fd: &OwnedFd, len: u64) -> (GuestMemory, Option<MapError>) {
     let mut memory = GuestMemory::empty(MappingShare::new().expect("one more front-end"));
     for number in 0..REGIONS_MAX {
@@ -54,18 +55,18 @@ fn whatever_many_front_ends_take_the_next_one_has_its_part() {
     }
     assert!(greedy.len() > 16 && greedy.len() < usize::from(FRONT_ENDS_MAX) / 2);
     let reason = refused.expect("the loop ends so").to_string();
-    assert!(reason.contains("own 32, and all have taken the 8192"), "{reason}");
+    assert!(reason.contains("32 of its own, and the 8192 that all"), "{reason}");
     let (ninth, error) = fill(&fd, PAGE);
     assert_eq!(ninth.regions().count(), OWN);
     assert!(error.is_some());
-    // The same front-end may have other regions in the place of these.
+    // The same front-end may replace these regions by others.
     let half = (0..OWN / 2).fold(ninth, |memory, number| {
         let gone = region(&fd, number, PAGE);
         memory.without(gone.guest_address, gone.user_address, gone.len).expect("it is there")
     });
     let again = half.with_all((0..OWN / 2).map(|number| region(&fd, number, PAGE)).collect());
     assert_eq!(again.expect("there is room again").regions().count(), OWN);
-    // What one gives back is for all.
+    // What one front-end releases is available to all.
     greedy.truncate(8);
     let (after, error) = fill(&fd, PAGE);
     assert_eq!((after.regions().count(), error.is_none()), (REGIONS_MAX, true));
@@ -74,7 +75,7 @@ fn whatever_many_front_ends_take_the_next_one_has_its_part() {
     front_ends();
 }
 
-/// The same for addresses: files may be sparse, and of any length.
+/// The same for address space: files may be sparse, and of any length.
 fn addresses() {
     let len = 1 << 40;
     let fd = memory_file(len);

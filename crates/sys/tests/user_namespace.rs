@@ -1,4 +1,5 @@
-//! What only a process with one thread can do: no test harness, as that starts threads.
+//! Calls that only a process with one thread can make: no test harness, because that starts
+//! threads.
 
 use std::error::Error;
 use std::fs;

@@ -1,8 +1,8 @@
-//! Frames that were written and have not left the host's network stack.
+//! Frames that were written but have not left the host's network stack.
 //!
-//! The kernel charges a frame to the file that it was written by, until a driver has sent it or a
-//! socket of the host has taken it. Of a file it tells only whether its send buffer has room, so a
-//! frame that a sender waits for gets a file of its own.
+//! The kernel charges a frame to the file by which it was written, until a driver has sent it or a
+//! socket of the host has taken it. It reports only whether a file's send buffer has room, so each
+//! frame that a sender waits for gets its own file.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,31 +11,31 @@ use ringway_datapath::Receipt;
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 
-/// Frames of one queue that can be waited for at a time: the line of 1 Gbit/s has 190 us to go with
-/// them.
+/// Frames of one queue that can be waited for at a time: they keep a line of 1 Gbit/s busy for 190
+/// us.
 pub(crate) const LANES_MAX: usize = 16;
 
-/// Bytes of a send buffer that the shortest frame fills (768 with what the kernel keeps beside it),
-/// and of which the kernel calls the half that is free, room.
+/// Bytes of a send buffer that the shortest frame fills (768 with the kernel's overhead); the
+/// kernel reports room when half of it is free.
 const SEND_BUFFER: u32 = 64;
 
-/// The files that one queue writes by, in turn.
+/// The files by which one queue writes, in turn.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     lanes: Box<[Lane]>,
     next: usize,
 }
 
-/// A further queue of the device, detached: nothing is to be read from it.
+/// An additional queue of the device, detached: nothing is read from it.
 #[derive(Debug)]
 struct Lane {
     file: TunFile,
-    /// Of the frame that is under way.
+    /// The receipt of the frame in flight.
     receipt: Option<Receipt>,
 }
 
 impl Lanes {
-    /// Makes lanes for a multi-queue device. Its queues all have a small send buffer afterwards.
+    /// Makes lanes for a multi-queue device. Afterwards, all its queues have a small send buffer.
     pub(crate) fn open(device: &str, count: usize) -> io::Result<Lanes> {
         let lane = |_| {
             let file = TunFile::open(device, QueueMode::Multi)?;
@@ -71,20 +71,20 @@ impl Lanes {
         Ok(outcome)
     }
 
-    /// Gives back the receipts of frames that have left.
+    /// Returns the receipts of frames that have left.
     pub(crate) fn look(&mut self) -> io::Result<()> {
         self.lanes.iter_mut().try_for_each(|lane| lane.look().map(drop))
     }
 
-    /// What becomes writable when a frame has left.
+    /// The descriptors that become writable when a frame has left.
     pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.lanes.iter().map(|lane| lane.file.as_fd())
     }
 }
 
 impl Lane {
-    /// Whether no frame is under way. If one is, the kernel will tell when it has left: it does so
-    /// only for a caller that has asked in vain.
+    /// Whether no frame is in flight. If one is, the kernel will report when it has left: it does
+    /// so only after a poll that found no room.
     fn look(&mut self) -> io::Result<bool> {
         if self.receipt.is_some() && self.file.has_room()? {
             self.receipt = None;

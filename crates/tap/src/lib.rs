@@ -1,7 +1,8 @@
-//! TAP devices as [`PortQueue`](ringway_datapath::PortQueue)s: where frames leave and enter Linux.
+//! TAP devices as [`PortQueue`](ringway_datapath::PortQueue)s, by which frames leave and enter
+//! Linux.
 //!
-//! One stands in each emulated guest, where its far end is the guest's TCP/IP; others on the host,
-//! on a bridge or as the switch's uplink. Here is no ring, no grant and no forwarding decision.
+//! Each emulated guest has one, whose far end is the guest's TCP/IP; others are on the host, on a
+//! bridge or as the switch's uplink. This crate has no rings, grants or forwarding decisions.
 
 mod lane;
 mod queue;
@@ -21,30 +22,30 @@ pub use station::VifOrTap;
 
 /// A TAP device with a fixed number of queues, of which some are enabled.
 ///
-/// It goes when this and all its [`TapQueue`]s are dropped.
+/// It is deleted when this and all its [`TapQueue`]s are dropped.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
     files: Vec<Arc<TunFile>>,
     enabled: usize,
-    /// What the kernel takes undone in frames that are written to it.
+    /// Work that may be left to the kernel in frames written to the device.
     caps: OffloadCaps,
 }
 
 impl Tap {
-    /// Makes a device, or takes the one that exists, in this thread's network namespace, with all
-    /// queues enabled and nothing left undone in frames that enter by it. A name that ends in `%d`
-    /// is completed by the kernel.
+    /// Makes a device, or takes the existing one, in this thread's network namespace, with all
+    /// queues enabled and no work left to do in frames that enter by it. The kernel completes a
+    /// name that ends in `%d`.
     ///
     /// # Errors
-    /// If `queues` is 0 or more than 256, and as [`TunFile::open`], with the remedy.
+    /// If `queues` is 0 or more than 256, and errors of [`TunFile::open`], with the remedy.
     pub fn create(name: &str, queues: u16) -> io::Result<Tap> {
         let mode = if queues == 1 { QueueMode::Single } else { QueueMode::Multi };
         Tap::open(name, queues, mode)
     }
 
-    /// The same for a device that can have more queues than these: a later process may open it with
-    /// any number, if it is to [outlive](Tap::set_lifetime) this one, and its queues may [hold
+    /// The same for a device that can have more queues: a later process may open it with any
+    /// number, if the device [outlives](Tap::set_lifetime) this process, and its queues may [hold
     /// receipts](Tap::hold_receipts).
     ///
     /// # Errors
@@ -72,13 +73,13 @@ impl Tap {
         &self.name
     }
 
-    /// Sets what the kernel may leave undone in frames that enter by this device: what the peers
-    /// that they go to can take.
+    /// Sets the work that the kernel may leave in frames that enter by this device: what the
+    /// receiving peers accept.
     ///
-    /// TAP has one switch for the checksums of both IP versions, and segmentation needs it, so
-    /// where a peer lacks one version's checksum the kernel does everything; it has one for UDP
-    /// segmentation of both as well. It can be called at any time; frames that the kernel has
-    /// queued keep what they have.
+    /// TAP has a single switch for the checksums of both IP versions, which segmentation requires,
+    /// so if a peer lacks checksums of one version, the kernel does all work; UDP segmentation of
+    /// both versions also has a single switch. This can be called at any time; frames that the
+    /// kernel has already queued do not change.
     ///
     /// # Errors
     /// If the device was deleted.
@@ -96,10 +97,10 @@ impl Tap {
 
     /// Enables the first `count` queues and disables the others, so that a vif can reconnect with
     /// another number of queues while its device, addresses and connections stay. Frames that wait
-    /// in a queue that is disabled are lost.
+    /// in a disabled queue are lost.
     ///
     /// # Errors
-    /// If `count` is 0 or more than the device was made with, or the device was deleted.
+    /// If `count` is 0 or more than the number at creation, or the device was deleted.
     pub fn set_enabled(&mut self, count: u16) -> io::Result<()> {
         let count = usize::from(count);
         check_queue_count(count, self.files.len())?;
@@ -116,7 +117,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Decides whether the device goes with its last file.
+    /// Sets whether the device is deleted with its last file.
     ///
     /// # Errors
     /// If the device was deleted.
@@ -124,7 +125,8 @@ impl Tap {
         self.files.first().map_or(Ok(()), |file| file.set_lifetime(lifetime))
     }
 
-    /// A port for each enabled queue; `counters` gives those of a queue by its index.
+    /// A port queue for each enabled queue; `counters` returns the counters of a queue by its
+    /// index.
     pub fn queues(
         &self,
         side: Side,
@@ -138,9 +140,9 @@ impl Tap {
             .collect()
     }
 
-    /// Lets queues of this device, which was made multi-queue, keep the receipts of frames until
-    /// these have left the host's network stack, and not only until they are written. A frame that
-    /// finds no lane free waits. Queues of a device that has very many get none, and keep nothing.
+    /// Lets queues of this multi-queue device keep the receipts of frames until the frames have
+    /// left the host's network stack, and not only until they are written. A frame waits if no lane
+    /// is free. If a device has very many queues, they get no lanes and keep no receipts.
     ///
     /// # Errors
     /// If the device was deleted or is not multi-queue, or the process has too many open files.
@@ -150,12 +152,12 @@ impl Tap {
         for queue in queues {
             queue.hold_receipts(Lanes::open(&self.name, count)?);
         }
-        // No sender waits for what the queues themselves write.
+        // No sender waits for frames that the queues write by their own files.
         self.files.first().map_or(Ok(()), |file| file.set_send_buffer(u32::MAX))
     }
 }
 
-/// What a device takes: UDP segmentation where the kernel is new enough to be asked for it.
+/// What a device accepts: UDP segmentation only if the kernel is new enough.
 fn caps_of(file: &TunFile) -> io::Result<OffloadCaps> {
     match file.set_offload(TunOffload { checksum: true, uso: true, ..TunOffload::default() }) {
         Ok(()) => Ok(OffloadCaps::ALL),
@@ -164,7 +166,7 @@ fn caps_of(file: &TunFile) -> io::Result<OffloadCaps> {
     }
 }
 
-/// As many as the kernel's driver has (`MAX_TAP_QUEUES`).
+/// The limit of the kernel's driver (`MAX_TAP_QUEUES`).
 const QUEUES_MAX: usize = 256;
 
 fn check_queue_count(count: usize, max: usize) -> io::Result<()> {

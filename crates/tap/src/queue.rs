@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use ringway_datapath::vnet::{offload_of, vnet_of};
 use ringway_datapath::{
-    Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, MIDDLE_LEN,
-    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, STOCK_LEN, Stock,
-    Wakers, Woken,
+    BODY_LEN_MAX, Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest,
+    MIDDLE_LEN, OffloadCaps, PagePool, Pending, PortQueue, Probe, QueueCounters, QueueDown,
+    QueueTraits, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{TunFile, WriteOutcome};
@@ -17,7 +17,7 @@ use ringway_wire::vnet::VirtioNetHdr;
 
 use crate::lane::Lanes;
 
-/// Where a TAP device stands, which decides what is the guest's `tx` and `rx`.
+/// Where a TAP device is, which determines the guest's `tx` and `rx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// In the guest: what is read from it is the guest's tx.
@@ -33,20 +33,20 @@ pub struct TapQueue {
     side: Side,
     caps: OffloadCaps,
     counters: Arc<QueueCounters>,
-    /// None, unless receipts are to wait for the wire.
+    /// Empty, unless receipts wait for the wire.
     lanes: Lanes,
-    /// Where long frames are put that come in; none if they are put into buffers.
-    stock: Option<Box<dyn Stock>>,
+    /// Where long incoming frames are put; `None` to put them into buffers.
+    page_pool: Option<Box<dyn PagePool>>,
     /// The last ingress stopped before it found the device empty, so that no event will come.
     may_have_more: bool,
 }
 
 impl TapQueue {
-    /// A queue that another process opened, such as a supervisor with more rights. Frames of UDP
-    /// that are to be segmented are cut before they are written, whatever the kernel knows.
+    /// A queue that another process opened, such as a supervisor with more rights. UDP frames with
+    /// pending segmentation are cut before they are written, whatever the kernel supports.
     ///
     /// # Errors
-    /// If `fd` is not a queue of a TAP device that frames its data as [`TunFile::open`] has it.
+    /// If `fd` is not a queue of a TAP device with the framing of [`TunFile::open`].
     pub fn from_fd(fd: OwnedFd, side: Side, counters: Arc<QueueCounters>) -> io::Result<TapQueue> {
         Ok(TapQueue::new(Arc::new(TunFile::from_fd(fd)?), side, OffloadCaps::NETIF, counters))
     }
@@ -63,7 +63,7 @@ impl TapQueue {
             caps,
             counters,
             lanes: Lanes::default(),
-            stock: None,
+            page_pool: None,
             may_have_more: false,
         }
     }
@@ -73,20 +73,20 @@ impl TapQueue {
         self.lanes = lanes;
     }
 
-    /// Puts all but the first page of long frames that come in into these pages.
-    pub fn use_stock(&mut self, stock: Box<dyn Stock>) {
-        self.stock = Some(stock);
+    /// Puts long incoming frames, except their first page, into these pages.
+    pub fn use_page_pool(&mut self, page_pool: Box<dyn PagePool>) {
+        self.page_pool = Some(page_pool);
     }
 
-    /// Reads one frame. `room` is where any frame has room, as its length is not known before;
-    /// most are small and copied out of it, so it serves for many reads.
+    /// Reads one frame. `room` has space for any frame, because the length is not known in advance;
+    /// most frames are small and are copied out of it, so it serves many reads.
     fn read(&mut self, room: &mut Room, pool: &mut FramePool) -> io::Result<Read> {
         let Room { large, body } = room;
         let Some(mut buffer) = large.take().or_else(|| pool.take(READ_LEN)) else {
             return Ok(Read::Nothing);
         };
         if body.is_none() {
-            *body = self.stock.as_mut().and_then(|stock| stock.take());
+            *body = self.page_pool.as_mut().and_then(|page_pool| page_pool.take());
         }
         let mut header = VirtioNetHdr::default();
         let outcome = match body.as_ref().and_then(part_of) {
@@ -139,7 +139,7 @@ impl TapQueue {
     /// Writes one frame.
     fn write(&mut self, frame: &mut Frame) -> io::Result<Written> {
         if !self.lanes.is_empty() {
-            frame.gather();
+            frame.linearize();
         }
         let header = match vnet_of(frame) {
             Ok(header) => header,
@@ -160,7 +160,7 @@ impl TapQueue {
         })
     }
 
-    /// Writes a frame whose end is in pages: from there, where that is possible.
+    /// Writes a frame whose end is in pages: directly from there, if possible.
     fn write_body(&self, header: &VirtioNetHdr, frame: &mut Frame) -> io::Result<WriteOutcome> {
         if let Some(body) = frame.body() {
             if let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() {
@@ -168,7 +168,7 @@ impl TapQueue {
                 return self.file.write_pages(header, frame.bytes(), pages, pieces);
             }
         }
-        frame.gather();
+        frame.linearize();
         self.file.write_frame(header, frame.bytes())
     }
 
@@ -188,14 +188,14 @@ impl TapQueue {
 }
 
 impl PortQueue for TapQueue {
-    /// Where the pool is out of large frames, frames wait in the kernel, up to the length of its
-    /// queue (`LinkSetting::TxQueueLen` in `ringway-net`).
+    /// If the pool has no large frames, frames wait in the kernel, up to the length of its queue
+    /// (`LinkSetting::TxQueueLen` in `ringway-net`).
     fn ingress(
         &mut self,
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         if budget.is_nothing() {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl PortQueue for TapQueue {
         let mut result = Ok(());
         let mut room = Room::default();
         self.may_have_more = true;
-        // Drops count against the room, too: a call is bounded whatever the kernel sends.
+        // Drops count against the room, too, so a call is bounded whatever the kernel sends.
         for _ in 0..into.remaining_capacity().min(budget.frames) {
             if tally.bytes >= bytes_max {
                 break;
@@ -220,7 +220,7 @@ impl PortQueue for TapQueue {
                     break;
                 }
                 Err(error) => {
-                    result = Err(PortDown::Host(error));
+                    result = Err(QueueDown::Host(error));
                     break;
                 }
             }
@@ -232,7 +232,7 @@ impl PortQueue for TapQueue {
         result
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         let mut tally = Tally::default();
         let mut result = Ok(());
         while let Some(mut frame) = from.pop_front() {
@@ -245,7 +245,7 @@ impl PortQueue for TapQueue {
                 }
                 Err(error) => {
                     from.push_front(frame);
-                    result = Err(PortDown::Host(error));
+                    result = Err(QueueDown::Host(error));
                     break;
                 }
             }
@@ -255,13 +255,13 @@ impl PortQueue for TapQueue {
         result
     }
 
-    /// Nothing to ask for: its descriptor tells of every frame that comes to an empty device, and
-    /// its lanes were asked when they were written to.
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    /// There is nothing to arm: the descriptor reports every frame that arrives at an empty device,
+    /// and lanes were polled when they were written to.
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
         Ok(self.lanes.look()?)
     }
 
@@ -274,7 +274,7 @@ impl PortQueue for TapQueue {
 
 impl Wakers for TapQueue {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
-        // Without lanes, room would tell of nothing but our own reading.
+        // Without lanes, writability would only report our own reading.
         let interest = match self.lanes.is_empty() {
             true => Interest::Readable,
             false => Interest::ReadableOrWritable,
@@ -290,12 +290,12 @@ impl AsFd for TapQueue {
     }
 }
 
-/// Bytes that a read has room for. The longest frame that netif can describe has one less, so a
-/// read that fills it may have been cut and is dropped.
-/// After how long a backlog is written again to a device that had no room for it.
+/// The interval at which a backlog is retried on a device that had no room for it.
 const RETRY: Duration = Duration::from_millis(50);
 
-const READ_LEN: usize = MIDDLE_LEN + STOCK_LEN;
+/// Bytes that a read has room for. The longest frame that netif can describe has one less, so a
+/// read that fills it may be truncated and is dropped.
+const READ_LEN: usize = MIDDLE_LEN + BODY_LEN_MAX;
 /// Bytes after which a batch ends, so that it stays in a core's cache.
 const BATCH_BYTES: u64 = 256 << 10;
 
@@ -303,15 +303,15 @@ const BATCH_BYTES: u64 = 256 << 10;
 #[derive(Default)]
 struct Room {
     large: Option<Frame>,
-    /// For what is behind the first [`MIDDLE_LEN`] bytes.
+    /// For what follows the first [`MIDDLE_LEN`] bytes.
     body: Option<Body>,
 }
 
-/// The memory of a body that is in one piece, and where in it that is.
+/// The memory of a body in one piece, and the piece's place in it.
 fn part_of(body: &Body) -> Option<(&SharedPages, (usize, usize))> {
     let [piece] = body.pieces() else { return None };
     let pages = body.pages().memory().downcast_ref()?;
-    (piece.len == STOCK_LEN).then_some((pages, (piece.at, piece.len)))
+    (piece.len == BODY_LEN_MAX).then_some((pages, (piece.at, piece.len)))
 }
 
 enum Read {
@@ -326,7 +326,7 @@ enum Written {
     Later,
 }
 
-/// Counted on the stack and published once per batch.
+/// Counts on the stack, published once per batch.
 #[derive(Default)]
 struct Tally {
     frames: u64,

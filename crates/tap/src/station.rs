@@ -3,15 +3,15 @@
 use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
-    Wakers, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortQueue, QueueDown,
+    QueueTraits, Wakers, Woken,
 };
 
 use crate::TapQueue;
 
 /// A queue of a vif, or of a TAP device.
 pub enum VifOrTap<V> {
-    /// A queue of a vif, seen from either end.
+    /// A queue of a vif, at either end.
     Vif(V),
     /// A queue of a TAP device.
     Tap(TapQueue),
@@ -24,7 +24,7 @@ impl<V: PortQueue> PortQueue for VifOrTap<V> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         match self {
             VifOrTap::Vif(vif) => vif.ingress(budget, pool, into),
             VifOrTap::Tap(tap) => tap.ingress(budget, pool, into),
@@ -32,7 +32,7 @@ impl<V: PortQueue> PortQueue for VifOrTap<V> {
     }
 
     #[inline]
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         match self {
             VifOrTap::Vif(vif) => vif.egress(from, pool),
             VifOrTap::Tap(tap) => tap.egress(from, pool),
@@ -40,14 +40,14 @@ impl<V: PortQueue> PortQueue for VifOrTap<V> {
     }
 
     #[inline]
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         match self {
             VifOrTap::Vif(vif) => vif.arm(),
             VifOrTap::Tap(tap) => tap.arm(),
         }
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         match self {
             VifOrTap::Vif(vif) => vif.woken(by),
             VifOrTap::Tap(tap) => tap.woken(by),

@@ -1,8 +1,8 @@
 //! One end of an event channel, as one end of a pair of sockets.
 //!
-//! Eventfds would be cheaper, but one has a single set of flags and a single counter for all who
-//! hold it: a tenant's process could turn `O_NONBLOCK` off, fill the counter, and leave a worker of
-//! the switch process waiting for ever. The two ends of a pair of sockets have each their own.
+//! An eventfd would be cheaper, but all its holders share one set of flags and one counter: a
+//! tenant's process could turn `O_NONBLOCK` off, fill the counter, and block a worker of the switch
+//! process for ever. Each end of a socket pair has its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use ringway_wire::EvtchnPort;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Events that are cleared by one call. Each end sends few before the other has looked.
+/// Events that one call clears. Each end sends few before the other checks.
 const EVENTS_MAX: usize = 256;
 
 /// One end of an event channel of a trunk.
@@ -40,14 +40,14 @@ impl EventChannel for TrunkEvent {
     fn notify(&self) -> io::Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match retry_on_intr(|| send(&self.socket, &[0], flags)) {
-            // A socket that is full has events that wait.
+            // A full socket already has pending events.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(io::ErrorKind::NotConnected.into()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Never reports that the other end is gone: who starts the processes sees that.
+    /// Never reports that the other end is gone: the supervisor detects that.
     fn ack(&self) -> io::Result<bool> {
         let mut events = [0; EVENTS_MAX];
         match retry_on_intr(|| recv(&self.socket, &mut events[..], RecvFlags::DONTWAIT)) {

@@ -7,8 +7,8 @@ use ringway_hypervisor::{Access, GrantTable, GrantedPages, StillInUse};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
-/// The pages of one queue. Each is granted from the start, by its number in the trunk's memory: to
-/// take pages is to choose the next ones. They are the queue's for as long as the trunk lives.
+/// The pages of one queue. Each is granted from the start, by its number in the trunk's memory:
+/// taking pages means choosing the next ones. They belong to the queue as long as the trunk exists.
 #[derive(Debug)]
 pub struct TrunkGrants {
     memory: SharedPages,
@@ -38,7 +38,7 @@ impl GrantTable for TrunkGrants {
         Ok(GrantedPages { pages, grefs: grefs.collect::<Result<_, _>>()?, id })
     }
 
-    /// Does nothing: the pages go with the trunk.
+    /// Does nothing: the pages are freed with the trunk.
     fn end(&mut self, _granted: GrantedPages) -> Result<(), StillInUse> {
         Ok(())
     }

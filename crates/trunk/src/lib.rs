@@ -1,18 +1,17 @@
 //! Trunks: the rings between the process of a tenant and the switch process.
 //!
 //! A trunk is a vif whose two ends are processes of one host: the tenant's process is its frontend
-//! and the switch process its backend, each by the code that serves guests. What a hypervisor does
-//! for them on a vif is done here by memory that both map, in place of grants, and by pairs of
-//! sockets, in place of event channels.
+//! and the switch process its backend, each with the code that serves guests. Memory that both ends
+//! map replaces the hypervisor's grants, and socket pairs replace its event channels.
 //!
-//! A third process, which starts the two, makes all that they share ([`Trunk::make`]) and gives
+//! A third process starts the two, makes everything that they share ([`Trunk::make`]) and gives
 //! each its part. So the switch process takes no descriptor from a tenant's process: the memory
-//! cannot be resized under it, and nothing that it waits for or writes to has flags that the other
-//! end can change. Where the rings are is fixed ([`queue_pages`]), so the two ends exchange no
-//! message either.
+//! cannot be resized while mapped, and the other end cannot change flags of what it waits for or
+//! writes to. The rings have fixed places ([`queue_pages`]), so the two ends exchange no messages
+//! either.
 //!
 //! The switch process trusts a tenant's process as little as a backend trusts a guest: every page
-//! of a trunk may hold anything at any moment. Read [`Trunk`] first.
+//! of a trunk may contain anything at any moment. Read [`Trunk`] first.
 
 mod bell;
 mod grants;
@@ -36,13 +35,13 @@ pub use memory::TrunkMemory;
 /// Queues that a trunk may have.
 pub const QUEUES_MAX: u16 = 16;
 
-/// The name that either end has for the other one: domains have no part in a trunk.
+/// The domid by which each end names the other: a trunk involves no domains.
 pub const PEER: DomId = DomId(0);
 
 /// Pages of a queue: its two rings, and a page for each of their slots.
 const PAGES_PER_QUEUE: usize = 2 + TX_RING_SLOTS + RX_RING_SLOTS;
 
-/// What both ends share, before each has its part.
+/// What both ends share, before it is split.
 #[derive(Debug)]
 pub struct Trunk {
     memory: OwnedFd,
@@ -56,7 +55,7 @@ pub struct End {
     bells: Vec<OwnedFd>,
 }
 
-/// The tenant's end: what a frontend's queue is made of.
+/// The tenant's end: the parts of a frontend's queue.
 pub struct TenantQueue {
     /// The pages that it may use.
     pub grants: TrunkGrants,
@@ -64,7 +63,7 @@ pub struct TenantQueue {
     pub events: QueueEvents<TrunkEvent>,
 }
 
-/// The end of the switch process: what a backend's queue is made of.
+/// The switch process's end: the parts of a backend's queue.
 pub struct SwitchQueue {
     /// The memory of the trunk.
     pub memory: TrunkMemory,
@@ -83,17 +82,17 @@ pub fn queue_pages(queue: usize) -> Range<usize> {
 }
 
 impl Trunk {
-    /// Makes the memory and the event channels of a trunk of 1 to [`QUEUES_MAX`] queues; another
-    /// number is brought to the nearest of these.
+    /// Makes the memory and the event channels of a trunk of 1 to [`QUEUES_MAX`] queues; other
+    /// numbers are clamped to this range.
     ///
     /// # Errors
-    /// What the system reports: memory or descriptors are used up.
+    /// The system's error: no memory or descriptors are left.
     pub fn make(queues: u16) -> io::Result<Trunk> {
         let queues = queues.clamp(1, QUEUES_MAX);
         let memory = memfd_create("trunk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let bytes = queue_pages(queues.into()).start * PAGE_SIZE;
         ftruncate(&memory, u64::try_from(bytes).map_err(io::Error::other)?)?;
-        // An access behind the end of memory that has shrunk would end the process.
+        // An access beyond the end of memory that has shrunk would kill the process.
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = |_| socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -104,7 +103,7 @@ impl Trunk {
     /// The two ends: of the tenant, and of the switch process.
     ///
     /// # Errors
-    /// If descriptors are used up.
+    /// If no descriptors are left.
     pub fn split(self) -> io::Result<(End, End)> {
         let memory = self.memory.try_clone()?;
         let (tenant, switch) = self.queues.into_iter().unzip();
@@ -113,7 +112,7 @@ impl Trunk {
 }
 
 impl End {
-    /// The end whose descriptors came as [`fds`](End::fds) shows them.
+    /// The end with these descriptors, in the order of [`fds`](End::fds).
     ///
     /// # Errors
     /// Of kind `InvalidData` if they are too few or too many.

@@ -1,4 +1,4 @@
-//! The end of the switch process: access to the pages of a trunk.
+//! The switch process's end: access to the pages of a trunk.
 
 use std::io;
 use std::ops::Range;
@@ -7,8 +7,8 @@ use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantSta
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
-/// The memory of one trunk. A grant is the number of a page in it; all of them may be read and
-/// written, for none of them is another tenant's.
+/// The memory of one trunk. A grant is the number of a page in it; all pages may be read and
+/// written, because none belongs to another tenant.
 #[derive(Debug)]
 pub struct TrunkMemory {
     pages: SharedPages,
@@ -26,8 +26,8 @@ impl TrunkMemory {
         (start < self.pages.len()).then_some(start)
     }
 
-    /// `copy_one` gets where in the trunk's memory to copy; it returns nothing if the operation
-    /// names no local bytes.
+    /// `copy_one` gets the offset in the trunk's memory; it returns `None` if the operation names
+    /// no local bytes.
     #[inline]
     fn copy_each(
         &self,

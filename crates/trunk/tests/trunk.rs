@@ -1,11 +1,11 @@
-//! A frontend and a backend, joined by a trunk as two processes are: what enters one end leaves the
-//! other, and a tenant that writes anything anywhere loses its own queue.
+//! A frontend and a backend, joined by a trunk like two processes: what enters one end leaves the
+//! other, and a tenant that writes anything anywhere loses only its own queue.
 
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters, Woken,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
+    QueueCounters, QueueDown, Woken,
 };
 use ringway_hypervisor::{
     Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, QueueEvents,
@@ -36,7 +36,7 @@ fn back(queue: SwitchQueue) -> Back {
     Back::attach(parts).expect("the rings are sound")
 }
 
-/// The ends of a trunk, after a way through descriptors as between processes.
+/// The ends of a trunk, passed as descriptors as between processes.
 fn ends(queues: u16) -> (End, End) {
     let (tenant, switch) = Trunk::make(queues).expect("memory").split().expect("descriptors");
     let pass = |end: End| {
@@ -181,7 +181,7 @@ fn a_tenant_that_writes_anything_anywhere_loses_its_queue_and_no_more() {
             }
         };
         // Whatever it is, it is the tenant's fault and not ours.
-        assert!(!matches!(down, Some(PortDown::Host(_))), "{down:?}");
+        assert!(!matches!(down, Some(QueueDown::Host(_))), "{down:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The back-end's end of a socket.
+//! The back-end's end of a vhost-user socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,264 +6,271 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ringway_sys::descriptor::{self, Kind};
-use ringway_vhost::backend::{Action, Awaits, Bases, Log, Offer, Wanted};
+use ringway_vhost::backend::{Action, AreaRequest, Bases, Log, Missing, Offer};
 use ringway_vhost::{Area, Backend, Message, PairPlan, Region, RegionKey};
 use ringway_wire::vhost_user::Op;
 use ringway_wire::virtio::Features;
 use rustix::event::PollFlags;
 
 use crate::connection::{Broken, Connection, Received};
-use crate::meeting::{GOOD_AFTER, Meeting, Place};
+use crate::endpoint::{ConnectionSource, Endpoint, WORKED_AFTER};
 
-/// Reads of a socket in one turn: a front-end that sends as fast as it can, or byte by byte, has no
-/// more than that before others have theirs.
+/// Reads of a socket in one turn. A front-end that sends as fast as it can, or byte by byte, gets
+/// no more than this before the others get their turns.
 pub const TURN_READS: usize = 64;
-/// How often it is looked whether a connection is closed, before there is another.
-const CLOSING_LOOK: Duration = Duration::from_millis(100);
+/// The interval at which to check whether the last connection is closed, before the next is
+/// accepted.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The process around a session: memory, rings, and the network.
+/// The process around a session: it owns memory, rings and the network.
 ///
-/// What it refuses ends the connection, and the reason is shown.
+/// An error from a method ends the connection, and the reason is reported.
 pub trait Device {
-    /// What is offered to the next front-end.
+    /// What to offer to the next front-end.
     fn offer(&self) -> Offer;
 
-    /// Lets go of all memory, and maps this.
+    /// Unmaps all memory, and maps these regions.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the failure, as text.
     fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), String>;
 
     /// Maps one more region.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the failure, as text.
     fn add_region(&mut self, region: Region) -> Result<(), String>;
 
-    /// Lets go of a region.
+    /// Unmaps a region.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the failure, as text.
     fn remove_region(&mut self, region: RegionKey) -> Result<(), String>;
 
-    /// Notes writes here from now on.
+    /// Logs writes here from now on.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the failure, as text.
     fn set_log(&mut self, log: Log) -> Result<(), String>;
 
-    /// Serves a pair from [`Device::settle`] on: more may change before.
+    /// Prepares to serve a pair. Serving begins with [`Device::apply_changes`], because more may
+    /// change before.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the failure, as text.
     fn start(&mut self, plan: PairPlan) -> Result<(), String>;
 
     /// Stops a pair at once.
     fn stop(&mut self, pair: u16) -> Bases;
 
-    /// All that a turn brought has been said.
+    /// Called after all changes of a turn were passed to the device.
     ///
     /// # Errors
-    /// Why something of it cannot be done.
-    fn settle(&mut self) -> Result<(), String>;
+    /// The reason why one of the changes failed.
+    fn apply_changes(&mut self) -> Result<(), String>;
 
-    /// Has the network know that a guest with this address is here.
+    /// Announces to the network that a guest with this address is here.
     fn announce(&mut self, mac: [u8; 6]);
 
     /// The front-end shows its guest this MTU.
     fn set_mtu(&mut self, mtu: u16);
 
-    /// Has the front-end replied to with an area of zeros, by someone who passes descriptors on: of
-    /// this connection nothing is read before [`BackendEnd::area_came`].
+    /// Has a process that may pass descriptors send the front-end a zeroed area. Until
+    /// [`BackendEnd::on_area_sent`] nothing is read from this connection.
     ///
     /// # Errors
-    /// Why not.
-    fn make_area(&mut self, wanted: Wanted) -> Result<(), String>;
+    /// The reason for the failure, as text.
+    fn make_area(&mut self, wanted: AreaRequest) -> Result<(), String>;
 
-    /// Goes on by what is noted here, and notes here what is under way.
+    /// Continues from the chains recorded here, and records chains in flight here.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the failure, as text.
     fn set_area(&mut self, area: Area) -> Result<(), String>;
 
-    /// That area is of no more use.
-    fn forget_area(&mut self);
+    /// The area is no longer valid.
+    fn drop_area(&mut self);
 
-    /// The guest has taken these features.
-    fn agreed(&mut self, features: Features);
+    /// The guest has negotiated these features.
+    fn negotiated(&mut self, features: Features);
 
-    /// The connection is gone: nothing is served, and no memory is mapped any more.
+    /// The connection is closed: no pair is served, and no memory is mapped any more.
     fn reset(&mut self);
 
-    /// Something for the log.
+    /// Passes a note for the log.
     fn note(&mut self, note: Note<'_>);
 }
 
-/// What happens to an end.
+/// Events of an end, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note<'a> {
-    /// A front-end is there.
-    Met,
-    /// It has left.
-    Left,
-    /// Its connection was closed, for this reason.
+    /// A front-end has connected.
+    Connected,
+    /// The front-end has disconnected.
+    Disconnected,
+    /// We closed the connection, for this reason.
     Closed(&'a str),
-    /// Its connection was closed because a user wants no more of it.
+    /// We closed the connection because the user removed the vif.
     Removed,
-    /// It is there and nothing is served any more, for this reason. It may go on; this is said once
-    /// of a connection.
+    /// The front-end is connected and no pair is served any more, for this reason. It may resume.
+    /// Reported once per connection.
     Stopped(&'a str),
 }
 
-/// How far an end has got.
+/// The progress of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// There is no front-end.
-    Alone,
-    /// One is there, and something is missing.
-    Awaits(Awaits),
+    Disconnected,
+    /// One is connected, and something is missing.
+    Waiting(Missing),
     /// Frames can flow.
-    Serves,
+    Serving,
 }
 
-/// One session after another, at one place.
+/// Serves one session after another, at one place.
 #[derive(Debug)]
-pub struct BackendEnd<P = Meeting> {
-    place: P,
-    met: Option<Met>,
+pub struct BackendEnd<P = Endpoint> {
+    source: P,
+    connected: Option<Connected>,
     error: Option<String>,
-    /// What closes the last connection.
+    /// The thread that closes the last connection.
     closing: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Met {
+struct Connected {
     connection: Connection,
     session: Backend,
     features: Option<Features>,
     has_asked_queues: bool,
-    has_said_taken_back: bool,
-    /// Since when frames can flow.
-    works_since: Option<Instant>,
-    /// Descriptors that are not to be used, nor closed by this thread.
+    has_reported_removal: bool,
+    /// When frames began to flow.
+    serving_since: Option<Instant>,
+    /// Descriptors that must neither be used, nor closed by this thread.
     unwanted: Vec<OwnedFd>,
-    /// An area is on its way to the front-end, by another hand.
+    /// Another process is sending the front-end an area.
     awaits_area: bool,
 }
 
-impl<P: Place> BackendEnd<P> {
+impl<P: ConnectionSource> BackendEnd<P> {
     /// An end without a front-end.
-    pub fn new(place: P) -> BackendEnd<P> {
-        BackendEnd { place, met: None, error: None, closing: None }
+    pub fn new(source: P) -> BackendEnd<P> {
+        BackendEnd { source, connected: None, error: None, closing: None }
     }
 
-    /// Where front-ends are met.
-    pub fn place(&mut self) -> &mut P {
-        &mut self.place
+    /// Where front-ends connect.
+    pub fn source(&mut self) -> &mut P {
+        &mut self.source
     }
 
     /// What to wait for before the next turn.
     pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        let Some(met) = &self.met else {
-            return self.place.waker().map(|fd| (fd, PollFlags::IN));
+        let Some(connected) = &self.connected else {
+            return self.source.waker().map(|fd| (fd, PollFlags::IN));
         };
-        if met.awaits_area {
+        if connected.awaits_area {
             return None;
         }
-        let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
-        Some((met.connection.as_fd(), PollFlags::IN | room))
+        let room =
+            if connected.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+        Some((connected.connection.as_fd(), PollFlags::IN | room))
     }
 
-    /// When there is to be a turn though nothing happens.
+    /// When to take a turn even without an event.
     pub fn due(&self) -> Option<Instant> {
-        if self.met.is_some() { None } else { self.place.due() }
+        if self.connected.is_some() { None } else { self.source.due() }
     }
 
-    /// Whether the last connection has still to be closed. To close a descriptor of a peer's may
-    /// take as long as its keeper likes; until then there is no other front-end.
+    /// Whether the last connection is still being closed. Closing a descriptor that a peer sent may
+    /// take as long as the process behind it likes; until then no other front-end is accepted.
     fn is_closing(&self) -> bool {
         self.closing.as_ref().is_some_and(|closing| !closing.is_finished())
     }
 
     /// The session, while there is one.
     pub fn session(&self) -> Option<&Backend> {
-        self.met.as_ref().map(|met| &met.session)
+        self.connected.as_ref().map(|connected| &connected.session)
     }
 
-    /// How far it has got.
+    /// The progress of the session.
     pub fn state(&self) -> State {
-        match self.met.as_ref().map(|met| met.session.awaits()) {
-            None => State::Alone,
-            Some(Awaits::Nothing) => State::Serves,
-            Some(awaits) => State::Awaits(awaits),
+        match self.connected.as_ref().map(|connected| connected.session.missing()) {
+            None => State::Disconnected,
+            Some(Missing::Nothing) => State::Serving,
+            Some(missing) => State::Waiting(missing),
         }
     }
 
-    /// Why nothing is served, if that is so: what the last front-end did, or what is missing.
+    /// Why nothing is served, if so: what the last front-end did, or what is missing.
     pub fn error(&self) -> Option<String> {
         match self.state() {
-            State::Serves => None,
-            State::Alone => {
-                let obstacle = || self.place.obstacle().map(str::to_owned);
-                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.place.awaited()))
+            State::Serving => None,
+            State::Disconnected => {
+                let obstacle = || self.source.obstacle().map(str::to_owned);
+                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.source.awaited()))
             }
-            State::Awaits(Awaits::Version1) => Some(
+            State::Waiting(Missing::Version1) => Some(
                 "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),
             ),
-            State::Awaits(Awaits::Memory) if self.taken_back().is_some() => self.taken_back(),
-            State::Awaits(Awaits::Memory) => Some(
+            State::Waiting(Missing::Memory) if self.removed_memory().is_some() => {
+                self.removed_memory()
+            }
+            State::Waiting(Missing::Memory) => Some(
                 "the front-end shares no memory (QEMU: -object memory-backend-memfd,...,share=on; \
                  libvirt: <access mode='shared'/> in <memoryBacking>)"
                     .to_owned(),
             ),
-            State::Awaits(_) => self.error.clone(),
+            State::Waiting(_) => self.error.clone(),
         }
     }
 
     /// What the front-end took back, if that is why nothing is served.
-    fn taken_back(&self) -> Option<String> {
-        Some(self.session()?.taken_back()?.to_string())
+    fn removed_memory(&self) -> Option<String> {
+        Some(self.session()?.removed_memory()?.to_string())
     }
 
-    /// Does what there is to do, within bounds; whether there may be more.
+    /// Does the pending work, within bounds. Returns whether there may be more.
     ///
     /// # Errors
-    /// If no front-end can be met any more.
+    /// If no front-end can connect any more.
     pub fn turn(&mut self, device: &mut impl Device, now: Instant) -> io::Result<bool> {
-        if self.met.is_none() {
+        if self.connected.is_none() {
             if self.is_closing() {
-                self.place.put_off(now + CLOSING_LOOK);
+                self.source.defer_until(now + CLOSE_POLL_INTERVAL);
                 return Ok(false);
             }
-            let Some(socket) = self.place.meet(now)? else { return Ok(false) };
+            let Some(socket) = self.source.poll_connection(now)? else { return Ok(false) };
             let session = Backend::new(device.offer());
             let connection = Connection::new(socket);
-            self.met = Some(Met::new(connection, session));
-            device.note(Note::Met);
+            self.connected = Some(Connected::new(connection, session));
+            device.note(Note::Connected);
         }
-        let Some(met) = &mut self.met else { return Ok(false) };
-        let outcome = met.turn(device).and_then(|outcome| {
-            device.settle().map_err(Broken::Undone)?;
+        let Some(connected) = &mut self.connected else { return Ok(false) };
+        let outcome = connected.turn(device).and_then(|outcome| {
+            device.apply_changes().map_err(Broken::Failed)?;
             Ok(outcome)
         });
-        if met.session.awaits() == Awaits::Nothing {
+        if connected.session.missing() == Missing::Nothing {
             self.error = None;
-            if now.saturating_duration_since(*met.works_since.get_or_insert(now)) >= GOOD_AFTER {
-                self.place.was_good();
+            if now.saturating_duration_since(*connected.serving_since.get_or_insert(now))
+                >= WORKED_AFTER
+            {
+                self.source.worked();
             }
         }
-        if outcome.is_ok() && !met.has_said_taken_back {
-            if let Some(taken_back) = met.session.taken_back() {
-                met.has_said_taken_back = true;
-                device.note(Note::Stopped(&taken_back.to_string()));
+        if outcome.is_ok() && !connected.has_reported_removal {
+            if let Some(removed_memory) = connected.session.removed_memory() {
+                connected.has_reported_removal = true;
+                device.note(Note::Stopped(&removed_memory.to_string()));
             }
         }
         match outcome {
             Ok(Outcome::More) => Ok(true),
             Ok(Outcome::Waits) => Ok(false),
             Ok(Outcome::End) => {
-                self.error = met.left_why();
-                device.note(Note::Left);
+                self.error = connected.left_why();
+                device.note(Note::Disconnected);
                 self.leave(device, now);
                 Ok(false)
             }
@@ -277,48 +284,49 @@ impl<P: Place> BackendEnd<P> {
         }
     }
 
-    /// Closes the connection for a reason of ours, such as what a guest did to its rings.
+    /// Closes the connection for a reason of ours, such as a guest's violation of its rings.
     pub fn close(&mut self, device: &mut impl Device, reason: &str, now: Instant) {
-        if self.met.is_some() {
+        if self.connected.is_some() {
             device.note(Note::Closed(reason));
             self.error = Some(reason.to_owned());
             self.leave(device, now);
         }
     }
 
-    /// Closes the connection because a user wants no more of it.
+    /// Closes the connection because the user removed the vif.
     pub fn remove(&mut self, device: &mut impl Device, now: Instant) {
-        if self.met.is_some() {
+        if self.connected.is_some() {
             device.note(Note::Removed);
             self.leave(device, now);
         }
     }
 
-    /// What became of the area that [`Device::make_area`] was to have the front-end get.
-    pub fn area_came(
+    /// The outcome of sending the area that [`Device::make_area`] requested.
+    pub fn on_area_sent(
         &mut self,
         device: &mut impl Device,
         outcome: Result<(), String>,
         now: Instant,
     ) {
-        let Some(met) = &mut self.met else { return };
-        let was_awaited = std::mem::take(&mut met.awaits_area);
+        let Some(connected) = &mut self.connected else { return };
+        let was_awaited = std::mem::take(&mut connected.awaits_area);
         if let (true, Err(reason)) = (was_awaited, outcome) {
             self.close(device, &reason, now);
         }
     }
 
     fn leave(&mut self, device: &mut impl Device, now: Instant) {
-        let met = self.met.take();
-        // Another process may have the socket, too, until it hears of this.
-        if let Some(met) = &met {
-            met.connection.shut();
+        let connected = self.connected.take();
+        // Another process may also hold the socket until it is notified.
+        if let Some(connected) = &connected {
+            connected.connection.shut();
         }
         device.reset();
-        // What lies unread in the socket is closed with it.
-        let closing = thread::Builder::new().name("closing".to_owned()).spawn(move || drop(met));
+        // Closing the socket also closes unread descriptors in it.
+        let closing =
+            thread::Builder::new().name("closing".to_owned()).spawn(move || drop(connected));
         self.closing = closing.ok();
-        self.place.again(now);
+        self.source.disconnected(now);
     }
 }
 
@@ -328,15 +336,15 @@ enum Outcome {
     End,
 }
 
-impl Met {
-    fn new(connection: Connection, session: Backend) -> Met {
-        Met {
+impl Connected {
+    fn new(connection: Connection, session: Backend) -> Connected {
+        Connected {
             connection,
             session,
             features: None,
             has_asked_queues: false,
-            has_said_taken_back: false,
-            works_since: None,
+            has_reported_removal: false,
+            serving_since: None,
             unwanted: Vec::new(),
             awaits_area: false,
         }
@@ -353,7 +361,7 @@ impl Met {
                     self.check_files(&mut message)?;
                     self.session.take(message)?;
                     self.has_asked_queues |= self.session.last() == Some(Op::GetQueueNum);
-                    self.act(device)?;
+                    self.run_actions(device)?;
                 }
                 Received::Part => {}
                 Received::Nothing => return Ok(Outcome::Waits),
@@ -363,22 +371,22 @@ impl Met {
         Ok(Outcome::More)
     }
 
-    /// Keeps descriptors aside that are neither memory nor events.
+    /// Keeps descriptors that are neither memory nor events for the closing thread.
     fn check_files(&mut self, message: &mut Message) -> Result<(), Broken> {
         let unwanted = message.files.iter().find_map(|file| match descriptor::kind(file) {
-            Ok(Kind::Local | Kind::Nameless) => None,
+            Ok(Kind::Local | Kind::Anonymous) => None,
             Ok(kind) => Some(kind.name()),
             Err(_) => Some("a descriptor that says nothing of itself"),
         });
         let Some(kind) = unwanted else { return Ok(()) };
         self.unwanted = std::mem::take(&mut message.files);
-        Err(Broken::Unwanted { request: message.name(), kind })
+        Err(Broken::UnsafeDescriptor { request: message.name(), kind })
     }
 
-    fn act(&mut self, device: &mut impl Device) -> Result<(), Broken> {
+    fn run_actions(&mut self, device: &mut impl Device) -> Result<(), Broken> {
         if self.session.features() != self.features {
             self.features = self.session.features();
-            self.features.into_iter().for_each(|features| device.agreed(features));
+            self.features.into_iter().for_each(|features| device.negotiated(features));
         }
         while let Some(action) = self.session.next_action() {
             let done = match action {
@@ -405,31 +413,32 @@ impl Met {
                     Ok(())
                 }
                 Action::MakeArea(wanted) => {
-                    // Replies come in order, and this one comes by another hand.
+                    // Replies must arrive in order, and another process sends this one.
                     if self.connection.has_unsent() {
-                        return Err(Broken::Deaf);
+                        return Err(Broken::NotReading);
                     }
                     self.awaits_area = true;
                     device.make_area(wanted)
                 }
                 Action::SetArea(area) => device.set_area(area),
-                Action::ForgetArea => {
-                    device.forget_area();
+                Action::DropArea => {
+                    device.drop_area();
                     Ok(())
                 }
             };
-            done.map_err(Broken::Undone)?;
+            done.map_err(Broken::Failed)?;
         }
         Ok(())
     }
 
-    /// Why a front-end may have left, where it does not say so itself.
+    /// The likely reason why a front-end left, since it does not report one.
     fn left_why(&self) -> Option<String> {
         let pairs = self.session.offer().pairs;
         (self.has_asked_queues && self.session.features().is_none()).then(|| {
             format!(
-                "the front-end left before the driver of its guest was ready; there are {pairs} \
-                 queues: does it want more? (QEMU: queues=, libvirt: <driver queues=''/>)"
+                "the front-end disconnected before the driver of its guest was ready; there are \
+                 {pairs} queues: if it needs more, configure them (QEMU: queues=, libvirt: \
+                 <driver queues=''/>)"
             )
         })
     }

@@ -13,18 +13,18 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
 
-/// Replies that may wait for a peer that does not read.
+/// Replies that may be queued for a peer that does not read.
 const REPLIES_MAX: usize = 64;
-/// Descriptors that are taken from the kernel at a time: all that it passes on at once
-/// (`SCM_MAX_FD`). Those beyond it would close here and now, which may take for ever.
+/// Descriptors that are received at a time: the most that the kernel passes at once (`SCM_MAX_FD`).
+/// The kernel would close any beyond that in this thread, which may take for ever.
 const FILES_MAX: usize = 253;
 
-/// A connected socket that is never waited for.
+/// A connected socket. No method blocks.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
     inbox: Inbox,
-    /// What the peer has not read yet, the oldest first.
+    /// Bytes that the peer has not read yet, the oldest first.
     replies: VecDeque<Reply>,
 }
 
@@ -35,7 +35,7 @@ struct Reply {
     files: Vec<OwnedFd>,
 }
 
-/// What one read of a socket gave.
+/// The result of one read of a socket.
 #[derive(Debug)]
 pub enum Received {
     /// A whole message.
@@ -48,29 +48,29 @@ pub enum Received {
     End,
 }
 
-/// Why a connection is of no more use.
+/// Why a connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     /// The peer broke the protocol.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The peer does not read what it is replied.
-    #[error("{REPLIES_MAX} replies wait, and the front-end reads none")]
-    Deaf,
+    /// The peer does not read its replies.
+    #[error("{REPLIES_MAX} replies wait, and the front-end does not read them")]
+    NotReading,
     /// The system.
     #[error("the socket: {0}")]
     Io(#[from] io::Error),
-    /// The peer sent a descriptor whose keeper could have us wait for it.
+    /// The peer sent a descriptor on which another process could make us block.
     #[error("{request} came with {kind}, expected an event descriptor (eventfd) or memory")]
-    Unwanted {
-        /// What it came with.
+    UnsafeDescriptor {
+        /// The request it came with.
         request: Name,
-        /// What it is.
+        /// The kind of the descriptor.
         kind: &'static str,
     },
-    /// What a request asked for could not be done.
+    /// A request could not be carried out.
     #[error("{0}")]
-    Undone(String),
+    Failed(String),
 }
 
 impl From<Errno> for Broken {
@@ -85,10 +85,10 @@ impl Connection {
         Connection { socket, inbox: Inbox::default(), replies: VecDeque::new() }
     }
 
-    /// Looks once for what the peer has sent.
+    /// Reads once from the socket.
     ///
     /// # Errors
-    /// If the connection is of no more use.
+    /// If the connection cannot be used any longer.
     pub fn receive(&mut self) -> Result<Received, Broken> {
         let mut bytes = [0; HEADER_LEN + PAYLOAD_MAX];
         let wanted = self.inbox.wanted().min(bytes.len());
@@ -120,29 +120,29 @@ impl Connection {
         })
     }
 
-    /// Sends a message, or as much of it as the peer has room for, and the rest later.
+    /// Sends a message as far as the peer has room for it, and queues the rest.
     ///
     /// # Errors
-    /// If the connection is of no more use.
+    /// If the connection cannot be used any longer.
     pub fn send(&mut self, message: Message) -> Result<(), Broken> {
         if self.replies.len() >= REPLIES_MAX {
-            return Err(Broken::Deaf);
+            return Err(Broken::NotReading);
         }
         let bytes = message.bytes();
         self.replies.push_back(Reply { bytes, sent: 0, files: message.files });
         self.flush()
     }
 
-    /// Sends what waits, as far as the peer has room for it.
+    /// Sends queued bytes as far as the peer has room for them.
     ///
     /// # Errors
-    /// If the connection is of no more use.
+    /// If the connection cannot be used any longer.
     pub fn flush(&mut self) -> Result<(), Broken> {
         while let Some(reply) = self.replies.front_mut() {
             match send_some(&self.socket, reply) {
                 Ok(sent) => reply.sent += sent,
                 Err(Errno::AGAIN) => return Ok(()),
-                // What it sent before it left is read to the end all the same.
+                // Bytes that the peer sent before it left are still read.
                 Err(Errno::PIPE | Errno::CONNRESET) => {
                     self.replies.clear();
                     return Ok(());
@@ -156,20 +156,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether something waits until the peer has room for it.
+    /// Whether bytes are queued until the peer has room.
     pub fn has_unsent(&self) -> bool {
         !self.replies.is_empty()
     }
 
-    /// Ends it for the peer, also where another process has the socket.
+    /// Shuts the connection down for the peer, even if another process holds the socket.
     pub(crate) fn shut(&self) {
-        // It may have ended already.
+        // The peer may have shut it down already.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Whether a message has begun and not ended.
-    pub fn is_amid(&self) -> bool {
-        self.inbox.is_amid()
+    /// Whether a message has started and is incomplete.
+    pub fn has_partial_message(&self) -> bool {
+        self.inbox.has_partial_message()
     }
 }
 
@@ -182,8 +182,8 @@ impl AsFd for Connection {
 fn send_some(socket: &OwnedFd, reply: &mut Reply) -> Result<usize, Errno> {
     let bytes = &reply.bytes[reply.sent..];
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    // Descriptors go with the first byte. Most messages have none, and a confined process may not
-    // make the call that passes them on.
+    // Descriptors go with the first byte. Most messages have none, and the seccomp filter of a
+    // confined process does not allow the call that passes them.
     if reply.files.is_empty() {
         return retry_on_intr(|| send(socket, bytes, flags));
     }

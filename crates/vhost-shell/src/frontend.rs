@@ -1,70 +1,70 @@
-//! The front-end's end of a socket.
+//! The front-end's end of a vhost-user socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use ringway_vhost::frontend::{Agreement, Event, Wish};
+use ringway_vhost::frontend::{Event, Negotiated, Preferences};
 use ringway_vhost::{Area, Frontend, Region, Request};
 use rustix::event::PollFlags;
 
 use crate::TURN_READS;
 use crate::backend::Note;
 use crate::connection::{Broken, Connection, Received};
-use crate::meeting::{Meeting, Place};
+use crate::endpoint::{ConnectionSource, Endpoint};
 
-/// The process around a session: memory, rings, and what the frames are for.
+/// The process around a session: it owns memory and rings, and uses the frames.
 ///
-/// What it refuses ends the connection, and the reason is shown.
+/// An error from a method ends the connection, and the reason is reported.
 pub trait Driver {
-    /// What would be used of the next back-end.
-    fn wish(&self) -> Wish;
+    /// What to negotiate with the next back-end.
+    fn preferences(&self) -> Preferences;
 
-    /// Makes memory and rings for what was agreed on, or has those that an earlier back-end had,
-    /// with the area in which that one noted what was under way.
+    /// Makes memory and rings for the negotiated features, or returns those of the previous
+    /// back-end together with the area in which that one recorded chains in flight.
     ///
     /// # Errors
-    /// Why not.
-    fn make(&mut self, agreed: Agreement) -> Result<Parts, String>;
+    /// The reason for the failure, as text.
+    fn make(&mut self, negotiated: Negotiated) -> Result<Parts, String>;
 
-    /// An area came that a request of [`Driver::make`] asked for: what is to be asked for next.
+    /// Takes an area that a request of [`Driver::make`] asked for. Returns the next requests.
     ///
     /// # Errors
-    /// Why it is of no use.
+    /// Why the area cannot be used.
     fn take_area(&mut self, area: Area) -> Result<Vec<Request>, String>;
 
-    /// The back-end has all it needs: frames may flow.
+    /// The back-end has everything it needs: frames may flow.
     ///
     /// # Errors
-    /// Why they cannot.
+    /// The reason for the failure, as text.
     fn carrier_up(&mut self) -> Result<(), String>;
 
-    /// The connection is gone.
+    /// The connection is closed.
     fn carrier_down(&mut self);
 
-    /// Something for the log.
+    /// Passes a note for the log.
     fn note(&mut self, note: Note<'_>);
 }
 
-/// What a back-end is handed.
+/// What to pass to a back-end.
 #[derive(Debug)]
 pub struct Parts {
     /// Memory.
     pub regions: Vec<Region>,
-    /// What else is asked for, in order.
+    /// Further requests, in order.
     pub requests: Vec<Request>,
 }
 
-/// One session after another, at one place.
+/// Serves one session after another, at one place.
 #[derive(Debug)]
 pub struct FrontendEnd {
-    meeting: Meeting,
-    met: Option<Met>,
+    endpoint: Endpoint,
+    connected: Option<Connected>,
     error: Option<String>,
 }
 
 #[derive(Debug)]
-struct Met {
+struct Connected {
     connection: Connection,
     session: Frontend,
     stage: Stage,
@@ -72,66 +72,70 @@ struct Met {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
-    /// What is used is being agreed on.
+    /// Negotiation is in progress.
     Agrees,
-    /// Memory and rings are on their way.
+    /// Memory and rings are being passed.
     Shares,
+    /// The status of the driver is being passed.
+    Finishes,
     /// Frames flow.
     Up,
 }
 
 impl FrontendEnd {
     /// An end without a back-end.
-    pub fn new(meeting: Meeting) -> FrontendEnd {
-        FrontendEnd { meeting, met: None, error: None }
+    pub fn new(endpoint: Endpoint) -> FrontendEnd {
+        FrontendEnd { endpoint, connected: None, error: None }
     }
 
     /// What to wait for before the next turn.
     pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        let Some(met) = &self.met else {
-            return self.meeting.waker().map(|fd| (fd, PollFlags::IN));
+        let Some(connected) = &self.connected else {
+            return self.endpoint.waker().map(|fd| (fd, PollFlags::IN));
         };
-        let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
-        Some((met.connection.as_fd(), PollFlags::IN | room))
+        let room =
+            if connected.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+        Some((connected.connection.as_fd(), PollFlags::IN | room))
     }
 
-    /// When there is to be a turn though nothing happens.
+    /// When to take a turn even without an event.
     pub fn due(&self) -> Option<Instant> {
-        if self.met.is_some() { None } else { self.meeting.due() }
+        if self.connected.is_some() { None } else { self.endpoint.due() }
     }
 
     /// Whether frames flow.
     pub fn is_up(&self) -> bool {
-        self.met.as_ref().is_some_and(|met| met.stage == Stage::Up)
+        self.connected.as_ref().is_some_and(|connected| connected.stage == Stage::Up)
     }
 
     /// Why they do not, as far as it is known.
     pub fn error(&self) -> Option<&str> {
-        self.error.as_deref().or(self.meeting.obstacle())
+        self.error.as_deref().or(self.endpoint.obstacle())
     }
 
-    /// Does what there is to do, within bounds; whether there may be more.
+    /// Does the pending work, within bounds. Returns whether there may be more.
     ///
     /// # Errors
-    /// If no back-end can be met any more.
+    /// If no back-end can connect any more.
     pub fn turn(&mut self, driver: &mut impl Driver, now: Instant) -> io::Result<bool> {
-        if self.met.is_none() {
-            let Some(socket) = self.meeting.meet(now)? else { return Ok(false) };
-            let (connection, session) = (Connection::new(socket), Frontend::new(driver.wish()));
-            self.met = Some(Met { connection, session, stage: Stage::Agrees });
-            driver.note(Note::Met);
+        if self.connected.is_none() {
+            let Some(socket) = self.endpoint.poll_connection(now)? else { return Ok(false) };
+            let (connection, session) =
+                (Connection::new(socket), Frontend::new(driver.preferences()));
+            self.connected = Some(Connected { connection, session, stage: Stage::Agrees });
+            driver.note(Note::Connected);
         }
-        let Some(met) = &mut self.met else { return Ok(false) };
-        let outcome = met.turn(driver);
-        if met.stage == Stage::Up {
-            self.meeting.was_good();
+        let Some(connected) = &mut self.connected else { return Ok(false) };
+        let outcome = connected.turn(driver);
+        if connected.stage == Stage::Up {
+            self.endpoint.worked();
             self.error = None;
         }
         match outcome {
             Ok(Outcome::More) => Ok(true),
             Ok(Outcome::Waits) => Ok(false),
             Ok(Outcome::End) => {
-                driver.note(Note::Left);
+                driver.note(Note::Disconnected);
                 self.leave(driver, now);
                 Ok(false)
             }
@@ -142,9 +146,9 @@ impl FrontendEnd {
         }
     }
 
-    /// Closes the connection, such as for what a back-end did to the rings.
+    /// Closes the connection for a reason of ours, such as a back-end's violation of the rings.
     pub fn close(&mut self, driver: &mut impl Driver, reason: &str, now: Instant) {
-        if self.met.is_some() {
+        if self.connected.is_some() {
             driver.note(Note::Closed(reason));
             self.error = Some(reason.to_owned());
             self.leave(driver, now);
@@ -152,9 +156,9 @@ impl FrontendEnd {
     }
 
     fn leave(&mut self, driver: &mut impl Driver, now: Instant) {
-        self.met = None;
+        self.connected = None;
         driver.carrier_down();
-        self.meeting.again(now);
+        self.endpoint.disconnected(now);
     }
 }
 
@@ -164,14 +168,14 @@ enum Outcome {
     End,
 }
 
-impl Met {
+impl Connected {
     fn turn(&mut self, driver: &mut impl Driver) -> Result<Outcome, Broken> {
-        self.act(driver)?;
+        self.run_actions(driver)?;
         for _ in 0..TURN_READS {
             match self.connection.receive()? {
                 Received::Message(message) => {
                     self.session.take(message)?;
-                    self.act(driver)?;
+                    self.run_actions(driver)?;
                 }
                 Received::Part => {}
                 Received::Nothing => return Ok(Outcome::Waits),
@@ -181,29 +185,34 @@ impl Met {
         Ok(Outcome::More)
     }
 
-    fn act(&mut self, driver: &mut impl Driver) -> Result<(), Broken> {
+    fn run_actions(&mut self, driver: &mut impl Driver) -> Result<(), Broken> {
         while let Some(event) = self.session.next_event() {
             let requests = match event {
-                Event::Agreed(agreed) => {
+                Event::Negotiated(negotiated) => {
                     let Parts { regions, requests } =
-                        driver.make(agreed).map_err(Broken::Undone)?;
+                        driver.make(negotiated).map_err(Broken::Failed)?;
                     self.session.share(regions);
                     self.stage = Stage::Shares;
                     requests
                 }
-                Event::Area(area) => driver.take_area(area).map_err(Broken::Undone)?,
+                Event::Area(area) => driver.take_area(area).map_err(Broken::Failed)?,
                 _ => continue,
             };
             requests.into_iter().for_each(|request| self.session.ask(request));
         }
         self.connection.flush()?;
-        // What the back-end has no room for stays in the session, in order.
+        // Messages that the socket has no room for stay in the session, in order.
         while !self.connection.has_unsent() {
             match self.session.next_message() {
                 Some(message) => self.connection.send(message)?,
-                None if self.stage == Stage::Shares && !self.session.is_waiting() => {
+                None if self.session.is_waiting() => break,
+                None if self.stage == Stage::Shares => {
+                    self.stage = Stage::Finishes;
+                    self.session.finish();
+                }
+                None if self.stage == Stage::Finishes => {
                     self.stage = Stage::Up;
-                    driver.carrier_up().map_err(Broken::Undone)?;
+                    driver.carrier_up().map_err(Broken::Failed)?;
                 }
                 None => break,
             }

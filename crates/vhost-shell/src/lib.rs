@@ -1,23 +1,24 @@
-//! The shell around the vhost-user session: everything that both ends do with their socket.
+//! The shell around the vhost-user session: all socket work that both ends need.
 //!
-//! [`Meeting`] is where connections come from: a socket that a front-end makes, which is dialled
-//! when it appears, or one that is made here. [`Connection`] turns a socket into messages and never
-//! waits. [`BackendEnd`] owns one session over one socket after another, has a limited turn, and
-//! leaves memory, rings and the network to the process around it, which is a [`Device`].
-//! [`FrontendEnd`] is the same for the other side, and its process a [`Driver`].
+//! [`Endpoint`] provides connections: it dials a socket that a front-end creates, as soon as it
+//! appears, or listens on one of its own. [`Connection`] turns a socket into messages and never
+//! blocks. [`BackendEnd`] owns one session over one socket after another, takes turns of bounded
+//! length, and leaves memory, rings and the network to the process around it, a [`Device`].
+//! [`FrontendEnd`] is the same for the other side, with a [`Driver`].
 //!
-//! A process that may open no socket has an [`Opener`] in another one, which passes connections on.
+//! A process that may open no socket has an [`Opener`] in another process, which passes it
+//! connections.
 //!
 //! Time is an argument. Read [`BackendEnd`] first.
 
 mod backend;
 mod connection;
+mod endpoint;
 mod frontend;
-mod meeting;
 mod opener;
 
 pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
 pub use connection::{Broken, Connection, Received};
+pub use endpoint::{ConnectionSource, Endpoint, Mode};
 pub use frontend::{Driver, FrontendEnd, Parts};
-pub use meeting::{Meeting, Mode, Place};
-pub use opener::{Opener, Turn, Wanted};
+pub use opener::{Opener, Turn, VifSocket};

@@ -1,4 +1,4 @@
-//! Sockets for a process that may open none: the other end of a link to it.
+//! Opens sockets for a process that may open none: the other end of its link.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
@@ -7,27 +7,28 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ringway_control::{AreaWanted, Link, OpenerNews, OpenerOrder, Received};
+use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
 use ringway_vhost::RING_SIZE_MAX;
-use ringway_vhost::backend::{PAIRS_MAX, Wanted as Area};
+use ringway_vhost::backend::{AreaRequest, PAIRS_MAX};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::meeting::{Meeting, Mode, Place};
+use crate::endpoint::{ConnectionSource, Endpoint, Mode};
 
-/// How long a socket that could not be made is left alone: at first as long as an earlier process
-/// may take to end that still has it, then twice as long each time.
-const RETRY_FIRST: Duration = Duration::from_millis(10);
-/// The same at most.
-const RETRY_LAST: Duration = Duration::from_secs(2);
-/// The same for a message that the backend has no room for.
+/// The first pause after a socket could not be created: the time that an earlier process with that
+/// socket may need to end. It doubles with each failure.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest pause.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The pause before a message is sent again for which the backend had no room.
 const RESEND: Duration = Duration::from_millis(10);
-/// Areas that one front-end gets over one connection: one, or one for each pair of queues.
+/// The most areas for one front-end over one connection: one, or one for each pair of queues.
 const AREAS_MAX: u16 = PAIRS_MAX;
-/// How often it is looked whether a connection is closed, before there is another.
-const CLOSING_LOOK: Duration = Duration::from_millis(100);
-/// Orders that are taken in a turn.
+/// The interval at which to check whether the last connection is closed, before the next is
+/// accepted.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Orders of the backend that are handled in one turn.
 const ORDERS_MAX: usize = 256;
 
 /// All sockets of one backend.
@@ -35,20 +36,20 @@ const ORDERS_MAX: usize = 256;
 pub struct Opener {
     link: Link,
     places: BTreeMap<String, Opened>,
-    unsent: VecDeque<(OpenerNews, Option<OwnedFd>)>,
+    unsent: VecDeque<(OpenerEvent, Option<OwnedFd>)>,
     resend: Option<Instant>,
 }
 
-/// A vif, and the place of its socket.
+/// A vif, and its socket path.
 #[derive(Debug)]
-pub struct Wanted {
-    /// What the vif is called.
+pub struct VifSocket {
+    /// The name of the vif.
     pub name: String,
     /// Where its socket is.
     pub path: PathBuf,
-    /// Who makes it.
+    /// Which end creates the socket.
     pub mode: Mode,
-    /// Its `[[vhost]]`, for the backend.
+    /// Its `[[vhost]]` section, for the backend.
     pub vhost: Value,
     /// Whether it was added while the host ran.
     pub at_run_time: bool,
@@ -58,100 +59,101 @@ pub struct Wanted {
 struct Opened {
     path: PathBuf,
     mode: Mode,
-    meeting: Option<Meeting>,
-    /// When to make a meeting that could not be made, and the pause after the next failure.
+    endpoint: Option<Endpoint>,
+    /// When to try again to create an endpoint, and the pause after the next failure.
     due: Option<Instant>,
     pause: Duration,
     /// Whether the backend has a connection.
-    is_used: bool,
-    /// The same connection, for what the backend may not send.
+    is_connected: bool,
+    /// The same connection, for messages that the backend may not send.
     connection: Option<Connection>,
     /// Areas that were sent over it.
     areas: u16,
-    /// What closes the last one: to close what a peer has sent and no one has read may take long.
+    /// The thread that closes the last connection: closing descriptors that a peer has sent and
+    /// that were not read may take long.
     closing: Option<JoinHandle<()>>,
-    /// When to see whether it has.
-    next_look: Option<Instant>,
-    /// What the backend was last shown as an obstacle.
-    shown: Option<String>,
+    /// When to check whether it has finished.
+    next_close_check: Option<Instant>,
+    /// The obstacle that was last reported to the backend.
+    reported: Option<String>,
 }
 
-/// What a turn has brought.
+/// The result of a turn.
 #[derive(Debug)]
 pub enum Turn {
-    /// What the backend says has become of vifs that were added or removed.
+    /// The backend's outcomes for vifs that were added or removed.
     Outcomes(Vec<(String, Result<(), String>)>),
     /// The backend has ended.
     End,
 }
 
 impl Opener {
-    /// One without sockets.
+    /// An opener without sockets.
     pub fn new(link: Link) -> Opener {
         Opener { link, places: BTreeMap::new(), unsent: VecDeque::new(), resend: None }
     }
 
-    /// Adds a vif that has been there before. A socket that cannot be made is tried again.
-    pub fn add(&mut self, wanted: Wanted, now: Instant) {
+    /// Adds a vif that has existed before. If its socket cannot be created, that is tried again.
+    pub fn add(&mut self, wanted: VifSocket, now: Instant) {
         self.insert(wanted, None, Some(now));
     }
 
-    /// Adds a new vif. The outcome is of a later turn.
+    /// Adds a new vif. A later turn returns the outcome.
     ///
     /// # Errors
-    /// If its socket cannot be made.
-    pub fn add_now(&mut self, wanted: Wanted, now: Instant) -> io::Result<()> {
-        let meeting = Meeting::new(&wanted.path, wanted.mode, now)?;
-        self.insert(wanted, Some(meeting), None);
+    /// If its socket cannot be created.
+    pub fn add_now(&mut self, wanted: VifSocket, now: Instant) -> io::Result<()> {
+        let endpoint = Endpoint::new(&wanted.path, wanted.mode, now)?;
+        self.insert(wanted, Some(endpoint), None);
         Ok(())
     }
 
-    fn insert(&mut self, wanted: Wanted, meeting: Option<Meeting>, due: Option<Instant>) {
-        let Wanted { name, path, mode, vhost, at_run_time } = wanted;
-        self.send(OpenerNews::Added { name: name.clone(), vhost, at_run_time });
+    fn insert(&mut self, wanted: VifSocket, endpoint: Option<Endpoint>, due: Option<Instant>) {
+        let VifSocket { name, path, mode, vhost, at_run_time } = wanted;
+        self.send(OpenerEvent::Added { name: name.clone(), vhost, at_run_time });
         let opened = Opened {
             path,
             mode,
-            meeting,
+            endpoint,
             due,
-            pause: RETRY_FIRST,
-            is_used: false,
+            pause: RETRY_PAUSE_MIN,
+            is_connected: false,
             connection: None,
             areas: 0,
             closing: None,
-            next_look: None,
-            shown: None,
+            next_close_check: None,
+            reported: None,
         };
         self.places.insert(name, opened);
     }
 
-    /// Lets the backend know that all vifs have been added that are there at its start.
+    /// Reports to the backend that all vifs of the start have been added.
     pub fn ready(&mut self) {
-        self.send(OpenerNews::Ready);
+        self.send(OpenerEvent::Ready);
     }
 
-    /// Removes a vif, and its socket if it was made here. The outcome is of a later turn.
+    /// Removes a vif, and its socket if we created it. A later turn returns the outcome.
     pub fn remove(&mut self, name: &str) {
-        self.forget(name);
-        self.send(OpenerNews::Removed { name: name.to_owned() });
+        self.remove_unserved(name);
+        self.send(OpenerEvent::Removed { name: name.to_owned() });
     }
 
-    /// The same where the backend has not got it.
-    pub fn forget(&mut self, name: &str) {
+    /// Removes a vif that the backend does not have.
+    pub fn remove_unserved(&mut self, name: &str) {
         let Some(mut opened) = self.places.remove(name) else { return };
         opened.close();
-        if opened.mode == Mode::Server && opened.meeting.is_some() {
-            // It may be gone already.
+        if opened.mode == Mode::Server && opened.endpoint.is_some() {
+            // The file may not exist any more.
             let _ = std::fs::remove_file(&opened.path);
         }
     }
 
-    /// Whether there is a vif of this name, or at this path.
+    /// Whether there is a vif with this name, or at this path.
     pub fn has(&self, name: &str, path: &Path) -> bool {
         self.places.iter().any(|(known, opened)| known == name || opened.path == path)
     }
 
-    /// Does what there is to do.
+    /// Does the pending work.
     ///
     /// # Errors
     /// What the link to the backend reports.
@@ -164,14 +166,14 @@ impl Opener {
                 Received::Message(OpenerOrder::Done { name, error }, _) => {
                     outcomes.push((name, error.map_or(Ok(()), Err)));
                 }
-                Received::Message(OpenerOrder::Again { name, was_good }, _) => {
-                    self.again(&name, was_good, now);
+                Received::Message(OpenerOrder::Disconnected { name, has_worked }, _) => {
+                    self.disconnected(&name, has_worked, now);
                 }
                 Received::Message(OpenerOrder::Area { name, wanted }, _) => {
                     let opened = self.places.get_mut(&name);
                     let opened = opened.ok_or_else(|| "the vif is gone".to_owned());
                     let error = opened.and_then(|opened| opened.send_area(wanted)).err();
-                    self.send(OpenerNews::AreaSent { name, error });
+                    self.send(OpenerEvent::AreaSent { name, error });
                 }
             }
         }
@@ -183,26 +185,26 @@ impl Opener {
             self.unsent.push_back((news, connection));
         }
         match self.flush(now) {
-            // It has ended; what it had to say was taken above.
+            // The backend has ended; its last messages were read above.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Turn::End),
             flushed => flushed.map(|()| Turn::Outcomes(outcomes)),
         }
     }
 
-    fn again(&mut self, name: &str, was_good: bool, now: Instant) {
+    fn disconnected(&mut self, name: &str, has_worked: bool, now: Instant) {
         let Some(opened) = self.places.get_mut(name) else { return };
-        opened.is_used = false;
+        opened.is_connected = false;
         opened.close();
-        opened.shown = None;
-        if let Some(meeting) = &mut opened.meeting {
-            if was_good {
-                meeting.was_good();
+        opened.reported = None;
+        if let Some(endpoint) = &mut opened.endpoint {
+            if has_worked {
+                endpoint.worked();
             }
-            meeting.again(now);
+            endpoint.disconnected(now);
         }
     }
 
-    fn send(&mut self, news: OpenerNews) {
+    fn send(&mut self, news: OpenerEvent) {
         self.unsent.push_back((news, None));
     }
 
@@ -222,49 +224,52 @@ impl Opener {
         Ok(())
     }
 
-    /// When to have a turn though nothing is readable.
+    /// When to take a turn even if nothing is readable.
     pub fn due(&self) -> Option<Instant> {
         let places = self.places.values().filter_map(Opened::due);
         places.chain(self.resend).min()
     }
 
-    /// What to wait for.
+    /// The descriptors to poll.
     pub fn wakers(&self) -> Vec<BorrowedFd<'_>> {
-        let waits = |opened: &&Opened| !opened.is_used && opened.next_look.is_none();
+        let waits = |opened: &&Opened| !opened.is_connected && opened.next_close_check.is_none();
         let places = self.places.values().filter(waits);
-        let places = places.filter_map(|opened| opened.meeting.as_ref()?.waker());
+        let places = places.filter_map(|opened| opened.endpoint.as_ref()?.waker());
         [self.link.as_fd()].into_iter().chain(places).collect()
     }
 }
 
 impl Opened {
-    /// Makes an area and sends it to the front-end, in reply to its request. It has room for that,
-    /// or reads none of its replies.
+    /// Makes an area and sends it to the front-end, in reply to its request. The socket has room
+    /// for that, unless the front-end reads none of its replies.
     fn send_area(&mut self, wanted: AreaWanted) -> Result<(), String> {
         let AreaWanted { rings, size, len } = wanted;
         let Some(connection) = &mut self.connection else {
-            return Err("there is no front-end to get an area".to_owned());
+            return Err("there is no front-end for an inflight area".to_owned());
         };
         let rings_max = 2 * u64::from(PAIRS_MAX);
         let len_max = rings_max * (u64::from(RING_SIZE_MAX) + 2) * AREA_DESC_LEN;
         if u64::from(rings) > rings_max || len > len_max {
-            return Err(format!("an area of {len} bytes, expected at most {len_max}"));
+            return Err(format!("an inflight area of {len} bytes, expected at most {len_max}"));
         }
         if self.areas == AREAS_MAX {
-            return Err(format!("the front-end asks for more than {AREAS_MAX} areas (inflight)"));
+            return Err(format!("the front-end asks for more than {AREAS_MAX} inflight areas"));
         }
         self.areas += 1;
-        let file = make_area(len).map_err(|error| format!("memory for an area: {error}"))?;
-        let reply = Area { rings, size, len }.reply(file);
+        let file =
+            make_area(len).map_err(|error| format!("memory for an inflight area: {error}"))?;
+        let reply = AreaRequest { rings, size, len }.reply(file);
         connection.send(reply).map_err(|error| error.to_string())?;
         match connection.has_unsent() {
-            true => Err("the front-end has no room for the descriptor of an area".to_owned()),
+            true => {
+                Err("the front-end has no room for the descriptor of an inflight area".to_owned())
+            }
             false => Ok(()),
         }
     }
 
-    /// Lets go of the connection. What its peer has sent and no one has read goes with it, and may
-    /// take as long to close as who keeps it likes.
+    /// Closes the connection. That also closes descriptors that its peer has sent and that were not
+    /// read, which may take as long as the processes behind them like.
     fn close(&mut self) {
         self.areas = 0;
         if let Some(connection) = self.connection.take() {
@@ -277,71 +282,71 @@ impl Opened {
         self.closing.as_ref().is_some_and(|closing| !closing.is_finished())
     }
 
-    fn turn(&mut self, name: &str, now: Instant) -> Option<(OpenerNews, Option<OwnedFd>)> {
-        if self.is_used {
+    fn turn(&mut self, name: &str, now: Instant) -> Option<(OpenerEvent, Option<OwnedFd>)> {
+        if self.is_connected {
             return None;
         }
-        match self.look(now) {
-            Ok(None) => self.waits(name, None),
+        match self.poll_connection(now) {
+            Ok(None) => self.waiting(name, None),
             Ok(Some(connection)) => {
-                self.is_used = true;
-                // Without it, an area that is asked for is refused.
+                self.is_connected = true;
+                // Without it, requests for an area are refused.
                 self.connection = connection.try_clone().ok().map(Connection::new);
-                Some((OpenerNews::Connected { name: name.to_owned() }, Some(connection)))
+                Some((OpenerEvent::Connected { name: name.to_owned() }, Some(connection)))
             }
             Err(error) => {
-                self.meeting = None;
+                self.endpoint = None;
                 self.due = Some(now + self.pause);
-                self.pause = (2 * self.pause).min(RETRY_LAST);
-                self.waits(name, Some(error.to_string()))
+                self.pause = (2 * self.pause).min(RETRY_PAUSE_MAX);
+                self.waiting(name, Some(error.to_string()))
             }
         }
     }
 
-    fn look(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
-        self.next_look = self.is_closing().then(|| now + CLOSING_LOOK);
-        if self.next_look.is_some() {
+    fn poll_connection(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
+        self.next_close_check = self.is_closing().then(|| now + CLOSE_POLL_INTERVAL);
+        if self.next_close_check.is_some() {
             return Ok(None);
         }
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
-            self.meeting = Some(Meeting::new(&self.path, self.mode, now)?);
-            self.pause = RETRY_FIRST;
+            self.endpoint = Some(Endpoint::new(&self.path, self.mode, now)?);
+            self.pause = RETRY_PAUSE_MIN;
         }
-        self.meeting.as_mut().map_or(Ok(None), |meeting| meeting.meet(now))
+        self.endpoint.as_mut().map_or(Ok(None), |endpoint| endpoint.poll_connection(now))
     }
 
-    /// What to show, if it is new.
-    fn waits(
+    /// The obstacle to report, if it is new.
+    fn waiting(
         &mut self,
         name: &str,
         failure: Option<String>,
-    ) -> Option<(OpenerNews, Option<OwnedFd>)> {
+    ) -> Option<(OpenerEvent, Option<OwnedFd>)> {
         let reason = failure.or_else(|| {
-            let meeting = self.meeting.as_ref()?;
-            Some(meeting.obstacle().map_or_else(|| meeting.awaited(), str::to_owned))
+            let endpoint = self.endpoint.as_ref()?;
+            Some(endpoint.obstacle().map_or_else(|| endpoint.awaited(), str::to_owned))
         })?;
-        if self.shown.as_ref() == Some(&reason) {
+        if self.reported.as_ref() == Some(&reason) {
             return None;
         }
-        self.shown = Some(reason.clone());
-        Some((OpenerNews::Waits { name: name.to_owned(), reason }, None))
+        self.reported = Some(reason.clone());
+        Some((OpenerEvent::Waiting { name: name.to_owned(), reason }, None))
     }
 
     fn due(&self) -> Option<Instant> {
-        match (&self.meeting, self.is_used) {
+        match (&self.endpoint, self.is_connected) {
             (_, true) => None,
-            _ if self.next_look.is_some() => self.next_look,
-            (Some(meeting), _) => meeting.due(),
+            _ if self.next_close_check.is_some() => self.next_close_check,
+            (Some(endpoint), _) => endpoint.due(),
             (None, _) => self.due,
         }
     }
 }
 
-/// Bytes of a descriptor in an area, at most: those of a packed ring.
+/// The most bytes of a descriptor in an area: those of a packed ring.
 const AREA_DESC_LEN: u64 = 32;
 
-/// A file of zeros whose length stays.
+/// A zeroed file of fixed length.
 fn make_area(len: u64) -> io::Result<OwnedFd> {
     let file = memfd_create("ringway-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len)?;

@@ -1,18 +1,18 @@
-//! The back-end's session: what a front-end asks for, and what has to be done about it.
+//! The back-end's session: which requests a front-end makes, and which actions follow.
 //!
-//! A pair of rings is to be served while it has all that serving takes, enabled or not. Each
-//! request changes what a session knows; then the pairs that are served are compared with those
-//! that are to be. So the order in which things come does not matter, and it does differ: QEMU 7.2
-//! with `mq=on` has a vhost device for each pair on one socket, enables rings before it says which
-//! features are used, adds each region once for each pair, and enables rings once more before it
+//! A pair of rings is served as soon as the session has everything that it needs, whether the pair
+//! is enabled or not. Each request updates the session's state; then the pairs being served are
+//! compared with those that should be. So the order of requests does not matter, and it does vary:
+//! QEMU 7.2 with `mq=on` has a vhost device for each pair on one socket, enables rings before it
+//! sets the features, adds each region once for each pair, and enables rings once more before it
 //! closes.
 //!
-//! The loop of a caller, for each message:
+//! The caller's loop, for each message:
 //!
 //! 1. [`Backend::take`] the message.
-//! 2. Do each [`Action`] of [`Backend::next_action`] in turn, and give back what it says.
+//! 2. Do each [`Action`] of [`Backend::next_action`] in turn, and pass its result back.
 //!
-//! The features offered do not shrink under a guest: see [`Offer::floor`].
+//! The features offered to a running guest never shrink: see [`Offer::floor`].
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -27,15 +27,15 @@ use ringway_wire::virtio::{
 };
 use zerocopy::IntoBytes;
 
-use crate::memory::{Added, Region, RegionKey, Table, TakenBack};
+use crate::memory::{Added, Region, RegionKey, RemovedMemory, Table};
 use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
 
-pub use crate::offered::{FEATURES, OPT_IN, REQUIRED, without_orphans};
+pub use crate::offered::{FEATURES, OPT_IN, REQUIRED, with_dependencies_met};
 pub use crate::request::PROTOCOL_FEATURES;
 
-/// Queues of a back-end at most: a ring has a number of eight bits in some requests.
+/// The most queue pairs of a back-end: some requests number rings with eight bits.
 pub const PAIRS_MAX: u16 = 128;
 /// The MTUs that a device may have (virtio, 5.1.4).
 const MTU_MIN: u16 = 68;
@@ -45,8 +45,8 @@ const MTU_MIN: u16 = 68;
 pub struct Offer {
     /// Features of virtio; those that are not in [`FEATURES`] are left out.
     pub features: Features,
-    /// What the guest has from an earlier session. It is offered whatever [`Offer::features`] says,
-    /// because a guest cannot lose a feature while it runs.
+    /// Features that the guest negotiated in an earlier session. They are offered regardless of
+    /// [`Offer::features`], because a guest cannot lose a feature while it runs.
     pub floor: Features,
     /// Features of the protocol; those that are not in [`PROTOCOL_FEATURES`] are left out.
     pub protocol: u64,
@@ -57,65 +57,64 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// What is offered of virtio.
+    /// The virtio features to offer.
     pub fn features(&self) -> Features {
-        without_orphans(self.features).or(self.floor).or(REQUIRED).and(FEATURES)
+        with_dependencies_met(self.features).or(self.floor).or(REQUIRED).and(FEATURES)
     }
 
-    /// What is offered of the protocol.
+    /// The protocol features to offer.
     pub fn protocol(&self) -> u64 {
         self.protocol & PROTOCOL_FEATURES
     }
 }
 
-/// Something to do.
+/// An action for the caller.
 #[derive(Debug)]
 pub enum Action {
     /// Send this.
     Send(Message),
-    /// Stop a pair, and give its indices to [`Backend::stopped`]: nothing of its rings is used from
-    /// then on.
+    /// Stop a pair, and pass its indices to [`Backend::stopped`]. From then on nothing of its rings
+    /// is used.
     StopPair(u16),
-    /// Serve a pair. Where that fails the connection is to be closed.
+    /// Serve a pair. If that fails, the connection must be closed.
     StartPair(Box<PairPlan>),
-    /// Let go of all memory and map this. No pair is being served. Where that fails the connection
-    /// is to be closed.
+    /// Unmap all memory and map these regions. No pair is being served. If that fails, the
+    /// connection must be closed.
     SetMemory(Vec<Region>),
-    /// Map one more region, likewise.
+    /// Map one more region. If that fails, the connection must be closed.
     AddRegion(Region),
-    /// Let go of a region, likewise.
+    /// Unmap a region. If that fails, the connection must be closed.
     RemoveRegion(RegionKey),
-    /// Note writes in this area from now on, where the features of a pair say so. No pair is being
-    /// served.
+    /// Log writes in this area from now on, for pairs with that feature. No pair is being served.
     SetLog(Log),
-    /// Have the network know that a guest with this address is here now.
+    /// Announce to the network that a guest with this address is here now.
     Announce([u8; 6]),
     /// The front-end shows its guest this MTU.
     SetMtu(u16),
-    /// Have the front-end get an area of zeros in reply, as [`Wanted::reply`] has it.
-    MakeArea(Wanted),
-    /// Go on by what is noted in this area, and note there what is under way. No pair is being
-    /// served.
+    /// Reply to the front-end with a zeroed area, made by [`AreaRequest::reply`].
+    MakeArea(AreaRequest),
+    /// Continue from the chains recorded in this area, and record chains in flight there. No pair
+    /// is being served.
     SetArea(Area),
-    /// That area is of no more use: the device was reset.
-    ForgetArea,
+    /// The area is no longer valid: the device was reset.
+    DropArea,
 }
 
-/// An area that a front-end asks for.
+/// An inflight area that a front-end requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
-    /// Rings that it is for.
+pub struct AreaRequest {
+    /// The number of rings.
     pub rings: u16,
-    /// Entries of each ring at most.
+    /// The most entries of each ring.
     pub size: u16,
     /// Its bytes.
     pub len: u64,
 }
 
-impl Wanted {
-    /// The reply, with a file of so many bytes.
+impl AreaRequest {
+    /// The reply, with a file of [`AreaRequest::len`] bytes.
     pub fn reply(self, file: OwnedFd) -> Message {
-        let Wanted { rings: num_queues, size: queue_size, len: mmap_size } = self;
+        let AreaRequest { rings: num_queues, size: queue_size, len: mmap_size } = self;
         let area = Inflight { mmap_size, num_queues, queue_size, ..Inflight::default() };
         let mut message = reply(Op::GetInflightFd, &area);
         message.files.push(file);
@@ -123,38 +122,38 @@ impl Wanted {
     }
 }
 
-/// Where writes are noted: a bit for each page of 4096 bytes.
+/// The dirty log: a bit for each page of 4096 bytes.
 #[derive(Debug)]
 pub struct Log {
-    /// The file it is in.
+    /// The file that holds it.
     pub file: OwnedFd,
     /// Its bytes.
     pub size: u64,
-    /// Where in its file it begins.
+    /// Its byte offset in the file.
     pub offset: u64,
 }
 
-/// Where a pair's rings stood when it was stopped, as `GET_VRING_BASE` has it.
+/// The positions of a pair's rings when it was stopped, in the format of `GET_VRING_BASE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bases {
-    /// What the guest receives by.
+    /// The ring on which the guest receives.
     pub rx: u32,
-    /// What the guest transmits by.
+    /// The ring on which the guest transmits.
     pub tx: u32,
 }
 
-/// What a session waits for before it serves a pair, in the order in which it is looked for.
+/// What a session lacks before it serves a pair, in the order of the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Awaits {
-    /// The driver of the guest: nothing was agreed on.
+pub enum Missing {
+    /// The guest's driver: no features were negotiated.
     Driver,
-    /// A driver that knows version 1 of virtio.
+    /// A driver that supports version 1 of virtio.
     Version1,
     /// Memory of the guest.
     Memory,
     /// Sizes, addresses and notifications of rings.
     Rings,
-    /// That rings are enabled.
+    /// Enabled rings.
     Enabled,
     /// Nothing: at least one pair is being served.
     Nothing,
@@ -169,18 +168,18 @@ pub struct Backend {
     status: u64,
     memory: Table,
     rings: Vec<Ring>,
-    /// For each pair the revisions of its rings and the features that it is being served with.
+    /// For each pair being served, the revisions of its rings and its features.
     served: Vec<Option<Served>>,
     resumes: Resumes,
-    todo: VecDeque<Todo>,
+    pending: VecDeque<Pending>,
     last: Option<Op>,
 }
 
 type Served = (Features, u64, u64, bool);
 
-/// What is still to be done about the message taken last.
+/// Pending work for the last message.
 #[derive(Debug)]
-enum Todo {
+enum Pending {
     Act(Action),
     Start(u16),
     ReplyBase(u16),
@@ -188,7 +187,7 @@ enum Todo {
 }
 
 impl Backend {
-    /// A session at its begin.
+    /// A new session.
     pub fn new(offer: Offer) -> Backend {
         let pairs = offer.pairs.clamp(1, PAIRS_MAX);
         let offer = Offer { pairs, ..offer };
@@ -201,17 +200,17 @@ impl Backend {
             rings: vec![Ring::default(); 2 * usize::from(pairs)],
             served: vec![None; usize::from(pairs)],
             resumes: Resumes::AtBase,
-            todo: VecDeque::new(),
+            pending: VecDeque::new(),
             last: None,
         }
     }
 
-    /// What was agreed on, if it was.
+    /// The negotiated virtio features, if any.
     pub fn features(&self) -> Option<Features> {
         self.features
     }
 
-    /// What was agreed on of the protocol.
+    /// The negotiated protocol features.
     pub fn protocol(&self) -> u64 {
         self.protocol.unwrap_or(0)
     }
@@ -221,7 +220,7 @@ impl Backend {
         &self.offer
     }
 
-    /// The request taken last.
+    /// The last request taken.
     pub fn last(&self) -> Option<Op> {
         self.last
     }
@@ -231,69 +230,69 @@ impl Backend {
         self.memory.regions()
     }
 
-    /// What the front-end took back while rings ran, if that is why there is no memory.
-    pub fn taken_back(&self) -> Option<TakenBack> {
-        self.memory.taken_back()
+    /// What the front-end removed while rings ran, if that is why there is no memory.
+    pub fn removed_memory(&self) -> Option<RemovedMemory> {
+        self.memory.removed_memory()
     }
 
-    /// Pairs whose rings are both enabled.
+    /// Pairs with both rings enabled.
     pub fn enabled(&self) -> usize {
         self.pairs().filter(|pair| self.is_enabled(*pair)).count()
     }
 
-    /// What is missing before anything is served.
-    pub fn awaits(&self) -> Awaits {
+    /// What is missing before any pair is served.
+    pub fn missing(&self) -> Missing {
         let is_whole = |pair| {
             let [rx, tx] = self.rings_of(pair);
             rx.plan(self.resumes()).is_some() && tx.plan(self.resumes()).is_some()
         };
         match self.features {
             _ if self.served.iter().flatten().any(|(.., is_enabled)| *is_enabled) => {
-                Awaits::Nothing
+                Missing::Nothing
             }
-            None => Awaits::Driver,
-            Some(features) if !features.has(VIRTIO_F_VERSION_1) => Awaits::Version1,
-            Some(_) if self.memory.is_empty() => Awaits::Memory,
-            Some(_) if !self.pairs().any(is_whole) => Awaits::Rings,
-            Some(_) => Awaits::Enabled,
+            None => Missing::Driver,
+            Some(features) if !features.has(VIRTIO_F_VERSION_1) => Missing::Version1,
+            Some(_) if self.memory.is_empty() => Missing::Memory,
+            Some(_) if !self.pairs().any(is_whole) => Missing::Rings,
+            Some(_) => Missing::Enabled,
         }
     }
 
-    /// Takes a message. All that it makes necessary is there to be done then, and is to be done
-    /// before the next is taken.
+    /// Takes a message. The resulting actions are then pending, and must be done before the next
+    /// message is taken.
     ///
     /// # Errors
-    /// What the front-end did against the protocol; the connection is to be closed.
+    /// The front-end's protocol violation; the connection must be closed.
     pub fn take(&mut self, message: Message) -> Result<(), Fault> {
         let wants_reply = message.needs_reply();
         let (op, request) = Request::read(message, self.rings.len())?;
         self.last = Some(op);
         let feature = request::feature_of(op);
         if feature != 0 && self.protocol() & feature == 0 {
-            return Err(Fault::NotAgreed { request: op.into() });
+            return Err(Fault::NotNegotiated { request: op.into() });
         }
         let reply = self.apply(op, request)?;
-        self.settle();
+        self.reconcile();
         let has_acks = self.protocol() & VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
-        let ack = (wants_reply && has_acks).then_some(Todo::ReplyNumber(op, 0));
-        // What is started comes after the reply: the front-end does not wait for it.
-        let starts: Vec<Todo> = extract_starts(&mut self.todo);
-        self.todo.extend(reply.or(ack));
-        self.todo.extend(starts);
+        let ack = (wants_reply && has_acks).then_some(Pending::ReplyNumber(op, 0));
+        // Pairs start after the reply: the front-end does not wait for that.
+        let starts: Vec<Pending> = extract_starts(&mut self.pending);
+        self.pending.extend(reply.or(ack));
+        self.pending.extend(starts);
         Ok(())
     }
 
-    /// The next thing to do.
+    /// The next pending action.
     pub fn next_action(&mut self) -> Option<Action> {
         loop {
-            return Some(match self.todo.pop_front()? {
-                Todo::Act(action) => action,
-                Todo::Start(pair) => match self.plan(pair) {
+            return Some(match self.pending.pop_front()? {
+                Pending::Act(action) => action,
+                Pending::Start(pair) => match self.plan(pair) {
                     Some(plan) => Action::StartPair(Box::new(plan)),
                     None => continue,
                 },
-                Todo::ReplyNumber(op, number) => Action::Send(reply(op, &number)),
-                Todo::ReplyBase(ring) => {
+                Pending::ReplyNumber(op, number) => Action::Send(reply(op, &number)),
+                Pending::ReplyBase(ring) => {
                     let num = self.rings[usize::from(ring)].base.unwrap_or(0);
                     let state = VringState { index: u32::from(ring), num };
                     Action::Send(reply(Op::GetVringBase, &state))
@@ -302,7 +301,7 @@ impl Backend {
         }
     }
 
-    /// What [`Action::StopPair`] found.
+    /// Takes the result of [`Action::StopPair`].
     pub fn stopped(&mut self, pair: u16, bases: Bases) {
         let [rx, tx] = ring_places(pair);
         for (place, base) in [(rx, bases.rx), (tx, bases.tx)] {
@@ -312,9 +311,9 @@ impl Backend {
         }
     }
 
-    /// Changes what is known, and says what the request itself is replied.
-    fn apply(&mut self, op: Op, request: Request) -> Result<Option<Todo>, Fault> {
-        let number = |number: u64| Ok(Some(Todo::ReplyNumber(op, number)));
+    /// Updates the state, and returns the reply to the request itself.
+    fn apply(&mut self, op: Op, request: Request) -> Result<Option<Pending>, Fault> {
+        let number = |number: u64| Ok(Some(Pending::ReplyNumber(op, number)));
         match request {
             Request::GetFeatures => return number(self.offer.features().0),
             Request::GetProtocolFeatures => return number(self.offer.protocol()),
@@ -335,23 +334,23 @@ impl Backend {
                 }
                 self.protocol = Some(protocol);
             }
-            // The one is the first message of a session, the other is deprecated.
+            // `SetOwner` is the first message of a session; `ResetOwner` is deprecated.
             Request::SetOwner | Request::ResetOwner => {}
-            // The log is read when it is wanted, and a ring's error is a fault of the session.
+            // The log is read on demand, and a ring's error closes the session.
             Request::SetLogFd(_) | Request::SetVringErr { .. } => {}
             Request::SetMemTable(regions) => self.set_memory(regions)?,
             Request::AddMemReg(region) => {
                 let max = usize::try_from(MEM_SLOTS_MAX).unwrap_or(usize::MAX);
                 if self.memory.add(region.key, max)? == Added::New {
                     self.stop_all();
-                    self.act(Action::AddRegion(region));
+                    self.push_action(Action::AddRegion(region));
                 }
             }
             Request::RemMemReg(key) => {
                 let served = self.served_count();
                 if let Some(known) = self.memory.remove(&key, served) {
                     self.stop_all();
-                    self.act(Action::RemoveRegion(known));
+                    self.push_action(Action::RemoveRegion(known));
                 }
             }
             Request::SetLogBase { size, offset, file } => {
@@ -360,7 +359,7 @@ impl Backend {
                     return Err(Fault::Value { request: op.into(), found: offset, expected });
                 }
                 self.stop_all();
-                self.act(Action::SetLog(Log { file, size, offset }));
+                self.push_action(Action::SetLog(Log { file, size, offset }));
                 return number(0);
             }
             Request::SetVringNum { ring, size } => {
@@ -400,26 +399,26 @@ impl Backend {
                 let known = self.ring(ring);
                 known.kick = None;
                 known.revision += 1;
-                self.settle();
-                return Ok(Some(Todo::ReplyBase(ring)));
+                self.reconcile();
+                return Ok(Some(Pending::ReplyBase(ring)));
             }
             Request::SetVringEnable { ring, is_enabled } => {
                 self.ring(ring).is_enabled = Some(is_enabled);
             }
-            Request::SendRarp(mac) => self.act(Action::Announce(mac)),
+            Request::SendRarp(mac) => self.push_action(Action::Announce(mac)),
             Request::NetSetMtu(mtu) => {
                 let mtu_max = self.offer.mtu_max;
                 match u16::try_from(mtu) {
                     Ok(mtu) if (MTU_MIN..=mtu_max).contains(&mtu) => {
-                        self.act(Action::SetMtu(mtu));
+                        self.push_action(Action::SetMtu(mtu));
                     }
-                    // The front-end asks for a reply.
+                    // The front-end asked for a reply.
                     _ => return number(1),
                 }
             }
             Request::GetInflightFd { rings, size } => {
                 let len = self.area_len(rings, size);
-                return Ok(Some(Todo::Act(Action::MakeArea(Wanted { rings, size, len }))));
+                return Ok(Some(Pending::Act(Action::MakeArea(AreaRequest { rings, size, len }))));
             }
             Request::SetInflightFd(area) => {
                 let expected = "room for all its rings";
@@ -429,7 +428,7 @@ impl Backend {
                 }
                 self.stop_all();
                 self.resumes = Resumes::AtUsed;
-                self.act(Action::SetArea(area));
+                self.push_action(Action::SetArea(area));
             }
             Request::ResetDevice => {
                 self.reset();
@@ -443,7 +442,8 @@ impl Backend {
                     return Err(Fault::Value { request: op.into(), found: status, expected });
                 }
                 self.status = status;
-                // QEMU enables rings before and after, and does not say so again.
+                // A reset keeps rings enabled: QEMU enables them before and after, and does not
+                // repeat it.
                 if status == 0 {
                     self.reset();
                 }
@@ -460,9 +460,9 @@ impl Backend {
                 return Err(Fault::Overlap { one, other: one });
             }
         }
-        self.memory.become_other(table, self.served_count());
+        self.memory.replace(table, self.served_count());
         self.stop_all();
-        self.act(Action::SetMemory(regions));
+        self.push_action(Action::SetMemory(regions));
         Ok(())
     }
 
@@ -475,11 +475,11 @@ impl Backend {
         self.rings.iter_mut().for_each(Ring::reset);
         self.features = None;
         if std::mem::replace(&mut self.resumes, Resumes::AtBase) == Resumes::AtUsed {
-            self.act(Action::ForgetArea);
+            self.push_action(Action::DropArea);
         }
     }
 
-    /// Bytes of an area, as QEMU and DPDK have them as well.
+    /// Bytes of an area, the same as in QEMU and DPDK.
     fn area_len(&self, rings: u16, size: u16) -> u64 {
         let is_packed = self.features.is_some_and(|it| it.has(VIRTIO_F_RING_PACKED));
         let len = if is_packed { inflight_packed::len } else { inflight_split::len };
@@ -487,18 +487,18 @@ impl Backend {
         u64::from(rings).saturating_mul(ring)
     }
 
-    fn act(&mut self, action: Action) {
-        self.todo.push_back(Todo::Act(action));
+    fn push_action(&mut self, action: Action) {
+        self.pending.push_back(Pending::Act(action));
     }
 
     fn ring(&mut self, ring: u16) -> &mut Ring {
         &mut self.rings[usize::from(ring)]
     }
 
-    /// A ring that does not run, to change what only such a ring takes.
+    /// Returns a stopped ring, for requests that may change only such a ring.
     fn stopped_ring(&mut self, op: Op, ring: u16) -> Result<&mut Ring, Fault> {
         if self.served[usize::from(ring / 2)].is_some() {
-            return Err(Fault::Runs { request: op.into(), ring });
+            return Err(Fault::RingRunning { request: op.into(), ring });
         }
         Ok(self.ring(ring))
     }
@@ -512,20 +512,20 @@ impl Backend {
     }
 
     fn is_enabled(&self, pair: u16) -> bool {
-        // Where no protocol features were agreed on, rings are enabled from the start.
+        // Without protocol features, rings are enabled from the start.
         let features = self.features.unwrap_or(Features::NONE);
         let is_agreed = features.has(VHOST_USER_F_PROTOCOL_FEATURES) || self.protocol.is_some();
         let rings = self.rings_of(pair);
         rings.into_iter().all(|ring| ring.is_enabled.unwrap_or(!is_agreed))
     }
 
-    /// What says where rings go on. A packed ring has no index in memory.
+    /// Where rings continue from. A packed ring has no index in memory.
     fn resumes(&self) -> Resumes {
         let is_packed = self.features.is_some_and(|it| it.has(VIRTIO_F_RING_PACKED));
         if is_packed { Resumes::AtBase } else { self.resumes }
     }
 
-    /// How a pair is to be served, if it is.
+    /// The plan for serving a pair, if it should be served.
     fn plan(&self, pair: u16) -> Option<PairPlan> {
         let features = self.features.filter(|features| features.has(VIRTIO_F_VERSION_1))?;
         if self.memory.is_empty() {
@@ -551,12 +551,12 @@ impl Backend {
 
     fn stop(&mut self, pair: u16) {
         if self.served[usize::from(pair)].take().is_some() {
-            self.act(Action::StopPair(pair));
+            self.push_action(Action::StopPair(pair));
         }
     }
 
-    /// Has what is served be what is to be.
-    fn settle(&mut self) {
+    /// Stops and starts pairs until those served match those wanted.
+    fn reconcile(&mut self) {
         for pair in self.pairs() {
             let wanted = self.wanted(pair);
             if self.served[usize::from(pair)] == wanted {
@@ -565,20 +565,20 @@ impl Backend {
             self.stop(pair);
             if wanted.is_some() {
                 self.served[usize::from(pair)] = wanted;
-                self.todo.push_back(Todo::Start(pair));
+                self.pending.push_back(Pending::Start(pair));
             }
         }
     }
 }
 
-fn extract_starts(todo: &mut VecDeque<Todo>) -> Vec<Todo> {
-    let is_start = |it: &Todo| matches!(it, Todo::Start(_));
-    let (starts, others): (Vec<Todo>, Vec<Todo>) = todo.drain(..).partition(is_start);
-    *todo = others.into();
+fn extract_starts(pending: &mut VecDeque<Pending>) -> Vec<Pending> {
+    let is_start = |it: &Pending| matches!(it, Pending::Start(_));
+    let (starts, others): (Vec<Pending>, Vec<Pending>) = pending.drain(..).partition(is_start);
+    *pending = others.into();
     starts
 }
 
-/// The rings of a pair: what the guest receives by, and what it transmits by.
+/// The rings of a pair: the guest's rx ring and its tx ring.
 fn ring_places(pair: u16) -> [usize; 2] {
     [2 * usize::from(pair), 2 * usize::from(pair) + 1]
 }

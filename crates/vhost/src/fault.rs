@@ -1,4 +1,4 @@
-//! What a peer did against the protocol, in words for the person who runs it.
+//! A peer's protocol violations, with messages for administrators.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use ringway_wire::virtio::Features;
 
 use crate::RING_SIZE_MAX;
 
-/// A request as it is called in messages: its name where it has one.
+/// A request in messages: its name, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name(pub u32);
 
@@ -26,10 +26,10 @@ impl From<Op> for Name {
     }
 }
 
-/// A peer's fault: its connection is to be closed.
+/// A protocol violation by a peer: its connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Another protocol, or another version of it.
+    /// Another protocol, or an unknown version of it.
     #[error("{request} has version {found}, expected {VERSION}")]
     Version {
         /// The message.
@@ -37,7 +37,7 @@ pub enum Fault {
         /// Its version.
         found: u32,
     },
-    /// More bytes than any message has.
+    /// More bytes than any valid message has.
     #[error("{request} announces {size} bytes, expected at most {max}")]
     TooLong {
         /// The message.
@@ -47,7 +47,7 @@ pub enum Fault {
         /// The limit.
         max: usize,
     },
-    /// More descriptors than any message has, or some that no message was begun for.
+    /// More descriptors than any valid message has, or descriptors without the start of a message.
     #[error("a message has {found} descriptors, expected at most {max}")]
     TooManyFiles {
         /// Descriptors so far.
@@ -55,16 +55,16 @@ pub enum Fault {
         /// The limit.
         max: usize,
     },
-    /// A number that the protocol does not have.
+    /// An unknown request number.
     #[error("request {0} is unknown")]
     Unknown(u32),
-    /// A request that belongs to a feature that was not offered, or not taken.
+    /// A request of a feature that was not offered or not negotiated.
     #[error("{request} belongs to a protocol feature that is not in use")]
-    NotAgreed {
+    NotNegotiated {
         /// The request.
         request: Name,
     },
-    /// Memory that comes after the guest runs.
+    /// Post-copy: memory that arrives after the guest runs.
     #[error("{request}: postcopy is not supported; migrate without it")]
     Postcopy {
         /// The request.
@@ -77,7 +77,7 @@ pub enum Fault {
         request: Name,
         /// Its bytes.
         found: usize,
-        /// What is right.
+        /// The expected length in bytes.
         expected: usize,
     },
     /// The wrong number of descriptors.
@@ -87,10 +87,10 @@ pub enum Fault {
         request: Name,
         /// Its descriptors.
         found: usize,
-        /// What is right.
+        /// The expected number.
         expected: usize,
     },
-    /// A ring that there is not.
+    /// A ring that does not exist.
     #[error("{request} is for ring {ring}, expected one of {rings}: there are {pairs} queues of \
              two rings each", pairs = rings / 2)]
     Ring {
@@ -98,10 +98,10 @@ pub enum Fault {
         request: Name,
         /// Its ring.
         ring: u64,
-        /// Rings that there are.
+        /// The number of rings.
         rings: usize,
     },
-    /// A ring of an impossible size.
+    /// An invalid ring size.
     #[error("ring {ring} has {size} entries, expected a power of two up to {RING_SIZE_MAX}")]
     RingSize {
         /// The ring.
@@ -109,39 +109,39 @@ pub enum Fault {
         /// Its size.
         size: u32,
     },
-    /// A number that is out of its range.
+    /// A number out of range.
     #[error("{request} has {found}, expected {expected}")]
     Value {
         /// The request.
         request: Name,
         /// Its number.
         found: u64,
-        /// What is right.
+        /// The valid range.
         expected: &'static str,
     },
-    /// What may be set of a stopped ring only.
-    #[error("{request} for ring {ring}, which runs")]
-    Runs {
+    /// A request that only a stopped ring may get.
+    #[error("{request} for ring {ring}, which is running")]
+    RingRunning {
         /// The request.
         request: Name,
         /// The ring.
         ring: u16,
     },
     /// Features that were not offered.
-    #[error("{request} takes {}, which was not offered", names(*found))]
+    #[error("{request} sets {}, which was not offered", names(*found))]
     Features {
         /// The request.
         request: Name,
         /// Those that were not offered.
         found: Features,
     },
-    /// Features of the protocol that were not offered.
-    #[error("SET_PROTOCOL_FEATURES takes {found:#x}, which was not offered")]
+    /// Protocol features that were not offered.
+    #[error("SET_PROTOCOL_FEATURES sets {found:#x}, which was not offered")]
     Protocol {
         /// Those that were not offered.
         found: u64,
     },
-    /// A region without bytes, or beyond the last address.
+    /// A region without bytes, or one beyond the last address.
     #[error("a region of {size:#x} bytes at guest address {guest_address:#x} does not fit")]
     RegionRange {
         /// Its first address.
@@ -165,15 +165,15 @@ pub enum Fault {
         /// The limit.
         max: usize,
     },
-    /// A reply that was not asked for, or to another request.
+    /// A reply without a request, or to another request.
     #[error("{found} is replied to, expected {}", awaited(*expected))]
-    Unasked {
+    UnsolicitedReply {
         /// What came.
         found: Name,
-        /// What is waited for.
+        /// The request whose reply is awaited.
         expected: Option<Name>,
     },
-    /// A reply with a number that says no.
+    /// A reply with an error.
     #[error("the back-end could not do {request}: it replied {code}")]
     Refused {
         /// The request.
@@ -181,9 +181,9 @@ pub enum Fault {
         /// Its number.
         code: u64,
     },
-    /// The other end lacks something that is needed.
+    /// The peer lacks a feature that is required.
     #[error("the back-end lacks {0}")]
-    Lacks(&'static str),
+    MissingFeature(&'static str),
 }
 
 fn awaited(expected: Option<Name>) -> String {

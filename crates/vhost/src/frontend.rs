@@ -1,7 +1,7 @@
-//! The front-end's session: what a guest, or what acts as one, asks of a back-end.
+//! The front-end's session: what a guest, or a program in its place, requests of a back-end.
 //!
 //! Requests are queued and sent in order. Some have a reply, and replies come in the order of their
-//! requests, so that none is waited for: what comes of one is an [`Event`].
+//! requests, so the session never blocks on one: each reply becomes an [`Event`].
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,9 @@ use ringway_wire::vhost_user::{
     VHOST_USER_PROTOCOL_F_REPLY_ACK, VringState,
 };
 use ringway_wire::virtio::{
-    Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
+    Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER,
+    VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_F_RING_PACKED,
+    VIRTIO_F_VERSION_1,
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -18,9 +20,9 @@ use crate::memory::{Region, RegionKey};
 use crate::request::{Ack, Area, Request, feature_of};
 use crate::{Fault, Message, Name};
 
-/// What a front-end would like to use.
+/// What a front-end wants to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct Preferences {
     /// Features of virtio.
     pub features: Features,
     /// Features of the protocol.
@@ -29,22 +31,22 @@ pub struct Wish {
     pub pairs: u16,
 }
 
-/// What both ends agreed on.
+/// What both ends negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Agreement {
+pub struct Negotiated {
     /// Features of virtio.
     pub features: Features,
     /// Features of the protocol.
     pub protocol: u64,
-    /// Pairs of rings: what was wished for, or what there are if those are fewer.
+    /// Pairs of rings: the number wanted, or the number available if that is lower.
     pub pairs: u16,
 }
 
-/// Something that came of what the back-end replied.
+/// The result of a reply.
 #[derive(Debug)]
 pub enum Event {
-    /// Both ends agree. Memory and rings may be handed over now.
-    Agreed(Agreement),
+    /// Negotiation is complete. Memory and rings may be passed now.
+    Negotiated(Negotiated),
     /// A ring is stopped.
     Stopped {
         /// The ring.
@@ -56,29 +58,28 @@ pub enum Event {
     Done(Op),
     /// The status of the device.
     Status(u64),
-    /// An area that notes what is under way, to be handed over with the rings, and again to the
-    /// next back-end.
+    /// An inflight area, to be passed with the rings, and again to the next back-end.
     Area(Area),
 }
 
 /// A session.
 #[derive(Debug)]
 pub struct Frontend {
-    wish: Wish,
-    agreed: Agreement,
-    /// Requests that are replied to, the oldest first.
+    preferences: Preferences,
+    negotiated: Negotiated,
+    /// Requests whose replies are outstanding, the oldest first.
     awaited: VecDeque<(Op, Option<u16>)>,
     outbox: VecDeque<Message>,
     events: VecDeque<Event>,
 }
 
 impl Frontend {
-    /// Begins a session: there is something to send at once.
-    pub fn new(wish: Wish) -> Frontend {
-        let agreed = Agreement { features: Features::NONE, protocol: 0, pairs: 1 };
+    /// Begins a session, with messages to send at once.
+    pub fn new(preferences: Preferences) -> Frontend {
+        let negotiated = Negotiated { features: Features::NONE, protocol: 0, pairs: 1 };
         let mut frontend = Frontend {
-            wish,
-            agreed,
+            preferences,
+            negotiated,
             awaited: VecDeque::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -92,7 +93,7 @@ impl Frontend {
         self.outbox.pop_front()
     }
 
-    /// The next thing that came of replies.
+    /// The next event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -102,10 +103,10 @@ impl Frontend {
         !self.awaited.is_empty()
     }
 
-    /// Hands memory over: all of it, as it is from now on, or so many regions more where the
-    /// back-end takes them one by one.
+    /// Passes memory: all of it as it is from now on, or the additional regions if the back-end
+    /// takes them one by one.
     pub fn share(&mut self, regions: Vec<Region>) {
-        if self.agreed.protocol & VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS == 0 {
+        if self.negotiated.protocol & VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS == 0 {
             return self.ask(Request::SetMemTable(regions));
         }
         for region in regions {
@@ -113,17 +114,22 @@ impl Frontend {
         }
     }
 
-    /// Takes a region back.
+    /// Removes a region.
     pub fn unshare(&mut self, region: RegionKey) {
         self.ask(Request::RemMemReg(region));
     }
 
-    /// Asks for something, in its turn. What belongs to a protocol feature that was not agreed on
-    /// is left out.
+    /// Reports that the driver is ready, after everything else was passed. A back-end with which
+    /// the status was negotiated may wait for it, as DPDK's does.
+    pub fn finish(&mut self) {
+        self.ask(Request::SetStatus(DRIVER_IS_READY));
+    }
+
+    /// Queues a request. Requests of protocol features that were not negotiated are left out.
     pub fn ask(&mut self, request: Request) {
         let op = request.op();
         let feature = feature_of(op);
-        if feature != 0 && self.agreed.protocol & feature == 0 {
+        if feature != 0 && self.negotiated.protocol & feature == 0 {
             return;
         }
         let ring = match request {
@@ -131,7 +137,7 @@ impl Frontend {
             _ => None,
         };
         let has_reply = has_reply(op);
-        let has_acks = self.agreed.protocol & VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
+        let has_acks = self.negotiated.protocol & VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
         let ack = if has_acks && !has_reply { Ack::Wanted } else { Ack::No };
         if has_reply || ack == Ack::Wanted {
             self.awaited.push_back((op, ring));
@@ -142,15 +148,15 @@ impl Frontend {
     /// Takes a reply.
     ///
     /// # Errors
-    /// What the back-end did against the protocol, refuses, or lacks; the connection is to be
-    /// closed.
+    /// The back-end broke the protocol, refused a request, or lacks a feature; the connection must
+    /// be closed.
     pub fn take(&mut self, mut message: Message) -> Result<(), Fault> {
         let found = message.name();
         let expected = self.awaited.front().map(|(op, _)| Name::from(*op));
         let awaited = self.awaited.pop_front();
         let is_it = message.is_reply() && expected == Some(found);
         let Some((op, ring)) = awaited.filter(|_| is_it) else {
-            return Err(Fault::Unasked { found, expected });
+            return Err(Fault::UnsolicitedReply { found, expected });
         };
         let expected = usize::from(op == Op::GetInflightFd);
         if message.files.len() != expected {
@@ -160,7 +166,7 @@ impl Frontend {
         match op {
             Op::GetVringBase => {
                 let state: VringState = read(&message)?;
-                let is_packed = self.agreed.features.has(VIRTIO_F_RING_PACKED);
+                let is_packed = self.negotiated.features.has(VIRTIO_F_RING_PACKED);
                 let is_index = is_packed || u16::try_from(state.num).is_ok();
                 if !is_index || ring.map(u32::from) != Some(state.index) {
                     let expected = "the ring asked for and an index of 16 bits";
@@ -188,24 +194,25 @@ impl Frontend {
             Op::GetFeatures => {
                 let offered = Features(number);
                 if !offered.has(VIRTIO_F_VERSION_1) {
-                    return Err(Fault::Lacks("version 1 of virtio"));
+                    return Err(Fault::MissingFeature("version 1 of virtio"));
                 }
-                self.agreed.features = self.wish.features.and(offered);
+                self.negotiated.features = self.preferences.features.and(offered);
                 self.ask(Request::SetOwner);
                 if offered.has(VHOST_USER_F_PROTOCOL_FEATURES) {
-                    let agreed = self.agreed.features;
+                    let negotiated = self.negotiated.features;
                     let protocol = Features::of(&[VHOST_USER_F_PROTOCOL_FEATURES]);
-                    self.agreed.features = agreed.or(protocol);
+                    self.negotiated.features = negotiated.or(protocol);
                     self.ask(Request::GetProtocolFeatures);
                 } else {
                     self.agree();
                 }
             }
             Op::GetProtocolFeatures => {
-                let protocol = number & self.wish.protocol;
-                // Not agreed on before the back-end has read it, so without an acknowledgement.
+                let protocol = number & self.preferences.protocol;
+                // Not in force before the back-end has read it, so sent without asking for an
+                // acknowledgement.
                 self.ask(Request::SetProtocolFeatures(protocol));
-                self.agreed.protocol = protocol;
+                self.negotiated.protocol = protocol;
                 if protocol & VHOST_USER_PROTOCOL_F_MQ != 0 {
                     self.ask(Request::GetQueueNum);
                 } else {
@@ -215,9 +222,9 @@ impl Frontend {
             Op::GetQueueNum => {
                 let pairs = u16::try_from(number).unwrap_or(u16::MAX);
                 if pairs == 0 {
-                    return Err(Fault::Lacks("queues"));
+                    return Err(Fault::MissingFeature("queues"));
                 }
-                self.agreed.pairs = pairs.min(self.wish.pairs.max(1));
+                self.negotiated.pairs = pairs.min(self.preferences.pairs.max(1));
                 self.agree();
             }
             Op::GetMaxMemSlots => self.events.push_back(Event::Done(op)),
@@ -231,10 +238,16 @@ impl Frontend {
     }
 
     fn agree(&mut self) {
-        self.ask(Request::SetFeatures(self.agreed.features));
-        self.events.push_back(Event::Agreed(self.agreed));
+        self.ask(Request::SetFeatures(self.negotiated.features));
+        self.events.push_back(Event::Negotiated(self.negotiated));
     }
 }
+
+/// The status of a device whose driver has completed all steps.
+const DRIVER_IS_READY: u64 = VIRTIO_CONFIG_S_ACKNOWLEDGE
+    | VIRTIO_CONFIG_S_DRIVER
+    | VIRTIO_CONFIG_S_FEATURES_OK
+    | VIRTIO_CONFIG_S_DRIVER_OK;
 
 /// Whether a request has a reply of its own.
 fn has_reply(op: Op) -> bool {

@@ -1,4 +1,4 @@
-//! Messages, and how they are put together from what a socket gives.
+//! Messages, and their assembly from the bytes that a socket delivers.
 
 use std::mem;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ impl Message {
         Message { request: request.0, flags, payload, files: Vec::new() }
     }
 
-    /// What it is called.
+    /// The name of its request.
     pub fn name(&self) -> Name {
         Name(self.request)
     }
@@ -50,7 +50,7 @@ impl Message {
         self.flags & REPLY_MASK != 0
     }
 
-    /// What goes onto the socket, with [`Message::files`] beside its first byte.
+    /// The bytes to send, with [`Message::files`] beside the first one.
     pub fn bytes(&self) -> Vec<u8> {
         let size = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let header = Header { request: self.request, flags: self.flags | VERSION, size };
@@ -58,11 +58,11 @@ impl Message {
     }
 }
 
-/// What has come of the next message.
+/// The part of the next message that has arrived.
 ///
-/// A peer may send it in any pieces, or half of it and nothing more: nothing here waits.
-/// Descriptors come beside the first byte of a message, and a reader may get the bytes of several
-/// messages at once, so no more is to be read at a time than [`Inbox::wanted`].
+/// A peer may send a message in any pieces, or half of it and nothing more; nothing here blocks.
+/// Descriptors arrive beside the first byte of a message, and one read could return the bytes of
+/// several messages, so a caller must read at most [`Inbox::wanted`] bytes at a time.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
@@ -70,7 +70,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// How many bytes are to be read next, at most; never 0.
+    /// The most bytes to read next; never 0.
     pub fn wanted(&self) -> usize {
         match self.header() {
             None => HEADER_LEN - self.bytes.len(),
@@ -78,15 +78,15 @@ impl Inbox {
         }
     }
 
-    /// Whether a message has begun and not ended.
-    pub fn is_amid(&self) -> bool {
+    /// Whether a message has started and is incomplete.
+    pub fn has_partial_message(&self) -> bool {
         !self.bytes.is_empty()
     }
 
-    /// Takes what was read: at most [`Inbox::wanted`] bytes, and the descriptors beside them.
+    /// Takes bytes that were read, at most [`Inbox::wanted`], and the descriptors beside them.
     ///
     /// # Errors
-    /// If no message begins like that. The connection is of no use then.
+    /// If no message starts like this. The connection must be closed.
     pub fn take(
         &mut self,
         bytes: &[u8],

@@ -1,11 +1,11 @@
-//! The vhost-user session, of both ends: messages in, actions out.
+//! The vhost-user session of both ends: messages in, actions out.
 //!
-//! A front-end, such as QEMU, has a guest with virtio queues and hands them to a back-end over a
-//! Unix socket. Nothing here does I/O, blocks or reads a clock: an [`Inbox`] makes messages of what
-//! was read from the socket, however it was cut, and [`Backend`] and [`Frontend`] make actions of
-//! messages. This crate is the only place that spells the protocol's requests. What a peer can
-//! make it keep has a bound, and what a peer does against the protocol is a [`Fault`], after which
-//! its connection is to be closed.
+//! A front-end, such as QEMU, has a guest with virtio queues and passes them to a back-end over a
+//! Unix socket. Nothing here does I/O, blocks or reads a clock: an [`Inbox`] assembles messages
+//! from the bytes of a socket, however they were split, and [`Backend`] and [`Frontend`] turn
+//! messages into actions. Only this crate encodes and decodes the protocol's requests. All state
+//! that a peer can cause is bounded, and a protocol violation is a [`Fault`], after which the
+//! connection must be closed.
 //!
 //! Read [`backend`] first.
 
@@ -22,7 +22,7 @@ pub use backend::Backend;
 pub use fault::{Fault, Name};
 pub use frontend::Frontend;
 pub use inbox::{Inbox, Message};
-pub use memory::{Region, RegionKey, TakenBack};
+pub use memory::{Region, RegionKey, RemovedMemory};
 pub use request::{Area, Request};
 pub use ring::{Addresses, Base, PairPlan, RingPlan};
 

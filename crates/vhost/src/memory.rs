@@ -1,4 +1,4 @@
-//! The regions of a guest's memory, as far as a session has to know them.
+//! The regions of a guest's memory, as far as a session needs them.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -10,27 +10,27 @@ use crate::Fault;
 /// A region of a guest's memory with its file.
 #[derive(Debug)]
 pub struct Region {
-    /// Where it is.
+    /// Its location.
     pub key: RegionKey,
-    /// The file it is in.
+    /// The file that holds it.
     pub file: OwnedFd,
 }
 
-/// Where a region is, for the guest, for the front-end and in its file.
+/// The location of a region in the guest's and front-end's address spaces and in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionKey {
     /// Its first address as the guest sees it.
     pub guest_address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Its first address in the front-end, in which rings are given.
+    /// Its first address in the front-end's address space, which ring addresses refer to.
     pub user_address: u64,
-    /// Where in its file it begins.
+    /// Its byte offset in the file.
     pub file_offset: u64,
 }
 
 impl RegionKey {
-    /// Reads it from the wire.
+    /// Reads a region from the wire.
     ///
     /// # Errors
     /// If it is empty, or reaches beyond the last address of any of the three.
@@ -55,10 +55,10 @@ impl RegionKey {
     }
 }
 
-/// All memory of a guest, which its front-end took back while rings ran in it.
+/// The memory that a front-end removed while rings ran in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TakenBack {
-    /// Regions that there were.
+pub struct RemovedMemory {
+    /// The number of regions.
     pub regions: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -66,30 +66,30 @@ pub struct TakenBack {
     pub pairs: usize,
 }
 
-impl fmt::Display for TakenBack {
+impl fmt::Display for RemovedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TakenBack { regions, bytes, pairs } = self;
+        let RemovedMemory { regions, bytes, pairs } = self;
         write!(
             f,
-            "the front-end took back all memory of its guest ({bytes:#x} bytes, regions: \
-             {regions}) while rings ran in it (pairs: {pairs}): it has to share memory again"
+            "the front-end withdrew all memory of its guest ({bytes:#x} bytes, regions: \
+             {regions}) while rings in it were running (pairs: {pairs}): it must share memory again"
         )
     }
 }
 
-/// The regions that there are.
+/// The current regions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
     regions: Vec<RegionKey>,
-    taken_back: Option<TakenBack>,
+    removed_memory: Option<RemovedMemory>,
 }
 
-/// What became of a region that was to be added.
+/// The outcome of adding a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Added {
     /// It is new.
     New,
-    /// It was there: QEMU adds each region once for each pair of rings.
+    /// It is already there: QEMU adds each region once for each pair of rings.
     Known,
 }
 
@@ -102,9 +102,9 @@ impl Table {
         &self.regions
     }
 
-    /// What there was before it became empty, if rings ran then.
-    pub(crate) fn taken_back(&self) -> Option<TakenBack> {
-        self.taken_back.filter(|_| self.is_empty())
+    /// What the table held before it became empty, if rings ran then.
+    pub(crate) fn removed_memory(&self) -> Option<RemovedMemory> {
+        self.removed_memory.filter(|_| self.is_empty())
     }
 
     pub(crate) fn add(&mut self, key: RegionKey, max: usize) -> Result<Added, Fault> {
@@ -121,31 +121,31 @@ impl Table {
         Ok(Added::New)
     }
 
-    /// Removes a region while so many pairs of rings run; `None` if it is not there. Its place in a
-    /// file does not count.
+    /// Removes a region while `pairs` pairs of rings run; `None` if there is no such region. The
+    /// file offset does not count in the comparison.
     pub(crate) fn remove(&mut self, key: &RegionKey, pairs: usize) -> Option<RegionKey> {
         let is_it = |known: &RegionKey| {
             (known.guest_address, known.size, known.user_address)
                 == (key.guest_address, key.size, key.user_address)
         };
         let place = self.regions.iter().position(is_it)?;
-        self.note(pairs);
+        self.record_removed(pairs);
         Some(self.regions.remove(place))
     }
 
-    /// Has other regions, while so many pairs of rings run.
-    pub(crate) fn become_other(&mut self, other: Table, pairs: usize) {
-        self.note(pairs);
+    /// Replaces all regions while `pairs` pairs of rings run.
+    pub(crate) fn replace(&mut self, other: Table, pairs: usize) {
+        self.record_removed(pairs);
         self.regions = other.regions;
     }
 
-    /// Keeps in mind what there is, if rings run in it.
-    fn note(&mut self, pairs: usize) {
+    /// Remembers the current regions if rings run in them.
+    fn record_removed(&mut self, pairs: usize) {
         if pairs > 0 {
             let bytes = self.regions.iter().fold(0_u64, |sum, it| sum.saturating_add(it.size));
-            self.taken_back = Some(TakenBack { regions: self.regions.len(), bytes, pairs });
+            self.removed_memory = Some(RemovedMemory { regions: self.regions.len(), bytes, pairs });
         } else if !self.is_empty() {
-            self.taken_back = None;
+            self.removed_memory = None;
         }
     }
 }

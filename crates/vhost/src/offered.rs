@@ -1,4 +1,4 @@
-//! The features of virtio that a back-end may offer, and which of them need others.
+//! The virtio features that a back-end may offer, and their dependencies.
 
 use ringway_wire::virtio::{
     Features, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_ANY_LAYOUT,
@@ -11,10 +11,10 @@ use ringway_wire::virtio::{
     VIRTIO_RING_F_INDIRECT_DESC,
 };
 
-/// Features of virtio that a back-end may offer: all that this program can keep.
+/// The virtio features that a back-end may offer: all that this program implements.
 ///
-/// The control queue is QEMU's own, and so are configuration space and the announcements of a
-/// guest. RSS and the reporting of hashes have no message in vhost-user.
+/// QEMU itself implements the control queue, configuration space and guest announcements. RSS and
+/// hash reports have no message in vhost-user.
 pub const FEATURES: Features = Features::of(&[
     VIRTIO_NET_F_CSUM,
     VIRTIO_NET_F_GUEST_CSUM,
@@ -43,15 +43,15 @@ pub const FEATURES: Features = Features::of(&[
     VIRTIO_F_IN_ORDER,
 ]);
 
-/// Those of them that are offered where a user asks for them, only: without them a guest loses
-/// nothing. The place in a packed ring is nowhere in memory, so that a guest of QEMU cannot go on
-/// with it when a back-end was killed.
+/// Features that are offered only on the user's request; without them a guest loses nothing. The
+/// position in a packed ring is not kept in memory, so a guest of QEMU cannot continue with it
+/// after a back-end was killed.
 pub const OPT_IN: Features = Features::of(&[VIRTIO_F_RING_PACKED]);
 
-/// Those that no version of the protocol does without.
+/// Features that every version of the protocol requires.
 pub const REQUIRED: Features = Features::of(&[VIRTIO_F_VERSION_1, VHOST_USER_F_PROTOCOL_FEATURES]);
 
-/// Features that are of use, or allowed, with all of some others only (virtio, 5.1.3.1).
+/// Features that are useful or allowed only with all of some others (virtio, 5.1.3.1).
 const NEEDS: &[(u32, &[u32])] = &[
     (VIRTIO_NET_F_GUEST_TSO4, &[VIRTIO_NET_F_GUEST_CSUM]),
     (VIRTIO_NET_F_GUEST_TSO6, &[VIRTIO_NET_F_GUEST_CSUM]),
@@ -64,14 +64,14 @@ const NEEDS: &[(u32, &[u32])] = &[
     (VIRTIO_NET_F_GUEST_ANNOUNCE, &[VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_STATUS]),
 ];
 
-/// The same where one of them is enough.
+/// Features that need at least one of some others.
 const NEEDS_ONE: &[(u32, &[u32])] = &[
     (VIRTIO_NET_F_GUEST_ECN, &[VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6]),
     (VIRTIO_NET_F_HOST_ECN, &[VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6]),
 ];
 
-/// These features without those that need one which is not there.
-pub fn without_orphans(features: Features) -> Features {
+/// These features without those whose dependencies are missing.
+pub fn with_dependencies_met(features: Features) -> Features {
     let has = |features: Features, bit: &u32| features.has(*bit);
     let needy = NEEDS.iter().fold(features, |left, (bit, needed)| {
         let is_good = needed.iter().all(|needed| has(left, needed));

@@ -1,5 +1,5 @@
-//! The requests of a front-end as values: read from messages with every number checked that can be
-//! checked without the session, and written into messages.
+//! The requests of a front-end as values: read from messages with every check that needs no session
+//! state, and written into messages.
 
 use std::os::fd::OwnedFd;
 
@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::memory::{Region, RegionKey};
 use crate::{Addresses, Fault, Message, Name, RING_SIZE_MAX};
 
-/// Protocol features that a back-end may offer: those whose requests are here.
+/// The protocol features that a back-end may offer: those whose requests are implemented here.
 pub const PROTOCOL_FEATURES: u64 = VHOST_USER_PROTOCOL_F_MQ
     | VHOST_USER_PROTOCOL_F_LOG_SHMFD
     | VHOST_USER_PROTOCOL_F_RARP
@@ -28,7 +28,7 @@ pub const PROTOCOL_FEATURES: u64 = VHOST_USER_PROTOCOL_F_MQ
     | VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS
     | VHOST_USER_PROTOCOL_F_STATUS;
 
-/// What a front-end asks for.
+/// A front-end's request.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "`ringway_wire::vhost_user::Op` says what each is for")]
 pub enum Request {
@@ -62,16 +62,16 @@ pub enum Request {
     GetStatus,
 }
 
-/// An area that notes what is under way in all rings, one after the other.
+/// A record of the chains in flight, for all rings one after the other.
 #[derive(Debug)]
 pub struct Area {
-    /// Rings that it is for.
+    /// The number of rings.
     pub rings: u16,
-    /// Entries of each ring at most.
+    /// The most entries of each ring.
     pub size: u16,
     /// Its bytes.
     pub len: u64,
-    /// Where in its file it begins.
+    /// Its byte offset in the file.
     pub offset: u64,
     /// The file.
     pub file: OwnedFd,
@@ -95,21 +95,21 @@ pub(crate) fn feature_of(op: Op) -> u64 {
 }
 
 impl Request {
-    /// Reads a request. Rings are below `rings`.
+    /// Reads a request. Ring numbers must be below `rings`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the message.
     pub fn read(mut message: Message, rings: usize) -> Result<(Op, Request), Fault> {
         let request = message.name();
         let op = Op::from_number(message.request).ok_or(Fault::Unknown(message.request))?;
         if message.is_reply() {
-            return Err(Fault::Unasked { found: request, expected: None });
+            return Err(Fault::UnsolicitedReply { found: request, expected: None });
         }
         let body = Body { message: &mut message, rings };
         Ok((op, body.read(op)?))
     }
 
-    /// Which request it is.
+    /// The request's number.
     pub fn op(&self) -> Op {
         match self {
             Request::GetFeatures => Op::GetFeatures,
@@ -143,7 +143,7 @@ impl Request {
         }
     }
 
-    /// Writes it; `ack` has it replied to.
+    /// Writes the request; `ack` may ask for an acknowledgement.
     pub fn write(self, ack: Ack) -> Message {
         let op = self.op();
         let flags = match ack {
@@ -229,7 +229,7 @@ impl Request {
     }
 }
 
-/// Whether the sender of a request wants a reply that the request does not have.
+/// Whether the sender wants a reply to a request that has none of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ack {
     /// It does.
@@ -238,7 +238,7 @@ pub enum Ack {
     No,
 }
 
-/// A message that is being read.
+/// A message being parsed.
 struct Body<'a> {
     message: &'a mut Message,
     rings: usize,
@@ -330,7 +330,7 @@ impl Body<'_> {
             }
             Op::RemMemReg => {
                 let single: SingleRegion = self.plain()?;
-                // Some front-ends send its file once more.
+                // Some front-ends send the file once more.
                 if self.message.files.len() > 1 {
                     self.files(0)?;
                 }
@@ -339,7 +339,7 @@ impl Body<'_> {
             Op::PostcopyAdvise | Op::PostcopyListen | Op::PostcopyEnd => {
                 return Err(Fault::Postcopy { request: self.name() });
             }
-            _ => return Err(Fault::NotAgreed { request: self.name() }),
+            _ => return Err(Fault::NotNegotiated { request: self.name() }),
         })
     }
 
@@ -423,7 +423,7 @@ impl Body<'_> {
         if flags & !VHOST_VRING_F_LOG != 0 {
             return Err(self.out_of_range(u64::from(flags), "no flag but that of logs"));
         }
-        // What the specification asks of the three parts of a ring.
+        // The alignment that the specification requires of the three parts of a ring.
         for (address, alignment) in [(descriptor, 16), (available, 2), (used, 4)] {
             if address % alignment != 0 {
                 return Err(self.out_of_range(address, "an aligned address"));

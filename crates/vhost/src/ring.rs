@@ -1,11 +1,11 @@
-//! What a session knows of one ring.
+//! A session's state of one ring.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringway_wire::virtio::Features;
 
-/// Where a ring is, in the front-end's address space.
+/// The location of a ring in the front-end's address space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// The descriptor table.
@@ -14,50 +14,50 @@ pub struct Addresses {
     pub used: u64,
     /// The available ring.
     pub available: u64,
-    /// The guest address under which writes to the used ring are noted, if they are.
+    /// The guest address under which writes to the used ring are logged, if they are.
     pub log: Option<u64>,
 }
 
-/// Where a ring is to go on.
+/// Where a ring continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// Here, as `SET_VRING_BASE` has it: an available index of 16 bits, or two places in a packed
-    /// ring.
+    /// At this position, as in `SET_VRING_BASE`: an available index of 16 bits, or two positions in
+    /// a packed ring.
     At(u32),
-    /// That of the used ring: what is under way is noted in memory, and all that came before it was
+    /// At the used index: chains in flight are recorded in memory, and everything before was
     /// completed in order.
     Used,
 }
 
-/// Two rings that are to be served.
+/// The plan for serving a pair of rings.
 #[derive(Debug, Clone)]
 pub struct PairPlan {
     /// Its number, from 0.
     pub pair: u16,
-    /// What the guest's driver and this back-end agreed on.
+    /// The negotiated features.
     pub features: Features,
-    /// What the guest receives by.
+    /// The ring on which the guest receives.
     pub rx: RingPlan,
-    /// What the guest transmits by.
+    /// The ring on which the guest transmits.
     pub tx: RingPlan,
-    /// Whether frames pass. Of a pair that is not enabled, what the guest transmits is taken and
-    /// dropped: Linux's driver still transmits by a queue that it has just disabled, and its TCP
-    /// waits for what lies there.
+    /// Whether frames pass. On a disabled pair, frames that the guest transmits are taken and
+    /// dropped: Linux's driver still transmits on a queue that it has just disabled, and its TCP
+    /// waits for the completion of frames in it.
     pub is_enabled: bool,
 }
 
-/// One of them.
+/// The plan for one ring.
 #[derive(Debug, Clone)]
 pub struct RingPlan {
     /// Its entries: a power of two.
     pub size: u16,
-    /// Where it is.
+    /// Its location.
     pub addresses: Addresses,
-    /// Where it goes on.
+    /// Where it continues.
     pub base: Base,
-    /// The guest notifies by it.
+    /// The descriptor by which the guest notifies us.
     pub kick: Arc<OwnedFd>,
-    /// The guest is notified by it; `None` if it polls.
+    /// The descriptor by which we notify the guest; `None` if it polls.
     pub call: Option<Arc<OwnedFd>>,
 }
 
@@ -67,17 +67,17 @@ pub(crate) struct Ring {
     pub(crate) size: Option<u16>,
     pub(crate) addresses: Option<Addresses>,
     pub(crate) base: Option<u32>,
-    /// It is started while there is one.
+    /// The ring is started while this is set.
     pub(crate) kick: Option<Arc<OwnedFd>>,
     pub(crate) call: Option<Arc<OwnedFd>>,
-    /// As the front-end said last; before it has, by what was agreed.
+    /// The front-end's last setting; before the first, the default of the negotiated features.
     pub(crate) is_enabled: Option<bool>,
-    /// Raised by all that a running ring cannot take over.
+    /// Incremented with every change that a running ring cannot adopt.
     pub(crate) revision: u64,
 }
 
 impl Ring {
-    /// Forgets everything but whether it is enabled.
+    /// Resets everything except whether it is enabled.
     pub(crate) fn reset(&mut self) {
         *self = Ring {
             is_enabled: self.is_enabled,
@@ -103,7 +103,7 @@ impl Ring {
     }
 }
 
-/// What says where a ring goes on.
+/// What says where a ring continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resumes {
     /// `SET_VRING_BASE`.

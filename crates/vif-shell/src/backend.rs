@@ -3,39 +3,40 @@
 use std::time::{Duration, Instant};
 
 use ringway_xenbus::backend::{Action, Handshake, Input, NotAttached};
-use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Returns, Vif, XenbusState};
+use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Reconnects, Vif, XenbusState};
 use ringway_xenstore::{
-    Client, Errno, Lost, Pace, Refusal, Transport, XsError, or_refusal, unless_refused,
+    Client, Errno, Lost, RateLimit, Refusal, Transport, XsError, or_refusal, unless_refused,
 };
 
 use crate::Note;
 use crate::device::{self, unknown_if_refused};
 use crate::drive::{OnRefusal, Shell, drive};
 
-/// How often a guest's keys are read at once, and then how long apart. To read them and to attach
-/// what they name is most of what a guest can have a backend do, so a guest that connects over and
-/// over again has to wait; one that connects and is refused a few times does not notice.
+/// How often a guest's keys may be read in a burst, and the interval after that. Reading them and
+/// attaching the queues that they name is most of the work that a guest can cause in a backend, so
+/// a guest that reconnects repeatedly must wait; a guest that is refused a few times does not
+/// notice.
 const READS_BURST: u32 = 10;
 const READ_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a guest waits that could not be attached for want of something on this host.
+/// How long a guest waits that could not be attached because this host lacked a resource.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What a backend's process does for one vif, beside XenStore.
+/// What a backend's process does for one vif, apart from XenStore.
 pub trait BackendProcess {
     /// Maps the frontend's rings, binds its event channels and begins to serve it.
     ///
     /// # Errors
-    /// Why it cannot be served. Then nothing is attached.
+    /// The reason why it cannot be served; nothing is then attached.
     fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached>;
 
-    /// Stops to serve the frontend; unmaps and unbinds everything.
+    /// Stops serving the frontend; unmaps and unbinds everything.
     fn detach(&mut self);
 
-    /// Something for the log.
+    /// Reports something for the log.
     fn note(&mut self, note: Note<'_>);
 }
 
-/// The backend's end of one vif: its handshake, and what it has in XenStore.
+/// The backend's end of one vif: its handshake, and its state in XenStore.
 ///
 /// The owner takes watch events from the store. Those with [`token`](BackendEnd::token) go to
 /// [`frontend_changed`](BackendEnd::frontend_changed); when the toolstack has changed the backend's
@@ -48,27 +49,27 @@ pub struct BackendEnd {
     rest: Rest,
 }
 
-/// All but the state machine, which drives it.
+/// Everything except the state machine, which drives it.
 #[derive(Debug)]
 struct Rest {
     vif: Vif,
     error: Option<String>,
-    /// Nodes that say why it is closed: also those that a backend which was killed has left.
+    /// Whether there are error nodes, including those that a killed backend has left.
     has_error_nodes: bool,
-    pace: Pace,
-    /// When the frontend's keys are to be read, if they are, and of how many queues at most.
+    rate_limit: RateLimit,
+    /// When the frontend's keys will be read, if scheduled, and the most queues to read.
     read: Option<(Instant, u16)>,
     is_finished: bool,
 }
 
 impl BackendEnd {
-    /// An end that will offer this, with what the hotplug script has said by now.
+    /// An end that will make this offer, with the present state of the hotplug script.
     pub fn new(vif: Vif, offer: Offer, hotplug: Hotplug, now: Instant) -> BackendEnd {
         let rest = Rest {
             vif,
             error: None,
             has_error_nodes: true,
-            pace: Pace::new(READS_BURST, READ_INTERVAL, now),
+            rate_limit: RateLimit::new(READS_BURST, READ_INTERVAL, now),
             read: None,
             is_finished: false,
         };
@@ -85,36 +86,36 @@ impl BackendEnd {
         self.rest.vif.backend_dir()
     }
 
-    /// The state that this end has written.
+    /// The state that this end wrote last.
     pub fn state(&self) -> XenbusState {
         self.handshake.state()
     }
 
-    /// What the frontend does when the vif is closed and offered again, as far as is known.
-    pub fn returns(&self) -> Returns {
-        self.handshake.returns()
+    /// What the frontend does when the vif is closed and offered again, as far as known.
+    pub fn reconnects(&self) -> Reconnects {
+        self.handshake.reconnects()
     }
 
-    /// Why the vif is closed or its frontend is not served, if that is so.
+    /// Why the vif is closed or its frontend is not served, if so.
     pub fn error(&self) -> Option<&str> {
         self.rest.error.as_deref()
     }
 
-    /// Whether nothing is left to do: the vif was removed, and this end can be dropped.
+    /// Whether the end is finished: the vif was removed, and this end can be dropped.
     pub fn is_finished(&self) -> bool {
         self.rest.is_finished
     }
 
-    /// When to call [`go_on`](BackendEnd::go_on), if something has been put off.
+    /// When to call [`go_on`](BackendEnd::go_on), if something was deferred.
     pub fn due(&self) -> Option<Instant> {
         self.rest.read.map(|(at, _)| at)
     }
 
-    /// Watches the frontend and begins the handshake, `own` being what was found in the backend's
+    /// Watches the frontend and begins the handshake. `own` are the keys found in the backend's
     /// directory ([`KeySet::BackendDevice`]).
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn start<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -135,30 +136,30 @@ impl BackendEnd {
             peer: peer.state(),
             offered: own.queues_offered(),
             has_offered_split: own.has_offered_split(),
-            returns: Returns::read(&peer),
+            reconnects: Reconnects::read(&peer),
         };
         self.feed(store, process, start, now)
     }
 
-    /// The watch on the frontend's state has fired.
+    /// Handles an event of the watch on the frontend's state.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn frontend_changed<T: Transport>(
         &mut self,
         store: &mut Client<T>,
         process: &mut impl BackendProcess,
         now: Instant,
     ) -> Result<(), Lost> {
-        // A guest that is gone may not be read, and is not there.
+        // The keys of a removed guest may not be readable: the guest counts as absent.
         let peer = unknown_if_refused(device::state(store, &self.rest.vif.frontend_state()))?;
         self.feed(store, process, Input::FrontendState(peer), now)
     }
 
-    /// The backend's directory has these keys now, or was removed.
+    /// Handles a change: the backend's directory has these keys now, or was removed.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn device_changed<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -178,10 +179,10 @@ impl BackendEnd {
         Ok(())
     }
 
-    /// Does what has been put off, if its time has come.
+    /// Does what was deferred, if its time has come.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn go_on<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -201,10 +202,10 @@ impl BackendEnd {
         }
     }
 
-    /// Runs the handshake until it waits for something from outside.
+    /// Runs the handshake until it waits for an external event.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn feed<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -218,15 +219,15 @@ impl BackendEnd {
 }
 
 impl Rest {
-    /// Reads the frontend's keys, unless they have been read too often, or the guest changes them
-    /// at this moment. Then it is put off.
+    /// Reads the frontend's keys, unless they have been read too often or the guest is changing
+    /// them; then the read is deferred.
     fn read_frontend<T: Transport>(
         &mut self,
         store: &mut Client<T>,
         queues_max: u16,
         now: Instant,
     ) -> Result<Option<Input>, XsError> {
-        if let Err(later) = self.pace.take(now) {
+        if let Err(later) = self.rate_limit.take(now) {
             self.read = Some((later, queues_max));
             return Ok(None);
         }
@@ -238,7 +239,7 @@ impl Rest {
                 self.read = Some((now + READ_INTERVAL, queues_max));
                 Ok(None)
             }
-            // What may not be read is not there.
+            // Keys that may not be read count as absent.
             read => {
                 let keys = read.unwrap_or(None).unwrap_or_else(|| Keys::new(&dir, []));
                 Ok(Some(Input::FrontendKeys(keys)))
@@ -271,13 +272,13 @@ impl Rest {
         Ok(())
     }
 
-    /// The vif is no longer this backend's business.
+    /// This backend no longer serves the vif.
     fn finish<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
         self.is_finished = true;
         self.read = None;
         let (node, token) = (self.vif.frontend_state(), self.vif.backend_dir());
         unless_refused(store.unwatch(&node, &token), ())?;
-        // A driver domain has no such node, nor the right to one.
+        // A driver domain has no such node and no right to create one.
         device::remove_error(store, self.vif)
     }
 }
@@ -303,7 +304,7 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 return rest.read_frontend(store, queues_max, *now);
             }
             Action::Retry { reason, queues_max } => {
-                // Once, however often it is tried.
+                // Report it once, however often it is retried.
                 if rest.error.as_deref() != Some(reason.as_str()) {
                     process.note(Note::Waits(&reason));
                     rest.report(store, &reason)?;
@@ -325,7 +326,7 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
         Ok(None)
     }
 
-    /// A driver domain may lack a right, or room. Its guests are served as far as that goes.
+    /// A driver domain may lack rights or quota. Its guests are served as far as possible.
     fn refused(&mut self, refusal: &Refusal) -> OnRefusal<Input> {
         self.process.note(Note::Refused(refusal));
         OnRefusal::GoOn

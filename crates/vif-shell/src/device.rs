@@ -1,7 +1,7 @@
-//! A device's directory in XenStore: how it is made, its known keys, changes of them, its state.
+//! A device's directory in XenStore: its creation, known keys and their changes, and its state.
 //!
-//! Only keys that mean something are read, each by its name, so what a guest pays for in its own
-//! directory (a thousand nodes, long names) costs no other guest anything.
+//! Only known keys are read, each by its name, so the contents of a guest's own directory (a
+//! thousand nodes, long names) cost other guests nothing.
 
 use ringway_xenbus::{Device, KeyChange, KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{
@@ -9,12 +9,12 @@ use ringway_xenstore::{
     unless_refused,
 };
 
-/// Reads known keys of a device's directory, at one moment. `None` if the directory is not there.
+/// Reads the known keys of a device's directory atomically. `None` if the directory does not exist.
 ///
 /// Values that are not text read as empty, which no key accepts.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn read_keys<T: Transport>(
     store: &mut Client<T>,
     dir: &str,
@@ -23,10 +23,11 @@ pub fn read_keys<T: Transport>(
     store.transaction(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
-/// The same, but a guest that changes the keys all the time must not keep us here.
+/// The same without retries, so that a guest that changes its keys continuously cannot keep us
+/// here.
 ///
 /// # Errors
-/// What the store refuses; `EAGAIN` if one of the keys was changed meanwhile.
+/// A refusal of the store; `EAGAIN` if one of the keys was changed meanwhile.
 pub fn read_keys_once<T: Transport>(
     store: &mut Client<T>,
     dir: &str,
@@ -35,10 +36,10 @@ pub fn read_keys_once<T: Transport>(
     store.attempt(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
-/// The same, reading each key at another moment.
+/// The same, but not atomic.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn read_keys_apart<T: Transport>(
     store: &mut Client<T>,
     dir: &str,
@@ -58,7 +59,7 @@ fn keys(
     let mut keys = Keys::new(dir, []);
     let mut add = |keys: &mut Keys, key: &str| {
         let value = match read(&keys.path(key)) {
-            // A node that we may not read is as good as absent.
+            // A node that we may not read counts as absent.
             Err(error) if error.is(Errno::Acces) => None,
             value => value?,
         };
@@ -80,7 +81,7 @@ fn keys(
 /// reader, and their first keys.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn make<T: Transport>(tx: &mut Transaction<'_, T>, device: &Device) -> Result<(), XsError> {
     let Vif { backend, frontend, .. } = device.vif;
     let ends = [
@@ -96,11 +97,11 @@ pub fn make<T: Transport>(tx: &mut Transaction<'_, T>, device: &Device) -> Resul
     Ok(())
 }
 
-/// Makes changes in a device's directory, all or none; none if the toolstack has removed the
-/// device meanwhile: to write then would make its directory again.
+/// Makes changes in a device's directory, all or none; none if the toolstack has removed the device
+/// meanwhile: a write would recreate its directory.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn change<T: Transport>(
     store: &mut Client<T>,
     dir: &str,
@@ -117,7 +118,7 @@ pub fn change<T: Transport>(
 /// Makes changes in a device's directory as part of a transaction.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn apply<T: Transport>(
     tx: &mut Transaction<'_, T>,
     dir: &str,
@@ -129,11 +130,11 @@ pub fn apply<T: Transport>(
     })
 }
 
-/// Writes a device's state, unless the toolstack has removed the device meanwhile: to write then
-/// would make its directory again.
+/// Writes a device's state, unless the toolstack has removed the device meanwhile: a write would
+/// recreate its directory.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn set_state<T: Transport>(
     store: &mut Client<T>,
     node: &str,
@@ -145,21 +146,21 @@ pub fn set_state<T: Transport>(
     })
 }
 
-/// The state that a node says.
+/// The state in a node.
 ///
 /// # Errors
-/// What the store refuses.
+/// A refusal of the store.
 pub fn state<T: Transport>(store: &mut Client<T>, node: &str) -> Result<XenbusState, XsError> {
     let value = store.read_bytes(node)?;
     let text = value.and_then(|value| String::from_utf8(value).ok());
     Ok(XenbusState::parse(text.as_deref()))
 }
 
-/// Removes what an earlier backend of this domain has said of vifs that went while no backend ran.
-/// What it said of those that are there is for their ends to remove.
+/// Removes the error nodes that an earlier backend of this domain left for vifs that were removed
+/// while no backend ran. The ends of existing vifs remove their own.
 ///
 /// # Errors
-/// That XenStore is lost.
+/// The loss of XenStore.
 pub fn remove_stale_errors<T: Transport>(
     store: &mut Client<T>,
     backend: DomId,
@@ -173,7 +174,7 @@ pub fn remove_stale_errors<T: Transport>(
         for handle in handles {
             let found =
                 store.read_bytes(&format!("{vifs}/{guest}/{handle}")).map(|it| it.is_some());
-            // One that may not be read is there.
+            // A vif whose keys may not be read exists.
             match unless_refused(found, true)? {
                 true => is_used = true,
                 false => unless_refused(store.remove(&format!("{of_guest}/{handle}")), ())?,
@@ -186,11 +187,11 @@ pub fn remove_stale_errors<T: Transport>(
     Ok(())
 }
 
-/// Removes what a backend has said of a vif that is not in its care: another one before it was
-/// killed.
+/// Removes the error node of a vif that this backend does not serve; an earlier backend left it
+/// when it was killed.
 ///
 /// # Errors
-/// That XenStore is lost.
+/// The loss of XenStore.
 pub fn remove_error<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<(), Lost> {
     let [for_tools, _] = vif.backend_errors();
     unless_refused(store.remove(&for_tools), ())

@@ -5,29 +5,29 @@ use ringway_xenstore::{Lost, Refusal, XsError, or_refusal};
 
 /// The state machine of one end.
 pub trait Machine {
-    /// What happens to it.
+    /// An event that it handles.
     type Input;
-    /// What is to be done.
+    /// An action that it requests.
     type Action;
 
-    /// Takes an input and returns what is to be done, in order.
+    /// Takes an input and returns the resulting actions, in order.
     fn handle(&mut self, input: Self::Input) -> Vec<Self::Action>;
 }
 
 /// What carries out the actions of a machine.
 pub trait Shell<M: Machine> {
-    /// Carries out one action. If the action asks for a response, returns it, or nothing if the
-    /// response comes later as an input of its own.
+    /// Carries out one action. If the action asks for a response, returns it, or `None` if the
+    /// response comes later as a separate input.
     ///
     /// # Errors
-    /// What XenStore refuses, and that it is lost.
+    /// A refusal of XenStore, or its loss.
     fn act(&mut self, action: M::Action) -> Result<Option<M::Input>, XsError>;
 
-    /// What follows when XenStore has refused an action.
+    /// What follows if XenStore refuses an action.
     fn refused(&mut self, refusal: &Refusal) -> OnRefusal<M::Input>;
 
     /// Whether the action is still carried out after a refusal that [fails](OnRefusal::Fail) the
-    /// end: it concerns nothing but this process.
+    /// end: it affects this process only.
     fn is_local(action: &M::Action) -> bool;
 }
 
@@ -36,14 +36,14 @@ pub trait Shell<M: Machine> {
 pub enum OnRefusal<I> {
     /// The end continues as if nothing had happened.
     GoOn,
-    /// Of the remaining actions only the local ones are carried out, and this is the next input.
+    /// Only the local ones of the remaining actions are carried out, and this is the next input.
     Fail(I),
 }
 
 /// Runs a machine until it waits for something from outside.
 ///
 /// # Errors
-/// That XenStore is lost.
+/// The loss of XenStore.
 pub fn drive<M: Machine, S: Shell<M>>(
     machine: &mut M,
     shell: &mut S,

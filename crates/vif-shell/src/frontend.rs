@@ -1,7 +1,7 @@
 //! The frontend's end of a vif.
 
 use ringway_wire::DomId;
-use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, Wish};
+use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, Preferences};
 use ringway_xenbus::{KeySet, Keys, QueueConfig, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, Refusal, Transport, XsError, unless_refused};
 
@@ -9,12 +9,12 @@ use crate::Note;
 use crate::device::{self, unknown_if_refused};
 use crate::drive::{OnRefusal, Shell, drive};
 
-/// What a guest's process does for one vif, beside XenStore.
+/// What a guest's process does for one vif, apart from XenStore.
 pub trait FrontendProcess {
-    /// Makes queues and grants their rings, for a vif that the toolstack describes with these keys.
+    /// Makes queues and grants their rings, for a vif with these keys from the toolstack.
     ///
     /// # Errors
-    /// Why not. Then nothing is allocated.
+    /// The reason for a failure; nothing is then allocated.
     fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String>;
 
     /// Ends all grants and event channels.
@@ -23,28 +23,28 @@ pub trait FrontendProcess {
     /// Lets frames flow.
     ///
     /// # Errors
-    /// Why they cannot.
+    /// Why frames cannot flow.
     fn carrier_up(&mut self) -> Result<(), String>;
 
-    /// Holds frames where they come from.
+    /// Stops frames; they wait at their source.
     fn carrier_down(&mut self);
 
-    /// Something for the log.
+    /// Reports something for the log.
     fn note(&mut self, note: Note<'_>);
 }
 
-/// The frontend's end of one vif: its handshake, and what it has in XenStore.
+/// The frontend's end of one vif: its handshake, and its state in XenStore.
 ///
 /// The owner takes watch events from the store. Those with [`token`](FrontendEnd::token) go to
-/// [`backend_changed`](FrontendEnd::backend_changed); when the vif's directory goes, the owner
-/// feeds [`Input::Gone`].
+/// [`backend_changed`](FrontendEnd::backend_changed); when the vif's directory is removed, the
+/// owner feeds [`Input::Gone`].
 #[derive(Debug)]
 pub struct FrontendEnd {
     handshake: Handshake,
     rest: Rest,
 }
 
-/// All but the state machine, which drives it.
+/// Everything except the state machine, which drives it.
 #[derive(Debug)]
 struct Rest {
     vif: Vif,
@@ -54,9 +54,9 @@ struct Rest {
 
 impl FrontendEnd {
     /// An end with this wish.
-    pub fn new(vif: Vif, wish: Wish) -> FrontendEnd {
+    pub fn new(vif: Vif, preferences: Preferences) -> FrontendEnd {
         let rest = Rest { vif, error: None, is_finished: false };
-        FrontendEnd { handshake: Handshake::new(wish), rest }
+        FrontendEnd { handshake: Handshake::new(preferences), rest }
     }
 
     /// The vif.
@@ -69,7 +69,7 @@ impl FrontendEnd {
         self.rest.vif.handle.to_string()
     }
 
-    /// The state that this end has written, or found at its start.
+    /// The state that this end wrote last, or found at its start.
     pub fn state(&self) -> XenbusState {
         self.handshake.state()
     }
@@ -79,7 +79,7 @@ impl FrontendEnd {
         self.handshake.is_connected()
     }
 
-    /// Whether there is nothing more to do: this end is to be dropped.
+    /// Whether the end is finished and should be dropped.
     pub fn is_finished(&self) -> bool {
         self.rest.is_finished
     }
@@ -92,15 +92,15 @@ impl FrontendEnd {
     /// Watches the backend.
     ///
     /// # Errors
-    /// What XenStore refuses: then this end cannot be used.
+    /// A refusal of XenStore: this end cannot then be used.
     pub fn watch<T: Transport>(&self, store: &mut Client<T>) -> Result<(), XsError> {
         store.watch_node(&self.rest.vif.backend_state(), &self.token())
     }
 
-    /// Begins the handshake, `own` being the frontend's state as found in XenStore.
+    /// Begins the handshake. `own` is the frontend's state found in XenStore.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn start<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -111,10 +111,10 @@ impl FrontendEnd {
         self.feed(store, process, Input::Start { own, peer })
     }
 
-    /// The watch on the backend's state has fired.
+    /// Handles an event of the watch on the backend's state.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn backend_changed<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -124,40 +124,40 @@ impl FrontendEnd {
         self.feed(store, process, Input::BackendState(peer))
     }
 
-    /// Connects again with this wish, because a user wants that: an earlier complaint is void.
+    /// Connects again with this wish, on a user's request: an earlier error is cleared.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn reconnect<T: Transport>(
         &mut self,
         store: &mut Client<T>,
         process: &mut impl FrontendProcess,
-        wish: Wish,
+        preferences: Preferences,
     ) -> Result<(), Lost> {
         self.rest.error = None;
         set_error(store, self.rest.vif.frontend, self.rest.vif.handle, None)?;
-        self.feed(store, process, Input::Reconnect(wish))
+        self.feed(store, process, Input::Reconnect(preferences))
     }
 
     /// Connects again after a fault of the backend or of this process's device.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn recover<T: Transport>(
         &mut self,
         store: &mut Client<T>,
         process: &mut impl FrontendProcess,
-        wish: Wish,
+        preferences: Preferences,
         fault: String,
     ) -> Result<(), Lost> {
         self.rest.error = Some(fault);
-        self.feed(store, process, Input::Reconnect(wish))
+        self.feed(store, process, Input::Reconnect(preferences))
     }
 
-    /// Runs the handshake until it waits for something from outside.
+    /// Runs the handshake until it waits for an external event.
     ///
     /// # Errors
-    /// That XenStore is lost.
+    /// The loss of XenStore.
     pub fn feed<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -169,23 +169,23 @@ impl FrontendEnd {
     }
 }
 
-/// Writes what is wrong with a guest's vif, or that nothing is, to the node that tools read.
+/// Writes the error of a guest's vif to the node that tools read, or clears it.
 ///
 /// # Errors
-/// That XenStore is lost.
+/// The loss of XenStore.
 pub fn set_error<T: Transport>(
     store: &mut Client<T>,
     guest: DomId,
     handle: u32,
     reason: Option<&str>,
 ) -> Result<(), Lost> {
-    // Which domain has the backend makes no difference here.
+    // The backend's domain makes no difference here.
     let node = Vif { backend: guest, frontend: guest, handle }.frontend_error();
     let written = match reason {
         Some(reason) => store.write(&node, reason),
         None => store.remove(&node),
     };
-    // A toolstack need not let guests write there, and the reason is in the log as well.
+    // A toolstack need not permit guests to write there, and the log has the reason, too.
     unless_refused(written, ())
 }
 
@@ -203,7 +203,7 @@ impl Rest {
         Ok(())
     }
 
-    /// The vif is no longer this guest's business.
+    /// This guest no longer serves the vif.
     fn finish<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
         self.is_finished = true;
         let (node, token) = (self.vif.backend_state(), self.vif.handle.to_string());
@@ -254,7 +254,7 @@ impl<T: Transport, P: FrontendProcess> Shell<Handshake> for Acting<'_, T, P> {
         Ok(None)
     }
 
-    /// What XenStore refuses is a failure of this vif.
+    /// A refusal of XenStore is a failure of this vif.
     fn refused(&mut self, refusal: &Refusal) -> OnRefusal<Input> {
         OnRefusal::Fail(Input::Fail(refusal.to_string()))
     }

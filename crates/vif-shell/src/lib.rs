@@ -1,14 +1,13 @@
-//! The shell around the vif handshake: everything that both ends do to XenStore.
+//! The shell around the vif handshake: everything that both ends do with XenStore.
 //!
-//! The state machines of `xenbus` say what is to be done; [`drive`] has it done. [`BackendEnd`] and
-//! [`FrontendEnd`] are the two ends: each owns its machine, carries out what concerns XenStore, and
-//! leaves the rest (rings, event channels, devices, the log) to the process around it, which is a
+//! The state machines of `xenbus` return actions; [`drive`] carries them out. [`BackendEnd`] and
+//! [`FrontendEnd`] are the two ends: each owns its machine, carries out the actions on XenStore,
+//! and leaves the rest (rings, event channels, devices, the log) to its process, which is a
 //! [`BackendProcess`] or a [`FrontendProcess`].
 //!
-//! Nothing here does I/O of its own or reads a clock: the store is a [`Client`] over any
-//! [`Transport`], and the time is an argument. So the processes and a simulation in memory run the
-//! same code. Only the loss of XenStore is an error; a refusal is handled by the end that it
-//! concerns.
+//! Nothing here does its own I/O or reads a clock: the store is a [`Client`] over any
+//! [`Transport`], and the time is an argument. So the processes and an in-memory simulation run the
+//! same code. Only the loss of XenStore is an error; the affected end handles a refusal.
 //!
 //! Read [`drive`] first, then [`BackendEnd`].
 //!
@@ -32,11 +31,11 @@ use ringway_xenstore::Refusal;
 pub enum Note<'a> {
     /// It has written its state.
     State(XenbusState),
-    /// It serves its peer, and will say so when the toolstack's hotplug script is done.
+    /// It serves its peer, and will report that when the toolstack's hotplug script is done.
     AwaitsHotplug,
     /// XenStore refused something that the end can do without.
     Refused(&'a Refusal),
-    /// The vif cannot be used at the moment, for this reason, and it is tried again.
+    /// The vif cannot be used at the moment, for this reason, and will be retried.
     Waits(&'a str),
     /// The vif cannot be used, for this reason.
     Closed(&'a str),

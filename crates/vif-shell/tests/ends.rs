@@ -7,13 +7,13 @@ use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess
 use ringway_wire::xenstore::Op;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
-use ringway_xenbus::frontend::{Allocation, QueueCount, Wish};
+use ringway_xenbus::frontend::{Allocation, Preferences, QueueCount};
 use ringway_xenbus::{
     Device, EventPorts, Features, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Vif,
     XenbusState,
 };
 use ringway_xenstore::{
-    Client, DomId, Errno, Events, Local, LocalStore, Lost, Quota, Transport, Watched,
+    Client, DomId, Errno, Events, LocalStore, LocalTransport, Lost, Quota, Transport, Watched,
 };
 
 const HOST: DomId = DomId(0);
@@ -22,7 +22,7 @@ const VIF: Vif = Vif { backend: HOST, frontend: GUEST, handle: 0 };
 
 /// Counts the requests that a client makes.
 struct Counted {
-    transport: Local,
+    transport: LocalTransport,
     requests: usize,
 }
 
@@ -50,14 +50,14 @@ struct Process {
     is_up: bool,
     closed: Vec<String>,
     waited: Vec<String>,
-    /// What this host lacks, if it does.
+    /// The resource that this host lacks, if any.
     shortage: Option<String>,
 }
 
 impl BackendProcess for Process {
     fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
         if let Some(reason) = self.shortage.clone() {
-            return Err(NotAttached::Short(reason));
+            return Err(NotAttached::NoResources(reason));
         }
         assert!(self.attached.replace(config.clone()).is_none(), "attached twice");
         self.attached_count += 1;
@@ -126,14 +126,14 @@ fn offer() -> Offer {
 }
 
 /// What a backend finds in its directory.
-fn found(store: &mut Client<Local>) -> Keys {
+fn found(store: &mut Client<LocalTransport>) -> Keys {
     let keys = device::read_keys(store, &VIF.backend_dir(), KeySet::BackendDevice);
     keys.expect("readable").expect("it is there")
 }
 
 /// A backend's end, and its connection.
 struct Backend {
-    store: Client<Local>,
+    store: Client<LocalTransport>,
     end: BackendEnd,
     process: Process,
     now: Instant,
@@ -167,7 +167,7 @@ impl Backend {
 const FRONTEND_KEYS: [(&str, &str); 4] =
     [("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", "5"), ("request-rx-copy", "1")];
 
-fn write(guest: &mut Client<Local>, keys: &[(&str, &str)]) {
+fn write(guest: &mut Client<LocalTransport>, keys: &[(&str, &str)]) {
     for (key, value) in keys {
         guest.write(&format!("device/vif/0/{key}"), value).expect("it is the guest's");
     }
@@ -180,7 +180,7 @@ fn both_ends_connect_and_part_over_a_store_in_memory() {
     let mut guest = store.connect(GUEST).expect("few sessions");
     let mut process = Process::default();
     let features = Features::from(OffloadCaps::ALL);
-    let mut end = FrontendEnd::new(VIF, Wish { queues: QueueCount::AtMost(3), features });
+    let mut end = FrontendEnd::new(VIF, Preferences { queues: QueueCount::AtMost(3), features });
     end.watch(&mut guest).expect("the guest may");
     end.start(&mut guest, &mut process, XenbusState::Initialising).expect("the store is there");
     let settle = |backend: &mut Backend, end: &mut FrontendEnd, guest: &mut _, process: &mut _| {
@@ -228,8 +228,8 @@ fn what_a_guest_writes_below_its_state_makes_no_event_for_the_backend() {
 fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
     let store = with_vif();
     let requests = |set| {
-        let transport = Local::open(&store, HOST).expect("few sessions");
-        let mut client = Client::over(Counted { transport, requests: 0 });
+        let transport = LocalTransport::open(&store, HOST).expect("few sessions");
+        let mut client = Client::with_transport(Counted { transport, requests: 0 });
         let keys = device::read_keys_once(&mut client, &VIF.frontend_dir(), set);
         assert!(keys.expect("it does not change meanwhile").is_some());
         client.transport().requests
@@ -276,8 +276,8 @@ fn a_guest_that_reconnects_all_the_time_has_to_wait_and_is_served_in_the_end() {
 fn keys_that_change_while_they_are_read_are_read_again_later() {
     /// A guest that writes whenever the host asks for something.
     struct Disturbed {
-        transport: Local,
-        guest: Client<Local>,
+        transport: LocalTransport,
+        guest: Client<LocalTransport>,
         is_disturbing: bool,
     }
     impl Transport for Disturbed {
@@ -301,10 +301,11 @@ fn keys_that_change_while_they_are_read_are_read_again_later() {
 
     let store = with_vif();
     let mut guest = store.connect(GUEST).expect("few sessions");
-    let transport = Local::open(&store, HOST).expect("few sessions");
+    let transport = LocalTransport::open(&store, HOST).expect("few sessions");
     let is_disturbing = true;
     let disturbing = store.connect(GUEST).expect("few sessions");
-    let mut client = Client::over(Disturbed { transport, guest: disturbing, is_disturbing });
+    let mut client =
+        Client::with_transport(Disturbed { transport, guest: disturbing, is_disturbing });
     let (mut process, now) = (Process::default(), Instant::now());
     let mut end = BackendEnd::new(VIF, offer(), Hotplug::Absent, now);
     let lost = "the store is there";
@@ -390,7 +391,7 @@ fn a_guest_waits_while_the_host_lacks_something_and_is_served_when_it_has_enough
         backend.now = due;
         backend.turn();
     }
-    // However often, it is said once.
+    // However often it happens, it is reported once.
     assert_eq!((backend.process.waited.len(), backend.process.closed.len()), (1, 0));
     backend.process.shortage = None;
     backend.now = backend.end.due().expect("it is tried again");

@@ -1,20 +1,20 @@
-//! A guest that has moved here and cannot say so itself.
+//! Announces a guest that has been migrated here and cannot announce itself.
 //!
-//! After a migration the network still sends a guest's frames to where it was. A guest with
+//! After a migration the network still sends a guest's frames to the old host. A guest with
 //! `VIRTIO_NET_F_GUEST_ANNOUNCE` sends a gratuitous ARP; for one without it the front-end asks the
-//! back-end for a frame in the guest's name (`VHOST_USER_SEND_RARP`). It enters the switch by the
-//! guest's own queue, so that all rules for the guest hold for it.
+//! back-end to send a frame in the guest's name (`VHOST_USER_SEND_RARP`). The frame enters the
+//! switch through the guest's own queue, so that all rules for the guest apply to it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The next announcement of a pair: several that come before it is sent are one.
+/// The next announcement of a pair. Several requests before it is sent become one.
 #[derive(Debug, Default)]
 pub(crate) struct Announcement(AtomicU64);
 
 /// Bytes of the shortest Ethernet frame, without its checksum.
 pub(crate) const RARP_LEN: usize = 60;
 
-/// Set where there is an address, which may be all zeros.
+/// Set if there is an address, which may be all zeros.
 const IS_THERE: u64 = 1 << 48;
 const ETHERTYPE_RARP: u16 = 0x8035;
 
@@ -25,10 +25,10 @@ impl Announcement {
         self.0.store(number | IS_THERE, Ordering::Relaxed);
     }
 
-    /// What was asked for, which is then no longer.
+    /// Takes the pending request.
     #[inline]
     pub(crate) fn take(&self) -> Option<[u8; 6]> {
-        // A load where there is nothing, which is nearly always.
+        // Nearly always there is nothing to take, and a load is enough.
         if self.0.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -37,11 +37,11 @@ impl Announcement {
     }
 }
 
-/// A reverse ARP request from a host for its own address, to all.
+/// A reverse ARP request of a host for its own address, as a broadcast.
 pub(crate) fn rarp(mac: [u8; 6]) -> [u8; RARP_LEN] {
     let mut frame = [0; RARP_LEN];
     let [high, low] = ETHERTYPE_RARP.to_be_bytes();
-    // Ethernet, addresses of IPv4, their lengths, "request reverse".
+    // Ethernet, IPv4 addresses, their lengths, "request reverse".
     let head = [high, low, 0, 1, 0x08, 0x00, 6, 4, 0, 3];
     frame[..6].fill(0xff);
     frame[6..12].copy_from_slice(&mac);

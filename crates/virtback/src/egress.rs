@@ -1,11 +1,11 @@
 //! What the guest receives: frames become chains.
 //!
-//! With mergeable buffers a frame takes as many chains as it needs, without them exactly one. A
-//! frame for which there are too few chains waits, and those that were taken are given back.
+//! With mergeable buffers a frame uses as many chains as it needs, without them exactly one. If
+//! there are too few chains, the frame waits, and the chains already taken are returned.
 
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{DropReason, Frame, FrameForm, FramePool, FrameQueue, PortDown};
+use ringway_datapath::{DropReason, Frame, FrameForm, FramePool, FrameQueue, QueueDown};
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
@@ -14,16 +14,17 @@ use zerocopy::IntoBytes;
 use crate::log::RingLog;
 use crate::{PairFault, QueuePair, RX, Ring};
 
-/// Descriptors that one frame may take, in all its chains. Buffers of 64 bytes are enough for the
-/// longest frame: who needs more has nothing in most of them, and to read as many as a queue
-/// has, in each of as many chains, would take longer than all else that a worker does.
+/// The most descriptors that one frame may use, in all its chains. With buffers of 64 bytes these
+/// suffice for the longest frame: a guest that needs more has nearly empty buffers. Reading as many
+/// descriptors as the queue has, in each of as many chains, would take longer than everything else
+/// that a worker does.
 const FRAME_DESCRIPTORS_MAX: usize = 1024;
 
-/// What became of a frame.
+/// The outcome for a frame.
 enum Placed {
-    /// It is in the guest's buffers.
+    /// The frame is in the guest's buffers.
     Whole,
-    /// It waits for more chains.
+    /// The frame waits for more chains.
     TooFewChains,
     Dropped(DropReason),
 }
@@ -33,7 +34,7 @@ impl QueuePair {
         &mut self,
         from: &mut FrameQueue,
         pool: &mut FramePool,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.is_rx_short = false;
         if from.is_empty() {
             return Ok(());
@@ -49,9 +50,9 @@ impl QueuePair {
         let notify = self.rx.publish();
         self.control.rx_base.store(self.rx.half.base(), Ordering::Relaxed);
         let called = if notify == Notify::Peer { self.call(&self.rx) } else { Ok(()) };
-        self.check_memory().map_err(PortDown::peer)?;
+        self.check_memory().map_err(QueueDown::peer)?;
         called?;
-        given.map_err(PortDown::peer)
+        given.map_err(QueueDown::peer)
     }
 
     fn place_frames(
@@ -60,7 +61,7 @@ impl QueuePair {
         pool: &mut FramePool,
     ) -> Result<(), PairFault> {
         let (mut packets, mut bytes) = (0, 0);
-        let found = self.rx.half.look();
+        let found = self.rx.half.poll();
         let mut given = found.and_then(|()| self.rx.half.read_ahead(&self.view)).map_err(fault);
         while let (Some(frame), Ok(())) = (from.front_mut(), &given) {
             let placed = match self.place_single(frame) {
@@ -88,8 +89,8 @@ impl QueuePair {
         given
     }
 
-    /// Writes one frame into a chain of one buffer, if the next one is that and has room; nearly
-    /// all frames go this way.
+    /// Writes one frame into a chain of one buffer, if the next chain is one and has room. Nearly
+    /// all frames take this path.
     #[inline]
     fn place_single(&mut self, frame: &mut Frame) -> Option<Result<Placed, PairFault>> {
         const HEADER_LEN: usize = size_of::<VirtioNetHdrV1>();
@@ -120,7 +121,7 @@ impl QueuePair {
             Err(reason) => return Ok(Placed::Dropped(reason)),
         };
         let (view, ring, form) = (&self.view, &mut self.rx, &self.form);
-        let start = ring.half.mark();
+        let start = ring.half.position();
         let needed = form.header_len + frame.len();
         let Some(chain) = ring.half.take(view, &mut ring.buffers).map_err(fault)? else {
             return Ok(Placed::TooFewChains);
@@ -137,14 +138,14 @@ impl QueuePair {
             return Err(PairFault::NoRoomForHeader { bytes, header_len });
         }
         if !form.is_mergeable {
-            ring.half.go_back(start);
+            ring.half.rewind(start);
             return Ok(Placed::Dropped(DropReason::TooLong));
         }
-        ring.half.go_back(start);
+        ring.half.rewind(start);
         self.place_over_several(&header, frame)
     }
 
-    /// Writes a frame into several chains, the first of which says how many there are.
+    /// Writes a frame into several chains. The header in the first says how many there are.
     #[inline(never)]
     fn place_over_several(
         &mut self,
@@ -152,18 +153,18 @@ impl QueuePair {
         frame: &Frame,
     ) -> Result<Placed, PairFault> {
         let (view, ring) = (&self.view, &mut self.rx);
-        let start = ring.half.mark();
+        let start = ring.half.position();
         let mut rest = frame.bytes();
         let mut descriptors = 0;
         self.pending.clear();
-        // Each turn takes a chain, of which the queue has as many as it has entries.
+        // Each iteration takes a chain, and the queue has at most as many as entries.
         while !rest.is_empty() || self.pending.is_empty() {
             if self.pending.len() == usize::from(ring.size) {
-                ring.half.go_back(start);
+                ring.half.rewind(start);
                 return Ok(Placed::Dropped(DropReason::TooLong));
             }
             let Some(chain) = ring.half.take(view, &mut ring.buffers).map_err(fault)? else {
-                ring.half.go_back(start);
+                ring.half.rewind(start);
                 return Ok(Placed::TooFewChains);
             };
             descriptors += ring.buffers.list().len();
@@ -176,9 +177,9 @@ impl QueuePair {
             self.pending.push((chain, written(skip + piece.len())));
             rest = others;
         }
-        let end = ring.half.mark();
-        ring.half.go_back(start);
-        // The same chain again, which is there if the guest is honest.
+        let end = ring.half.position();
+        ring.half.rewind(start);
+        // Takes the same chain again, which is still there if the guest is honest.
         if ring.half.take(view, &mut ring.buffers).map_err(fault)?.is_some() {
             let num_buffers = u16::try_from(self.pending.len()).expect("a queue is small");
             let header = VirtioNetHdrV1 { num_buffers, ..*header };
@@ -186,7 +187,7 @@ impl QueuePair {
             let log = ring.log.as_ref();
             scatter(view, log, ring.buffers.list(), 0, bytes).map_err(outside)?;
         }
-        ring.half.go_back(end);
+        ring.half.rewind(end);
         for (chain, len) in self.pending.drain(..) {
             ring.half.push_used(chain, len);
         }
@@ -216,7 +217,8 @@ fn write_whole(
     scatter(view, log, ring.buffers.list(), header.len(), frame.bytes())
 }
 
-/// Writes bytes into buffers, from so many bytes on, and logs it. What has no room is left out.
+/// Writes bytes into buffers from offset `skip` on, and logs the writes. Bytes without room are
+/// left out.
 #[inline(never)]
 fn scatter(
     view: &GuestView,
@@ -259,7 +261,7 @@ fn outside(outside: OutsideMemory) -> PairFault {
     fault(outside.into())
 }
 
-/// A length as a used entry has it: no frame is longer than 64 KiB and some headers.
+/// A length in the format of a used entry: no frame is longer than 64 KiB plus headers.
 fn written(len: usize) -> u32 {
     u32::try_from(len).expect("a frame is 64 KiB")
 }

@@ -1,11 +1,11 @@
-//! What a guest or its front-end can do wrong with a pair of queues.
+//! Protocol violations by a guest or its front-end on a pair of queues.
 
 use ringway_virtio::{PlaceError, QueueFault};
 
-/// What ends a pair. It costs the guest this interface, and nothing else.
+/// Why a pair is closed. Only this interface of the guest is affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PairFault {
-    /// A queue cannot be where the front-end says.
+    /// A queue cannot be at the addresses of the front-end.
     #[error("{queue} queue: {error}")]
     Place {
         /// "tx" or "rx".
@@ -13,15 +13,15 @@ pub enum PairFault {
         /// Why not.
         error: PlaceError,
     },
-    /// The guest did what no honest driver does.
+    /// The guest broke the queue protocol.
     #[error("{queue} queue: {fault}")]
     Queue {
         /// "tx" or "rx".
         queue: &'static str,
-        /// What it did.
+        /// The violation.
         fault: QueueFault,
     },
-    /// A chain to receive into has no room for the header of a frame.
+    /// An rx chain has no room for a frame's header.
     #[error("rx queue: a chain of {bytes} bytes, fewer than the {header_len} of a header")]
     NoRoomForHeader {
         /// Bytes of the chain.
@@ -29,16 +29,16 @@ pub enum PairFault {
         /// Bytes of a header.
         header_len: usize,
     },
-    /// The chains to receive into have so many descriptors that one frame takes too long.
-    #[error("rx queue: a frame takes more than {limit} descriptors: most have no room")]
+    /// The rx chains have so many descriptors that one frame would take too long.
+    #[error("rx queue: a frame needs more than {limit} descriptors: most have no room")]
     TooManyDescriptors {
-        /// How many a frame may take.
+        /// The most descriptors of a frame.
         limit: usize,
     },
-    /// The counter of a call was filled, to hold up who calls.
-    #[error("the front-end has filled the counter of a call (eventfd), so that calls wait for it")]
+    /// The peer filled the counter of the call eventfd, so that signalling it would block.
+    #[error("the front-end has filled the counter of a call (eventfd), so that calls would block")]
     CallBlocks,
-    /// A file that the guest's memory is in ended before the memory did.
-    #[error("the file of the guest's memory was cut while it was in use")]
+    /// A file of the guest's memory was truncated.
+    #[error("the file of the guest's memory was truncated while it was in use")]
     MemoryLost,
 }

@@ -1,12 +1,12 @@
 //! What the guest transmits: chains become frames.
 //!
-//! Each chain is read, checked, copied and used before the next one is read; all of a call are
-//! published together. The frame is in private memory before its header is believed.
+//! Each chain is read, checked, copied and used before the next one is read; all chains of a call
+//! are published together. The header is parsed only after the frame is in private memory.
 
 use std::sync::atomic::Ordering;
 
 use ringway_datapath::headers::ETH_LEN;
-use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameForm, FramePool, PortDown};
+use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameForm, FramePool, QueueDown};
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 use crate::announce::{RARP_LEN, rarp};
 use crate::{PairFault, QueuePair, TX};
 
-/// Descriptors after which a call ends: what a chain of a long queue may have.
+/// The most descriptors that a call reads before it returns: those of one chain in a long queue.
 const DESCRIPTORS_MAX: usize = 4096;
 
 impl QueuePair {
@@ -24,7 +24,7 @@ impl QueuePair {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         let first_frame = into.len();
         self.announce(pool, into);
         let taken = self.copy_frames(budget, pool, into);
@@ -32,9 +32,9 @@ impl QueuePair {
         self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);
         let called = if notify == Notify::Peer { self.call(&self.tx) } else { Ok(()) };
         if let Err(lost) = self.check_memory() {
-            // Some of these bytes are the zeros that were put in the place of the guest's.
+            // Some of these bytes are zeros that replaced the guest's truncated memory.
             into.drain(first_frame..).for_each(|frame| pool.recycle(frame));
-            return Err(PortDown::peer(lost));
+            return Err(QueueDown::peer(lost));
         }
         if !self.control.is_enabled() {
             let dropped = into.drain(first_frame..).map(|frame| pool.recycle(frame)).count();
@@ -43,11 +43,11 @@ impl QueuePair {
         let frames = &into[first_frame..];
         self.counters.add_tx(widen(frames.len()), widen(frames.iter().map(Frame::len).sum()));
         called?;
-        taken.map_err(|fault| PortDown::peer(PairFault::Queue { queue: TX, fault }))
+        taken.map_err(|fault| QueueDown::peer(PairFault::Queue { queue: TX, fault }))
     }
 
-    /// Sends what was asked for in the guest's name. Without room or a buffer it is lost, as any
-    /// frame may be: front-ends ask several times.
+    /// Sends the pending announcement in the guest's name. Without room or a buffer it is lost, as
+    /// any frame may be: front-ends repeat the request.
     #[inline]
     fn announce(&self, pool: &mut FramePool, into: &mut FrameBatch) {
         let Some(mac) = self.control.announcement.take() else { return };
@@ -60,17 +60,18 @@ impl QueuePair {
         }
     }
 
-    /// Takes chains up to the room in `into`, the budget, the buffers in the pool, or a fault.
+    /// Takes chains until the room in `into`, the budget or the pool's buffers are used up, or a
+    /// fault occurs.
     fn copy_frames(
         &mut self,
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), QueueFault> {
-        // Drops count as well: a call is bounded whatever the guest sends.
+        // Drops count as well, so a call is bounded whatever the guest sends.
         let room = into.remaining_capacity().min(budget.frames);
         let mut left = Left { room, bytes: budget.bytes, descriptors: DESCRIPTORS_MAX };
-        self.tx.half.look()?;
+        self.tx.half.poll()?;
         while !left.is_nothing() {
             self.tx.half.read_ahead(&self.view)?;
             if self.tx.half.peek_single().is_some() {
@@ -80,7 +81,7 @@ impl QueuePair {
             if left.is_nothing() {
                 break;
             }
-            let mark = ring.half.mark();
+            let position = ring.half.position();
             let Some(chain) = ring.half.take(&self.view, &mut ring.buffers)? else { break };
             left.room -= 1;
             left.descriptors = left.descriptors.saturating_sub(ring.buffers.list().len());
@@ -92,8 +93,8 @@ impl QueuePair {
                 continue;
             }
             let Some(mut frame) = pool.take(len) else {
-                // It stays where it is until there is a buffer.
-                ring.half.go_back(mark);
+                // The chain stays in the queue until there is a buffer.
+                ring.half.rewind(position);
                 break;
             };
             match copy_frame(&self.view, &self.form, ring.buffers.list(), &mut frame) {
@@ -115,9 +116,9 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Does the same for chains of one buffer, up to the first of another kind. Nearly all frames
-    /// come this way; it is short, so that the processor is at the next frames while it waits for
-    /// bytes of this one.
+    /// Does the same for chains of one buffer, up to the first chain of another kind. Nearly all
+    /// frames take this path. The loop is short, so that the CPU starts on the next frames while it
+    /// waits for the bytes of this one.
     #[inline(never)]
     fn copy_singles(
         &mut self,
@@ -133,8 +134,8 @@ impl QueuePair {
         let count = left.room.min(left.descriptors);
         let (mut taken, mut bytes) = (0, 0);
         let mut result = Ok(());
-        while taken < count && bytes < left.bytes {
-            let Some((chain, buffer)) = tx.half.peek_single() else { break };
+        for ahead in tx.half.prefetched().iter().take(count) {
+            let Some(buffer) = ahead.single().filter(|_| bytes < left.bytes) else { break };
             let total = usize::try_from(buffer.len).expect("32 bits fit");
             if total < HEADER_LEN + ETH_LEN {
                 break;
@@ -147,9 +148,8 @@ impl QueuePair {
                 result = Err(outside.into());
                 break;
             }
-            tx.half.use_single(chain, 0);
             taken += 1;
-            match form.read(&header.hdr, frame.bytes_mut()) {
+            match form.read(&header.hdr, &mut frame) {
                 Ok(offload) => {
                     frame.offload = offload;
                     bytes += frame.work();
@@ -161,6 +161,7 @@ impl QueuePair {
                 }
             }
         }
+        tx.half.use_prefetched(taken);
         left.room -= taken;
         left.descriptors -= taken;
         left.bytes = left.bytes.saturating_sub(bytes);
@@ -168,7 +169,7 @@ impl QueuePair {
     }
 }
 
-/// What a call may still take.
+/// What is left of a call's limits.
 struct Left {
     room: usize,
     bytes: usize,
@@ -182,7 +183,7 @@ impl Left {
     }
 }
 
-/// Copies a frame out of its buffers, and reads its header.
+/// Copies a frame out of its buffers, and parses its header.
 #[inline]
 fn copy_frame(
     view: &GuestView,
@@ -198,11 +199,11 @@ fn copy_frame(
     } else {
         gather(view, buffers, header_bytes, frame.bytes_mut())?;
     }
-    let read = form.read(&header.hdr, frame.bytes_mut());
+    let read = form.read(&header.hdr, frame);
     Ok(read.map(|offload| frame.offload = offload))
 }
 
-/// Fills two slices, one after the other, from buffers that have as many bytes.
+/// Fills two slices, one after the other, from buffers that have as many bytes in all.
 #[inline(never)]
 fn gather(
     view: &GuestView,

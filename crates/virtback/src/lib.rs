@@ -1,15 +1,16 @@
 //! The device side of virtio-net: [`QueuePair`] is one of its pairs of queues, as a [`PortQueue`].
 //!
-//! It serves a guest that it does not trust, through the guest's memory and two pairs of event
-//! descriptors, and knows nothing of the messages by which it got them. Chains are used in the
-//! order in which they were taken, always. Read `ingress.rs` for the way of a frame that the guest
-//! transmits, `egress.rs` for one that it receives.
+//! It serves an untrusted guest through the guest's memory and two pairs of event descriptors. Only
+//! `parts.rs` knows the plan that the front-end's messages result in. Chains are always used in the
+//! order in which they were taken. Read `ingress.rs` for the path of a frame that the guest
+//! transmits, and `egress.rs` for one that it receives.
 
 mod announce;
 mod egress;
 mod fault;
 mod ingress;
 mod log;
+mod parts;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,19 +18,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers, Woken,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortQueue, Probe,
+    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
-use ringway_sys::bell::Bell;
+use ringway_sys::eventfd::EventFd;
 use ringway_sys::guest_memory::{GuestMemory, GuestView};
 use ringway_virtio::{
-    Access, Buffers, Chain, DeviceHalf, Notify, QueueAreas, QueueOptions, QueuePlace, Waiting, Want,
+    Access, Buffers, Chain, DeviceHalf, Notify, NotifyWhen, QueueAreas, QueueOptions, QueuePlace,
+    Waiting,
 };
 use ringway_wire::virtio::Features;
 
 pub use fault::PairFault;
 pub use log::LogPlace;
+pub use parts::{PartsError, used_index};
 
 use announce::Announcement;
 use log::RingLog;
@@ -37,47 +40,47 @@ use log::RingLog;
 /// One of the two queues, as the front-end's messages describe it.
 #[derive(Debug)]
 pub struct QueueParts {
-    /// Where it is.
+    /// The addresses of its areas.
     pub place: QueuePlace,
-    /// Where to go on (`SET_VRING_BASE`).
+    /// Where to continue (`SET_VRING_BASE`).
     pub base: u32,
-    /// By which the guest wakes us.
+    /// The descriptor with which the guest notifies us.
     pub kick: OwnedFd,
-    /// By which we wake the guest; none if it polls.
+    /// The descriptor with which we notify the guest; none if it polls.
     pub call: Option<OwnedFd>,
-    /// Where what we write is logged, while the guest is migrated.
+    /// Where our writes are logged, while the guest is migrated.
     pub log: Option<LogPlace>,
-    /// Where it is noted what is under way, if it is.
+    /// The record of chains in flight, if there is one.
     pub inflight: Option<InflightPlace>,
 }
 
-/// The part of a queue in an area that notes what is under way (`SET_INFLIGHT_FD`).
+/// A queue's part of an inflight area (`SET_INFLIGHT_FD`).
 #[derive(Debug, Clone)]
 pub struct InflightPlace {
-    /// Its bytes: as many as the layout of the queue has for so many descriptors.
+    /// Its bytes, in the layout of the queue for `descriptors` descriptors.
     pub pages: SharedPages,
-    /// Descriptors that there is room for.
+    /// The number of descriptors that there is room for.
     pub descriptors: u16,
 }
 
-/// Everything a pair is made of, once both sides have agreed.
+/// Everything that a pair needs, after negotiation.
 #[derive(Debug)]
 pub struct PairParts {
     /// The guest's memory.
     pub memory: Arc<GuestMemory>,
-    /// What was agreed on.
+    /// The negotiated features.
     pub features: Features,
-    /// By which the guest transmits.
+    /// The queue on which the guest transmits.
     pub tx: QueueParts,
-    /// By which the guest receives.
+    /// The queue on which the guest receives.
     pub rx: QueueParts,
-    /// What others see of the pair, and may change.
+    /// The state of the pair that other threads may read and change.
     pub control: Arc<PairControl>,
-    /// Where to count.
+    /// The counters to update.
     pub counters: Arc<QueueCounters>,
 }
 
-/// What threads share that do not own the pair.
+/// What a pair shares with threads that do not own it.
 #[derive(Debug, Default)]
 pub struct PairControl {
     is_enabled: AtomicBool,
@@ -87,13 +90,13 @@ pub struct PairControl {
 }
 
 impl PairControl {
-    /// Of a pair that is enabled or not.
+    /// The control of a pair that is enabled or not.
     pub fn new(is_enabled: bool) -> PairControl {
         PairControl { is_enabled: AtomicBool::new(is_enabled), ..PairControl::default() }
     }
 
-    /// Enables or disables the pair (`SET_VRING_ENABLE`), from the next batch on. What the guest
-    /// transmits by a disabled pair is taken and dropped, and nothing is given to it.
+    /// Enables or disables the pair (`SET_VRING_ENABLE`), from the next batch on. Frames that the
+    /// guest transmits on a disabled pair are taken and dropped, and it receives none.
     pub fn set_enabled(&self, is_enabled: bool) {
         self.is_enabled.store(is_enabled, Ordering::Relaxed);
     }
@@ -103,14 +106,14 @@ impl PairControl {
         self.is_enabled.load(Ordering::Relaxed)
     }
 
-    /// Has the pair send a frame in the name of a guest with this address, with its next batch:
-    /// who asks kicks its tx queue, too.
+    /// Makes the pair send a frame in the name of a guest with this address, with its next batch.
+    /// The caller must also kick its tx queue.
     pub fn announce(&self, mac: [u8; 6]) {
         self.announcement.ask(mac);
     }
 
-    /// Where the tx queue's and the rx queue's successor would go on, as of the last batch
-    /// (`GET_VRING_BASE`). Also of a pair that has failed.
+    /// The bases for a successor on the tx queue and the rx queue, as of the last batch
+    /// (`GET_VRING_BASE`). Also valid after the pair has failed.
     pub fn bases(&self) -> [u32; 2] {
         [self.tx_base.load(Ordering::Relaxed), self.rx_base.load(Ordering::Relaxed)]
     }
@@ -125,30 +128,31 @@ pub struct QueuePair {
     form: FrameForm,
     control: Arc<PairControl>,
     counters: Arc<QueueCounters>,
-    /// A frame waits until the guest has made more room.
+    /// A frame is waiting for the guest to make more room.
     is_rx_short: bool,
-    /// Chains of the frame that is being written, and bytes in each. Holds nothing between frames.
+    /// Chains of the frame being written, and bytes in each. Empty between frames.
     pending: Vec<(Chain, u32)>,
 }
 
-/// One queue with its descriptors.
+/// One queue with its event descriptors.
 #[derive(Debug)]
 struct Ring {
     half: DeviceHalf,
     size: u16,
     buffers: Buffers,
-    kick: Bell,
-    call: Option<Bell>,
+    kick: EventFd,
+    call: Option<EventFd>,
     log: Option<RingLog>,
 }
 
 impl QueuePair {
-    /// Takes over the queues at their bases, and calls the guest on both, because events may have
-    /// been lost while no one served them.
+    /// Attaches to the queues at their bases, and calls the guest on both, because events may have
+    /// been lost while the queues were not served.
     ///
     /// # Errors
-    /// [`PortDown::Peer`] with a [`PairFault`] if a queue cannot be where the front-end says.
-    pub fn attach(parts: PairParts) -> Result<QueuePair, PortDown> {
+    /// [`QueueDown::Peer`] with a [`PairFault`] if a queue cannot be at the addresses of the
+    /// front-end.
+    pub fn attach(parts: PairParts) -> Result<QueuePair, QueueDown> {
         let PairParts { memory, features, tx, rx, control, counters } = parts;
         let form = FrameForm::of_device(features);
         let options = QueueOptions::of(features);
@@ -171,7 +175,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Where the tx queue's and the rx queue's successor would go on.
+    /// The bases for a successor on the tx queue and the rx queue.
     pub fn bases(&self) -> [u32; 2] {
         [self.tx.half.base(), self.rx.half.base()]
     }
@@ -182,16 +186,16 @@ impl QueuePair {
         self.control.rx_base.store(rx, Ordering::Relaxed);
     }
 
-    fn call(&self, ring: &Ring) -> Result<(), PortDown> {
-        let Some(bell) = &ring.call else { return Ok(()) };
+    fn call(&self, ring: &Ring) -> Result<(), QueueDown> {
+        let Some(call) = &ring.call else { return Ok(()) };
         self.counters.add_event_sent();
-        bell.ring().map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => PortDown::peer(PairFault::CallBlocks),
-            _ => PortDown::Host(error),
+        call.signal().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => QueueDown::peer(PairFault::CallBlocks),
+            _ => QueueDown::Host(error),
         })
     }
 
-    /// Whether the front-end took memory away that it had announced.
+    /// Whether the front-end truncated memory that it had announced.
     #[inline]
     fn check_memory(&self) -> Result<(), PairFault> {
         if self.view.is_lost() { Err(PairFault::MemoryLost) } else { Ok(()) }
@@ -205,48 +209,49 @@ impl Ring {
         parts: QueueParts,
         access: Access,
         queue: &'static str,
-    ) -> Result<Ring, PortDown> {
+    ) -> Result<Ring, QueueDown> {
         let QueueParts { place, base, kick, call, log, inflight } = parts;
         let areas = QueueAreas::find(memory, options.format, place)
-            .map_err(|error| PortDown::peer(PairFault::Place { queue, error }))?;
+            .map_err(|error| QueueDown::peer(PairFault::Place { queue, error }))?;
         let half = match inflight {
             None => DeviceHalf::attach(areas, options, access, base),
             Some(InflightPlace { pages, descriptors }) => {
-                DeviceHalf::resume(areas, options, access, base, (pages, descriptors))
+                DeviceHalf::attach_with_inflight(areas, options, access, base, (pages, descriptors))
             }
         };
-        let half = half.map_err(|fault| PortDown::peer(PairFault::Queue { queue, fault }))?;
+        let half = half.map_err(|fault| QueueDown::peer(PairFault::Queue { queue, fault }))?;
         let log = log.map(|log| RingLog::new(memory, options.format, place, log)).transpose();
-        let log = log
-            .map_err(|outside| PortDown::peer(PairFault::Queue { queue, fault: outside.into() }))?;
-        // Taking it over has written our wish for events.
+        let log = log.map_err(|outside| {
+            QueueDown::peer(PairFault::Queue { queue, fault: outside.into() })
+        })?;
+        // Attaching has written our event request into the ring.
         log.iter().for_each(RingLog::mark_ring);
         Ok(Ring {
             half,
             size: place.size,
             buffers: Buffers::new(place.size),
-            kick: Bell::from_peer(kick)?,
-            call: call.map(Bell::to_peer).transpose()?,
+            kick: EventFd::from_peer(kick)?,
+            call: call.map(EventFd::to_peer).transpose()?,
             log,
         })
     }
 
-    /// Makes what was used visible, and logs it.
+    /// Makes used chains visible, and logs the write.
     fn publish(&mut self) -> Notify {
         match &self.log {
             None => self.half.publish(),
             Some(log) => {
                 log.mark_ring();
                 let notify = self.half.publish();
-                // Once more, now that the index is written.
+                // Log again after the index is written.
                 log.mark_ring();
                 notify
             }
         }
     }
 
-    fn arm(&mut self, want: Want) -> Waiting {
-        let waiting = self.half.arm(want);
+    fn arm(&mut self, when: NotifyWhen) -> Waiting {
+        let waiting = self.half.arm(when);
         if let Some(log) = &self.log {
             log.mark_ring();
         }
@@ -264,29 +269,29 @@ impl PortQueue for QueuePair {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         match budget.is_nothing() {
-            // Chains are used as they are taken: nothing is due.
+            // Chains are used as they are taken, so nothing is due.
             true => Ok(()),
             false => self.take_frames(budget, pool, into),
         }
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         self.give_frames(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
-        let tx = self.tx.arm(Want::Any);
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
+        let tx = self.tx.arm(NotifyWhen::Any);
         let rx = match self.is_rx_short {
-            true => self.rx.arm(Want::More),
-            false => Waiting::Nothing,
+            true => self.rx.arm(NotifyWhen::More),
+            false => Waiting::Idle,
         };
-        let is_idle = [tx, rx] == [Waiting::Nothing; 2];
+        let is_idle = [tx, rx] == [Waiting::Idle; 2];
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
             let is_meant = by == Woken::Unknown || by == Woken::By(index);
             if is_meant && ring.kick.clear()? {

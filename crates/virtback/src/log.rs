@@ -1,20 +1,20 @@
-//! Which pages of the guest were written, while it is migrated (`VHOST_F_LOG_ALL`).
+//! Logs which pages of the guest were written, while it is migrated (`VHOST_F_LOG_ALL`).
 //!
-//! A page is marked after it is written: a reader of the log in between sends the page once more,
-//! and none too few.
+//! A page is marked after it is written. If the log is read in between, the page is sent once too
+//! often, and never too seldom.
 
 use std::sync::Arc;
 
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, OutsideMemory};
 use ringway_virtio::{Format, QueuePlace, area_lens};
 
-/// Where what is written for one queue is logged.
+/// Where the writes of one queue are logged.
 #[derive(Debug, Clone)]
 pub struct LogPlace {
-    /// The log, of all queues.
+    /// The log, shared by all queues.
     pub log: Arc<DirtyLog>,
-    /// The guest's address of the used ring (`log_guest_addr`), where the front-end wants what we
-    /// write of the queue itself logged.
+    /// The guest's address of the used ring (`log_guest_addr`), if the front-end wants our writes
+    /// to the queue itself logged.
     pub ring_address: Option<u64>,
 }
 
@@ -22,14 +22,14 @@ pub struct LogPlace {
 #[derive(Debug)]
 pub(crate) struct RingLog {
     log: Arc<DirtyLog>,
-    /// The guest's addresses and bytes of what we write of the queue itself.
+    /// The guest's addresses and lengths of the areas that we write.
     ring: [(u64, u64); 2],
 }
 
 impl RingLog {
-    /// Of a split queue we write the used ring, which the front-end says where to log. Of a packed
-    /// one these are the descriptors and our wish for events: the protocol has one address only,
-    /// which is that of the wish in QEMU, so both are looked up.
+    /// In a split queue we write the used ring, for which the front-end gives the log address. In a
+    /// packed queue we write the descriptors and our event suppression area; the protocol has only
+    /// one address, which QEMU sets to that of the event suppression area, so both are looked up.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -57,8 +57,8 @@ impl RingLog {
         self.log.mark(address, widen(len));
     }
 
-    /// Something of the queue itself was written. Which part is not worth knowing: all of a queue
-    /// of 1024 entries is three pages.
+    /// Marks the whole queue as written. Marking only a part would save little: a queue of 1024
+    /// entries is three pages.
     pub(crate) fn mark_ring(&self) {
         for (address, len) in self.ring {
             self.log.mark(address, len);

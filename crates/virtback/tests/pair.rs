@@ -1,15 +1,15 @@
-//! The device's pair of queues against a guest that lays its chains out by hand, and a front-end
-//! that cuts the memory or migrates the guest.
+//! The device's pair of queues against a guest with hand-written chains, and a front-end that
+//! truncates the memory or migrates the guest.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters, Woken,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortQueue,
+    QueueCounters, QueueDown, Woken,
 };
 use ringway_sys::SharedPages;
-use ringway_sys::bell::Bell;
+use ringway_sys::eventfd::EventFd;
 use ringway_sys::guest_memory::{
     DirtyLog, GuestMemory, GuestView, MappingShare, OutsideMemory, Region,
 };
@@ -31,7 +31,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const LEN: u64 = 1 << 20;
 const SIZE: u16 = 16;
-/// Where the guest has its buffers.
+/// The guest address of its buffers.
 const DATA: u64 = 1 << 16;
 
 fn place(start: u64) -> QueuePlace {
@@ -49,7 +49,7 @@ struct Guest {
     rx: DriverHalf,
     pair: QueuePair,
     counters: Arc<QueueCounters>,
-    call: Bell,
+    call: EventFd,
     pool: FramePool,
 }
 
@@ -59,12 +59,12 @@ fn memory_file(len: u64) -> OwnedFd {
     fd
 }
 
-fn parts(memory: &Arc<GuestMemory>, features: Features, call: &Bell) -> PairParts {
+fn parts(memory: &Arc<GuestMemory>, features: Features, call: &EventFd) -> PairParts {
     let base = if features.has(VIRTIO_F_RING_PACKED) { 1 << 15 } else { 0 };
     let queue = |start| QueueParts {
         place: place(start),
         base,
-        kick: Bell::new().unwrap().share().unwrap(),
+        kick: EventFd::new().unwrap().share().unwrap(),
         call: Some(call.share().unwrap()),
         log: None,
         inflight: None,
@@ -101,7 +101,7 @@ impl Guest {
             DriverHalf::new(areas, options, access)
         };
         let (tx, rx) = (half(0, Access::Readable), half(0x4000, Access::Writable));
-        let call = Bell::new().unwrap();
+        let call = EventFd::new().unwrap();
         let log_fd = memory_file(4096);
         let log = Arc::new(
             DirtyLog::map(&MappingShare::new().unwrap(), log_fd.try_clone().unwrap(), 0, 4096)
@@ -116,8 +116,8 @@ impl Guest {
         Guest { fd, log_fd, log, memory, view, tx, rx, pair, counters, call, pool }
     }
 
-    /// Transmits what stands in memory.
-    fn transmit(&mut self, chains: &[&[Buffer]]) -> Result<Vec<Frame>, PortDown> {
+    /// Transmits frames that are already in memory.
+    fn transmit(&mut self, chains: &[&[Buffer]]) -> Result<Vec<Frame>, QueueDown> {
         for chain in chains {
             self.tx.push(chain);
         }
@@ -141,7 +141,7 @@ impl Guest {
     }
 
     fn used_lens(&mut self) -> Vec<u32> {
-        self.rx.look().unwrap();
+        self.rx.poll().unwrap();
         std::iter::from_fn(|| self.rx.take().unwrap().map(|used| used.len)).collect()
     }
 
@@ -159,7 +159,7 @@ impl Guest {
         self.counters.dropped.snapshot().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Pages that are marked in the log, which is cleared.
+    /// The pages that are marked in the log. Clears the log.
     fn marked(&self) -> Vec<u64> {
         let file = SharedPages::map(&self.log_fd, 0, 4096).unwrap();
         let mut bytes = [0; 4096];
@@ -175,10 +175,10 @@ fn buffer(address: u64, len: u32) -> Buffer {
     Buffer { address, len }
 }
 
-fn peer_fault(error: PortDown) -> PairFault {
+fn peer_fault(error: QueueDown) -> PairFault {
     match error {
-        PortDown::Peer(fault) => *fault.downcast().expect("a fault of a pair"),
-        PortDown::Host(error) => panic!("{error}"),
+        QueueDown::Peer(fault) => *fault.downcast().expect("a fault of a pair"),
+        QueueDown::Host(error) => panic!("{error}"),
     }
 }
 
@@ -200,7 +200,7 @@ fn a_frame_may_lie_in_buffers_of_any_layout() {
                 .collect();
             let frames = guest.transmit(&[&chain]).unwrap();
             assert_eq!(frames[0].bytes(), &bytes[12..], "{cuts:?}");
-            guest.tx.look().unwrap();
+            guest.tx.poll().unwrap();
             assert!(guest.tx.take().unwrap().is_some());
         }
     }
@@ -226,7 +226,7 @@ fn a_header_that_its_frame_contradicts_costs_that_frame_only() {
     let chains: Vec<&[Buffer]> = chains.iter().map(|chain| &chain[..]).collect();
     assert_eq!(guest.transmit(&chains).unwrap().len(), 1);
     assert_eq!(guest.dropped(), [(DropReason::BadOffload, 4)]);
-    guest.tx.look().unwrap();
+    guest.tx.poll().unwrap();
     assert_eq!(std::iter::from_fn(|| guest.tx.take().unwrap()).count(), 5, "all are used");
 }
 
@@ -248,7 +248,7 @@ fn datagrams_uncut_are_taken_where_that_was_agreed_on_and_their_header_says_how_
         (&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO][..], 258_u16, true),
         (&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO], 257, false),
         (&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO], 259, false),
-        // It needs the checksum, and was not agreed on with that alone.
+        // It requires the checksum feature, which was not negotiated.
         (&[VIRTIO_NET_F_HOST_USO], 258, false),
         (&[VIRTIO_NET_F_CSUM], 258, false),
     ] {
@@ -298,7 +298,7 @@ fn a_fault_ends_the_pair_and_what_came_before_it_is_good() {
     let fault = QueueFault::Outside(outside);
     assert_eq!(peer_fault(ended), PairFault::Queue { queue: "tx", fault });
     assert_eq!(batch.len(), 1);
-    guest.tx.look().unwrap();
+    guest.tx.poll().unwrap();
     assert!(guest.tx.take().unwrap().is_some(), "the first was used");
     assert_eq!(guest.tx.take().unwrap(), None);
 }
@@ -359,8 +359,8 @@ fn a_guest_that_makes_a_frame_take_very_many_descriptors_ends_the_pair() {
     let mut guest = Guest::with(&[VIRTIO_NET_F_MRG_RXBUF], |parts, _| {
         parts.rx.place = QueuePlace { size: MANY, ..place(START) };
     });
-    // One chain of all descriptors, of which the first alone has room, and just for a header: it
-    // is available as often as there are places.
+    // One chain of all descriptors, of which only the first has room, and only for a header. The
+    // chain is available once per entry of the queue.
     for index in 0..MANY {
         let (len, flags) = match index {
             0 => (12, 3),
@@ -427,7 +427,7 @@ fn every_page_that_is_written_is_in_the_log() {
     {
         let bits = [&bits[..], options, &[VIRTIO_NET_F_MRG_RXBUF]].concat();
         let mut guest = Guest::with(&bits, |parts, log| {
-            // That of the device's area, for both: as QEMU has it.
+            // The address of the device's area for both, as in QEMU.
             let place = |start| {
                 let ring_address = Some(place(start).device);
                 Some(LogPlace { log: Arc::clone(log), ring_address })
@@ -452,7 +452,7 @@ fn every_page_that_is_written_is_in_the_log() {
 }
 
 #[test]
-fn what_is_written_behind_an_indirect_table_is_in_the_log_and_the_table_is_not() {
+fn writes_through_an_indirect_table_are_logged_and_the_table_is_not() {
     const TABLE: u64 = 0x90_000;
     for format in [Format::Split, Format::Packed] {
         let bits = match format {
@@ -464,7 +464,7 @@ fn what_is_written_behind_an_indirect_table_is_in_the_log_and_the_table_is_not()
             parts.rx.log = Some(LogPlace { log: Arc::clone(log), ring_address });
         });
         guest.marked();
-        // Two buffers, which a table has, and one descriptor that stands for it.
+        // Two buffers in a table, and the descriptor that refers to it.
         let (next, write, indirect) = (1_u16, 2_u16, 4_u16);
         let in_table = |address: u64, len: u32, index: u16| match format {
             Format::Split => {
@@ -484,7 +484,7 @@ fn what_is_written_behind_an_indirect_table_is_in_the_log_and_the_table_is_not()
                 guest.view.copy_from(0x4000 + 0x1002, &1_u16.to_le_bytes()).unwrap();
             }
             Format::Packed => {
-                // Available in the first round: the one bit is set, the other is not.
+                // Available in the first round: the available bit is set, the used bit is not.
                 let flags = indirect | 1 << 7;
                 let desc = PackedDesc { addr: TABLE, len: 32, id: 0, flags };
                 guest.view.copy_from(0x4000, desc.as_bytes()).unwrap();
@@ -510,7 +510,7 @@ fn a_guest_that_moved_is_announced_in_its_name_once() {
     assert_eq!(frames.len(), 2);
     let rarp = frames[0].bytes();
     assert_eq!((rarp.len(), &rarp[..6], &rarp[6..12]), (60, &[0xff; 6][..], &mac[..]));
-    // Reverse ARP, Ethernet, IPv4, 6 and 4 bytes, "request reverse", and whose address it is.
+    // Reverse ARP, Ethernet, IPv4, 6 and 4 bytes, "request reverse", and the address in question.
     assert_eq!(rarp[12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
     assert_eq!((&rarp[22..28], &rarp[32..38]), (&mac[..], &mac[..]));
     assert!(rarp[38..].iter().chain(&rarp[28..32]).all(|byte| *byte == 0));

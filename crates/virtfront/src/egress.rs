@@ -1,6 +1,6 @@
 //! What the guest transmits: frames become chains.
 
-use ringway_datapath::{DropReason, Frame, FramePool, FrameQueue, PortDown};
+use ringway_datapath::{DropReason, Frame, FramePool, FrameQueue, QueueDown};
 use ringway_virtio::{Buffer, UsedFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
 use ringway_wire::vnet::VirtioNetHdr;
@@ -14,12 +14,12 @@ impl QueuePair {
         &mut self,
         from: &mut FrameQueue,
         pool: &mut FramePool,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.is_tx_short = false;
         if from.is_empty() {
             return Ok(());
         }
-        self.reap().map_err(|fault| PortDown::peer(FrontFault::Queue { queue: "tx", fault }))?;
+        self.reap().map_err(|fault| QueueDown::peer(FrontFault::Queue { queue: "tx", fault }))?;
         let (mut packets, mut bytes) = (0, 0);
         while let Some(frame) = from.front_mut() {
             let count = (self.form.header_len + frame.len()).div_ceil(BUFFER_LEN);
@@ -45,7 +45,7 @@ impl QueuePair {
         self.notify(&self.tx, notify)
     }
 
-    /// Copies one frame into buffers, behind its header, and makes a chain of them.
+    /// Copies one frame into buffers, after its header, and makes a chain of them.
     fn push_frame(&mut self, hdr: VirtioNetHdr, frame: &Frame) {
         let header = VirtioNetHdrV1 { hdr, num_buffers: 0 };
         let header = &header.as_bytes()[..self.form.header_len];
@@ -75,9 +75,9 @@ impl QueuePair {
         buffer
     }
 
-    /// Takes buffers back that the device has read.
+    /// Takes back buffers that the device has read.
     fn reap(&mut self) -> Result<(), UsedFault> {
-        self.tx.half.look()?;
+        self.tx.half.poll()?;
         while let Some(used) = self.tx.half.take()? {
             let (mut buffer, count) = self.tx_chains[usize::from(used.id)];
             for _ in 0..count {

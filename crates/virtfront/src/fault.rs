@@ -1,19 +1,19 @@
-//! What a device can do wrong.
+//! Protocol violations by a device.
 
 use ringway_virtio::UsedFault;
 
-/// What no honest device does. Each carries the numbers that make it a fault.
+/// A violation by the device, with the numbers that prove it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrontFault {
-    /// It used what it does not have.
+    /// The device used a chain that it does not have.
     #[error("{queue} queue: {fault}")]
     Queue {
         /// "tx" or "rx".
         queue: &'static str,
-        /// What it did.
+        /// The violation.
         fault: UsedFault,
     },
-    /// A received frame announces chains that were not used.
+    /// The header of a received frame announces more chains than were used.
     #[error("rx queue: a frame of {num_buffers} chains, {used} were used")]
     FrameCutOff {
         /// Chains that the header announces.
@@ -21,7 +21,7 @@ pub enum FrontFault {
         /// Chains that are there.
         used: usize,
     },
-    /// A chain that was used without room for a header.
+    /// A used chain has no room for a header.
     #[error("rx queue: a frame of {bytes} bytes has no header")]
     NoHeader {
         /// Bytes of its first chain.

@@ -1,7 +1,7 @@
 //! What the guest receives: used chains become frames, and are made available again.
 
 use ringway_datapath::headers::ETH_LEN;
-use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FramePool, PortDown};
+use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FramePool, QueueDown};
 use ringway_virtio::{Buffer, UsedFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
 use zerocopy::FromBytes;
@@ -15,11 +15,11 @@ impl QueuePair {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         let taken = self.copy_frames(budget, pool, into);
         let notify = self.rx.half.publish();
         self.notify(&self.rx, notify)?;
-        taken.map_err(PortDown::peer)
+        taken.map_err(QueueDown::peer)
     }
 
     fn copy_frames(
@@ -28,10 +28,10 @@ impl QueuePair {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), FrontFault> {
-        // Drops count as well: a call is bounded whatever the device sends.
+        // Drops count as well, so a call is bounded whatever the device sends.
         let mut room = into.remaining_capacity().min(budget.frames);
         let (mut packets, mut bytes) = (0, 0);
-        self.rx.half.look().map_err(fault)?;
+        self.rx.half.poll().map_err(fault)?;
         let mut result = Ok(());
         while room > 0 && bytes < budget.bytes {
             match self.gather() {
@@ -48,7 +48,7 @@ impl QueuePair {
                     bytes += frame.len();
                     into.push(frame);
                 }
-                // The chains are held until there is a buffer.
+                // The chains are held until a buffer is free.
                 Err(DropReason::NoBuffer) => break,
                 Err(reason) => self.counters.dropped.count(reason, 1),
             }
@@ -59,7 +59,8 @@ impl QueuePair {
         result
     }
 
-    /// Takes the chains of the next frame, unless those of one are held; false without any.
+    /// Takes the chains of the next frame, unless a frame's chains are held already. Returns false
+    /// without any.
     fn gather(&mut self) -> Result<bool, FrontFault> {
         if !self.held.is_empty() {
             return Ok(true);
@@ -116,7 +117,7 @@ impl QueuePair {
             skip = 0;
         }
         let (first, _) = self.held[0];
-        match self.form.read(&self.header(first).hdr, frame.bytes_mut()) {
+        match self.form.read(&self.header(first).hdr, &mut frame) {
             Ok(offload) => {
                 frame.offload = offload;
                 Ok(frame)
@@ -135,7 +136,7 @@ impl QueuePair {
         }
     }
 
-    /// Makes the chain at a place available.
+    /// Makes the chain at `place` available.
     pub(crate) fn post(&mut self, place: u16) {
         let start = self.memory.rx_address
             + u64::try_from(self.start_of(place)).expect("memory is 64 bits");

@@ -1,8 +1,8 @@
 //! The driver side of virtio-net: [`QueuePair`] is one of its pairs of queues, as a [`PortQueue`].
 //!
-//! Its queues and buffers are in memory that it shares with the device for its whole life: frames
-//! are copied into it and out of it. The device is not trusted either: what it uses is read once,
-//! by value, and checked against what is outstanding.
+//! Its queues and buffers are in memory that is shared with the device for its whole life: frames
+//! are copied into it and out of it. The device is not trusted either: used entries are read once,
+//! by value, and checked against the outstanding chains.
 
 mod egress;
 mod fault;
@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers, Woken,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortQueue, Probe,
+    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
-use ringway_sys::bell::Bell;
+use ringway_sys::eventfd::EventFd;
 use ringway_virtio::{Access, Buffer, DriverHalf, Notify, QueueOptions, QueuePlace, Waiting};
 use ringway_wire::virtio::Features;
 
@@ -34,20 +34,20 @@ pub struct QueuePair {
     counters: Arc<QueueCounters>,
     tx: Ring,
     rx: Ring,
-    /// Tx buffers that no chain has.
+    /// Tx buffers that no chain uses.
     tx_free: Vec<u16>,
     /// The first buffer of the chain with this number, and how many it has.
     tx_chains: Box<[(u16, u16)]>,
     /// The buffer after this one in the same chain.
     tx_links: Box<[u16]>,
-    /// A frame waits for buffers that the device has.
+    /// A frame is waiting for buffers that the device has.
     is_tx_short: bool,
-    /// Buffers of a chain to receive into.
+    /// Buffers per rx chain.
     rx_buffers_per_chain: u16,
-    /// The place of the chain with this number, in chains.
+    /// For each chain number, the position of its buffers, in chains.
     rx_places: Box<[u16]>,
-    /// Chains of a frame that is not copied: its place and its bytes. Only complete frames are held
-    /// from one call to the next, where the pool had no buffer.
+    /// Chains of a received frame that is not copied yet: position and bytes. Only complete frames
+    /// are held from one call to the next, when the pool had no buffer.
     held: Vec<(u16, u32)>,
     /// Working memory of one call, kept so that no call allocates.
     chain: Vec<Buffer>,
@@ -56,16 +56,16 @@ pub struct QueuePair {
 #[derive(Debug)]
 struct Ring {
     half: DriverHalf,
-    /// By which we wake the device.
-    kick: Bell,
-    /// By which it wakes us.
-    call: Bell,
+    /// The descriptor with which we notify the device.
+    kick: EventFd,
+    /// The descriptor with which it notifies us.
+    call: EventFd,
 }
 
-/// What the device's end of one queue is made of.
+/// The device's end of one queue.
 #[derive(Debug)]
 pub struct QueueOffer {
-    /// Where it is: the addresses are those of [`FrontMemory::region`].
+    /// The addresses of its areas, relative to [`FrontMemory::region`].
     pub place: QueuePlace,
     /// By which the device is woken.
     pub kick: OwnedFd,
@@ -74,13 +74,13 @@ pub struct QueueOffer {
 }
 
 impl QueuePair {
-    /// Makes both queues of pair number `number`, and makes all buffers to receive into available.
+    /// Creates both queues of pair `number`, and makes all rx buffers available.
     ///
     /// # Errors
     /// If the process has no descriptor left.
     ///
     /// # Panics
-    /// If the memory is of another shape or has no such pair.
+    /// If the memory has another shape, or no such pair.
     pub fn new(
         memory: &FrontMemory,
         number: usize,
@@ -100,7 +100,7 @@ impl QueuePair {
         };
         let ring = |areas, access| -> io::Result<Ring> {
             let half = DriverHalf::new(areas, options, access);
-            Ok(Ring { half, kick: Bell::new()?, call: Bell::new()? })
+            Ok(Ring { half, kick: EventFd::new()?, call: EventFd::new()? })
         };
         let mut pair = QueuePair {
             form,
@@ -125,7 +125,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// What the device gets of the tx queue and of the rx queue.
+    /// What to pass to the device for the tx queue and the rx queue.
     ///
     /// # Errors
     /// If the process has no descriptor left.
@@ -136,12 +136,12 @@ impl QueuePair {
         Ok([offer(&self.tx, self.memory.tx_place)?, offer(&self.rx, self.memory.rx_place)?])
     }
 
-    fn notify(&self, ring: &Ring, notify: Notify) -> Result<(), PortDown> {
+    fn notify(&self, ring: &Ring, notify: Notify) -> Result<(), QueueDown> {
         match notify {
-            Notify::No => Ok(()),
+            Notify::None => Ok(()),
             Notify::Peer => {
                 self.counters.add_event_sent();
-                Ok(ring.kick.ring()?)
+                Ok(ring.kick.signal()?)
             }
         }
     }
@@ -153,22 +153,22 @@ impl PortQueue for QueuePair {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         self.take_frames(budget, pool, into)
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         self.give_frames(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         let rx = self.rx.half.arm();
-        let tx = if self.is_tx_short { self.tx.half.arm() } else { Waiting::Nothing };
-        let is_idle = [tx, rx] == [Waiting::Nothing; 2] && self.held.is_empty();
+        let tx = if self.is_tx_short { self.tx.half.arm() } else { Waiting::Idle };
+        let is_idle = [tx, rx] == [Waiting::Idle; 2] && self.held.is_empty();
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
             let is_meant = by == Woken::Unknown || by == Woken::By(index);
             if is_meant && ring.call.clear()? {

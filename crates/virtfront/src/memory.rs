@@ -1,4 +1,5 @@
-//! The memory that a driver shares with its device: queues and buffers of all pairs in one file.
+//! The memory that a driver shares with its device: one file with the queues and buffers of all
+//! pairs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,24 +11,24 @@ use ringway_virtio::{Format, QueueAreas, QueuePlace, area_lens};
 use ringway_wire::virtio::used;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Bytes of a buffer: a 1500-byte frame with its headers and room to spare.
+/// Bytes of a buffer: a 1500-byte frame with its headers, with room to spare.
 pub(crate) const BUFFER_LEN: usize = 2048;
 const PAGE: usize = 4096;
-/// Where the memory is, for its own "guest" and for the front-end alike. Not 0, which some devices
-/// take for nothing.
+/// The address of the memory, both for our own "guest" and for the front-end. Not 0, which some
+/// devices treat as missing.
 const START: u64 = 1 << 32;
 
-/// How much memory a driver needs, and for what.
+/// The memory that a driver needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryShape {
     /// Pairs of queues.
     pub pairs: usize,
-    /// Layout of the queues.
+    /// The layout of the queues.
     pub format: Format,
     /// Entries of each queue; a power of two.
     pub size: u16,
-    /// The longest frame that may come, without virtio-net header. With mergeable buffers it does
-    /// not matter.
+    /// The longest frame that may arrive, without the virtio-net header. Irrelevant with mergeable
+    /// buffers.
     pub frame_len_max: usize,
 }
 
@@ -39,7 +40,7 @@ pub struct FrontMemory {
     pages: SharedPages,
 }
 
-/// What one pair has of it.
+/// One pair's part of it.
 #[derive(Debug)]
 pub(crate) struct PairMemory {
     pub(crate) tx: QueueAreas,
@@ -71,12 +72,12 @@ impl FrontMemory {
         Ok(FrontMemory { shape, pages: SharedPages::map(&fd, 0, len)?, fd })
     }
 
-    /// What it was made for.
+    /// The shape that it was made for.
     pub fn shape(&self) -> MemoryShape {
         self.shape
     }
 
-    /// What the device gets.
+    /// The region to pass to the device.
     ///
     /// # Errors
     /// If the process has no descriptor left.
@@ -90,7 +91,7 @@ impl FrontMemory {
         })
     }
 
-    /// Where the next device of a split queue goes on: everything before was used.
+    /// The position for the next device of a split queue: everything before it was used.
     ///
     /// # Panics
     /// If the queue is not in this memory.
@@ -132,7 +133,7 @@ impl FrontMemory {
     }
 }
 
-/// Bytes of one pair: whole pages for each area, so that no two share a line of a cache.
+/// Bytes of one pair: whole pages for each area, so that no two areas share a cache line.
 fn pair_len(shape: MemoryShape) -> usize {
     let areas = area_lens(shape.format, shape.size).map(|len| len.next_multiple_of(PAGE));
     let buffers = (usize::from(shape.size) * BUFFER_LEN).next_multiple_of(PAGE);

@@ -1,6 +1,6 @@
-//! The way of a frame through both ends takes nothing from the heap once they have warmed up.
-//! Alone in its program and without the test harness: the count is the whole program's, and the
-//! harness has a thread that may take from the heap while a test runs.
+//! The path of a frame through both ends allocates nothing once they have warmed up. This test has
+//! its own program without the test harness: the count is that of the whole program, and the
+//! harness has a thread that may allocate while a test runs.
 
 #[path = "pair/joined.rs"]
 mod joined;
@@ -19,7 +19,7 @@ use joined::Joined;
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// How often a stretch without any allocation is looked for.
+/// Attempts to observe a stretch without any allocation.
 const ATTEMPTS: usize = 10;
 
 fn main() {
@@ -60,8 +60,8 @@ fn measure(features: Features) {
     for _ in 0..20 {
         round(&mut packets);
     }
-    // The thread that looks after event descriptors takes a little when it starts, perhaps now.
-    // What a frame took would be seen in every attempt.
+    // The thread that polls event descriptors allocates a little when it starts, perhaps now.
+    // Allocations of frames would appear in every attempt.
     let mut last = None;
     let has_rest = (0..ATTEMPTS).any(|_| {
         packets = 0;

@@ -1,6 +1,6 @@
-//! The way of a frame through both ends makes no system call: a batch may wake the other end.
-//! A thread does it that the kernel ends at any call but `read` and `write` (seccomp, strict), and
-//! those are counted.
+//! The path of a frame through both ends makes no system call, except that a batch may wake the
+//! other end. It runs on a thread that the kernel kills on any call except `read` and `write`
+//! (strict seccomp), and those are counted.
 
 #[path = "pair/joined.rs"]
 mod joined;
@@ -20,9 +20,9 @@ use joined::Joined;
 
 const ROUNDS: usize = 200;
 const WARM_UP: usize = 20;
-/// Frames of a round, each way.
+/// Frames of a round, in each direction.
 const BATCH: usize = 32;
-/// Queues that are published in a round: each of both by either end.
+/// Queues that are published in a round: both, by either end.
 const PUBLISHED: usize = 4;
 /// No machine is so busy that the frames take longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ fn a_batch_makes_a_system_call_at_most_to_wake_the_other_end() {
     let split = Features::of(&[VIRTIO_F_VERSION_1, VIRTIO_RING_F_EVENT_IDX]);
     let mergeable = split.or(Features::of(&[VIRTIO_NET_F_MRG_RXBUF]));
     for features in [split, mergeable, mergeable.or(Features::of(&[VIRTIO_F_RING_PACKED]))] {
-        // It waits for a byte that never comes, as it may not even end.
+        // The thread waits for a byte that never arrives, because it may not even exit.
         let (mut ours, theirs) = UnixStream::pair().expect("sockets");
         ours.set_read_timeout(Some(PATIENCE)).expect("a socket of ours");
         let thread = std::thread::spawn(move || alone(features, &theirs));
@@ -48,14 +48,14 @@ fn a_batch_makes_a_system_call_at_most_to_wake_the_other_end() {
         let tid = u32::from_ne_bytes(said[DONE.len()..].try_into().expect("four"));
         let written = count("syscw", tid);
         println!("{written:?} calls to wake, {} frames", 2 * ROUNDS * BATCH);
-        // A few are of its beginning and its end.
+        // A few belong to its start and its end.
         assert!(written.is_none_or(|it| it <= (WARM_UP + ROUNDS) * PUBLISHED + 8), "{written:?}");
         std::mem::forget(ours);
         drop(thread);
     }
 }
 
-/// Calls of a thread; `None` where the kernel does not count them.
+/// System calls of a thread; `None` if the kernel does not count them.
 fn count(what: &str, tid: u32) -> Option<usize> {
     let io = std::fs::read_to_string(format!("/proc/self/task/{tid}/io")).ok()?;
     let line = io.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(": "))?;
@@ -87,7 +87,7 @@ fn alone(features: Features, say: &UnixStream) {
     }
     let tid = u32::try_from(gettid().as_raw_nonzero().get()).expect("a number");
     let last = [&DONE[..], &tid.to_ne_bytes()].concat();
-    // From here on it may read and write.
+    // From here on it may only read and write.
     set_secure_computing_mode(SecureComputingMode::Strict).expect("the kernel has seccomp");
     for _ in 0..ROUNDS {
         round();

@@ -11,7 +11,7 @@ pub const READABLE_BYTES_MAX: u64 = 65_535 + 22 + 12;
 /// Bytes of the longest chain that a device writes (section 2.7.5).
 const WRITABLE_BYTES_MAX: u64 = 1 << 32;
 
-/// What the device does with all buffers of a queue.
+/// What the device does with every buffer of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// It reads: the guest transmits.
@@ -29,7 +29,7 @@ impl Access {
         }
     }
 
-    /// What the device's processor has to have of a cache line.
+    /// The prefetch intent that the device has for a cache line.
     #[inline]
     pub(crate) fn intent(self) -> Intent {
         match self {

@@ -1,4 +1,4 @@
-//! Where the three areas of a queue are.
+//! The three areas of a queue.
 
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{GuestMemory, OutsideMemory};
@@ -7,42 +7,42 @@ use ringway_wire::virtio::{self, QUEUE_SIZE_MAX, avail, event, used};
 /// How a queue is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Descriptors, what is available and what is used are three areas (section 2.7).
+    /// Three areas: descriptors, the available ring and the used ring (section 2.7).
     Split,
-    /// All of it is one ring of descriptors (section 2.8).
+    /// One ring of descriptors (section 2.8).
     Packed,
 }
 
-/// Where a front-end says that a queue is.
+/// The addresses of a queue as the front-end announces them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePlace {
     /// Entries.
     pub size: u16,
     /// The front-end's address of the descriptors.
     pub descriptors: u64,
-    /// That of what the driver writes: the available ring, or the driver's event suppression.
+    /// The address of the driver's area: the available ring, or the driver's event suppression.
     pub driver: u64,
-    /// That of what the device writes: the used ring, or the device's event suppression.
+    /// The address of the device's area: the used ring, or the device's event suppression.
     pub device: u64,
 }
 
-/// The areas of a queue in our memory.
+/// The areas of a queue, mapped into our memory.
 #[derive(Debug, Clone)]
 pub struct QueueAreas<M = SharedPages> {
     /// Entries.
     pub size: u16,
     /// The descriptors.
     pub descriptors: M,
-    /// What the driver writes.
+    /// The area that the driver writes.
     pub driver: M,
-    /// What the device writes.
+    /// The area that the device writes.
     pub device: M,
 }
 
-/// Why a queue cannot be where its front-end says.
+/// Why a queue cannot be at the announced addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    /// A size that no queue has.
+    /// An invalid size.
     #[error(
         "a queue of {size} entries: expected 1 to {QUEUE_SIZE_MAX}, a power of two where split"
     )]
@@ -50,22 +50,22 @@ pub enum PlaceError {
         /// Entries.
         size: u16,
     },
-    /// An area that does not begin where its entries can be read.
+    /// The area is not aligned as its entries require.
     #[error("the {area} area at {address:#x} is not aligned to {alignment} bytes")]
     Misaligned {
         /// Which area.
         area: &'static str,
         /// The front-end's address.
         address: u64,
-        /// What is expected.
+        /// The required alignment, in bytes.
         alignment: usize,
     },
-    /// An area that is not in one region of memory.
+    /// The area is not within one memory region.
     #[error("the {area} area: {outside}")]
     Outside {
         /// Which area.
         area: &'static str,
-        /// What is outside.
+        /// The part that is outside.
         outside: OutsideMemory,
     },
 }
@@ -87,7 +87,8 @@ impl QueueAreas {
             let len = u64::try_from(len).unwrap_or(u64::MAX);
             let found = memory.pages_of_user(address, len);
             let pages = found.map_err(|outside| PlaceError::Outside { area, outside })?;
-            // A front-end may announce its regions so that its address says nothing of ours.
+            // The front-end chooses the addresses of its regions, so an aligned address says
+            // nothing about the alignment of our mapping.
             match pages.is_aligned_to(alignment) {
                 true => Ok(pages),
                 false => Err(PlaceError::Misaligned { area, address, alignment }),
@@ -103,7 +104,7 @@ impl QueueAreas {
     }
 }
 
-/// Bytes of the descriptors, of what the driver writes, and of what the device writes.
+/// Bytes of the descriptors, of the driver's area and of the device's area.
 pub fn area_lens(format: Format, size: u16) -> [usize; 3] {
     let size = usize::from(size);
     match format {

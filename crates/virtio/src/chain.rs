@@ -1,4 +1,4 @@
-//! What a chain of descriptors consists of, once it is read and checked.
+//! A descriptor chain after it has been read and checked.
 
 use ringway_sys::guest_memory::GuestView;
 use ringway_wire::virtio::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Access, QueueFault};
 
-/// Bytes of guest memory. They do not wrap; whether they are there is seen when they are copied.
+/// A range of guest memory. It does not wrap around; whether it is mapped is checked when it is
+/// copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Buffer {
     /// The guest's address.
@@ -15,26 +16,26 @@ pub struct Buffer {
     pub len: u32,
 }
 
-/// A chain that was taken and is to be used once.
+/// A chain that was taken and must be used exactly once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// What the driver knows it by.
+    /// The number by which the driver knows it.
     pub id: u16,
-    /// Descriptors of the ring that it takes.
+    /// Ring descriptors that it occupies.
     pub slots: u16,
 }
 
-/// The buffers of one chain. Made once for a queue, so that a chain allocates nothing.
+/// The buffers of one chain. Allocated once per queue, so that reading a chain allocates nothing.
 #[derive(Debug)]
 pub struct Buffers {
     list: Vec<Buffer>,
     bytes: u64,
-    /// Descriptors of a chain at most, which are as many as the queue has entries.
+    /// The most descriptors of a chain: as many as the queue has entries.
     limit: u16,
 }
 
 impl Buffers {
-    /// For the chains of a queue of so many entries.
+    /// For chains of a queue with `size` entries.
     pub fn new(size: u16) -> Buffers {
         Buffers { list: Vec::with_capacity(usize::from(size)), bytes: 0, limit: size }
     }
@@ -45,7 +46,7 @@ impl Buffers {
         &self.list
     }
 
-    /// Bytes of all buffers.
+    /// Total bytes of all buffers.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -57,7 +58,7 @@ impl Buffers {
         self.bytes = 0;
     }
 
-    /// Adds the buffer of a descriptor.
+    /// Adds a descriptor's buffer.
     #[inline]
     pub(crate) fn push(&mut self, index: u16, entry: Entry, due: Access) -> Result<(), QueueFault> {
         let Entry { address, len, flags } = entry;
@@ -79,7 +80,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// How many descriptors the table behind an indirect descriptor has.
+    /// The number of descriptors in the table of an indirect descriptor.
     pub(crate) fn table_len(&self, entry: Entry) -> Result<u16, QueueFault> {
         let (len, size) = (entry.len, self.limit);
         let count = u16::try_from(len / DESC_LEN).unwrap_or(u16::MAX);
@@ -96,7 +97,7 @@ impl Buffers {
 /// Bytes of a descriptor, in a ring or a table.
 const DESC_LEN: u32 = 16;
 
-/// What both kinds of descriptors say of a buffer.
+/// The fields that split and packed descriptors have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) address: u64,
@@ -115,8 +116,7 @@ impl Entry {
         self.flags & VRING_DESC_F_INDIRECT != 0
     }
 
-    /// The descriptor with this index in the table that this one stands for. Tables need not be
-    /// aligned, so it is copied.
+    /// Descriptor `index` of the indirect table. Tables need not be aligned, so it is copied.
     pub(crate) fn of_table<D: FromBytes + IntoBytes>(
         self,
         guest: &GuestView,

@@ -1,14 +1,15 @@
-//! The device's half of a queue, whatever its layout.
+//! The device's half of a queue of either layout.
 
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::GuestView;
 
 use crate::{
-    Access, Buffer, Buffers, Chain, Format, Notify, PackedDevice, PackedMark, QueueAreas,
-    QueueFault, QueueMemory, QueueOptions, SplitDevice, SplitMark, Waiting, Want,
+    Access, Buffer, Buffers, Chain, Format, Notify, NotifyWhen, PackedDevice, PackedPosition,
+    Prefetched, QueueAreas, QueueFault, QueueMemory, QueueOptions, SplitDevice, SplitPosition,
+    Waiting,
 };
 
-/// Takes chains and uses each once, in order.
+/// Takes chains and uses each one once, in order.
 ///
 /// ```text
 /// queue.look()?;                                   // how far the driver is, once
@@ -26,13 +27,13 @@ pub enum DeviceHalf<M = SharedPages> {
     Packed(PackedDevice<M>),
 }
 
-/// Where a device stands, to go back to.
+/// A position of the device to return to.
 #[derive(Debug, Clone, Copy)]
-pub enum DeviceMark {
+pub enum DevicePosition {
     /// In a split queue.
-    Split(SplitMark),
+    Split(SplitPosition),
     /// In a packed queue.
-    Packed(PackedMark),
+    Packed(PackedPosition),
 }
 
 macro_rules! either {
@@ -45,8 +46,9 @@ macro_rules! either {
 }
 
 impl<M: QueueMemory> DeviceHalf<M> {
-    /// Takes over a queue at a base, as `VHOST_USER_SET_VRING_BASE` has it. Of a packed queue, the
-    /// lower half counts: where it was available to us is where we used it.
+    /// Attaches to a queue at a base, in the format of `VHOST_USER_SET_VRING_BASE`. For a packed
+    /// queue only the lower half counts: the position of the next available descriptor is also that
+    /// of the next used one.
     ///
     /// # Errors
     /// [`QueueFault::RanAhead`] if the base is not in the queue.
@@ -65,13 +67,13 @@ impl<M: QueueMemory> DeviceHalf<M> {
         })
     }
 
-    /// The same with the part of the queue in an area that notes what is under way, which is for so
-    /// many descriptors: first comes what was under way. Where a packed queue goes on stands in
-    /// such an area, and the base counts only where nothing was noted.
+    /// As [`attach`](DeviceHalf::attach), with the queue's part of an inflight area for
+    /// `descriptors` descriptors: chains in flight are taken first. For a packed queue the area
+    /// also records the position to continue from; the base counts only if nothing was recorded.
     ///
     /// # Errors
     /// As [`attach`](DeviceHalf::attach), and [`QueueFault::Inflight`].
-    pub fn resume(
+    pub fn attach_with_inflight(
         areas: QueueAreas<M>,
         options: QueueOptions,
         access: Access,
@@ -79,11 +81,11 @@ impl<M: QueueMemory> DeviceHalf<M> {
         (noted, descriptors): (M, u16),
     ) -> Result<DeviceHalf<M>, QueueFault> {
         let mut half = DeviceHalf::attach(areas, options, access, base)?;
-        either!(&mut half, half => half.resume(noted, descriptors)?);
+        either!(&mut half, half => half.attach_with_inflight(noted, descriptors)?);
         Ok(half)
     }
 
-    /// Where a successor would go on, as `VHOST_USER_GET_VRING_BASE` has it.
+    /// The base for a successor, in the format of `VHOST_USER_GET_VRING_BASE`.
     pub fn base(&self) -> u32 {
         match self {
             DeviceHalf::Split(half) => u32::from(half.base()),
@@ -94,16 +96,16 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// Reads how far the driver is: once for a batch.
+    /// Reads the driver's progress: once per batch.
     ///
     /// # Errors
     /// [`QueueFault::RanAhead`].
     #[inline]
-    pub fn look(&mut self) -> Result<(), QueueFault> {
-        either!(self, half => half.look())
+    pub fn poll(&mut self) -> Result<(), QueueFault> {
+        either!(self, half => half.poll())
     }
 
-    /// Takes the next chain of those that the last look found.
+    /// Takes the next of the chains that the last poll found.
     ///
     /// # Errors
     /// [`QueueFault`].
@@ -116,7 +118,7 @@ impl<M: QueueMemory> DeviceHalf<M> {
         either!(self, half => half.take(guest, buffers))
     }
 
-    /// Reads what the last look found, so that [`peek_single`](DeviceHalf::peek_single) knows it.
+    /// Reads ahead what the last poll found, for [`peek_single`](DeviceHalf::peek_single).
     ///
     /// # Errors
     /// [`QueueFault`].
@@ -128,8 +130,31 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// The next chain, if it is known, is one buffer, and is the next to be used as well. For all
-    /// others, and those of packed queues, there is [`take`](DeviceHalf::take) alone.
+    /// The next chains, as far as they were read ahead: see
+    /// [`SplitDevice::prefetched`]. Packed queues have none.
+    #[inline]
+    pub fn prefetched(&self) -> &[Prefetched] {
+        match self {
+            DeviceHalf::Split(half) => half.prefetched(),
+            DeviceHalf::Packed(_) => &[],
+        }
+    }
+
+    /// Takes and uses the first `count` chains of [`prefetched`](DeviceHalf::prefetched),
+    /// without a byte written.
+    ///
+    /// # Panics
+    /// If it has fewer, which is an error of the caller.
+    #[inline]
+    pub fn use_prefetched(&mut self, count: usize) {
+        match self {
+            DeviceHalf::Split(half) => half.use_prefetched(count),
+            DeviceHalf::Packed(_) => assert!(count == 0, "a chain is used that was not shown"),
+        }
+    }
+
+    /// The next chain, if it was read ahead, has one buffer, and is also the next to be used. Other
+    /// chains, and those of packed queues, need [`take`](DeviceHalf::take).
     #[inline]
     pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
         match self {
@@ -138,11 +163,11 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// Takes and uses the chain that [`peek_single`](DeviceHalf::peek_single) has just shown, with
-    /// so many bytes written.
+    /// Takes and uses the chain that [`peek_single`](DeviceHalf::peek_single) has just returned,
+    /// with `written` bytes written.
     ///
     /// # Panics
-    /// If it has shown none: a mistake of ours.
+    /// If it returned no chain, which is an error of the caller.
     #[inline]
     pub fn use_single(&mut self, chain: Chain, written: u32) {
         match self {
@@ -151,45 +176,45 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// Where the next chain is taken.
+    /// The position of the next chain to take.
     #[inline]
-    pub fn mark(&self) -> DeviceMark {
+    pub fn position(&self) -> DevicePosition {
         match self {
-            DeviceHalf::Split(half) => DeviceMark::Split(half.mark()),
-            DeviceHalf::Packed(half) => DeviceMark::Packed(half.mark()),
+            DeviceHalf::Split(half) => DevicePosition::Split(half.position()),
+            DeviceHalf::Packed(half) => DevicePosition::Packed(half.position()),
         }
     }
 
-    /// Gives back the chains that were taken since, none of which was used.
+    /// Returns the chains taken since that position; none of them may have been used.
     ///
     /// # Panics
-    /// If the mark is of a queue of another layout.
+    /// If the position belongs to a queue of another layout.
     #[inline]
-    pub fn go_back(&mut self, mark: DeviceMark) {
-        match (self, mark) {
-            (DeviceHalf::Split(half), DeviceMark::Split(mark)) => half.go_back(mark),
-            (DeviceHalf::Packed(half), DeviceMark::Packed(mark)) => half.go_back(mark),
-            _ => panic!("a mark of another queue"),
+    pub fn rewind(&mut self, position: DevicePosition) {
+        match (self, position) {
+            (DeviceHalf::Split(half), DevicePosition::Split(position)) => half.rewind(position),
+            (DeviceHalf::Packed(half), DevicePosition::Packed(position)) => half.rewind(position),
+            _ => panic!("a position of another queue"),
         }
     }
 
-    /// Uses the oldest chain that was taken and not used, with so many bytes written.
+    /// Uses the oldest chain that was taken and not used, with `written` bytes written.
     ///
     /// # Panics
-    /// If there is no such chain: a mistake of ours.
+    /// If there is no such chain, which is an error of the caller.
     #[inline]
     pub fn push_used(&mut self, chain: Chain, written: u32) {
         either!(self, half => half.push_used(chain, written));
     }
 
-    /// Makes the used chains visible.
+    /// Makes the used chains visible to the driver.
     #[inline]
     pub fn publish(&mut self) -> Notify {
         either!(self, half => half.publish())
     }
 
-    /// Asks for a kick, and looks once more.
-    pub fn arm(&mut self, want: Want) -> Waiting {
-        either!(self, half => half.arm(want))
+    /// Requests a kick, and polls once more.
+    pub fn arm(&mut self, when: NotifyWhen) -> Waiting {
+        either!(self, half => half.arm(when))
     }
 }

@@ -1,4 +1,4 @@
-//! The driver's half of a queue, whatever its layout.
+//! The driver's half of a queue of either layout.
 
 use ringway_sys::SharedPages;
 
@@ -26,7 +26,7 @@ macro_rules! either {
 }
 
 impl<M: QueueMemory> DriverHalf<M> {
-    /// Makes a new queue in areas that hold zeros.
+    /// Creates a queue in zeroed areas.
     pub fn new(areas: QueueAreas<M>, options: QueueOptions, access: Access) -> DriverHalf<M> {
         match options.format {
             Format::Split => DriverHalf::Split(SplitDriver::new(areas, options, access, 0)),
@@ -34,23 +34,23 @@ impl<M: QueueMemory> DriverHalf<M> {
         }
     }
 
-    /// Descriptors that can be pushed.
+    /// Free descriptors.
     #[inline]
     pub fn free(&self) -> usize {
         either!(self, half => half.free())
     }
 
-    /// Makes a chain of buffers, and returns by which number the device gives it back.
+    /// Makes a chain of buffers, and returns the number by which the device returns it.
     ///
     /// # Panics
-    /// If there are no buffers or more than free descriptors.
+    /// If there are no buffers, or more than there are free descriptors.
     #[inline]
     pub fn push(&mut self, buffers: &[Buffer]) -> u16 {
         either!(self, half => half.push(buffers))
     }
 
-    /// Makes a chain of an indirect table that the caller has written, in the queue's own layout.
-    /// Its buffers have `room` bytes.
+    /// Makes a chain of an indirect table that the caller has written in the queue's own layout.
+    /// The table's buffers have `room` bytes.
     ///
     /// # Panics
     /// If no descriptor is free.
@@ -58,22 +58,22 @@ impl<M: QueueMemory> DriverHalf<M> {
         either!(self, half => half.push_table(table, room))
     }
 
-    /// Makes the chains visible.
+    /// Makes the chains visible to the device.
     #[inline]
     pub fn publish(&mut self) -> Notify {
         either!(self, half => half.publish())
     }
 
-    /// Reads how far the device is: once for a batch.
+    /// Reads the device's progress: once per batch.
     ///
     /// # Errors
     /// [`UsedFault::RanAhead`].
     #[inline]
-    pub fn look(&mut self) -> Result<(), UsedFault> {
-        either!(self, half => half.look())
+    pub fn poll(&mut self) -> Result<(), UsedFault> {
+        either!(self, half => half.poll())
     }
 
-    /// Takes back the next chain of those that the last look found.
+    /// Takes back the next of the chains that the last poll found.
     ///
     /// # Errors
     /// [`UsedFault`].
@@ -82,7 +82,7 @@ impl<M: QueueMemory> DriverHalf<M> {
         either!(self, half => half.take())
     }
 
-    /// Asks for a call when a chain is used, and looks once more.
+    /// Requests a call when a chain is used, and polls once more.
     pub fn arm(&mut self) -> Waiting {
         either!(self, half => half.arm())
     }

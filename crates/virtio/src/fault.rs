@@ -1,27 +1,26 @@
-//! What a peer can do wrong with a queue.
+//! Violations of the queue protocol by a peer.
 
 use ringway_sys::guest_memory::OutsideMemory;
 
 use crate::{Access, InflightFault};
 
-/// What no honest driver does. Each carries the numbers that make it a fault; the queue is of no
-/// use any more.
+/// A violation by the driver, with the numbers that prove it. The queue cannot be used any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueFault {
     /// More chains than the queue has entries.
     #[error("avail index {produced} is {ahead} ahead, the queue has {size} entries")]
     RanAhead {
-        /// The index as read, or where a packed queue stands.
+        /// The index as read; for a packed queue, the device's position.
         produced: u16,
-        /// How far it is ahead of what is used.
+        /// How far it is ahead of the used index.
         ahead: u16,
         /// Entries of the queue.
         size: u16,
     },
-    /// What an earlier device is said to have left cannot be.
+    /// The inflight area of an earlier device is invalid.
     #[error(transparent)]
     Inflight(#[from] InflightFault),
-    /// A chain that begins outside the table of descriptors.
+    /// A chain begins outside the descriptor table.
     #[error("a chain begins at descriptor {head}, the queue has {size}")]
     HeadOutOfRange {
         /// The head as read.
@@ -29,15 +28,15 @@ pub enum QueueFault {
         /// Descriptors of the queue.
         size: u16,
     },
-    /// A chain that goes on outside its table.
-    #[error("a chain goes on at descriptor {next}, its table has {size}")]
+    /// A chain continues outside its table.
+    #[error("a chain continues at descriptor {next}, its table has {size}")]
     NextOutOfRange {
         /// The next descriptor as read.
         next: u16,
         /// Descriptors of the table.
         size: u16,
     },
-    /// A packed chain that names a buffer that cannot be.
+    /// A packed chain has an invalid buffer id.
     #[error("a chain has the buffer id {id}, the queue has {size} entries")]
     IdOutOfRange {
         /// The id as read.
@@ -45,13 +44,14 @@ pub enum QueueFault {
         /// Entries of the queue.
         size: u16,
     },
-    /// A chain of more descriptors than the queue has entries: a loop, mostly.
+    /// A chain has more descriptors than the queue has entries: usually a loop.
     #[error("a chain of more than {limit} descriptors")]
     ChainTooLong {
         /// The limit.
         limit: u16,
     },
-    /// An indirect table where none was negotiated, or in an indirect table, or beside a next one.
+    /// An indirect table that was not negotiated, that is inside another indirect table, or whose
+    /// descriptor also has a next one.
     #[error("descriptor {index} has the flags {flags:#x}: an indirect table may not be there")]
     BadIndirect {
         /// The descriptor.
@@ -59,7 +59,8 @@ pub enum QueueFault {
         /// Its flags as read.
         flags: u16,
     },
-    /// An indirect table that is no whole number of descriptors, has none, or too many.
+    /// The length of an indirect table is not a whole number of descriptors, is zero, or is too
+    /// large.
     #[error("an indirect table of {len} bytes, expected 16 for each of 1 to {size} descriptors")]
     IndirectLen {
         /// Bytes.
@@ -67,7 +68,7 @@ pub enum QueueFault {
         /// Entries of the queue.
         size: u16,
     },
-    /// A chain that no frame needs.
+    /// A chain is longer than any frame needs.
     #[error("a chain of {bytes} bytes, at most {limit}")]
     TooManyBytes {
         /// Bytes so far.
@@ -75,7 +76,7 @@ pub enum QueueFault {
         /// The limit.
         limit: u64,
     },
-    /// A buffer that goes on at address 0.
+    /// A buffer wraps around to address 0.
     #[error("a buffer of {len} bytes at {address:#x} goes beyond the last address")]
     AddressWraps {
         /// Where it begins.
@@ -83,22 +84,22 @@ pub enum QueueFault {
         /// Bytes.
         len: u32,
     },
-    /// A buffer for the other direction.
+    /// A buffer has the wrong direction.
     #[error("descriptor {index} has the flags {flags:#x}: the queue's buffers are {expected}")]
     WrongDirection {
         /// The descriptor.
         index: u16,
         /// Its flags as read.
         flags: u16,
-        /// What is expected.
+        /// The expected direction.
         expected: Access,
     },
-    /// A buffer or table that is not in the guest's memory.
+    /// A buffer or table is outside the guest's memory.
     #[error(transparent)]
     Outside(#[from] OutsideMemory),
 }
 
-/// What no honest device does.
+/// A violation by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UsedFault {
     /// More chains are used than were made available.
@@ -111,13 +112,13 @@ pub enum UsedFault {
         /// Chains that the device has.
         outstanding: u16,
     },
-    /// A chain that the device does not have.
+    /// The device used a chain that it does not have.
     #[error("chain {id} is used, which is not outstanding")]
     Unknown {
         /// The id as read.
         id: u32,
     },
-    /// More bytes than the chain has room for.
+    /// The device reports more bytes than the chain has room for.
     #[error("{len} bytes were written to chain {id}, which has room for {room}")]
     TooManyBytes {
         /// The chain.

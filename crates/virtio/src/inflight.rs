@@ -1,13 +1,13 @@
-//! What of a split queue is under way, in memory that outlives a device: the part of one queue in
-//! the area of `VHOST_USER_SET_INFLIGHT_FD`.
+//! Records which chains of a split queue are in flight, in memory that outlives the device: one
+//! queue's part of the area of `VHOST_USER_SET_INFLIGHT_FD`.
 //!
-//! Our device uses chains in the order in which they came, so the used index alone says where it
-//! goes on, and it marks no chain. Others may have used them in another order before they ended:
-//! what they marked is taken again, in the order in which they took it. What is used is noted as
-//! the vhost-user specification has it, so that any device can go on.
+//! Our device uses chains in the order in which they arrive, so the used index alone says where to
+//! continue, and it marks no chain. Another device may have used chains in a different order before
+//! it ended: the chains that it marked are taken again, in the order in which it took them. Used
+//! chains are recorded as the vhost-user specification requires, so that any device can continue.
 //!
-//! The peer can write the area at any moment. It is read once, when a queue is taken over; a peer
-//! that has it say something impossible loses the queue.
+//! The peer can write the area at any moment. It is read once, on attach; a peer that puts invalid
+//! contents there loses the queue.
 
 use std::sync::atomic::Ordering;
 
@@ -16,63 +16,63 @@ use ringway_wire::vhost_user::inflight_split as at;
 
 use crate::QueueMemory;
 
-/// What no honest front-end or device leaves in an area.
+/// An invalid inflight area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InflightFault {
-    /// An area of another layout.
-    #[error("the area of what is under way has version {found}, expected 1")]
+    /// The area has an unknown version.
+    #[error("the inflight area has version {found}, expected 1")]
     Version {
         /// Its version.
         found: u16,
     },
-    /// An area for another number of descriptors.
-    #[error("the area of what is under way is for {found} descriptors, expected {expected}")]
+    /// The area is for another number of descriptors.
+    #[error("the inflight area is for {found} descriptors, expected {expected}")]
     Size {
-        /// As it says itself.
+        /// The number in the area.
         found: u16,
-        /// As the front-end said.
+        /// The number that the front-end announced.
         expected: u16,
     },
-    /// A descriptor that the queue does not have.
-    #[error("descriptor {index} is under way, the queue has {size}")]
+    /// A descriptor is outside the queue.
+    #[error("descriptor {index} is in flight, the queue has {size}")]
     Descriptor {
         /// The descriptor.
         index: u16,
         /// Descriptors of the queue.
         size: u16,
     },
-    /// More chains than the driver has made available.
-    #[error("{found} chains are under way, and {available} are available")]
+    /// More chains are marked than the driver has made available.
+    #[error("{found} chains are in flight, and {available} are available")]
     TooMany {
-        /// Chains that are marked.
+        /// Marked chains.
         found: usize,
-        /// Chains between the used index and the available one.
+        /// Chains between the used index and the available index.
         available: u16,
     },
-    /// More descriptors than a packed queue has.
-    #[error("chains of {found} descriptors are under way, the queue has {size}")]
+    /// More descriptors are in flight than the packed queue has.
+    #[error("chains of {found} descriptors are in flight, the queue has {size}")]
     TooLong {
-        /// Descriptors of chains that are marked.
+        /// Descriptors of the marked chains.
         found: usize,
         /// Descriptors of the queue.
         size: u16,
     },
 }
 
-/// The part of one queue.
+/// One queue's part of the area.
 #[derive(Debug)]
 pub(crate) struct Inflight<M = SharedPages> {
     area: M,
     /// Descriptors of the queue.
     size: u16,
-    /// What was used and is not published.
+    /// Chains that were used and are not published yet.
     batch: Vec<u16>,
 }
 
 impl<M: QueueMemory> Inflight<M> {
-    /// Takes it over, with the chains that were under way, in the order in which they were taken.
-    /// The area is for `descriptors`, of which the queue has `size`; used and available are the
-    /// indices of the queue.
+    /// Attaches to the area, and returns the chains in flight in the order in which they were
+    /// taken. The area has room for `descriptors`, and the queue has `size`; `used` and `available`
+    /// are the indices of the queue.
     ///
     /// # Errors
     /// [`InflightFault`].
@@ -118,12 +118,11 @@ impl<M: QueueMemory> Inflight<M> {
         Ok((inflight, marked.into_iter().map(|(_, index)| index).collect()))
     }
 
-    /// The last batch may have been published and still be marked: the device that published it
-    /// ended between the two.
+    /// The last batch may be published and still marked, if the device ended between the two steps.
     fn clear_last_batch(&self, used: u16) -> Result<(), InflightFault> {
         let noted = self.area.load(at::USED_IDX, Ordering::Relaxed);
         let mut index = self.area.load(at::LAST_BATCH_HEAD, Ordering::Relaxed);
-        // No batch is longer than the queue: of more, nothing is left to tell.
+        // No batch is longer than the queue; marks beyond that cannot belong to it.
         for _ in 0..used.wrapping_sub(noted).min(self.size) {
             if index >= self.size {
                 return Err(InflightFault::Descriptor { index, size: self.size });
@@ -135,7 +134,7 @@ impl<M: QueueMemory> Inflight<M> {
         Ok(())
     }
 
-    /// A chain was used and is in the next batch.
+    /// Adds a used chain to the next batch.
     pub(crate) fn used(&mut self, head: u16) {
         let last = self.area.load(at::LAST_BATCH_HEAD, Ordering::Relaxed);
         self.area.store(desc_at(head) + at::NEXT, last, Ordering::Relaxed);
@@ -143,8 +142,8 @@ impl<M: QueueMemory> Inflight<M> {
         self.batch.push(head);
     }
 
-    /// The batch is published, which a fence has ordered before this.
-    pub(crate) fn published(&mut self, used: u16) {
+    /// Records that the batch is published. The caller has ordered that before this by a fence.
+    pub(crate) fn record_published(&mut self, used: u16) {
         for head in self.batch.drain(..) {
             self.area.write(mark_at(head), 0_u8);
         }
@@ -152,7 +151,7 @@ impl<M: QueueMemory> Inflight<M> {
     }
 }
 
-/// The only version that there is.
+/// The only version.
 const VERSION: u16 = 1;
 
 fn desc_at(index: u16) -> usize {

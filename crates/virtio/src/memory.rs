@@ -1,4 +1,4 @@
-//! The memory that a queue lies in, as the few operations that both halves do on it.
+//! The memory of a queue, with the few operations that both halves need.
 //!
 //! The halves are generic over it for one reason: the proofs of `tests/queues/wakeups.rs` run the
 //! real halves on memory of the loom model checker.
@@ -17,8 +17,8 @@ pub trait QueueMemory {
     /// Stores an index or flags.
     fn store(&self, offset: usize, value: u16, order: Ordering);
 
-    /// Orders every earlier access of this thread before every later one, a store before a load
-    /// among them.
+    /// Orders every earlier access of this thread before every later one, including stores before
+    /// loads.
     fn fence(&self);
 
     /// Reads one entry.

@@ -1,28 +1,30 @@
-//! Chains that a device has.
+//! Chains that the device has.
 
 use std::collections::VecDeque;
 
 use crate::UsedFault;
 
-/// A chain that the device is done with.
+/// A chain that the device has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
-    /// What `push` returned for it.
+    /// The number that `push` returned for it.
     pub id: u16,
     /// Bytes that the device wrote.
     pub len: u32,
 }
 
-/// The chains that the device has, by their numbers.
+/// The chains that the device has, by number.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     chains: Box<[Posted]>,
-    /// The next descriptor of the same chain. What the table says may have been changed.
+    /// The next descriptor of the same chain. A private copy, because the peer may change the
+    /// table.
     links: Box<[u16]>,
-    /// The chains in the order in which they were made available; empty unless they come back so.
+    /// The chains in the order in which they were made available; empty unless they are used in
+    /// order.
     order: VecDeque<u16>,
     in_order: bool,
-    ended: Ended,
+    completed: Completed,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,9 +36,9 @@ struct Posted {
     is_out: bool,
 }
 
-/// Chains that one used entry stands for.
+/// The chains that one used entry covers.
 #[derive(Debug, Clone, Copy, Default)]
-struct Ended {
+struct Completed {
     count: u16,
     id: u16,
     len: u32,
@@ -50,11 +52,11 @@ impl Outstanding {
             links: vec![0; count].into(),
             order: VecDeque::with_capacity(if in_order { count } else { 0 }),
             in_order,
-            ended: Ended::default(),
+            completed: Completed::default(),
         }
     }
 
-    /// Adds a descriptor to a chain that begins with the one that is its number.
+    /// Adds a descriptor to chain `id`, which is named after its first descriptor.
     #[inline]
     pub(crate) fn add_slot(&mut self, id: u16, index: u16) {
         let chain = &mut self.chains[usize::from(id)];
@@ -65,7 +67,7 @@ impl Outstanding {
         chain.last_slot = index;
     }
 
-    /// Adds descriptors that follow each other, in a packed queue.
+    /// Adds `count` consecutive descriptors, in a packed queue.
     #[inline]
     pub(crate) fn add_slots(&mut self, id: u16, count: u16) {
         self.chains[usize::from(id)].slots = count;
@@ -81,10 +83,10 @@ impl Outstanding {
         }
     }
 
-    /// Notes a used entry. Where chains come back in order, those before it have ended, too; at
-    /// most `limit` chains have.
+    /// Records a used entry. With in-order use it also covers the chains before it, at most `limit`
+    /// in all.
     #[inline]
-    pub(crate) fn end(&mut self, id: u32, len: u32, limit: u16) -> Result<(), UsedFault> {
+    pub(crate) fn record_used(&mut self, id: u32, len: u32, limit: u16) -> Result<(), UsedFault> {
         let posted = usize::try_from(id).ok().and_then(|index| self.chains.get(index));
         let Some(posted) = posted.filter(|posted| posted.is_out) else {
             return Err(UsedFault::Unknown { id });
@@ -106,33 +108,33 @@ impl Outstanding {
             let id = u32::from(id);
             return Err(UsedFault::Unknown { id });
         }
-        self.ended = Ended { count, id, len };
+        self.completed = Completed { count, id, len };
         Ok(())
     }
 
-    /// Whether a used entry stands for more chains than were taken back.
+    /// Whether the used entry covers chains that were not taken back yet.
     #[inline]
-    pub(crate) fn is_skipping(&self) -> bool {
-        self.ended.count > 0
+    pub(crate) fn has_more_completed(&self) -> bool {
+        self.completed.count > 0
     }
 
-    /// The next chain that has ended, and how many descriptors it had.
+    /// The next chain that the used entry covers, and its number of descriptors.
     #[inline]
-    pub(crate) fn next_ended(&mut self) -> Option<(Used, u16)> {
-        self.ended.count = self.ended.count.checked_sub(1)?;
-        let ended = self.ended;
+    pub(crate) fn next_completed(&mut self) -> Option<(Used, u16)> {
+        self.completed.count = self.completed.count.checked_sub(1)?;
+        let completed = self.completed;
         let id = match self.in_order {
-            true => self.order.pop_front().expect("as many chains as ended are out"),
-            false => ended.id,
+            true => self.order.pop_front().expect("as many chains as were completed are out"),
+            false => completed.id,
         };
         let chain = &mut self.chains[usize::from(id)];
         let slots = chain.slots;
         *chain = Posted::default();
-        let len = if ended.count == 0 { ended.len } else { 0 };
+        let len = if completed.count == 0 { completed.len } else { 0 };
         Some((Used { id, len }, slots))
     }
 
-    /// Gives the descriptors of a chain of a split queue back.
+    /// Frees the descriptors of a chain of a split queue.
     #[inline]
     pub(crate) fn give_back(&self, id: u16, slots: u16, free: &mut VecDeque<u16>) {
         let mut index = id;

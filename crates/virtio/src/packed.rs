@@ -1,11 +1,11 @@
-//! Packed queues: one ring of descriptors. A bit in each, which changes its meaning with every
-//! round, says whether it is available or used; so there are no indices.
+//! Packed queues: one ring of descriptors without indices. Two bits in each descriptor say whether
+//! it is available or used; their meaning inverts with every round.
 
 mod device;
 mod driver;
 mod inflight;
 
-pub use device::{PackedDevice, PackedMark};
+pub use device::{PackedDevice, PackedPosition};
 pub use driver::PackedDriver;
 
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use ringway_wire::virtio::{
 use crate::chain::Entry;
 use crate::{Notify, QueueMemory, crosses};
 
-/// A place in the ring, and the round.
+/// A position in the ring, and the round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position {
     index: u16,
@@ -29,7 +29,7 @@ struct Position {
 impl Position {
     const START: Position = Position { index: 0, wrap: true };
 
-    /// From the 16 bits that messages and event areas have.
+    /// From the 16-bit format of messages and event areas.
     fn from_bits(bits: u16) -> Position {
         Position { index: bits & !WRAP_BIT, wrap: bits & WRAP_BIT != 0 }
     }
@@ -90,7 +90,7 @@ fn entry_of(desc: PackedDesc) -> Entry {
 }
 
 /// Descriptors that were written and not published. The peer reads the ring in order, so it sees
-/// none of them as long as it does not see the flags of the first.
+/// none of them until it sees the flags of the first.
 #[derive(Debug, Default)]
 struct Unpublished {
     first: Option<(u16, u16)>,
@@ -98,34 +98,36 @@ struct Unpublished {
 }
 
 impl Unpublished {
-    /// Writes the descriptors' first flags, or keeps them if nothing else is kept.
+    /// Writes the descriptor's flags, or keeps them back if it is the first of the batch.
     #[inline]
     fn add<M: QueueMemory>(&mut self, ring: &M, index: u16, flags: u16, slots: u16) {
         self.slots += slots;
         match self.first {
             None => self.first = Some((index, flags)),
-            // Release: orders our writes of the descriptor, and of a chain behind it, before it.
+            // Release: orders our writes of the descriptor, and of the rest of its chain, before
+            // its flags.
             Some(_) => ring.store(flags_at(index), flags, Ordering::Release),
         }
     }
 
-    /// Makes them visible, and says how many slots they have, if there are any.
+    /// Makes the descriptors visible, and returns how many slots they take, if there are any.
     #[inline]
     fn publish<M: QueueMemory>(&mut self, ring: &M) -> Option<u16> {
         let (index, flags) = self.first.take()?;
-        // Release: orders all of them, and our writes of buffers, before the peer's first look.
+        // Release: orders all of them, and our writes of buffers, before the flags that the peer
+        // reads first.
         ring.store(flags_at(index), flags, Ordering::Release);
         Some(std::mem::take(&mut self.slots))
     }
 }
 
-/// Whether the peer's area of event suppression asks for an event about the `slots` before `end`.
+/// Whether the peer's event suppression area asks for an event for one of the `slots` before `end`.
 #[inline]
 fn notify<M: QueueMemory>(area: &M, size: u16, end: Position, slots: u16) -> Notify {
-    // Orders the stores of `publish` before the loads of the wish. The partner is the fence in
-    // `wish`: one side sees the other's store.
+    // Orders the stores of `publish` before the loads of the event suppression area. The partner is
+    // the fence in `request_event`: one side sees the other's store.
     area.fence();
-    // Acquire: orders the flags before the place that they speak of.
+    // Acquire: orders the load of the flags before that of the position they refer to.
     let is_wanted = match area.load(event::FLAGS, Ordering::Acquire) {
         RING_EVENT_FLAGS_ENABLE => true,
         RING_EVENT_FLAGS_DESC => {
@@ -135,11 +137,11 @@ fn notify<M: QueueMemory>(area: &M, size: u16, end: Position, slots: u16) -> Not
         }
         _ => false,
     };
-    if is_wanted { Notify::Peer } else { Notify::No }
+    if is_wanted { Notify::Peer } else { Notify::None }
 }
 
-/// Asks for an event at a place. The caller looks there afterwards.
-fn wish<M: QueueMemory>(area: &M, at: Position, has_event_idx: bool) {
+/// Requests an event at a position. The caller then polls that position.
+fn request_event<M: QueueMemory>(area: &M, at: Position, has_event_idx: bool) {
     let flags = match has_event_idx {
         true => {
             area.store(event::OFF_WRAP, at.bits(), Ordering::Relaxed);
@@ -147,13 +149,13 @@ fn wish<M: QueueMemory>(area: &M, at: Position, has_event_idx: bool) {
         }
         false => RING_EVENT_FLAGS_ENABLE,
     };
-    // Release: orders the place before the flags.
+    // Release: orders the store of the position before the flags.
     area.store(event::FLAGS, flags, Ordering::Release);
-    // Orders the wish before the read of the ring; see `notify`.
+    // Orders the request before the read of the ring; see `notify`.
     area.fence();
 }
 
-/// Asks for no event.
-fn wish_none<M: QueueMemory>(area: &M) {
+/// Requests no event.
+fn suppress_events<M: QueueMemory>(area: &M) {
     area.store(event::FLAGS, RING_EVENT_FLAGS_DISABLE, Ordering::Relaxed);
 }

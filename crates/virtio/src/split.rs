@@ -1,10 +1,10 @@
-//! Split queues: a table of descriptors, a ring of heads that are available, and a ring of heads
-//! that are used. Indices run freely over 16 bits.
+//! Split queues: a table of descriptors, a ring of available heads, and a ring of used heads.
+//! Indices run freely over 16 bits.
 
 mod device;
 mod driver;
 
-pub use device::{SplitDevice, SplitMark};
+pub use device::{Prefetched, SplitDevice, SplitPosition};
 pub use driver::SplitDriver;
 
 use ringway_wire::virtio::{Desc, UsedElem, avail, used};
@@ -17,13 +17,13 @@ fn desc_at(index: u16) -> usize {
     usize::from(index) * size_of::<Desc>()
 }
 
-/// Byte offset of the available entry that an index stands for.
+/// Byte offset of the available entry of an index.
 #[inline]
 fn avail_at(index: u16, size: u16) -> usize {
     avail::RING + usize::from(index & (size - 1)) * size_of::<u16>()
 }
 
-/// Byte offset of the used entry that an index stands for.
+/// Byte offset of the used entry of an index.
 #[inline]
 fn used_at(index: u16, size: u16) -> usize {
     used::RING + usize::from(index & (size - 1)) * size_of::<UsedElem>()

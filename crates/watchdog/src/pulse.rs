@@ -1,27 +1,27 @@
-//! What a thread shows of itself.
+//! The progress of a thread, as the thread shows it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What a thread shows of itself. Only that thread writes it, by plain stores, so it costs a thread
-/// in a loop next to nothing.
+/// The progress that a thread shows. Only that thread writes it, with plain stores, so a loop pays
+/// next to nothing for it.
 #[derive(Debug, Default)]
 pub struct Pulse {
     beats: AtomicU64,
     waits: AtomicU32,
 }
 
-/// While it is there, the thread may sleep.
+/// While this exists, the thread may sleep.
 #[derive(Debug)]
 pub struct Waiting<'a>(&'a Pulse);
 
 impl Pulse {
-    /// The thread gets on: one turn of its loop is done.
+    /// Shows progress: one iteration of the thread's loop is done.
     pub fn beat(&self) {
         self.beats.store(self.beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The thread waits for something that is not its own to do, and may sleep for as long as that
-    /// takes. To wait is not to get on: CPU time still counts from the last
+    /// The thread waits for something that other threads or processes do, and may sleep for as long
+    /// as that takes. Waiting is not progress: CPU time still counts from the last
     /// [`beat`](Pulse::beat).
     pub fn wait(&self) -> Waiting<'_> {
         self.waits.store(self.waits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

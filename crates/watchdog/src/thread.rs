@@ -1,4 +1,4 @@
-//! What the kernel says of threads of this process: `/proc/self/task`.
+//! The kernel's data on threads of this process: `/proc/self/task`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::judge::{Sample, State};
+use crate::detector::{Sample, State};
 
-/// More than either file has.
+/// More bytes than either file has.
 const TEXT_MAX: usize = 1024;
 
-/// The directory of the threads of this process. It stays open, so that rules of Landlock that name
-/// it go on to hold.
+/// The directory of this process's threads. It stays open, so that Landlock rules that refer to it
+/// continue to apply.
 #[derive(Debug)]
 pub(crate) struct Threads(OwnedFd);
 
@@ -51,7 +51,7 @@ fn read(file: impl AsFd) -> io::Result<String> {
     Ok(String::from_utf8_lossy(text.get(..len).unwrap_or_default()).into_owned())
 }
 
-/// `proc_pid_stat(5)`, and `Documentation/scheduler/sched-stats.rst` for the other.
+/// Parses `proc_pid_stat(5)`, and the other file per `Documentation/scheduler/sched-stats.rst`.
 fn parse(stat: &str, schedstat: &str) -> Option<Sample> {
     // The name is in parentheses, and anything may occur in it.
     let state = match stat.rsplit_once(')')?.1.trim_start().chars().next()? {

@@ -1,4 +1,4 @@
-//! The thread that looks.
+//! The thread that checks the others.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,24 +7,24 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::judge::{Judge, Limits, Next, Seen, Stuck};
+use crate::detector::{Limits, Next, Seen, Stuck, StuckDetector};
 use crate::pulse::Pulse;
 use crate::thread::{Thread, Threads};
 
-/// Looks within the limit, so that it is kept to within a tenth.
-const LOOKS: u32 = 10;
-/// Looks later than this, in ticks, are not counted against a thread that sleeps.
+/// Checks per limit, so that the limit is met to within a tenth.
+const CHECKS_PER_LIMIT: u32 = 10;
+/// Checks that come later than this, in ticks, do not count against a sleeping thread.
 const LATE: f32 = 1.5;
 
-/// What is too long.
+/// The limits of a watch.
 #[derive(Debug, Clone, Copy)]
 pub struct WatchConfig {
-    /// CPU time of a thread that does not get on, or time asleep of one that may not sleep. A
-    /// second at least, but for tests: a thread that waits for the kernel sleeps for a moment.
+    /// CPU time of a thread without progress, or time asleep of a thread that may not sleep. At
+    /// least a second, except in tests: a thread that waits for the kernel sleeps for a moment.
     pub stuck_after: Duration,
 }
 
-/// Of which threads a [`Watch`] knows. Clones are the same.
+/// The threads that a [`Watch`] checks. Clones refer to the same list.
 #[derive(Debug, Clone, Default)]
 pub struct Roster(Arc<Mutex<Vec<Watched>>>);
 
@@ -34,19 +34,19 @@ struct Watched {
     id: i32,
     pulse: Weak<Pulse>,
     waker: Option<Waker>,
-    judge: Judge,
+    detector: StuckDetector,
     files: Option<Thread>,
 }
 
-/// What a watch says, each time that it has looked.
+/// The report of a watch after each check.
 #[derive(Debug)]
 pub enum Finding<'a> {
     /// No thread is stuck.
-    Well,
-    /// This one is.
+    Healthy,
+    /// This thread is stuck.
     Stuck(&'a str, Stuck),
-    /// For this reason the kernel does not say what threads do, so no loop will be found.
-    Blind(io::Error),
+    /// The kernel does not report on threads, for this reason, so no loop will be found.
+    NoData(io::Error),
 }
 
 /// A thread that checks all threads of a [`Roster`]. Dropping it ends it.
@@ -57,16 +57,16 @@ pub struct Watch {
 }
 
 impl Roster {
-    /// Has the calling thread watched, by a name for people, until its pulse is dropped. Its waker,
-    /// if it has one, is used when it waits for long, to see that it still wakes: its pulse must
-    /// [`beat`](Pulse::beat) then.
+    /// Adds the calling thread, under a name for people, until its pulse is dropped. If it has a
+    /// waker, the watch uses it after a long wait to test that the thread still wakes: its pulse
+    /// must then [`beat`](Pulse::beat).
     pub fn enter(&self, name: &str, pulse: &Arc<Pulse>, waker: Option<Waker>) {
         let watched = Watched {
             name: name.to_owned(),
             id: rustix::thread::gettid().as_raw_nonzero().get(),
             pulse: Arc::downgrade(pulse),
             waker,
-            judge: Judge::default(),
+            detector: StuckDetector::default(),
             files: None,
         };
         self.lock().push(watched);
@@ -77,7 +77,7 @@ impl Roster {
     }
 
     /// The first thread that is stuck.
-    fn look(
+    fn check(
         &self,
         limits: Limits,
         threads: &Threads,
@@ -86,14 +86,14 @@ impl Roster {
         let mut all = self.lock();
         all.retain(|watched| watched.pulse.strong_count() > 0);
         all.iter_mut().find_map(|watched| {
-            let stuck = watched.look(limits, threads, is_punctual)?;
+            let stuck = watched.check(limits, threads, is_punctual)?;
             Some((watched.name.clone(), stuck))
         })
     }
 }
 
 impl Watched {
-    fn look(&mut self, limits: Limits, threads: &Threads, is_punctual: bool) -> Option<Stuck> {
+    fn check(&mut self, limits: Limits, threads: &Threads, is_punctual: bool) -> Option<Stuck> {
         let pulse = self.pulse.upgrade()?;
         let seen = Seen {
             beats: pulse.beats(),
@@ -106,11 +106,11 @@ impl Watched {
             if files.is_none() {
                 *files = threads.thread(self.id).ok();
             }
-            // A thread that has just ended has none.
+            // A thread that has just ended has no files.
             files.as_ref()?.sample().ok()
         };
-        match self.judge.look(limits, seen, sample) {
-            Next::LookAgain => None,
+        match self.detector.check(limits, seen, sample) {
+            Next::CheckAgain => None,
             Next::Wake => {
                 self.waker.iter().for_each(Waker::wake_by_ref);
                 None
@@ -121,19 +121,19 @@ impl Watched {
 }
 
 impl Watch {
-    /// Checks all threads of a roster, ten times within the limit, and says each time what came
-    /// of it, on a thread of its own. That thread waits for nothing else, so what it says also
-    /// shows that this process gets CPU time.
+    /// Checks all threads of a roster, ten times within the limit, and reports each result, on a
+    /// thread of its own. That thread waits for nothing else, so its reports also show that this
+    /// process gets CPU time.
     ///
     /// # Errors
     /// What thread creation reports.
     pub fn start(
         config: WatchConfig,
         roster: Roster,
-        mut say: impl FnMut(Finding<'_>) + Send + 'static,
+        mut report: impl FnMut(Finding<'_>) + Send + 'static,
     ) -> io::Result<Watch> {
         let limits = Limits {
-            tick: config.stuck_after / LOOKS,
+            tick: config.stuck_after / CHECKS_PER_LIMIT,
             stuck_after: config.stuck_after,
             wake_after: config.stuck_after / 2,
         };
@@ -142,19 +142,19 @@ impl Watch {
             let threads = match Threads::open() {
                 Ok(threads) => Some(threads),
                 Err(error) => {
-                    say(Finding::Blind(error));
+                    report(Finding::NoData(error));
                     None
                 }
             };
-            let mut looked = Instant::now();
+            let mut checked = Instant::now();
             while stopped.recv_timeout(limits.tick) == Err(RecvTimeoutError::Timeout) {
-                let elapsed = std::mem::replace(&mut looked, Instant::now()).elapsed();
+                let elapsed = std::mem::replace(&mut checked, Instant::now()).elapsed();
                 let is_punctual = elapsed < limits.tick.mul_f32(LATE);
                 let found =
-                    threads.as_ref().and_then(|threads| roster.look(limits, threads, is_punctual));
+                    threads.as_ref().and_then(|threads| roster.check(limits, threads, is_punctual));
                 match found {
-                    Some((name, stuck)) => say(Finding::Stuck(&name, stuck)),
-                    None => say(Finding::Well),
+                    Some((name, stuck)) => report(Finding::Stuck(&name, stuck)),
+                    None => report(Finding::Healthy),
                 }
             }
         };
@@ -167,7 +167,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its last look may be under way.
+            // Its last check may be in progress.
             let _ = thread.join();
         }
     }

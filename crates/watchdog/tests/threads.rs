@@ -1,5 +1,5 @@
-//! Threads of every kind, judged by what the kernel says of them. None of this depends on how busy
-//! the machine is: what is starved gets no CPU time, and that is the point.
+//! Threads of every kind, judged by the kernel's data on them. None of this depends on how busy the
+//! machine is: a starved thread gets no CPU time, which is what the test needs.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use ringway_watchdog::{Finding, Pulse, Roster, Stuck, Watch, WatchConfig};
 
 const STUCK_AFTER: Duration = Duration::from_millis(400);
-/// Far more than it takes on a machine that is as busy as one can be.
+/// Far more than it takes on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Many times the limit.
 const LONG: Duration = Duration::from_secs(3);
 
-/// A watch, and what it finds stuck.
+/// A watch, and the stuck threads that it finds.
 struct Watching {
     roster: Roster,
     found: Receiver<(String, Stuck)>,
@@ -29,9 +29,9 @@ fn watch() -> Watching {
     let roster = Roster::default();
     let (sender, found) = mpsc::channel();
     let say = move |finding: Finding<'_>| match finding {
-        Finding::Well => {}
+        Finding::Healthy => {}
         Finding::Stuck(name, stuck) => drop(sender.send((name.to_owned(), stuck))),
-        Finding::Blind(error) => panic!("/proc: {error}"),
+        Finding::NoData(error) => panic!("/proc: {error}"),
     };
     let config = WatchConfig { stuck_after: STUCK_AFTER };
     let watch = Watch::start(config, roster.clone(), say).expect("a thread can be started");
@@ -120,7 +120,7 @@ fn a_thread_that_waits_for_others_is_not_stuck() {
     drop(theirs);
 }
 
-/// Wakes a parked thread, once that is known.
+/// Unparks a thread, once that is known.
 #[derive(Default)]
 struct Unpark(Mutex<Option<Thread>>);
 
@@ -169,8 +169,8 @@ fn a_thread_that_does_not_wake_when_it_is_woken_is_found() {
     assert!(matches!(stuck, Stuck::Sleeps(_)), "{stuck:?}");
 }
 
-/// Eight loops of ordinary priority on its only CPU leave a thread at nice 19 less than a hundredth
-/// of that CPU. A round of half the limit takes it the better part of a minute.
+/// Eight loops of normal priority on its only CPU leave a thread at nice 19 less than a hundredth
+/// of that CPU. It needs most of a minute for a round of half the limit.
 #[test]
 fn a_starved_thread_is_not_stuck() {
     let watching = watch();

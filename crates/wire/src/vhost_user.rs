@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct Header {
-    /// An [`Op`]; unchecked when it comes from a peer. A reply has that of its request.
+    /// An [`Op`]; unchecked when it comes from a peer. A reply has the number of its request.
     pub request: u32,
     /// [`VERSION`], and `VHOST_USER_*_MASK` bits.
     pub flags: u32,
@@ -31,25 +31,25 @@ pub const VERSION_MASK: u32 = 3;
 pub const REPLY_MASK: u32 = 1 << 2;
 /// The sender wants a [`u64`] in reply even where the request has none: zero for success.
 pub const NEED_REPLY_MASK: u32 = 1 << 3;
-/// The most bytes that may follow a header: those of a memory table with all its regions.
+/// The most bytes that may follow a header: a memory table with all its regions.
 pub const PAYLOAD_MAX: usize = size_of::<MemoryHeader>() + REGIONS_MAX * size_of::<MemoryRegion>();
-/// Regions of one memory table, and so descriptors of one message
+/// Regions in one memory table, and thus descriptors in one message
 /// (`VHOST_MEMORY_BASELINE_NREGIONS`).
 pub const REGIONS_MAX: usize = 8;
-/// Regions that QEMU ever has (`VHOST_USER_MAX_RAM_SLOTS`, less what it keeps for itself): what a
-/// back-end offers that takes them one by one.
+/// The most regions that QEMU uses (`VHOST_USER_MAX_RAM_SLOTS`, less its own): the number that a
+/// back-end offers if it takes regions one by one.
 pub const MEM_SLOTS_MAX: u64 = 509;
 
 /// Defines an enum together with its wire numbers, so that the two cannot drift apart.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal $spelling:literal,)*) => {
-        /// What a front-end asks for (`VHOST_USER_*`).
+        /// A front-end's requests (`VHOST_USER_*`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Op { $($(#[$doc])* $name = $number,)* }
 
         impl Op {
-            /// Every request of the protocol, known to this program or not.
+            /// Every request of the protocol, whether ringway implements it or not.
             pub const ALL: &'static [Op] = &[$(Op::$name,)*];
 
             /// The number in [`Header::request`].
@@ -71,27 +71,27 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Which features of virtio the back-end has; a [`u64`] in reply.
+    /// The virtio features of the back-end; a [`u64`] in reply.
     GetFeatures = 1 "GET_FEATURES",
-    /// Which of them are used: a [`u64`].
+    /// The negotiated virtio features: a [`u64`].
     SetFeatures = 2 "SET_FEATURES",
     /// The front-end is the owner of the session.
     SetOwner = 3 "SET_OWNER",
-    /// Deprecated: means nothing.
+    /// Deprecated, without effect.
     ResetOwner = 4 "RESET_OWNER",
-    /// All memory: a [`MemoryHeader`], regions, and a descriptor each.
+    /// All memory: a [`MemoryHeader`], its regions, and a descriptor for each.
     SetMemTable = 5 "SET_MEM_TABLE",
-    /// Where writes to memory are noted: a [`LogArea`] and its descriptor. Always replied to.
+    /// The dirty log: a [`LogArea`] and its descriptor. Always has a reply.
     SetLogBase = 6 "SET_LOG_BASE",
-    /// A descriptor that is signalled when something was noted.
+    /// A descriptor that is signalled when the log changes.
     SetLogFd = 7 "SET_LOG_FD",
     /// The size of a ring: a [`VringState`].
     SetVringNum = 8 "SET_VRING_NUM",
     /// Where a ring is: a [`VringAddr`].
     SetVringAddr = 9 "SET_VRING_ADDR",
-    /// The available index to go on from: a [`VringState`].
+    /// The available index to continue from: a [`VringState`].
     SetVringBase = 10 "SET_VRING_BASE",
-    /// Stop a ring: a [`VringState`], the same with the available index in reply.
+    /// Stop a ring: a [`VringState`]; the reply has its available index.
     GetVringBase = 11 "GET_VRING_BASE",
     /// The descriptor by which the guest notifies: a [`u64`] with the ring.
     SetVringKick = 12 "SET_VRING_KICK",
@@ -99,15 +99,15 @@ operations! {
     SetVringCall = 13 "SET_VRING_CALL",
     /// The descriptor by which errors are reported: a [`u64`] with the ring.
     SetVringErr = 14 "SET_VRING_ERR",
-    /// Which features of this protocol the back-end has; a [`u64`] in reply.
+    /// The protocol features of the back-end; a [`u64`] in reply.
     GetProtocolFeatures = 15 "GET_PROTOCOL_FEATURES",
-    /// Which of them are used: a [`u64`].
+    /// The negotiated protocol features: a [`u64`].
     SetProtocolFeatures = 16 "SET_PROTOCOL_FEATURES",
-    /// How many queues there may be: a [`u64`] in reply; pairs of rings for a network device.
+    /// The most queues: a [`u64`] in reply; pairs of rings for a network device.
     GetQueueNum = 17 "GET_QUEUE_NUM",
     /// Whether a ring is used: a [`VringState`] with 0 or 1.
     SetVringEnable = 18 "SET_VRING_ENABLE",
-    /// Tell the network where a guest is now: its Ethernet address in the low 6 bytes of a [`u64`].
+    /// Announce a guest to the network: its Ethernet address in the low 6 bytes of a [`u64`].
     SendRarp = 19 "SEND_RARP",
     /// The MTU of the guest: a [`u64`].
     NetSetMtu = 20 "NET_SET_MTU",
@@ -127,36 +127,35 @@ operations! {
     CloseCryptoSession = 27 "CLOSE_CRYPTO_SESSION",
     /// Memory will come after the guest runs.
     PostcopyAdvise = 28 "POSTCOPY_ADVISE",
-    /// Memory comes after the guest runs.
+    /// Memory arrives after the guest runs.
     PostcopyListen = 29 "POSTCOPY_LISTEN",
-    /// All memory has come.
+    /// All memory has arrived.
     PostcopyEnd = 30 "POSTCOPY_END",
-    /// Make an area that notes what is under way: an [`Inflight`], the same with a descriptor in
-    /// reply.
+    /// Make an inflight area: an [`Inflight`]; the reply adds a descriptor.
     GetInflightFd = 31 "GET_INFLIGHT_FD",
-    /// Use such an area: an [`Inflight`] with its descriptor.
+    /// Use an inflight area: an [`Inflight`] with its descriptor.
     SetInflightFd = 32 "SET_INFLIGHT_FD",
     /// For graphics.
     GpuSetSocket = 33 "GPU_SET_SOCKET",
-    /// Stop all rings and go back to the initial state.
+    /// Stop all rings and return to the initial state.
     ResetDevice = 34 "RESET_DEVICE",
     /// A notification as a message.
     VringKick = 35 "VRING_KICK",
-    /// How many regions there may be: a [`u64`] in reply.
+    /// The most regions: a [`u64`] in reply.
     GetMaxMemSlots = 36 "GET_MAX_MEM_SLOTS",
-    /// One more region: a [`SingleRegion`] with its descriptor.
+    /// Add a region: a [`SingleRegion`] with its descriptor.
     AddMemReg = 37 "ADD_MEM_REG",
-    /// One region less: a [`SingleRegion`].
+    /// Remove a region: a [`SingleRegion`].
     RemMemReg = 38 "REM_MEM_REG",
     /// The device status of virtio: a [`u64`].
     SetStatus = 39 "SET_STATUS",
-    /// The same in reply.
+    /// The device status of virtio, in reply.
     GetStatus = 40 "GET_STATUS",
     /// For shared buffers.
     GetSharedObject = 41 "GET_SHARED_OBJECT",
     /// A descriptor for the state of the device.
     SetDeviceStateFd = 42 "SET_DEVICE_STATE_FD",
-    /// Whether that went well.
+    /// Whether the transfer of the state succeeded.
     CheckDeviceState = 43 "CHECK_DEVICE_STATE",
 }
 
@@ -188,18 +187,18 @@ pub struct VringAddr {
     pub used: u64,
     /// The available ring.
     pub available: u64,
-    /// The used ring's guest address, under which writes to it are noted.
+    /// The used ring's guest address, under which writes to it are logged.
     pub log: u64,
 }
 
-/// Writes to the used ring are to be noted.
+/// Writes to the used ring are to be logged.
 pub const VHOST_VRING_F_LOG: u32 = 1;
-/// The part of the [`u64`] of `SET_VRING_KICK`, `CALL` and `ERR` that is the ring.
+/// The ring number in the [`u64`] of `SET_VRING_KICK`, `CALL` and `ERR`.
 pub const VRING_INDEX_MASK: u64 = 0xff;
-/// Its bit that says that no descriptor comes.
+/// The bit of that [`u64`] that says that there is no descriptor.
 pub const VRING_NOFD_MASK: u64 = 1 << 8;
 
-/// Before the regions of a memory table.
+/// The header of the regions of a memory table.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -211,7 +210,7 @@ pub struct MemoryHeader {
     pub padding: u32,
 }
 
-/// A piece of the guest's memory, and where in a file it is.
+/// A region of the guest's memory, and its location in a file.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -221,9 +220,9 @@ pub struct MemoryRegion {
     pub guest_address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Its first address in the front-end, in which rings are given.
+    /// Its first address in the front-end's address space, which ring addresses refer to.
     pub user_address: u64,
-    /// Where in its file it begins.
+    /// Its byte offset in the file.
     pub mmap_offset: u64,
 }
 
@@ -239,7 +238,7 @@ pub struct SingleRegion {
     pub region: MemoryRegion,
 }
 
-/// Where writes to memory are noted: a bit for each page of 4096 bytes.
+/// The dirty log: a bit for each page of 4096 bytes.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -247,14 +246,14 @@ pub struct SingleRegion {
 pub struct LogArea {
     /// Its bytes.
     pub size: u64,
-    /// Where in its file it begins.
+    /// Its byte offset in the file.
     pub offset: u64,
 }
 
-/// The area that notes what is under way.
+/// An area that records chains in flight.
 ///
-/// The specification ends it after `queue_size`. QEMU, DPDK and rust-vmm have the four bytes of
-/// padding that C adds, and expect them.
+/// The specification ends the structure after `queue_size`. QEMU, DPDK and rust-vmm send and expect
+/// the four bytes of padding that C adds.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -262,7 +261,7 @@ pub struct LogArea {
 pub struct Inflight {
     /// Its bytes.
     pub mmap_size: u64,
-    /// Where in its file it begins.
+    /// Its byte offset in the file.
     pub mmap_offset: u64,
     /// Rings.
     pub num_queues: u16,
@@ -275,70 +274,70 @@ pub struct Inflight {
 /// Bytes of an [`Inflight`] without its padding.
 pub const INFLIGHT_LEN_MIN: usize = size_of::<Inflight>() - size_of::<u32>();
 
-/// Byte offsets of the part of a split queue in such an area (`QueueRegionSplit`).
+/// Byte offsets in a split queue's part of an inflight area (`QueueRegionSplit`).
 pub mod inflight_split {
     /// Features, 64 bits: no bit has a meaning.
     pub const FEATURES: usize = 0;
-    /// 1, or 0 where nothing has been noted.
+    /// 1, or 0 if nothing was recorded yet.
     pub const VERSION: usize = 8;
-    /// Descriptors that there is room for.
+    /// The number of descriptors that there is room for.
     pub const DESC_NUM: usize = 10;
     /// The chain that was used last.
     pub const LAST_BATCH_HEAD: usize = 12;
-    /// The used index as of the last batch whose marks are gone.
+    /// The used index as of the last batch whose marks are cleared.
     pub const USED_IDX: usize = 14;
     /// The first descriptor (`DescStateSplit`).
     pub const DESC: usize = 16;
     /// Bytes of each.
     pub const DESC_LEN: usize = 16;
-    /// In a descriptor: 1 while the chain that begins there is under way; 8 bits.
+    /// In a descriptor: 1 while the chain that begins there is in flight; 8 bits.
     pub const INFLIGHT: usize = 0;
-    /// In a descriptor: the chain that was used before.
+    /// In a descriptor: the chain that was used before this one.
     pub const NEXT: usize = 6;
-    /// In a descriptor: which one it was of all that were taken; 64 bits.
+    /// In a descriptor: the chain's number in the order of taking; 64 bits.
     pub const COUNTER: usize = 8;
 
-    /// Bytes of the part of a queue of so many descriptors.
+    /// Bytes of the part of a queue with `size` descriptors.
     pub const fn len(size: usize) -> usize {
         (DESC + DESC_LEN * size).next_multiple_of(super::INFLIGHT_ALIGNMENT)
     }
 }
 
-/// Byte offsets of the part of a packed queue in such an area (`QueueRegionPacked`).
+/// Byte offsets in a packed queue's part of an inflight area (`QueueRegionPacked`).
 pub mod inflight_packed {
     /// Features, 64 bits: no bit has a meaning.
     pub const FEATURES: usize = 0;
-    /// 1, or 0 where nothing has been noted.
+    /// 1, or 0 if nothing was recorded yet.
     pub const VERSION: usize = 8;
-    /// Descriptors that there is room for.
+    /// The number of descriptors that there is room for.
     pub const DESC_NUM: usize = 10;
-    /// The first descriptor that is free.
+    /// The first free descriptor.
     pub const FREE_HEAD: usize = 12;
-    /// The same before the last batch was used.
+    /// The first free descriptor before the last batch was used.
     pub const OLD_FREE_HEAD: usize = 14;
-    /// Where the next chain is used.
+    /// The position of the next used descriptor.
     pub const USED_IDX: usize = 16;
-    /// The same before the last batch.
+    /// That position before the last batch.
     pub const OLD_USED_IDX: usize = 18;
-    /// The wrap counter there; 8 bits.
+    /// The wrap counter at `USED_IDX`; 8 bits.
     pub const USED_WRAP: usize = 20;
-    /// The same before the last batch; 8 bits.
+    /// The wrap counter at `OLD_USED_IDX`; 8 bits.
     pub const OLD_USED_WRAP: usize = 21;
     /// The first descriptor (`DescStatePacked`).
     pub const DESC: usize = 32;
     /// Bytes of each.
     pub const DESC_LEN: usize = 32;
-    /// In a descriptor: 1 while the chain that begins there is under way; 8 bits.
+    /// In a descriptor: 1 while the chain that begins there is in flight; 8 bits.
     pub const INFLIGHT: usize = 0;
-    /// In a descriptor: the one behind it, in a chain or among those that are free.
+    /// In a descriptor: the next one in its chain or in the free list.
     pub const NEXT: usize = 2;
-    /// In the first descriptor of a chain: the last.
+    /// In the first descriptor of a chain: the last one.
     pub const LAST: usize = 4;
-    /// In the first descriptor of a chain: how many there are.
+    /// In the first descriptor of a chain: the number of descriptors.
     pub const NUM: usize = 6;
-    /// In the first descriptor of a chain: which one it was of all that were taken; 64 bits.
+    /// In the first descriptor of a chain: the chain's number in the order of taking; 64 bits.
     pub const COUNTER: usize = 8;
-    /// In a descriptor, as in the ring: the identity of its buffer.
+    /// In a descriptor, as in the ring: the id of its buffer.
     pub const ID: usize = 16;
     /// In a descriptor, as in the ring: its flags.
     pub const FLAGS: usize = 18;
@@ -347,18 +346,18 @@ pub mod inflight_packed {
     /// In a descriptor, as in the ring: its address; 64 bits.
     pub const ADDR: usize = 24;
 
-    /// Bytes of the part of a queue of so many descriptors.
+    /// Bytes of the part of a queue with `size` descriptors.
     pub const fn len(size: usize) -> usize {
         (DESC + DESC_LEN * size).next_multiple_of(super::INFLIGHT_ALIGNMENT)
     }
 }
 
-/// To which the part of each queue is aligned in such an area.
+/// The alignment of each queue's part of an inflight area, in bytes.
 pub const INFLIGHT_ALIGNMENT: usize = 64;
 
 /// More than one queue.
 pub const VHOST_USER_PROTOCOL_F_MQ: u64 = 1 << 0;
-/// Writes are noted in memory that comes by descriptor.
+/// The dirty log is shared memory, passed by descriptor.
 pub const VHOST_USER_PROTOCOL_F_LOG_SHMFD: u64 = 1 << 1;
 /// `SEND_RARP`.
 pub const VHOST_USER_PROTOCOL_F_RARP: u64 = 1 << 2;
@@ -366,7 +365,7 @@ pub const VHOST_USER_PROTOCOL_F_RARP: u64 = 1 << 2;
 pub const VHOST_USER_PROTOCOL_F_REPLY_ACK: u64 = 1 << 3;
 /// `NET_SET_MTU`.
 pub const VHOST_USER_PROTOCOL_F_NET_MTU: u64 = 1 << 4;
-/// Memory after the guest runs.
+/// Post-copy: memory arrives after the guest runs.
 pub const VHOST_USER_PROTOCOL_F_PAGEFAULT: u64 = 1 << 8;
 /// `GET_INFLIGHT_FD` and `SET_INFLIGHT_FD`.
 pub const VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD: u64 = 1 << 12;
@@ -377,7 +376,7 @@ pub const VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 /// `SET_STATUS` and `GET_STATUS`.
 pub const VHOST_USER_PROTOCOL_F_STATUS: u64 = 1 << 16;
 
-/// Features of the protocol with the names that people have for them, the lowest bit first.
+/// Protocol features with their usual names, the lowest bit first.
 pub const PROTOCOL_FEATURE_NAMES: &[(u64, &str)] = &[
     (VHOST_USER_PROTOCOL_F_MQ, "mq"),
     (VHOST_USER_PROTOCOL_F_LOG_SHMFD, "log_shmfd"),
@@ -391,7 +390,7 @@ pub const PROTOCOL_FEATURE_NAMES: &[(u64, &str)] = &[
     (VHOST_USER_PROTOCOL_F_STATUS, "status"),
 ];
 
-/// The names of all features of the protocol in a set that have one, the lowest first.
+/// The names of the known protocol features in a set, the lowest first.
 pub fn protocol_names(set: u64) -> impl Iterator<Item = &'static str> {
     PROTOCOL_FEATURE_NAMES.iter().filter(move |(bit, _)| set & bit != 0).map(|(_, name)| *name)
 }

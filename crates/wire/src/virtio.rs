@@ -25,13 +25,13 @@ pub struct Desc {
     pub len: u32,
     /// `VRING_DESC_F_*`.
     pub flags: u16,
-    /// The next descriptor, where the flags say that there is one.
+    /// The next descriptor, if the flags say that there is one.
     pub next: u16,
 }
 
-/// The chain goes on.
+/// The chain continues.
 pub const VRING_DESC_F_NEXT: u16 = 1;
-/// The device writes the buffer; without it, it reads.
+/// The device writes the buffer; otherwise it reads it.
 pub const VRING_DESC_F_WRITE: u16 = 2;
 /// The buffer is a table of descriptors.
 pub const VRING_DESC_F_INDIRECT: u16 = 4;
@@ -40,7 +40,7 @@ pub const VRING_DESC_F_INDIRECT: u16 = 4;
 pub mod avail {
     /// `VRING_AVAIL_F_*`.
     pub const FLAGS: usize = 0;
-    /// The free-running index behind the last entry.
+    /// The free-running index after the last entry.
     pub const IDX: usize = 2;
     /// The first entry; each is the head of a chain.
     pub const RING: usize = 4;
@@ -60,7 +60,7 @@ pub mod avail {
 pub mod used {
     /// `VRING_USED_F_*`.
     pub const FLAGS: usize = 0;
-    /// The free-running index behind the last entry.
+    /// The free-running index after the last entry.
     pub const IDX: usize = 2;
     /// The first entry, a [`UsedElem`](super::UsedElem).
     pub const RING: usize = 4;
@@ -81,7 +81,7 @@ pub const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
 /// The device polls: no kick is wanted. Without [`VIRTIO_RING_F_EVENT_IDX`] only.
 pub const VRING_USED_F_NO_NOTIFY: u16 = 1;
 
-/// A chain that the device is done with (`vring_used_elem`).
+/// A chain that the device has used (`vring_used_elem`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -103,7 +103,7 @@ pub struct PackedDesc {
     pub addr: u64,
     /// Bytes; in a used descriptor, those that the device wrote.
     pub len: u32,
-    /// Chosen by the driver; that of a chain's last descriptor counts.
+    /// Chosen by the driver; the one in a chain's last descriptor counts.
     pub id: u16,
     /// `VRING_DESC_F_*` and `VRING_PACKED_DESC_F_*`.
     pub flags: u16,
@@ -111,10 +111,10 @@ pub struct PackedDesc {
 
 /// Equals the driver's wrap counter where a descriptor is available.
 pub const VRING_PACKED_DESC_F_AVAIL: u16 = 1 << 7;
-/// Equals the other bit where a descriptor is used, and differs where it is available.
+/// Equals the available bit in a used descriptor, and differs from it in an available one.
 pub const VRING_PACKED_DESC_F_USED: u16 = 1 << 15;
 
-/// Byte offsets in an area of event suppression of a packed queue (`vring_packed_desc_event`).
+/// Byte offsets in an event suppression area of a packed queue (`vring_packed_desc_event`).
 pub mod event {
     /// The descriptor at which an event is wanted, and the wrap counter in the top bit.
     pub const OFF_WRAP: usize = 0;
@@ -131,13 +131,23 @@ pub const RING_EVENT_FLAGS_DISABLE: u16 = 1;
 /// An event is wanted at one descriptor; with [`VIRTIO_RING_F_EVENT_IDX`] only.
 pub const RING_EVENT_FLAGS_DESC: u16 = 2;
 
+/// Bits of the device status (section 2.1), which vhost-user sends as a number of 64 bits: the
+/// driver has found the device.
+pub const VIRTIO_CONFIG_S_ACKNOWLEDGE: u64 = 1;
+/// It can drive it.
+pub const VIRTIO_CONFIG_S_DRIVER: u64 = 2;
+/// It is ready.
+pub const VIRTIO_CONFIG_S_DRIVER_OK: u64 = 4;
+/// It has accepted features.
+pub const VIRTIO_CONFIG_S_FEATURES_OK: u64 = 8;
+
 /// The 12-byte header before each frame (`virtio_net_hdr_v1`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct VirtioNetHdrV1 {
-    /// What a TAP device puts there.
+    /// The header that a TAP device uses.
     pub hdr: VirtioNetHdr,
     /// Chains that the frame takes: 1, or more with [`VIRTIO_NET_F_MRG_RXBUF`]. Only the device
     /// writes it.
@@ -178,27 +188,27 @@ impl Features {
         self.0 >> bit & 1 == 1
     }
 
-    /// What is in both sets.
+    /// The features in both sets.
     pub const fn and(self, other: Features) -> Features {
         Features(self.0 & other.0)
     }
 
-    /// What is in one set or the other.
+    /// The features in either set.
     pub const fn or(self, other: Features) -> Features {
         Features(self.0 | other.0)
     }
 
-    /// What is in this set and not in the other.
+    /// The features in this set and not in the other.
     pub const fn without(self, other: Features) -> Features {
         Features(self.0 & !other.0)
     }
 
-    /// The names of all bits that have one, the lowest first.
+    /// The names of all known bits, the lowest first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         FEATURE_NAMES.iter().filter(move |(bit, _)| self.has(*bit)).map(|(_, name)| *name)
     }
 
-    /// The feature of a name.
+    /// The feature with this name.
     pub fn named(name: &str) -> Option<Features> {
         let found = FEATURE_NAMES.iter().find(|(_, known)| *known == name);
         found.map(|(bit, _)| Features::of(&[*bit]))
@@ -214,15 +224,15 @@ macro_rules! features {
 }
 
 features! {
-    /// The device takes frames with blank checksums.
+    /// The device accepts frames with blank checksums.
     VIRTIO_NET_F_CSUM = 0, "csum";
-    /// The driver takes frames with blank checksums.
+    /// The driver accepts frames with blank checksums.
     VIRTIO_NET_F_GUEST_CSUM = 1, "guest_csum";
     /// The driver may change its offloads while it runs.
     VIRTIO_NET_F_CTRL_GUEST_OFFLOADS = 2, "ctrl_guest_offloads";
-    /// The device says what the largest MTU is.
+    /// The device announces its largest MTU.
     VIRTIO_NET_F_MTU = 3, "mtu";
-    /// The device has an address.
+    /// The device announces an address.
     VIRTIO_NET_F_MAC = 5, "mac";
     /// The driver takes TCP segmentation over IPv4.
     VIRTIO_NET_F_GUEST_TSO4 = 7, "guest_tso4";
@@ -240,15 +250,15 @@ features! {
     VIRTIO_NET_F_HOST_ECN = 13, "host_ecn";
     /// The device takes UDP fragmentation.
     VIRTIO_NET_F_HOST_UFO = 14, "host_ufo";
-    /// A received frame may be spread over several chains.
+    /// A received frame may use several chains.
     VIRTIO_NET_F_MRG_RXBUF = 15, "mrg_rxbuf";
-    /// The device says whether its link is up.
+    /// The device reports whether its link is up.
     VIRTIO_NET_F_STATUS = 16, "status";
     /// There is a control queue.
     VIRTIO_NET_F_CTRL_VQ = 17, "ctrl_vq";
-    /// The control queue takes filters of addresses.
+    /// The control queue accepts address filters.
     VIRTIO_NET_F_CTRL_RX = 18, "ctrl_rx";
-    /// The control queue takes filters of VLANs.
+    /// The control queue accepts VLAN filters.
     VIRTIO_NET_F_CTRL_VLAN = 19, "ctrl_vlan";
     /// The driver announces itself when the device asks it to.
     VIRTIO_NET_F_GUEST_ANNOUNCE = 21, "guest_announce";
@@ -258,11 +268,11 @@ features! {
     VIRTIO_NET_F_CTRL_MAC_ADDR = 23, "ctrl_mac_addr";
     /// vhost: all writes to guest memory are logged.
     VHOST_F_LOG_ALL = 26, "log_all";
-    /// The driver lays its descriptors out as it likes; part of version 1.
+    /// The driver may lay descriptors out freely; part of version 1.
     VIRTIO_F_ANY_LAYOUT = 27, "any_layout";
-    /// A descriptor may stand for a table of descriptors.
+    /// A descriptor may refer to a table of descriptors.
     VIRTIO_RING_F_INDIRECT_DESC = 28, "indirect_desc";
-    /// Each side says at which index it wants an event.
+    /// Each side names the index at which it wants an event.
     VIRTIO_RING_F_EVENT_IDX = 29, "event_idx";
     /// vhost-user: there are protocol features.
     VHOST_USER_F_PROTOCOL_FEATURES = 30, "protocol_features";

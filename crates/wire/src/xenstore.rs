@@ -25,15 +25,14 @@ pub struct SockMsg {
 
 /// Bytes of a header.
 pub const SOCKMSG_LEN: usize = size_of::<SockMsg>();
-/// The most bytes that may follow a header. To exceed it breaks the connection.
+/// The most bytes that may follow a header. Exceeding it breaks the connection.
 pub const XENSTORE_PAYLOAD_MAX: usize = 4096;
 /// The longest absolute path, in bytes. The store refuses longer ones with an error.
 pub const XENSTORE_ABS_PATH_MAX: usize = 3072;
 /// The longest path relative to a domain's own directory, in bytes.
 pub const XENSTORE_REL_PATH_MAX: usize = 2048;
 
-/// Where a stock Xen system listens, and where the stock tools look unless `XENSTORED_PATH` says
-/// otherwise.
+/// The socket of a stock Xen system, and the default of the stock tools without `XENSTORED_PATH`.
 pub const XENSTORED_SOCKET: &str = "/run/xenstored/socket";
 
 /// Defines an enum together with its wire numbers, so that the two cannot drift apart.
@@ -78,9 +77,9 @@ operations! {
     TransactionStart = 6,
     /// Commit or abort a transaction (`XS_TRANSACTION_END`).
     TransactionEnd = 7,
-    /// Tell the daemon of a new domain (`XS_INTRODUCE`).
+    /// Introduce a new domain to the daemon (`XS_INTRODUCE`).
     Introduce = 8,
-    /// Tell the daemon that a domain is gone (`XS_RELEASE`).
+    /// Report to the daemon that a domain is gone (`XS_RELEASE`).
     Release = 9,
     /// The home directory of a domain (`XS_GET_DOMAIN_PATH`).
     GetDomainPath = 10,
@@ -94,7 +93,7 @@ operations! {
     SetPerms = 14,
     /// From the daemon only: something watched changed (`XS_WATCH_EVENT`).
     WatchEvent = 15,
-    /// From the daemon only: a request failed, the payload names why (`XS_ERROR`).
+    /// From the daemon only: a request failed; the payload names the reason (`XS_ERROR`).
     Error = 16,
     /// Whether the daemon knows a domain (`XS_IS_DOMAIN_INTRODUCED`).
     IsDomainIntroduced = 17,
@@ -137,7 +136,7 @@ errors! {
     Inval = "EINVAL",
     /// The permissions of the node forbid it.
     Acces = "EACCES",
-    /// It is there already.
+    /// The object exists already.
     Exist = "EEXIST",
     /// Not used by the operations above.
     Isdir = "EISDIR",

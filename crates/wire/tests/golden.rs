@@ -1,8 +1,8 @@
 //! Our layouts against the published C headers.
 //!
-//! `golden.txt` holds what `golden.c` prints when it is compiled against them, so the comparison
-//! with ours runs everywhere. Where the headers and a C compiler are installed, `golden.c` is
-//! compiled again, which shows that the file is not made up.
+//! `golden.txt` holds the output of `golden.c` compiled against them, so the comparison runs
+//! everywhere. Where the headers and a C compiler are installed, the test compiles `golden.c`
+//! again, which proves that the file is genuine.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -136,8 +136,8 @@ fn ring_layout(lines: &mut Lines) {
     lines.value("stride rx", netif::RX_SLOT_LEN);
     lines.value("entries tx", netif::TX_RING_SLOTS);
     lines.value("entries rx", netif::RX_RING_SLOTS);
-    // req_prod, req_event, rsp_prod, rsp_event as `SHARED_RING_INIT` leaves them; the ring crate
-    // has a test that ours starts like this.
+    // req_prod, req_event, rsp_prod, rsp_event as `SHARED_RING_INIT` sets them; a test of the ring
+    // crate checks that ours starts like this.
     lines.bytes("sring new", &[0_u32, 1, 0, 1]);
 }
 
@@ -223,7 +223,7 @@ fn virtio_header(lines: &mut Lines) {
 
 #[test]
 #[cfg_attr(miri, ignore = "runs a C compiler")]
-fn the_golden_file_is_what_the_installed_headers_say() {
+fn the_golden_file_matches_the_installed_headers() {
     if let Some(missing) = HEADERS.iter().find(|header| !Path::new(header).exists()) {
         return skip(&format!("{missing} is missing (Debian: libxen-dev, linux-libc-dev)"));
     }
@@ -246,7 +246,7 @@ fn the_golden_file_is_what_the_installed_headers_say() {
     assert_eq!(printed.lines().count(), GOLDEN.lines().count());
 }
 
-/// A command that runs what the compiler makes: `CC_RUNNER`, where that is for another machine.
+/// A command that runs the compiler's output: through `CC_RUNNER` if that is for another machine.
 fn runner(program: &Path) -> Command {
     let runner = env::var("CC_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace();
@@ -266,7 +266,8 @@ fn structures_survive_being_written_and_read() {
     assert_eq!((size, kind), (65535, netif::GSO_TYPE_TCPV4));
 }
 
-/// Said on the standard error, past the harness's capture, so that it is not taken for a pass.
+/// Printed to standard error, past the harness's capture, so that a skipped test does not look like
+/// a pass.
 fn skip(why: &str) {
     use std::io::Write;
     let line = format!("SKIPPED: {}: {why}\n", module_path!());

@@ -1,5 +1,5 @@
-//! The layouts and constants of virtio against those of Linux's headers, as `virtio-bindings` has
-//! them, and against bytes that the specification's tables give.
+//! The layouts and constants of virtio against those of Linux's headers, from `virtio-bindings`,
+//! and against bytes from the specification's tables.
 
 use std::mem::offset_of;
 
@@ -47,6 +47,14 @@ fn numbers_are_those_of_linuxs_headers() {
         (RING_EVENT_FLAGS_DESC, virtio_ring::VRING_PACKED_EVENT_FLAG_DESC),
     ] {
         assert_eq!(u32::from(ours), theirs);
+    }
+    for (ours, theirs) in [
+        (VIRTIO_CONFIG_S_ACKNOWLEDGE, virtio_config::VIRTIO_CONFIG_S_ACKNOWLEDGE),
+        (VIRTIO_CONFIG_S_DRIVER, virtio_config::VIRTIO_CONFIG_S_DRIVER),
+        (VIRTIO_CONFIG_S_DRIVER_OK, virtio_config::VIRTIO_CONFIG_S_DRIVER_OK),
+        (VIRTIO_CONFIG_S_FEATURES_OK, virtio_config::VIRTIO_CONFIG_S_FEATURES_OK),
+    ] {
+        assert_eq!(ours, theirs.into());
     }
 }
 

@@ -1,9 +1,10 @@
-//! Whether to poll before sleeping: where the next frame is near, not at all where it is far.
+//! Whether to poll before sleeping: only if the next frame is expected soon.
 //!
 //! Waking a thread costs more than the gap between two frames of a busy flow, so a worker that
-//! finds nothing polls on while the gap between arrivals is expected to be short. What is measured
-//! is that gap, and not how long a sleep was: a sleep contains the price of the wake-ups that
-//! polling would have saved, so a rule on sleeps never begins to poll where wake-ups are dear.
+//! finds nothing keeps polling while the gap between arrivals is expected to be short. It measures
+//! that gap, and not the length of sleeps: a sleep includes the cost of the wake-ups that polling
+//! would have saved, so a rule based on sleeps would never begin to poll where wake-ups are
+//! expensive.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,8 @@ use ringway_engine::IfIdle;
 /// Limits of adaptive polling.
 #[derive(Debug, Clone, Copy)]
 pub struct Polling {
-    /// The longest time to poll without finding anything; zero for sleeping at once. Where the gap
-    /// between arrivals is longer, a worker does not poll.
+    /// The longest time to poll without finding work; zero to sleep at once. If the gap between
+    /// arrivals is longer, a worker does not poll.
     pub max: Duration,
 }
 
@@ -23,17 +24,17 @@ impl Default for Polling {
     }
 }
 
-/// A gap weighs this part of the estimate.
+/// A new gap has a weight of 1 in this in the estimate.
 const WEIGHT: u32 = 4;
 
-/// The estimate of the gap between arrivals, and since when nothing has arrived.
+/// The estimated gap between arrivals, and the time since which nothing has arrived.
 #[derive(Debug)]
 pub(crate) struct Idle {
     polling: Polling,
-    /// A moving average of gaps, none of which counts as longer than `WEIGHT` times the ceiling:
-    /// so one long gap ends polling, and a few short ones begin it.
+    /// A moving average of gaps, each capped at `WEIGHT` times the ceiling: so one long gap ends
+    /// polling, and a few short ones start it.
     gap: Duration,
-    /// Since when rounds have found nothing.
+    /// The time since which rounds have found nothing.
     since: Option<Instant>,
 }
 
@@ -52,7 +53,7 @@ impl Idle {
         }
     }
 
-    /// What the round that begins now is to do if it finds no work.
+    /// What the round that begins now should do if it finds no work.
     pub(crate) fn at(&mut self, now: Instant) -> IfIdle {
         let since = *self.since.get_or_insert(now);
         let is_near = self.gap < self.polling.max;
@@ -69,7 +70,7 @@ mod tests {
 
     const MAX: Duration = Duration::from_micros(200);
 
-    /// A worker in which frames arrive, each so long after the one before.
+    /// A worker in which frames arrive with given gaps.
     struct Arrivals {
         idle: Idle,
         now: Instant,
@@ -80,7 +81,7 @@ mod tests {
             Arrivals { idle: Idle::new(Polling { max }), now: Instant::now() }
         }
 
-        /// How many of these gaps begin with polling.
+        /// How many of `times` such gaps begin with polling.
         fn polled(&mut self, gap: Duration, times: usize) -> usize {
             let mut polled = 0;
             for _ in 0..times {
@@ -125,7 +126,7 @@ mod tests {
     fn an_idle_worker_does_not_poll_whatever_wakes_it() {
         let mut arrivals = Arrivals::new(MAX);
         assert_eq!(arrivals.polled(Duration::from_secs(1), 10), 0);
-        // A timer that finds no work is no arrival.
+        // A timer that finds no work is not an arrival.
         for _ in 0..10 {
             arrivals.now += Duration::from_micros(50);
             assert_eq!(arrivals.idle.at(arrivals.now), IfIdle::Sleep);

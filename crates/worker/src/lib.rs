@@ -1,8 +1,8 @@
 //! Workers: the threads that run engines, and the control thread's view of them.
 //!
-//! A worker gives its [`Engine`](ringway_engine::Engine) what an engine has not: a clock,
-//! descriptors to wait for, and commands. With nothing to do it polls for a short, adaptive time,
-//! then sleeps until a descriptor wakes it; a queue that is armed costs nothing.
+//! A worker gives its [`Engine`](ringway_engine::Engine) what an engine lacks: a clock, descriptors
+//! to wait for, and commands. An idle worker polls for a short, adaptive time, then sleeps until a
+//! descriptor wakes it; an armed queue costs nothing.
 //!
 //! [`Workers`] starts threads, attaches and detaches ports, and decides which worker owns which
 //! queue. It moves a queue only in a way that keeps the order of every flow.

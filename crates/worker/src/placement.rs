@@ -10,13 +10,13 @@ use ringway_switch::PortId;
 pub enum Policy {
     /// A thread for each queue (`multi-queue-study:interrupts`, `multi-queue-series:threads`).
     PerQueue,
-    /// By port and queue number, once and for all: what the guide's hosts do with VIFs and netback
-    /// threads (`throughput-guide:spread-vifs`).
+    /// Permanently, by port and queue number: as the guide's hosts do with VIFs and netback threads
+    /// (`throughput-guide:spread-vifs`).
     Static,
     /// By flow, then by load. Queues of the same number go to the same worker: the hash gives a
     /// flow the same number at both of its ends, so that a frame need not change workers. A port's
-    /// only queue goes to the worker with the least to do. A worker that cannot get its work done
-    /// hands a queue to one that can.
+    /// only queue goes to the least loaded worker. A saturated worker hands a queue to one with
+    /// spare time.
     #[default]
     Balanced,
 }
@@ -39,12 +39,12 @@ impl FromStr for Policy {
             "per-queue" => Ok(Policy::PerQueue),
             "static" => Ok(Policy::Static),
             "balanced" => Ok(Policy::Balanced),
-            _ => Err(format!("{text:?} is no policy: expected per-queue, static or balanced")),
+            _ => Err(format!("{text:?} is not a policy: expected per-queue, static or balanced")),
         }
     }
 }
 
-/// Where a queue is, and how much it did lately.
+/// Where a queue is, and its recent load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// The queue's port.
@@ -53,11 +53,11 @@ pub struct Placement {
     pub queue: u16,
     /// The worker that owns it.
     pub worker: usize,
-    /// Frames since the last look.
+    /// Frames since load was last compared.
     pub load: u64,
 }
 
-/// A queue to hand over.
+/// A queue to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) port: PortId,
@@ -65,7 +65,7 @@ pub(crate) struct Move {
     pub(crate) to: usize,
 }
 
-/// Load below which no queue is moved: a few frames are no reason.
+/// Load below which no queue is moved: a few frames do not justify a move.
 const WORTH_MOVING: u64 = 1000;
 
 /// The worker for a new queue under `Static`.
@@ -78,7 +78,7 @@ pub(crate) fn affine_worker(queue: u16, workers: usize) -> usize {
     usize::from(queue) % workers.max(1)
 }
 
-/// The worker with the least to do, the lowest number among equals.
+/// The least loaded worker, the lowest number among equals.
 pub(crate) fn least_loaded(placements: &[Placement], workers: usize) -> usize {
     let burden = |worker: usize| {
         let own = placements.iter().filter(|placed| placed.worker == worker);
@@ -87,10 +87,10 @@ pub(crate) fn least_loaded(placements: &[Placement], workers: usize) -> usize {
     (0..workers).min_by_key(|&worker| burden(worker)).unwrap_or(0)
 }
 
-/// The one move that evens the two extremes out best, if it is worth while.
+/// The one move that best balances the most and the least loaded worker, if it is worthwhile.
 ///
-/// A queue moves only if the busiest worker stays at least as busy as the idlest becomes, so that
-/// a single busy queue is never thrown to and fro.
+/// A queue moves only if the busiest worker stays at least as busy as the least busy one becomes,
+/// so that a single busy queue never moves back and forth.
 pub(crate) fn rebalance(placements: &[Placement], workers: usize) -> Option<Move> {
     let load_of = |worker: usize| -> u64 {
         placements.iter().filter(|p| p.worker == worker).map(|p| p.load).sum()

@@ -1,4 +1,4 @@
-//! The control thread's view: start workers, attach and detach ports, move queues.
+//! The control thread's view of workers: starts them, attaches and detaches ports, moves queues.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -29,31 +29,31 @@ use crate::thread::{Bell, Public, Reporter, Request, Worker, WorkerParts};
 /// How to start workers.
 #[derive(Debug, Clone)]
 pub struct WorkersConfig {
-    /// How many, unless the policy says otherwise; at least 1.
+    /// How many workers, unless the policy determines it; at least 1.
     pub workers: usize,
-    /// Where queues go.
+    /// How queues are placed.
     pub policy: Policy,
-    /// The CPUs that workers are pinned to, in turn; empty for no pinning.
+    /// The CPUs that workers are pinned to, round robin; empty for no pinning.
     pub cpus: Vec<usize>,
     /// Adaptive polling.
     pub polling: Polling,
-    /// Memory for frames under way, in bytes, for all workers together.
+    /// Memory for frames in flight, in bytes, for all workers together.
     pub frame_memory: usize,
     /// The name of the threads, followed by a number.
     pub name: String,
 }
 
-/// The most workers there can be, whatever the policy.
+/// The most workers, whatever the policy.
 pub const WORKERS_MAX: usize = 1024;
-/// Share of its time that a worker must be at work before a queue is taken from it.
+/// Percentage of its time that a worker must be busy before a queue is taken from it.
 const SATURATED_PERCENT: u32 = 80;
-/// How long a worker may take to reply. It does so between two rounds, which take microseconds
-/// where CPUs are to be had; where they are not, what a worker has is not to be given up for that.
+/// How long a worker may take to reply. It replies between two rounds, which take microseconds if
+/// CPUs are available; if they are not, the worker's queues must not be given up for a late reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a worker is asked in a row, with the CPU yielded to others in between.
+/// How often a worker is checked in a row, with the CPU yielded to others in between.
 const YIELDS_MAX: u32 = 1000;
-/// The pause after that.
+/// The pause between checks after that.
 const ASK_PAUSE: Duration = Duration::from_millis(1);
 
 struct Thread<Q> {
@@ -72,33 +72,33 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     roster: Roster,
     budget: Arc<PoolBudget>,
     started: Instant,
-    /// When load was last evened out.
+    /// When load was last balanced.
     balanced_at: Instant,
     failures: Receiver<Failure<Q>>,
     failures_sender: Sender<Failure<Q>>,
     failures_bell: Arc<Bell>,
     on_panic: Arc<OnceLock<OnPanic>>,
-    /// Those that are watched.
+    /// The watched threads.
     watched_by: WatchRoster,
-    /// Of the thread that has this.
+    /// The pulse of the thread that owns this.
     pulse: Option<Arc<Pulse>>,
 }
 
-/// What is done when a worker has panicked: it is given the port and the number of the queue that
-/// it was busy with, where that is known.
+/// Called when a worker has panicked, with the port and the number of the queue that it was
+/// serving, if known.
 pub type OnPanic = Box<dyn Fn(Option<(PortId, u16)>) + Send + Sync>;
 
 impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Starts the workers; with [`Policy::PerQueue`] they start with their queues.
     ///
     /// # Errors
-    /// What thread and descriptor creation report.
+    /// Errors of creating threads and descriptors.
     pub fn start(config: WorkersConfig) -> io::Result<Workers<Q>> {
         Workers::start_watched(config, WatchRoster::default(), None)
     }
 
-    /// The same, of threads that are watched. `pulse` is that of the thread which has the workers:
-    /// it may sleep while it waits for one of them.
+    /// The same with watched threads. `pulse` is that of the thread that owns the workers: it may
+    /// sleep while it waits for one of them.
     ///
     /// # Errors
     /// As [`start`](Workers::start).
@@ -131,11 +131,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         Ok(workers)
     }
 
-    /// Attaches all queues of a port at once. Their frames go where `forwarding` says.
+    /// Attaches all queues of a port at once. `forwarding` determines where their frames go.
     ///
     /// # Errors
     /// Of kind `AlreadyExists` if the port has queues, `InvalidInput` if there are more than 65535;
-    /// what thread creation reports.
+    /// errors of creating threads.
     pub fn attach(
         &mut self,
         port: PortId,
@@ -146,7 +146,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         self.attach_limited(port, forwarding, &policy, &Limits::default(), queues)
     }
 
-    /// The same, with a policy and limits that hold from the first frame on; see
+    /// The same, with a policy and limits that apply from the first frame on; see
     /// [`set_policy`](Workers::set_policy) and [`limit`](Workers::limit).
     ///
     /// # Errors
@@ -169,14 +169,14 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let port = NewPort { id: port, forwarding, policy, limits };
         let queues = addresses.into_iter().zip(queues).collect();
         let Ok(()) = steps::attach(self, port, queues);
-        self.gather(port.id);
+        self.colocate(port.id);
         Ok(())
     }
 
-    /// Has all queues of two ports that are patched to each other on one worker where one of them
-    /// has a single queue: else the frames of every other queue would change workers. Where that
-    /// worker has no time left, [`rebalance`](Workers::rebalance) parts them again.
-    fn gather(&mut self, port: PortId) {
+    /// Moves all queues of two ports that are patched to each other to one worker if one of the
+    /// ports has a single queue: otherwise the frames of every other queue would change workers. If
+    /// that worker becomes saturated, [`rebalance`](Workers::rebalance) separates them again.
+    fn colocate(&mut self, port: PortId) {
         if self.config.policy != Policy::Balanced {
             return;
         }
@@ -195,14 +195,14 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         }
     }
 
-    /// The port that is about to be attached is a device on a bridge of the host's, from which
-    /// frames come for the guest of this address. Other guests on the bridge wait for that one
-    /// where it is behind, each as long as its allowance lasts.
+    /// Declares the port about to be attached as a device on a bridge of the host; frames from it
+    /// are for the guest with this address. Other guests on the bridge wait for that guest when it
+    /// falls behind, each as long as its allowance lasts.
     pub fn join_bridge(&mut self, port: PortId, at: BridgePort) {
         self.roster.join_bridge(port, at);
     }
 
-    /// Chooses a worker for each queue of a port, and gives it a place there.
+    /// Chooses a worker for each queue of a port, and gives the queue a place there.
     fn place_all(
         &mut self,
         port: PortId,
@@ -210,7 +210,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         count: usize,
     ) -> io::Result<Vec<QueueAddress>> {
         let mut addresses = Vec::new();
-        // Frames of a pair then never change workers, which costs more than to serve both.
+        // The frames of a pair then never change workers, which would cost more than serving both
+        // queues.
         let pairs = patched_to.filter(|to| self.roster.count(*to) == count);
         let pairs = pairs.filter(|_| self.config.policy == Policy::Balanced);
         for queue in (0..).take(count) {
@@ -231,8 +232,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         Ok(addresses)
     }
 
-    /// Takes all queues of a port back, in order of their numbers. A queue that had failed is not
-    /// among them. Frames that waited to leave are lost.
+    /// Takes back all queues of a port, in order of their numbers, except those that have failed.
+    /// Frames that waited to leave are lost.
     pub fn detach(&mut self, port: PortId) -> Vec<Q> {
         let mut pool = FramePool::new(Arc::clone(&self.budget));
         let mut queues = Vec::new();
@@ -255,8 +256,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         found
     }
 
-    /// Limits what enters and leaves by all queues of a port together, from now on. It stays with
-    /// the queues until they are detached.
+    /// Limits what enters and leaves by all queues of a port together, from now on and until the
+    /// queues are detached.
     pub fn limit(&self, port: PortId, limits: &Limits) {
         for address in self.addresses(port) {
             let (id, limits) = (address.slot, limits.clone());
@@ -265,14 +266,15 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     }
 
     /// Gives a port of a single station another share of the workers, from now on.
-    pub fn weigh(&self, port: PortId, weight: Weight) {
+    pub fn set_weight(&self, port: PortId, weight: Weight) {
         for address in self.addresses(port) {
-            let weigh = Command::Weigh { id: address.slot, weight };
-            self.request(address.engine, Request::Apply(weigh));
+            let command = Command::SetWeight { id: address.slot, weight };
+            self.request(address.engine, Request::Apply(command));
         }
     }
 
-    /// What may enter by all queues of a port from now on. Frames that have entered go on.
+    /// Sets what may enter by all queues of a port from now on. Frames that have already entered
+    /// are forwarded.
     pub fn set_policy(&self, port: PortId, policy: &Arc<PortPolicy>) {
         for address in self.addresses(port) {
             let (id, policy) = (address.slot, Arc::clone(policy));
@@ -285,9 +287,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         of_port.map(|placed| &placed.address)
     }
 
-    /// Evens out the load since the last call, by at most one move. A no-op unless the policy is
-    /// [`Policy::Balanced`] and a worker has no time left: as long as each gets its work done, it
-    /// is best done where it is.
+    /// Balances the load since the last call, by at most one move. A no-op unless the policy is
+    /// [`Policy::Balanced`] and a worker is saturated: as long as each worker gets its work done,
+    /// queues are best left in place.
     pub fn rebalance(&mut self) -> Option<Placement> {
         let placements = self.placements();
         for placed in self.roster.queues_mut() {
@@ -317,7 +319,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             .map(|placed| Placement { worker: step.to, ..placed })
     }
 
-    /// What moves as one: two queues of the same number, of ports that are patched to each other,
+    /// The units of a move: two queues of the same number, of ports that are patched to each other,
     /// count as the first of them.
     fn units(&self, placements: &[Placement]) -> Vec<Placement> {
         let mut units: Vec<Placement> = Vec::new();
@@ -335,8 +337,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         units
     }
 
-    /// Hands one queue of a port to a worker, whatever the policy says. False if there is no such
-    /// queue or worker. The order of all flows stays; under [`Policy::Balanced`] a later
+    /// Moves one queue of a port to a worker, whatever the policy. False if there is no such queue
+    /// or worker. All flows stay in order; under [`Policy::Balanced`] a later
     /// [`rebalance`](Workers::rebalance) may move the queue again.
     pub fn place(&mut self, port: PortId, queue: u16, worker: usize) -> bool {
         let Some(placed) = self.roster.queue(port, queue) else { return false };
@@ -362,13 +364,13 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             .collect()
     }
 
-    /// Has this done when a worker panics, on its thread; without it, the thread ends and its
-    /// queues are not served any more. Of several calls the first counts.
+    /// Sets a function that a panicking worker calls on its thread; without it, the thread ends and
+    /// its queues are no longer served. Only the first call has an effect.
     pub fn on_panic(&self, then: OnPanic) {
         let _ = self.on_panic.set(then);
     }
 
-    /// Has the worker of a port's first queue panic: for tests of what comes then.
+    /// Makes the worker of a port's first queue panic: for tests of the consequences.
     #[doc(hidden)]
     pub fn panic_for_test(&self, port: PortId) {
         if let Some(address) = self.addresses(port).next() {
@@ -377,7 +379,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         }
     }
 
-    /// Has the worker of a port's first queue get stuck: for tests of what comes then.
+    /// Makes the worker of a port's first queue get stuck: for tests of the consequences.
     #[doc(hidden)]
     pub fn stall_for_test(&self, port: PortId, stall: Stall) {
         if let Some(address) = self.addresses(port).next() {
@@ -405,7 +407,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         std::iter::from_fn(|| replies.recv_timeout(left()).ok()).count() == self.threads.len()
     }
 
-    /// A queue that failed since the last call. Its port's other queues go on until
+    /// A queue that failed since the last call. Its port's other queues are served until
     /// [`detach`](Workers::detach).
     pub fn next_failure(&mut self) -> Option<Failure<Q>> {
         self.failures_bell.clear();
@@ -462,7 +464,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let handle = std::thread::Builder::new().name(name.clone()).spawn(move || {
             worker.enter(&watched_by, &name);
             if let Some(cpu) = cpu {
-                // A CPU that went offline is no reason not to serve.
+                // Serve even if the CPU has gone offline.
                 let _ = ringway_sys::process::pin_current_thread(cpu);
             }
             run(&mut worker, &on_panic);
@@ -473,7 +475,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         Ok(number)
     }
 
-    /// While it is there, the thread that has the workers may sleep.
+    /// While this exists, the thread that owns the workers may sleep.
     fn waiting(&self) -> Option<Waiting<'_>> {
         self.pulse.as_deref().map(Pulse::wait)
     }
@@ -486,7 +488,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     }
 }
 
-/// A worker that does not respond in time is stuck or has panicked: what it had is lost.
+/// A worker that does not respond in time is stuck or has panicked: its queues are lost.
 impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
     type Queue = Q;
     type Gone = Infallible;
@@ -535,7 +537,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
                 asked += 1;
                 match asked {
                     ..=YIELDS_MAX => std::thread::yield_now(),
-                    // It has no CPU, and would not get one from a thread that keeps asking.
+                    // The worker has no CPU, and more polling would not get it one.
                     _ => std::thread::sleep(ASK_PAUSE),
                 }
             }
@@ -556,12 +558,12 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
     }
 }
 
-/// Runs a worker to its end. What it has is as the panic left it: of it only which queue it was
-/// busy with is read.
+/// Runs a worker until it ends. A panic leaves the worker's state undefined: only the queue that it
+/// was serving is read from it.
 fn run<Q: PortQueue + Wakers>(worker: &mut Worker<Q>, on_panic: &OnceLock<OnPanic>) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) else { return };
     if let Some(then) = on_panic.get() {
-        then(worker.serving());
+        then(worker.current_queue());
     }
     resume_unwind(panic);
 }

@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use ringway_datapath::{Interest, PortDown, PortQueue, Wakers, Woken};
+use ringway_datapath::{Interest, PortQueue, QueueDown, Wakers, Woken};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
 use ringway_switch::PortId;
@@ -23,22 +23,22 @@ use crate::idle::Idle;
 const ROUNDS_PER_CHECK: u32 = 8;
 /// Descriptors handled per check.
 const EVENTS_MAX: usize = 64;
-/// Epoll's number for the bell: no queue has so many descriptors.
+/// The bell's epoll data: no queue has that many descriptors.
 const BELL: u64 = u64::MAX;
 
 /// What the control thread asks of a worker.
 pub(crate) enum Request<Q> {
-    /// Have the engine do this.
+    /// Apply a command to the engine.
     Apply(Command<Q>),
     /// Give a queue up.
     TakeBack { id: SlotId, reply: Sender<Taken<Q>> },
-    /// Reply, when all before is done.
+    /// Reply when all earlier requests are done.
     Reply { reply: Sender<()> },
     /// End.
     Stop,
 }
 
-/// What a worker lets others know.
+/// What a worker publishes to other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Public {
     /// The newest directory version that it has seen.
@@ -47,7 +47,7 @@ pub(crate) struct Public {
     pub(crate) busy_ns: AtomicU64,
 }
 
-/// A descriptor that wakes a thread out of its sleep.
+/// A descriptor that wakes a sleeping thread.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -64,7 +64,7 @@ impl Bell {
 
     /// Empties the descriptor.
     pub(crate) fn clear(&self) {
-        // It may be empty already, which is all we want.
+        // It may be empty already, which is fine.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -85,7 +85,7 @@ impl AsFd for Bell {
     }
 }
 
-/// How a worker reports queues that failed to the control thread.
+/// How a worker reports failed queues to the control thread.
 pub(crate) struct Reporter<Q> {
     pub(crate) failures: Sender<Failure<Q>>,
     pub(crate) bell: Arc<Bell>,
@@ -114,7 +114,7 @@ pub(crate) struct Worker<Q> {
     pulse: Arc<Pulse>,
 }
 
-/// What the thread is made of.
+/// The parts of a worker.
 pub(crate) struct WorkerParts<Q> {
     pub(crate) engine: Engine<Q>,
     pub(crate) inbox: Arc<Inbox>,
@@ -126,7 +126,7 @@ pub(crate) struct WorkerParts<Q> {
     pub(crate) idle: Idle,
 }
 
-/// Whether a thread goes on.
+/// Whether a thread continues.
 #[derive(PartialEq, Eq)]
 enum Next {
     Round,
@@ -152,23 +152,23 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         })
     }
 
-    /// The queue that it is busy with, or was when it panicked.
-    pub(crate) fn serving(&self) -> Option<(PortId, u16)> {
-        self.engine.serving()
+    /// The queue that it is serving, or was when it panicked.
+    pub(crate) fn current_queue(&self) -> Option<(PortId, u16)> {
+        self.engine.current_queue()
     }
 
-    /// Has the calling thread, which is to run this, watched by this name.
+    /// Has the calling thread, which will run this worker, watched under this name.
     pub(crate) fn enter(&self, roster: &Roster, name: &str) {
         roster.enter(name, &self.pulse, Some(Waker::from(Arc::clone(&self.bell))));
     }
 
     /// Runs until the command to stop.
     pub(crate) fn run(&mut self) {
-        // Finds a new directory with a plain load; a count of references that all workers write in
-        // each round would be the one thing that they contend for.
+        // This finds a new directory with a plain load; a reference count that all workers write in
+        // each round would be the only thing that they contend for.
         let mut directories = arc_swap::Cache::new(Arc::clone(&self.directory));
         let mut rounds = 0_u32;
-        // Read once a round: without a clock in the vDSO, as under Xen, that is a system call.
+        // Read once per round: without a vDSO clock, as under Xen, this is a system call.
         let mut before = Instant::now();
         let mut waited = Wait::Poll;
         loop {
@@ -191,7 +191,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         }
     }
 
-    /// Waits for as long as a round allows, or checks for events without waiting.
+    /// Waits as long as the round allows, or checks for events without waiting.
     fn wait(&mut self, wait: Wait, now: Instant, rounds: u32) {
         match wait {
             Wait::Now => {
@@ -201,7 +201,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             }
             Wait::Poll => {
                 self.take_events(Some(Duration::ZERO));
-                // Polling is for cores that have nothing else to run.
+                // Polling must not take the core from other threads.
                 std::thread::yield_now();
             }
             Wait::Until(then) => self.sleep(Some(then.saturating_duration_since(now))),
@@ -246,7 +246,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         }
     }
 
-    /// Hands queues that cannot go on to the control thread.
+    /// Hands failed queues to the control thread.
     fn report_failures(&mut self) {
         while let Some(failure) = self.engine.next_failure() {
             self.unwatch(&failure.queue);
@@ -264,7 +264,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
                     if let Some(attached) = &detached {
                         self.unwatch(attached.queue());
                     }
-                    // If the control thread has given up, the queue ends here.
+                    // If the control thread no longer waits, the queue is dropped here.
                     let _ = reply.send(detached);
                 }
                 Request::Reply { reply } => {
@@ -281,7 +281,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         let watched = self.watch(attached.queue(), slot);
         self.engine.attach(attached);
         if let Err(error) = watched {
-            self.engine.fail(slot, PortDown::Host(error));
+            self.engine.fail(slot, QueueDown::Host(error));
         }
     }
 
@@ -299,14 +299,14 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
 
     fn unwatch(&self, queue: &Q) {
         queue.wakers(&mut |fd, _| {
-            // One that is not registered any more needs no removal.
+            // A descriptor that is no longer registered needs no removal.
             let _ = epoll::delete(&self.epoll, fd);
         });
     }
 }
 
-/// Epoll's number for a descriptor of a queue: its slot, and above that the descriptor's place
-/// among those of the queue.
+/// Epoll data for a queue's descriptor: the slot in the low bits, and above it the descriptor's
+/// index within the queue.
 fn pack(slot: usize, waker: u32) -> u64 {
     u64::from(waker) << 32 | u64::from(u32::try_from(slot).unwrap_or(u32::MAX))
 }

@@ -1,5 +1,5 @@
-//! The way of a frame over two workers takes nothing from the heap once they have warmed up.
-//! Alone in its program, because the count is the whole program's.
+//! The path of a frame over two workers does not allocate once they have warmed up. This test is
+//! alone in its program, because the count covers the whole program.
 
 #[path = "worker/double.rs"]
 #[allow(dead_code, reason = "this suite uses a part of it")]
@@ -57,11 +57,11 @@ fn a_frame_takes_nothing_from_the_heap() {
     };
     // Slow ones first, so that every queue and pool has been as full as it can be.
     for peer in &peers {
-        peer.far().room_per_look = 2;
+        peer.far().room_per_poll = 2;
     }
     (0..3).for_each(|_| round());
     for peer in &peers {
-        peer.far().room_per_look = 0;
+        peer.far().room_per_poll = 0;
         peer.far().room = usize::MAX;
     }
     (0..20).for_each(|_| round());

@@ -1,4 +1,4 @@
-//! The suite of every hypervisor port, on real Xen: domain 0 plays both parts. `tests/xen` runs it.
+//! The suite of every hypervisor port, on real Xen: domain 0 plays both roles. `tests/xen` runs it.
 
 use std::io;
 

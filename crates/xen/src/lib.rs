@@ -1,9 +1,9 @@
-//! The hypervisor port on real Xen, over the devices that Linux gives a program: `gntdev` for the
-//! pages of others, `gntalloc` for its own, `evtchn` for event channels.
+//! The hypervisor port on real Xen, through the devices of the Linux kernel: `gntdev` for the pages
+//! of other domains, `gntalloc` for our own, `evtchn` for event channels.
 //!
-//! Everything that a program holds ends with it: the kernel unmaps, closes ports and ends grants.
-//! A peer notices nothing of a mapping or a port that goes so, and another program may take both
-//! up again.
+//! Everything that a program holds ends with it: the kernel unmaps pages, closes ports and ends
+//! grants. A peer does not notice when a mapping or port goes away like this, and another program
+//! may take both over.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +18,7 @@ use ringway_sys::xen::gntalloc::Gntalloc;
 use ringway_sys::xen::gntdev::{CopyScratch, Gntdev};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 
-/// A domain of Xen's, as one of its programs sees it.
+/// A domain of Xen, as seen by one of its programs.
 #[derive(Debug)]
 pub struct XenHypervisor {
     domid: DomId,
@@ -27,17 +27,17 @@ pub struct XenHypervisor {
 }
 
 impl XenHypervisor {
-    /// What a backend needs. `domid` is the domain where this program runs; XenStore tells it, by
-    /// the relative path `domid`.
+    /// The view of a backend. `domid` is the domain in which this program runs; XenStore provides
+    /// it under the relative path `domid`.
     ///
     /// # Errors
-    /// When a device is not there or not permitted, with the remedy.
+    /// If a device does not exist or is not permitted, with the remedy.
     pub fn backend(domid: DomId) -> io::Result<XenHypervisor> {
         evtchn::check()?;
         Ok(XenHypervisor { domid, gntdev: Some(Gntdev::open()?), gntalloc: None })
     }
 
-    /// What a frontend needs.
+    /// The view of a frontend.
     ///
     /// # Errors
     /// As [`backend`](XenHypervisor::backend).
@@ -72,14 +72,14 @@ impl Hypervisor for XenHypervisor {
         Evtchn::unbound(remote).map(XenEvent)
     }
 
-    /// Of kind `InvalidInput` for any port that Xen refuses: it does not say why.
+    /// Of kind `InvalidInput` for any port that Xen refuses: it reports no reason.
     fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<XenEvent> {
         Evtchn::interdomain(remote, port).map(XenEvent)
     }
 }
 
-/// Pages of other domains. A batch of copies is one system call, of which the kernel makes one
-/// hypercall for every 16 (`GNTDEV_COPY_BATCH`).
+/// Pages of other domains. A batch of copies is one system call; the kernel makes one hypercall for
+/// every 16 of them (`GNTDEV_COPY_BATCH`).
 #[derive(Debug)]
 pub struct XenMemory {
     device: Gntdev,
@@ -87,8 +87,8 @@ pub struct XenMemory {
 }
 
 impl ForeignMemory for XenMemory {
-    /// Of kind `OutOfMemory`, with the remedy, if this domain may map no more pages; else of kind
-    /// `NotFound` whatever it is that Xen dislikes: the kernel does not tell.
+    /// Of kind `OutOfMemory`, with the remedy, if this domain may map no more pages; otherwise of
+    /// kind `NotFound`, because the kernel does not report Xen's reason.
     fn map(&mut self, peer: DomId, gref: GrantRef, access: Access) -> io::Result<ForeignPage> {
         match self.device.map(peer, gref, access == Access::ReadWrite) {
             Ok((pages, mapping)) => Ok(ForeignPage::new(pages, mapping)),
@@ -118,11 +118,12 @@ impl ForeignMemory for XenMemory {
 }
 
 impl XenMemory {
-    /// Whether a grant that could not be mapped is good all the same. A copy takes no entry in the
-    /// table of mappings; a mapping for reading takes one, and is refused for a full table too.
+    /// Whether a grant that could not be mapped is valid nevertheless. A copy takes no entry in the
+    /// table of mappings; a mapping for reading takes one, and is also refused if the table is
+    /// full.
     ///
-    /// A guest can make this true, with a grant that Xen only copies from. It then waits for its
-    /// own vif, as for a host that is short of something.
+    /// A guest can make this true with a grant that Xen allows only to be copied. It then waits for
+    /// its own vif, as it would for a host that is short of a resource.
     fn is_granted(&mut self, peer: DomId, gref: GrantRef, access: Access) -> bool {
         let (offset, len, local, local_offset) = (0, 1, 0, 0);
         let status = GrantStatus::GeneralError;
@@ -134,20 +135,20 @@ impl XenMemory {
 }
 
 fn maps_no_more() -> io::Error {
-    let what = "this domain maps as many pages of guests as Xen lets it: raise \
+    let what = "this domain maps as many guest pages as Xen allows: raise \
                 gnttab_max_maptrack_frames on Xen's command line, or max_maptrack_frames in the \
                 configuration of a driver domain";
     io::Error::new(io::ErrorKind::OutOfMemory, what)
 }
 
-/// Pages of our own for other domains.
+/// Pages of our own, shared with other domains.
 #[derive(Debug, Clone)]
 pub struct XenGrants {
     device: Arc<Gntalloc>,
 }
 
 impl GrantTable for XenGrants {
-    /// Of kind `OutOfMemory`, with the remedy, at the limit that the kernel's module sets to all
+    /// Of kind `OutOfMemory`, with the remedy, at the limit that the kernel module sets for all
     /// programs together: 1024 pages, where a queue needs 514.
     fn share(&mut self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages> {
         let (pages, grefs, id) = self.device.share(peer, count, access == Access::ReadWrite)?;

@@ -19,7 +19,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::config::{FrontendConfig, Offer, Returns};
+use crate::config::{FrontendConfig, Offer, Reconnects};
 use crate::hotplug::Hotplug;
 use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys, QUEUES_ACCEPTED};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
@@ -38,10 +38,10 @@ pub enum Input {
         /// Whether that run offered an event channel for each direction.
         has_offered_split: bool,
         /// What the frontend does when it is offered the vif again, according to its keys.
-        returns: Returns,
+        reconnects: Reconnects,
     },
-    /// Instead of `Start`: this host cannot serve the vif that the toolstack describes, for this
-    /// reason. The vif stays closed until the toolstack removes it.
+    /// Instead of `Start`: this host cannot serve the toolstack's vif, for this reason. The vif
+    /// stays closed until the toolstack removes it.
     Refused(String),
     /// The frontend's state may have changed.
     FrontendState(XenbusState),
@@ -61,7 +61,7 @@ pub enum Input {
     /// The status of the toolstack's hotplug script may have changed.
     Hotplug(Hotplug),
     /// The toolstack wrote `Closing` to the backend's own state, and still wants the vif. The state
-    /// stays until the frontend follows, if it has begun.
+    /// stays until the frontend follows, if it has started.
     AskedToClose,
     /// The toolstack wants to remove the vif (`online` is 0). It waits for `Closed`, so the backend
     /// does not wait for a frontend that may be dead.
@@ -70,7 +70,7 @@ pub enum Input {
     Gone,
 }
 
-/// What the shell has to do.
+/// The actions for the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Change keys in the backend's directory, in one transaction.
@@ -95,7 +95,7 @@ pub enum Action {
     Attach(FrontendConfig, Attachment),
     /// Unmap and unbind everything.
     Detach,
-    /// The frontend is served, and counts as connected when the hotplug script is done: log that.
+    /// The frontend is served; it counts as connected when the hotplug script is done: log that.
     AwaitHotplug,
     /// Write this to the error nodes.
     ReportError(String),
@@ -105,13 +105,13 @@ pub enum Action {
     Finished,
 }
 
-/// Why rings were not attached.
+/// Why attaching rings failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAttached {
     /// The frontend named invalid rings or event channels.
     Refused(String),
-    /// This host lacks memory, descriptors or event channels, and may have them later.
-    Short(String),
+    /// This host lacks memory, descriptors or event channels, possibly only for now.
+    NoResources(String),
 }
 
 /// When a frontend connects with another number of queues.
@@ -123,7 +123,7 @@ pub enum Reconnect {
     Later,
 }
 
-/// Whether rings are new.
+/// Whether the rings are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attachment {
     /// The frontend has just created them.
@@ -148,7 +148,7 @@ pub struct Handshake {
     own: XenbusState,
     peer: XenbusState,
     reoffer: Reoffer,
-    returns: Returns,
+    reconnects: Reconnects,
     /// How often rings of an earlier run were refused.
     refused_count: u8,
     actions: Vec<Action>,
@@ -158,7 +158,7 @@ pub struct Handshake {
 enum Phase {
     /// Before the start.
     Idle,
-    /// The offer is written; the frontend has to respond.
+    /// The offer is written; the frontend has not responded yet.
     Waiting,
     /// The frontend's keys are being read.
     Reading(Attachment),
@@ -166,28 +166,28 @@ enum Phase {
     Attaching(FrontendConfig, Attachment),
     /// The rings are attached.
     Serving(FrontendConfig),
-    /// Nothing is attached; the frontend has yet to close.
+    /// Nothing is attached; the frontend has not closed yet.
     Closing,
     /// Both ends are closed.
     Closed,
-    /// Whatever the frontend does, nothing can be served.
+    /// Nothing can be served, whatever the frontend does.
     Refused,
     Finished,
 }
 
 /// Whether a frontend that has closed, and [returns](Returns) by itself, is offered the vif again
-/// without having asked. One that was refused is not, or it would be refused without end.
+/// without a request. A refused one is not: it would be refused without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reoffer {
     No,
-    /// Its keys may refer to an older offer, so a refusal may not be its fault.
+    /// Its keys may refer to an older offer, which may be the reason for a refusal.
     IfRefused,
-    /// It has certainly not seen the newest offer, so it is to reconnect in any case.
+    /// It cannot have seen the newest offer, so it must reconnect in any case.
     Always,
 }
 
 impl Handshake {
-    /// A backend that will offer this, with what the hotplug script has said by now. Feed it
+    /// A backend with this offer, and the current status of the hotplug script. Feed it
     /// [`Input::Start`].
     pub fn new(offer: Offer, hotplug: Hotplug) -> Handshake {
         let queues_max = offer.queues_max.max(1);
@@ -200,7 +200,7 @@ impl Handshake {
             own: XenbusState::Unknown,
             peer: XenbusState::Unknown,
             reoffer: Reoffer::No,
-            returns: Returns::No,
+            reconnects: Reconnects::Never,
             refused_count: 0,
             actions: Vec::new(),
         }
@@ -211,12 +211,12 @@ impl Handshake {
         self.own
     }
 
-    /// What the frontend does when the vif is closed and offered again, as far as is known.
-    pub fn returns(&self) -> Returns {
-        self.returns
+    /// What the frontend does when the vif is closed and offered again, as far as it is known.
+    pub fn reconnects(&self) -> Reconnects {
+        self.reconnects
     }
 
-    /// What the frontend is served with, while it is.
+    /// The configuration of a frontend that is being served.
     pub fn config(&self) -> Option<&FrontendConfig> {
         match &self.phase {
             Phase::Serving(config) => Some(config),
@@ -224,13 +224,13 @@ impl Handshake {
         }
     }
 
-    /// Takes an input and returns what is to be done, in order.
+    /// Handles an input and returns the actions to carry out, in order.
     #[must_use]
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer, offered, has_offered_split, returns }, Phase::Idle) => {
-                (self.own, self.peer, self.returns) = (own, peer, returns);
+            (Input::Start { own, peer, offered, has_offered_split, reconnects }, Phase::Idle) => {
+                (self.own, self.peer, self.reconnects) = (own, peer, reconnects);
                 self.has_offered_split = has_offered_split;
                 self.start(offered);
             }
@@ -248,7 +248,7 @@ impl Handshake {
             (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
             (Input::Attached(outcome), _) => self.attached(outcome),
             (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
-            // It is the fault of rings that are no longer attached.
+            // The fault concerns rings that are no longer attached.
             (Input::PeerFault(_), _) => {}
             (Input::OfferChanged { queues_max, reconnect }, _) => {
                 self.offer_changed(queues_max, reconnect);
@@ -267,14 +267,14 @@ impl Handshake {
     fn offline(&mut self) {
         self.detach();
         if self.hotplug != Hotplug::Absent {
-            // The device goes, too, and the script has to be run for the next one.
+            // The device is removed, too, and the script must run for the next one.
             let stale = KeyChange::Remove(HOTPLUG_STATUS.to_owned());
             self.actions.push(Action::WriteKeys(vec![stale]));
         }
         if self.own != Closed {
             self.set_state(Closing);
         }
-        // In any case: the toolstack, which waits for it, may have written over what we wrote.
+        // In any case: the toolstack, which waits for this state, may have overwritten ours.
         self.set_state(Closed);
         self.finish();
     }
@@ -282,18 +282,18 @@ impl Handshake {
     fn hotplug_changed(&mut self, hotplug: Hotplug) {
         let is_over = self.hotplug == Hotplug::Connected && hotplug == Hotplug::Pending;
         if is_over || self.hotplug == hotplug {
-            // A script that is done is not run again, even if its word is removed.
+            // A script that is done does not run again, even if its status is removed.
             return;
         }
         self.hotplug = hotplug;
         match (&self.hotplug, &self.phase) {
             (Hotplug::Failed(reason), _) => {
                 self.actions.push(Action::ReportError(reason.clone()));
-                self.shut();
+                self.detach_for_good();
             }
             (_, Phase::Serving(_)) => self.connect(),
-            // It was refused for the script's sake only.
-            (_, Phase::Closed) if self.peer == Initialising => self.wait(),
+            // The script was the only reason for the refusal.
+            (_, Phase::Closed) if self.peer == Initialising => self.make_offer(),
             _ => {}
         }
     }
@@ -309,26 +309,28 @@ impl Handshake {
         self.accepted_max = accepted_max;
         if let Hotplug::Failed(reason) = &self.hotplug {
             self.actions.push(Action::ReportError(reason.clone()));
-            return self.shut();
+            return self.detach_for_good();
         }
         match own {
             _ if peer == Closing => self.close(),
             Connected if peer.has_keys() => self.read(Attachment::Reattach),
-            // Mini-OS does not wait for an offer, and gives up when it sees the backend close.
+            // Mini-OS does not wait for an offer, and gives up when the backend closes.
             Initialising | InitWait => {
                 self.offer_up_to(accepted_max);
                 if peer.has_keys() {
                     self.read(Attachment::Fresh);
                 }
             }
-            // It is connected to a backend that is no longer there.
+            // It is connected to a backend that no longer exists.
             _ if peer.has_keys() => self.close(),
-            // It may wait to see that this end has closed, as Linux's does before it starts over.
-            Connected | Closing | Closed if peer == Closed && self.returns == Returns::No => {
+            // It may wait for this end to close, as Linux's frontend does before it starts over.
+            Connected | Closing | Closed
+                if peer == Closed && self.reconnects == Reconnects::Never =>
+            {
                 self.set_state(Closed);
                 self.phase = Phase::Closed;
             }
-            _ => self.wait(),
+            _ => self.make_offer(),
         }
         if self.phase != Phase::Waiting || own == InitWait {
             self.reoffer = Reoffer::IfRefused;
@@ -341,13 +343,13 @@ impl Handshake {
         match (&self.phase, state) {
             _ if is_repeated => {}
             (Phase::Waiting, state) if state.has_keys() => self.read(Attachment::Fresh),
-            // One that has gone may come back, and then the offer stands. To withdraw it would
-            // cross with the frontend's coming back, again and again.
+            // A frontend that has closed may return, and then the offer is still valid. Withdrawing
+            // it would race with the frontend's return, again and again.
             (Phase::Waiting, state) if state == Initialising || state.is_gone() => {}
-            // The frontend starts over, from whatever it was doing.
+            // The frontend starts over, whatever its state was.
             (_, Initialising) => {
                 self.detach();
-                self.wait();
+                self.make_offer();
             }
             // Its keys refer to an offer that is no longer valid. If the script has failed, no
             // offer follows, so there is nothing to wait for: it sees that this end has closed.
@@ -368,22 +370,22 @@ impl Handshake {
         let state = keys.state();
         if state.has_keys() {
             self.peer = state;
-            self.returns = Returns::read(keys);
+            self.reconnects = Reconnects::read(keys);
             match FrontendConfig::read(keys, &self.accepted_offer(attachment)) {
                 Ok(config) => self.attach(config, attachment),
                 Err(bad) => self.fail(&bad.to_string()),
             }
             return;
         }
-        // It changed its mind since it said that it has keys. What counts is where it is now.
+        // It has changed its state since it announced its keys. Only the current state counts.
         match self.own {
             InitWait => self.phase = Phase::Waiting,
-            // It may wait to see that this end has closed, as at the start.
+            // It may wait for this end to close, as at the start.
             _ if state.is_gone() => {
                 self.peer = state;
                 return self.closed();
             }
-            _ => self.wait(),
+            _ => self.make_offer(),
         }
         self.frontend_state(state);
     }
@@ -409,7 +411,7 @@ impl Handshake {
             Ok(()) => {
                 self.phase = Phase::Serving(config);
                 let must_reconnect = self.reoffer == Reoffer::Always;
-                if must_reconnect && self.returns == Returns::ByItself {
+                if must_reconnect && self.reconnects == Reconnects::Automatically {
                     self.close();
                     return;
                 }
@@ -417,12 +419,12 @@ impl Handshake {
                 self.actions.push(Action::ClearError);
                 self.connect();
             }
-            Err(NotAttached::Short(reason)) => self.retry(reason, attachment),
-            // The hypervisor does not say whose fault it is. It worked before, and a frontend that
-            // does not return would be lost.
+            Err(NotAttached::NoResources(reason)) => self.retry(reason, attachment),
+            // The hypervisor does not report which side is at fault. The rings worked before, and a
+            // frontend that does not return would be lost.
             Err(NotAttached::Refused(reason))
                 if attachment == Attachment::Reattach
-                    && self.returns == Returns::No
+                    && self.reconnects == Reconnects::Never
                     && self.refused_count < REFUSALS_MAX =>
             {
                 self.refused_count += 1;
@@ -440,7 +442,7 @@ impl Handshake {
         self.actions.push(Action::Retry { reason, queues_max: self.accepted_max });
     }
 
-    /// Says that the frontend is served, or waits for the script.
+    /// Reports that the frontend is served, or waits for the script.
     fn connect(&mut self) {
         match self.hotplug {
             _ if self.own == Connected => {}
@@ -451,16 +453,16 @@ impl Handshake {
 
     fn offer_changed(&mut self, queues_max: u16, reconnect: Reconnect) {
         self.offer.queues_max = queues_max.max(1);
-        let returns = self.returns == Returns::ByItself;
+        let may_return = self.reconnects == Reconnects::Automatically;
         match self.phase {
-            // It may have been refused for its number of queues.
-            Phase::Closed if returns => self.wait(),
+            // It may have been refused because of its number of queues.
+            Phase::Closed if may_return => self.make_offer(),
             Phase::Waiting => {
-                // It may have read the one before.
+                // It may have read the previous offer.
                 self.accepted_max = self.accepted_max.max(self.offer.queues_max);
                 self.write_offer();
             }
-            Phase::Serving(_) if reconnect == Reconnect::Now && returns => {
+            Phase::Serving(_) if reconnect == Reconnect::Now && may_return => {
                 self.reoffer = Reoffer::Always;
                 self.close();
             }
@@ -475,7 +477,7 @@ impl Handshake {
     }
 
     /// Writes the offer and waits for the frontend's keys.
-    fn wait(&mut self) {
+    fn make_offer(&mut self) {
         self.offer_up_to(self.offer.queues_max);
     }
 
@@ -484,7 +486,7 @@ impl Handshake {
         self.reoffer = Reoffer::No;
         self.accepted_max = accepted_max;
         if self.has_script_failed() {
-            // That has been reported, and a guest that tries again is no news.
+            // That has been reported already, and another attempt of the guest is no news.
             self.phase = Phase::Closed;
             if self.own != Closed {
                 self.set_state(Closed);
@@ -496,8 +498,8 @@ impl Handshake {
         self.set_state(InitWait);
     }
 
-    /// Writes the newest offer, and for the next backend how many queues the frontend's keys
-    /// may have.
+    /// Writes the newest offer and, for the next backend, how many queues the frontend's keys may
+    /// have.
     fn write_offer(&mut self) {
         let mut changes = self.offer.changes();
         changes.push(match self.accepted_max > self.offer.queues_max {
@@ -517,7 +519,7 @@ impl Handshake {
         self.close();
     }
 
-    /// Lets go, and waits for the frontend to do the same.
+    /// Detaches, and waits for the frontend to close as well.
     fn close(&mut self) {
         self.detach();
         self.set_state(Closing);
@@ -527,22 +529,21 @@ impl Handshake {
         }
     }
 
-    /// Lets go for good, as far as it is for us: without waiting for a frontend that may never have
-    /// seen an offer.
-    fn shut(&mut self) {
+    /// Detaches for good, without waiting for a frontend that may never have seen an offer.
+    fn detach_for_good(&mut self) {
         self.detach();
         self.set_state(Closing);
         self.set_state(Closed);
         self.phase = Phase::Closed;
     }
 
-    /// The frontend has let go too.
+    /// The frontend has closed as well.
     fn closed(&mut self) {
         self.detach();
         self.set_state(Closed);
         self.phase = Phase::Closed;
-        if self.reoffer != Reoffer::No && self.returns == Returns::ByItself {
-            self.wait();
+        if self.reoffer != Reoffer::No && self.reconnects == Reconnects::Automatically {
+            self.make_offer();
         }
     }
 

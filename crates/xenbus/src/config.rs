@@ -83,17 +83,21 @@ pub struct QueueConfig {
 
 /// How a frontend writes its number of queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum QueueCountKey {
     /// The backend offers several queues, so the frontend writes the number.
     MultiQueue,
     /// The backend does not, so there is one queue and no number.
     OneQueue,
 }
 
-impl Written {
+impl QueueCountKey {
     /// What the backend with these keys expects.
-    pub(crate) fn of(keys: &Keys) -> Written {
-        if keys.has(MULTI_QUEUE_MAX_QUEUES) { Written::MultiQueue } else { Written::OneQueue }
+    pub(crate) fn of(keys: &Keys) -> QueueCountKey {
+        if keys.has(MULTI_QUEUE_MAX_QUEUES) {
+            QueueCountKey::MultiQueue
+        } else {
+            QueueCountKey::OneQueue
+        }
     }
 }
 
@@ -102,17 +106,21 @@ impl Written {
 /// Linux's frontend connects only from `Initialising`, which it enters when its driver is bound; it
 /// ignores an offer at other times. Ours announces that it reconnects (`ringway-reconnect`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Returns {
+pub enum Reconnects {
     /// It takes the offer.
-    ByItself,
+    Automatically,
     /// It stays closed until its driver, or its user, starts over.
-    No,
+    Never,
 }
 
-impl Returns {
+impl Reconnects {
     /// Reads a frontend's key. Absent means no.
-    pub fn read(keys: &Keys) -> Returns {
-        if keys.text(RECONNECT) == Some("1") { Returns::ByItself } else { Returns::No }
+    pub fn read(keys: &Keys) -> Reconnects {
+        if keys.text(RECONNECT) == Some("1") {
+            Reconnects::Automatically
+        } else {
+            Reconnects::Never
+        }
     }
 
     /// The keys that a returning frontend writes before it has an offer.
@@ -129,7 +137,7 @@ pub struct FrontendConfig {
     /// What the frontend can receive.
     pub features: Features,
     /// `feature-rx-notify`: whether the frontend notifies when it posts rx requests. Absent means
-    /// that it does not, so a backend without room has to poll.
+    /// no, so a backend without room must poll.
     pub rx_notify: bool,
 }
 
@@ -158,17 +166,17 @@ impl FrontendConfig {
     }
 
     /// The keys to write, and the removal of up to `stale_max` queues' keys of an earlier
-    /// connection, so that they are not mistaken for part of this one.
-    pub(crate) fn changes(&self, stale_max: usize, written: Written) -> Vec<KeyChange> {
+    /// connection, so that these are not mistaken for part of this one.
+    pub(crate) fn changes(&self, stale_max: usize, count_key: QueueCountKey) -> Vec<KeyChange> {
         let count = self.queues.len();
         let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));
         let dirs = (0..stale_max.max(count)).map(queue_dir).map(KeyChange::Remove);
         let mut changes: Vec<KeyChange> = flat.chain(dirs).collect();
         changes.push(KeyChange::flag(REQUEST_RX_COPY, true));
         changes.push(KeyChange::flag(FEATURE_RX_NOTIFY, self.rx_notify));
-        changes.push(match written {
-            Written::MultiQueue => KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count.to_string()),
-            Written::OneQueue => KeyChange::Remove(MULTI_QUEUE_NUM_QUEUES.to_owned()),
+        changes.push(match count_key {
+            QueueCountKey::MultiQueue => KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count.to_string()),
+            QueueCountKey::OneQueue => KeyChange::Remove(MULTI_QUEUE_NUM_QUEUES.to_owned()),
         });
         changes.extend(self.features.changes());
         for (index, queue) in self.queues.iter().enumerate() {
@@ -190,7 +198,7 @@ impl FrontendConfig {
     }
 }
 
-/// Where the keys of queue `index` of `count` are.
+/// The path prefix of the keys of queue `index` of `count`.
 fn prefix(index: usize, count: usize) -> String {
     if count == 1 { String::new() } else { queue_dir(index) + "/" }
 }
@@ -199,7 +207,7 @@ fn prefix(index: usize, count: usize) -> String {
 struct QueueReader<'a> {
     keys: &'a Keys,
     offer: &'a Offer,
-    /// Values that were read so far, and the keys they are from.
+    /// Values that were read so far, and the keys that hold them.
     refs: BTreeMap<u32, String>,
     ports: BTreeMap<u32, String>,
 }
@@ -211,7 +219,8 @@ impl QueueReader<'_> {
         let rx_ring_ref = take(self.keys, &mut self.refs, &key(RX_RING_REF))?;
         let (tx_key, rx_key) = (key(EVENT_CHANNEL_TX), key(EVENT_CHANNEL_RX));
         let has_split = self.keys.has(&tx_key) || self.keys.has(&rx_key);
-        // Linux's frontend leaves those of an earlier connection, and may have read an older offer.
+        // Linux's frontend leaves the keys of an earlier connection, and may have read an older
+        // offer.
         let is_offered = self.offer.split_event_channels;
         let events = if has_split && (is_offered || !self.keys.has(&key(EVENT_CHANNEL))) {
             let tx = EvtchnPort(take(self.keys, &mut self.ports, &tx_key)?);
@@ -257,7 +266,7 @@ mod tests {
         },
     };
 
-    /// As a Linux guest with two queues wrote them.
+    /// Keys as a Linux guest with two queues wrote them.
     const TWO_QUEUES: &[(&str, &str)] = &[
         ("backend", "/local/domain/0/backend/vif/2/0"),
         ("backend-id", "0"),
@@ -286,7 +295,7 @@ mod tests {
         ("feature-ipv6-csum-offload", "1"),
     ];
 
-    /// As a small frontend without multi-queue or split event channels writes them.
+    /// Keys as a small frontend without multi-queue or split event channels writes them.
     const MINIMAL: &[(&str, &str)] = &[
         ("state", "4"),
         ("tx-ring-ref", "520"),
@@ -352,7 +361,7 @@ mod tests {
             let queues = (0..count).map(|n| queue(n * 2)).collect();
             let features = Features::from(OffloadCaps::NONE);
             let config = FrontendConfig { queues, features, rx_notify: true };
-            for change in config.changes(4, Written::MultiQueue) {
+            for change in config.changes(4, QueueCountKey::MultiQueue) {
                 match change {
                     KeyChange::Set(key, value) => drop(store.insert(key, value)),
                     KeyChange::Remove(key) => {
@@ -389,8 +398,8 @@ mod tests {
         assert!(refusal.contains("is \"-1\", expected a number"), "{refusal}");
     }
 
-    /// Linux's frontend leaves them when it comes back with several queues, and its backend reads
-    /// those of the queues alone.
+    /// Linux's frontend leaves them when it returns with several queues, and its backend reads only
+    /// those of the queues.
     #[test]
     fn flat_keys_beside_several_queues_count_for_nothing() {
         let read = |changed: &[_]| FrontendConfig::read(&keys(TWO_QUEUES, changed), &OFFER);

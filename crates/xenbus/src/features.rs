@@ -9,8 +9,8 @@ use crate::keys::{
     FEATURE_NO_CSUM_OFFLOAD, FEATURE_SG, KeyChange, Keys,
 };
 
-/// The offload keys of one end: what this end can *receive*, and the other end may therefore send.
-/// The keys are the same for both ends.
+/// The offload keys of one end: what this end can *receive*, and what the other end may therefore
+/// send. The keys are the same for both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// `feature-sg`: packets of several slots. Absent means no.
@@ -40,8 +40,8 @@ impl Features {
         })
     }
 
-    /// What may be sent in effect. A packet to be segmented takes several slots and has a blank
-    /// checksum, so it needs both of those features, too.
+    /// The offloads that may be used in effect. A packet to be segmented takes several slots and
+    /// has a blank checksum, so it requires both of those features, too.
     pub fn caps(self) -> OffloadCaps {
         OffloadCaps {
             scatter_gather: self.scatter_gather,
@@ -49,14 +49,14 @@ impl Features {
             checksum_v6: self.checksum_v6,
             gso_v4: self.gso_v4 && self.scatter_gather && self.checksum_v4,
             gso_v6: self.gso_v6 && self.scatter_gather && self.checksum_v6,
-            // netif has no word for it.
+            // netif has no key for it.
             uso_v4: false,
             uso_v6: false,
         }
     }
 
-    /// All keys, including those with default values, so that none of an earlier connection stays.
-    /// Like stock ends, this leaves out `feature-no-csum-offload` if it does not apply.
+    /// All keys, including those with default values, so that none of an earlier connection
+    /// remains. Like stock ends, this leaves out `feature-no-csum-offload` if it does not apply.
     pub(crate) fn changes(self) -> impl Iterator<Item = KeyChange> {
         let checksum_v4 = match self.checksum_v4 {
             true => KeyChange::Remove(FEATURE_NO_CSUM_OFFLOAD.to_owned()),

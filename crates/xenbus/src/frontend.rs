@@ -16,7 +16,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::config::{FrontendConfig, Offer, QueueConfig, Returns, Written};
+use crate::config::{FrontendConfig, Offer, QueueConfig, QueueCountKey, Reconnects};
 use crate::features::Features;
 use crate::keys::{KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
@@ -27,7 +27,7 @@ const STALE_QUEUES_MAX: u16 = 256;
 
 /// What a frontend wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct Preferences {
     /// How many queues.
     pub queues: QueueCount,
     /// What it can receive.
@@ -37,7 +37,7 @@ pub struct Wish {
 /// How many queues to request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueCount {
-    /// This many, or all that are offered if these are fewer; at least one.
+    /// This many, or all that are offered if there are fewer; at least one.
     AtMost(u16),
     /// This many even if fewer are offered, to test how a backend refuses.
     Exactly(u16),
@@ -60,16 +60,16 @@ pub enum Input {
     /// The result of [`Action::Allocate`]. After an error nothing is allocated.
     Allocated(Result<Vec<QueueConfig>, String>),
     /// Reconnect with other wishes.
-    Reconnect(Wish),
-    /// This end cannot continue, for this reason: it stays closed until it is asked to reconnect.
+    Reconnect(Preferences),
+    /// This end cannot continue, for this reason: it stays closed until [`Input::Reconnect`].
     Fail(String),
-    /// Leave for good.
+    /// Disconnect for good.
     Stop,
     /// The frontend's own directory was removed.
     Gone,
 }
 
-/// What the shell has to do.
+/// The actions for the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Change keys in the frontend's directory, in one transaction.
@@ -113,7 +113,7 @@ pub enum Carrier {
 /// The state machine.
 #[derive(Debug, Clone)]
 pub struct Handshake {
-    wish: Wish,
+    preferences: Preferences,
     phase: Phase,
     own: XenbusState,
     peer: XenbusState,
@@ -128,43 +128,43 @@ pub struct Handshake {
 enum Phase {
     /// Before the start.
     Idle,
-    /// Ready; the backend has yet to offer.
+    /// Ready; the backend has not made an offer yet.
     AwaitingOffer,
     /// The offer is being read.
     Reading,
     /// Queues are being created for this offer.
-    Allocating(Offer, Written),
-    /// Queues are granted; the backend has yet to attach.
+    Allocating(Offer, QueueCountKey),
+    /// Queues are granted; the backend has not attached yet.
     AwaitingBackend,
     /// Both ends are connected.
     Running,
-    /// The backend has yet to close as well. Queues may still be granted.
+    /// The backend has not closed yet. Queues may still be granted.
     Leaving(Then),
-    /// This end is closed, but queues may be granted: the backend has yet to follow.
+    /// This end is closed, and queues may be granted: the backend has not followed yet.
     AwaitingClosed(Then),
     /// Nothing is granted. The backend may offer again.
     Closed,
     /// Nothing is granted, and the backend's offer is unusable.
-    GaveUp,
+    OfferUnusable,
     Finished,
 }
 
-/// What follows after the backend has closed.
+/// The next step after the backend has closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Reconnect,
     /// Wait for another offer.
-    Rest,
+    StayClosed,
     GiveUp,
     Finish,
 }
 
 impl Handshake {
     /// A frontend with this wish. Feed it [`Input::Start`].
-    pub fn new(wish: Wish) -> Handshake {
+    pub fn new(preferences: Preferences) -> Handshake {
         let (own, peer) = (XenbusState::Unknown, XenbusState::Unknown);
         let (phase, actions) = (Phase::Idle, Vec::new());
-        Handshake { wish, phase, own, peer, is_granted: false, written_max: 0, actions }
+        Handshake { preferences, phase, own, peer, is_granted: false, written_max: 0, actions }
     }
 
     /// The state that this end has written, or found at its start.
@@ -192,12 +192,12 @@ impl Handshake {
             (_, Phase::Idle) | (Input::Start { .. }, _) => {}
             (Input::BackendState(state), _) => self.backend_state(state),
             (Input::BackendKeys(keys), Phase::Reading) => self.offered(&keys),
-            (Input::Allocated(outcome), Phase::Allocating(offer, written)) => {
-                self.allocated(outcome, offer, written);
+            (Input::Allocated(outcome), Phase::Allocating(offer, count_key)) => {
+                self.allocated(outcome, offer, count_key);
             }
             // Results of actions that no longer matter.
             (Input::BackendKeys(_) | Input::Allocated(_), _) => {}
-            (Input::Reconnect(wish), _) => self.reconnect(wish),
+            (Input::Reconnect(preferences), _) => self.reconnect(preferences),
             (Input::Fail(reason), _) => self.give_up(reason),
             (Input::Stop, _) => self.stop(),
             (Input::Gone, _) => {
@@ -228,18 +228,18 @@ impl Handshake {
             (Phase::Closed, InitWait) => self.initialise(),
             (Phase::AwaitingBackend, Connected) => {
                 self.phase = Phase::Running;
-                // Once accepted it becomes a wish: the host may offer less later.
-                if let QueueCount::Exactly(count) = self.wish.queues {
-                    self.wish.queues = QueueCount::AtMost(count);
+                // Once accepted, it becomes an upper limit: the host may offer less later.
+                if let QueueCount::Exactly(count) = self.preferences.queues {
+                    self.preferences.queues = QueueCount::AtMost(count);
                 }
                 self.actions.push(Action::Carrier(Carrier::Up));
             }
             // A toolstack removes the vif before it was ever connected.
-            (Phase::AwaitingOffer, Closing) => self.close(Then::Rest),
+            (Phase::AwaitingOffer, Closing) => self.close(Then::StayClosed),
             (Phase::AwaitingBackend | Phase::Running, Closing | Closed | XenbusState::Unknown) => {
-                self.close(Then::Rest);
+                self.close(Then::StayClosed);
             }
-            // The backend was restarted and does not know of us.
+            // The backend was restarted and does not know this frontend.
             (Phase::Running, InitWait) => {
                 self.drop_carrier();
                 self.release();
@@ -250,11 +250,11 @@ impl Handshake {
                 self.release();
                 match then {
                     Then::Reconnect => self.initialise(),
-                    Then::Rest => {
+                    Then::StayClosed => {
                         self.phase = Phase::Closed;
                         self.backend_state(state);
                     }
-                    Then::GiveUp => self.phase = Phase::GaveUp,
+                    Then::GiveUp => self.phase = Phase::OfferUnusable,
                     Then::Finish => self.finish(),
                 }
             }
@@ -271,11 +271,11 @@ impl Handshake {
         }
         match Offer::read(keys) {
             Ok(offer) => {
-                let queues = match self.wish.queues {
+                let queues = match self.preferences.queues {
                     QueueCount::AtMost(count) => count.clamp(1, offer.queues_max),
                     QueueCount::Exactly(count) => count,
                 };
-                self.phase = Phase::Allocating(offer, Written::of(keys));
+                self.phase = Phase::Allocating(offer, QueueCountKey::of(keys));
                 self.actions.push(Action::Allocate(Allocation {
                     queues,
                     split_event_channels: offer.split_event_channels,
@@ -290,16 +290,16 @@ impl Handshake {
         &mut self,
         outcome: Result<Vec<QueueConfig>, String>,
         offer: Offer,
-        written: Written,
+        count_key: QueueCountKey,
     ) {
         match outcome {
             Ok(queues) => {
                 self.is_granted = true;
-                let features = self.wish.features;
+                let features = self.preferences.features;
                 let config = FrontendConfig { queues, features, rx_notify: true };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
-                self.actions.push(Action::WriteKeys(config.changes(self.written_max, written)));
+                self.actions.push(Action::WriteKeys(config.changes(self.written_max, count_key)));
                 self.phase = Phase::AwaitingBackend;
                 // Straight to Connected, as Linux does: there is nothing left to wait for, and
                 // Linux's backend attaches to no frontend that is Initialised.
@@ -309,22 +309,22 @@ impl Handshake {
         }
     }
 
-    fn reconnect(&mut self, wish: Wish) {
-        self.wish = wish;
+    fn reconnect(&mut self, preferences: Preferences) {
+        self.preferences = preferences;
         match self.phase {
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Reconnect),
-            // A backend that refused us waits until we start over.
-            Phase::Closed | Phase::GaveUp => self.initialise(),
-            _ => self.go_on_with(Then::Reconnect),
+            // A backend that refused this frontend waits until it starts over.
+            Phase::Closed | Phase::OfferUnusable => self.initialise(),
+            _ => self.set_next(Then::Reconnect),
         }
     }
 
     fn stop(&mut self) {
         match self.phase {
-            Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::Finish),
+            Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.set_next(Then::Finish),
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
-            // The backend has nothing of ours. It would mistake a late `Closing` for one of the
-            // next frontend.
+            // The backend holds nothing of this frontend. It would mistake a late `Closing` for one
+            // of the next frontend.
             _ => self.finish(),
         }
     }
@@ -332,15 +332,15 @@ impl Handshake {
     fn give_up(&mut self, reason: String) {
         self.actions.push(Action::ReportError(reason));
         match self.phase {
-            Phase::Closed => self.phase = Phase::GaveUp,
-            Phase::GaveUp => {}
-            Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::GiveUp),
+            Phase::Closed => self.phase = Phase::OfferUnusable,
+            Phase::OfferUnusable => {}
+            Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.set_next(Then::GiveUp),
             _ => self.leave(Then::GiveUp),
         }
     }
 
-    /// Changes what follows after the backend has closed, unless this end leaves for good.
-    fn go_on_with(&mut self, next: Then) {
+    /// Changes the next step after the backend has closed, unless this end disconnects for good.
+    fn set_next(&mut self, next: Then) {
         if let Phase::Leaving(then) | Phase::AwaitingClosed(then) = &mut self.phase {
             if *then != Then::Finish {
                 *then = next;
@@ -366,7 +366,7 @@ impl Handshake {
 
     fn initialise(&mut self) {
         self.phase = Phase::AwaitingOffer;
-        self.actions.push(Action::WriteKeys(Returns::changes()));
+        self.actions.push(Action::WriteKeys(Reconnects::changes()));
         self.set_state(Initialising);
         self.backend_state(self.peer);
     }

@@ -4,7 +4,7 @@ use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
 
-use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, shown};
+use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, escaped};
 
 /// The progress of the script that connects a vif's network device, for example to a bridge.
 ///
@@ -32,7 +32,7 @@ impl Hotplug {
             Some("connected") => Hotplug::Connected,
             Some("error") => {
                 let said = keys.text(HOTPLUG_ERROR).filter(|said| !said.is_empty());
-                let said = said.map_or("it gives no reason".to_owned(), shown);
+                let said = said.map_or("it gives no reason".to_owned(), escaped);
                 let script = keys.path(SCRIPT);
                 Hotplug::Failed(format!("the hotplug script ({script}) failed: {said}"))
             }

@@ -109,8 +109,8 @@ impl KeySet {
         }
     }
 
-    /// The names of the keys of queues, which depend on the number of queues among the keys that
-    /// were read before. Empty for a number that is refused anyway.
+    /// The names of the queues' keys, which depend on the number of queues among the keys already
+    /// read. Empty for a number that will be refused anyway.
     pub fn queue_keys(self, read: &Keys) -> Vec<String> {
         let KeySet::FrontendKeys { queues_max } = self else { return Vec::new() };
         let count = read.number(MULTI_QUEUE_NUM_QUEUES).map(|count| count.unwrap_or(1));

@@ -1,4 +1,4 @@
-//! The names of keys, and what makes a value of one wrong.
+//! The names of keys, and the validation of their values.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -48,11 +48,12 @@ pub(crate) const VLAN: &str = "ringway-vlan";
 pub(crate) const TRUNK: &str = "ringway-trunk";
 pub(crate) const IS_PRIVATE: &str = "ringway-private";
 pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
-/// The ports of which a vif gets copies, and nothing else; in the backend's directory.
+/// The ports whose frames are copied to a vif, and the only frames that it gets; in the backend's
+/// directory.
 pub const MIRROR: &str = "ringway-mirror";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
-/// The most queues that are to be offered for a vif; in the backend's directory.
+/// The most queues to offer for a vif; in the backend's directory.
 pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 pub(crate) const COMPLETION_WANTED: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
@@ -79,8 +80,8 @@ pub(crate) const EVENT_CHANNEL: &str = "event-channel";
 pub(crate) const EVENT_CHANNEL_TX: &str = "event-channel-tx";
 pub(crate) const EVENT_CHANNEL_RX: &str = "event-channel-rx";
 
-/// The keys of one queue. With several queues each has its own directory; a single queue has them
-/// beside all the others ("flat"), as before there were several.
+/// The keys of one queue. With several queues, each has its own directory; a single queue has them
+/// beside the other keys ("flat"), as in the protocol without multi-queue.
 pub(crate) const QUEUE_KEYS: [&str; 5] =
     [TX_RING_REF, RX_RING_REF, EVENT_CHANNEL, EVENT_CHANNEL_TX, EVENT_CHANNEL_RX];
 
@@ -89,19 +90,19 @@ pub(crate) fn queue_dir(index: usize) -> String {
     format!("queue-{index}")
 }
 
-/// Characters of a peer's value that an error repeats.
+/// Characters of a peer's value that an error message repeats.
 const FOUND_MAX: usize = 40;
-/// Characters of a peer's complaint that are shown.
+/// Characters of a peer's error report that are shown.
 const ERROR_MAX: usize = 300;
 
-/// The largest MTU: netif counts the bytes of a whole frame, its 14 of Ethernet included, in 16
+/// The largest MTU: netif counts the bytes of a whole frame, including its 14 of Ethernet, in 16
 /// bits.
 const MTU_MAX: u16 = u16::MAX - 14;
 
 /// The hotplug script that is ours, by the last part of its path.
 const SWITCH_SCRIPT: &str = "vif-ringway";
 
-/// Bytes of an interface's name that Linux has room for (`IFNAMSIZ`, less the 0 at its end).
+/// The longest interface name in Linux, in bytes (`IFNAMSIZ`, less the 0 at its end).
 const INTERFACE_NAME_MAX: usize = 15;
 
 /// The default MTU of a vif, in bytes.
@@ -117,8 +118,8 @@ pub struct Keys {
     values: BTreeMap<String, String>,
 }
 
-/// A node to write or to remove, relative to the device's own directory. Make changes that come
-/// together in one transaction.
+/// A node to write or to remove, relative to the device's own directory. Make related changes in
+/// one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyChange {
     /// Write the node.
@@ -127,8 +128,8 @@ pub enum KeyChange {
     Remove(String),
 }
 
-/// Invalid keys of a peer. The text goes to the `error` node, so it names the path, what was found
-/// there and what was expected.
+/// Invalid keys of a peer. The text goes to the `error` node, so it names the path, the value found
+/// and the value expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadKeys {
     /// A required key is missing.
@@ -186,7 +187,7 @@ impl Keys {
         XenbusState::parse(self.text(STATE))
     }
 
-    /// Whether the toolstack wants to keep the device. It does not if the key is absent.
+    /// Whether the toolstack wants to keep the device. Absent means no.
     pub fn is_online(&self) -> bool {
         self.text(ONLINE) == Some("1")
     }
@@ -194,7 +195,7 @@ impl Keys {
     /// The vif's Ethernet address, if the toolstack has set one.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] if it is no address, or none that a station can have.
+    /// [`BadKeys::Unreadable`] if it is not an address, or not one that a station can have.
     pub fn mac(&self) -> Result<Option<MacAddr>, BadKeys> {
         let parse = |text| {
             let mac = MacAddr::parse(text);
@@ -207,16 +208,16 @@ impl Keys {
     /// The vif's MTU in bytes, 1500 if the toolstack has set none.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is not one that IPv4 over netif can have (68 to 65521).
+    /// [`BadKeys::Unreadable`] if it is not an MTU that IPv4 over netif can have (68 to 65521).
     pub fn mtu(&self) -> Result<u16, BadKeys> {
-        Ok(self.mtu_wanted()?.unwrap_or(MTU_DEFAULT))
+        Ok(self.mtu_configured()?.unwrap_or(MTU_DEFAULT))
     }
 
     /// The vif's MTU in bytes, if the toolstack has set one.
     ///
     /// # Errors
     /// As [`mtu`](Keys::mtu).
-    pub fn mtu_wanted(&self) -> Result<Option<u16>, BadKeys> {
+    pub fn mtu_configured(&self) -> Result<Option<u16>, BadKeys> {
         let parse = |text: &str| {
             let mtu = text.parse().ok().filter(|mtu| (68..=MTU_MAX).contains(mtu));
             mtu.ok_or_else(|| self.unreadable(MTU, text, "an MTU from 68 to 65521"))
@@ -230,7 +231,7 @@ impl Keys {
         self.text(SCRIPT).filter(|script| !script.is_empty() && !self.is_for_switch())
     }
 
-    /// Whether the vif is on ringway's own switch. A toolstack says so by naming our script,
+    /// Whether the vif is on ringway's own switch. A toolstack requests that by naming our script,
     /// because it has no key for it.
     fn is_for_switch(&self) -> bool {
         self.text(SCRIPT).is_some_and(|script| script.rsplit('/').next() == Some(SWITCH_SCRIPT))
@@ -240,12 +241,13 @@ impl Keys {
     /// that to the backend.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when Linux would not take it as a name, or as a pattern of names.
+    /// [`BadKeys::Unreadable`] if Linux would reject the name, or treat it as a pattern of names.
     pub fn device_name(&self) -> Result<Option<&str>, BadKeys> {
         let Some(name) = self.text(VIFNAME).filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
-        // With a `%` the kernel would choose the name; the others it refuses (`dev_valid_name`).
+        // With a `%` the kernel would choose the name; it rejects the other characters
+        // (`dev_valid_name`).
         let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
         let is_dots = matches!(name, "." | "..");
         if name.len() > INTERFACE_NAME_MAX || is_dots || name.contains(is_bad) {
@@ -254,10 +256,10 @@ impl Keys {
         Ok(Some(name))
     }
 
-    /// How much the guest may transmit, if the toolstack limits it.
+    /// The limit of what the guest may transmit, if the toolstack sets one.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] if it is no rate. Linux' backend treats that as no limit.
+    /// [`BadKeys::Unreadable`] if it is not a rate. Linux' backend treats that as no limit.
     pub fn rate(&self) -> Result<Option<Rate>, BadKeys> {
         self.rate_of(RATE)
     }
@@ -271,9 +273,9 @@ impl Keys {
         Ok(self.text(key).map(parse).transpose()?.flatten())
     }
 
-    /// What the guest may send, according to the toolstack: `ip` of the vif's line, the keys of
-    /// XenServer (`locking-mode`, `ipv4-allowed`, `ipv6-allowed`), and ours. They are in the
-    /// backend's own directory, which a guest cannot write.
+    /// The rules for what the guest may send, according to the toolstack: `ip` of the vif's line,
+    /// the keys of XenServer (`locking-mode`, `ipv4-allowed`, `ipv6-allowed`), and ours. They are
+    /// in the backend's own directory, which a guest cannot write.
     ///
     /// # Errors
     /// [`BadKeys::Unreadable`] if one of them is invalid. The vif is then not served, because its
@@ -348,8 +350,8 @@ impl Keys {
     /// (`ringway-max-queues`, ours: a stock toolstack has no key for it).
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] if it is no number of queues.
-    pub fn max_queues_wanted(&self) -> Result<Option<u16>, BadKeys> {
+    /// [`BadKeys::Unreadable`] if it is not a valid number of queues.
+    pub fn max_queues_limit(&self) -> Result<Option<u16>, BadKeys> {
         let expected = "a number of queues from 1 to 65535";
         let parse = |text: &str| {
             let number = text.parse().ok().filter(|queues| *queues > 0);
@@ -374,19 +376,19 @@ impl Keys {
         offers.into_iter().max().flatten()
     }
 
-    /// When the backend responds to what this vif's guest transmits, if the toolstack says so
+    /// When the backend responds to what this vif's guest transmits, if the toolstack sets it
     /// (`ringway-completion`, ours: a stock toolstack has no key for it).
     ///
     /// # Errors
     /// [`BadKeys::Unreadable`] if it is neither `copied` nor `sent`.
-    pub fn completion_wanted(&self) -> Result<Option<Completion>, BadKeys> {
+    pub fn completion_configured(&self) -> Result<Option<Completion>, BadKeys> {
         let parse = |text: &str| {
             text.parse().map_err(|_| self.unreadable(COMPLETION_WANTED, text, "copied or sent"))
         };
         self.text(COMPLETION_WANTED).map(parse).transpose()
     }
 
-    /// The error that the end of this directory reports, cut and escaped, because it may be
+    /// The error that the end of this directory reports, cut and escaped, because it may contain
     /// anything.
     pub fn error(&self) -> Option<String> {
         self.text(ERROR).map(|text| text.escape_debug().take(ERROR_MAX).collect())
@@ -433,12 +435,12 @@ impl Keys {
     }
 
     pub(crate) fn unreadable(&self, key: &str, found: &str, expected: &'static str) -> BadKeys {
-        BadKeys::Unreadable { path: self.path(key), found: shown(found), expected }
+        BadKeys::Unreadable { path: self.path(key), found: escaped(found), expected }
     }
 }
 
 /// Text of a peer, cut and escaped for messages.
-pub(crate) fn shown(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.escape_debug().take(FOUND_MAX).collect()
 }
 
@@ -512,12 +514,12 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_that_is_absent_is_nobodys_wish() {
-        assert_eq!(keys(STATE, "1").mtu_wanted(), Ok(None));
+    fn an_absent_mtu_is_not_configured() {
+        assert_eq!(keys(STATE, "1").mtu_configured(), Ok(None));
         assert_eq!(keys(STATE, "1").mtu(), Ok(1500));
-        assert_eq!(keys(MTU, "9000").mtu_wanted(), Ok(Some(9000)));
+        assert_eq!(keys(MTU, "9000").mtu_configured(), Ok(Some(9000)));
         for bad in ["", "67", "65536", "-1", "1500 ", "jumbo"] {
-            assert!(keys(MTU, bad).mtu_wanted().is_err(), "{bad:?}");
+            assert!(keys(MTU, bad).mtu_configured().is_err(), "{bad:?}");
         }
     }
 }

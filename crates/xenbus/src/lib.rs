@@ -1,9 +1,9 @@
-//! How the two ends of a vif find and leave each other: the xenbus handshake.
+//! The xenbus handshake: how the two ends of a vif connect and disconnect.
 //!
 //! Both ends are state machines without I/O or clock: [`backend::Handshake`] and
 //! [`frontend::Handshake`] take inputs and return actions, which a shell carries out on a real or
-//! an emulated XenStore. This crate is also the only place that spells XenStore keys and parses
-//! their values; start with [`keys`].
+//! an emulated XenStore. This crate is also the only one that names XenStore keys and parses their
+//! values; start with [`keys`].
 //!
 //! # The shell's part
 //!
@@ -21,16 +21,17 @@
 //!
 //! # Example
 //!
-//! A frontend's first steps, with a shell that has every result at hand:
+//! A frontend's first steps, with a shell that has every result available:
 //!
 //! ```
 //! use ringway_datapath::OffloadCaps;
 //! use ringway_wire::{EvtchnPort, GrantRef};
-//! use ringway_xenbus::frontend::{Action, Handshake, Input, QueueCount, Wish};
+//! use ringway_xenbus::frontend::{Action, Handshake, Input, Preferences, QueueCount};
 //! use ringway_xenbus::{EventPorts, Keys, QueueConfig, XenbusState};
 //!
-//! let wish = Wish { queues: QueueCount::AtMost(4), features: OffloadCaps::NONE.into() };
-//! let mut handshake = Handshake::new(wish);
+//! let features = OffloadCaps::NONE.into();
+//! let preferences = Preferences { queues: QueueCount::AtMost(4), features };
+//! let mut handshake = Handshake::new(preferences);
 //! let (own, peer) = (XenbusState::Unknown, XenbusState::InitWait);
 //! let mut actions = handshake.handle(Input::Start { own, peer });
 //! assert_eq!(actions.pop(), Some(Action::ReadBackend), "what it waits for comes last");
@@ -68,7 +69,7 @@ mod rate;
 mod state;
 mod vif;
 
-pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig, Returns};
+pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig, Reconnects};
 pub use features::Features;
 pub use hotplug::Hotplug;
 pub use key_set::KeySet;

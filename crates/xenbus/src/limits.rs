@@ -54,19 +54,19 @@ pub enum LimitName {
     Weight,
     /// Frames of [`VifLimits::flood`].
     FloodRate,
-    /// Megabits of it.
+    /// Megabits of [`VifLimits::flood`].
     FloodMbit,
     /// Frames of [`VifLimits::broadcast`].
     BroadcastRate,
-    /// Megabits of it.
+    /// Megabits of [`VifLimits::broadcast`].
     BroadcastMbit,
     /// Frames of [`VifLimits::multicast`].
     MulticastRate,
-    /// Megabits of it.
+    /// Megabits of [`VifLimits::multicast`].
     MulticastMbit,
     /// Frames of [`VifLimits::unknown`].
     UnknownRate,
-    /// Megabits of it.
+    /// Megabits of [`VifLimits::unknown`].
     UnknownMbit,
 }
 
@@ -139,7 +139,7 @@ impl VifLimits {
             multicast: flood([MULTICAST_RATE, MULTICAST_MBIT], &mut bad),
             unknown: flood([UNKNOWN_RATE, UNKNOWN_MBIT], &mut bad),
             // A vif with an invalid one is refused.
-            mtu: keys.mtu_wanted().unwrap_or_default(),
+            mtu: keys.mtu_configured().unwrap_or_default(),
         };
         (limits, bad)
     }

@@ -1,4 +1,4 @@
-//! How much a guest may transmit or receive.
+//! Rate limits for transmitting and receiving.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -15,11 +15,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Reads `bytes,microseconds`. `Some(None)` means no limit: one of the two is 0. `None` means
-    /// that the text is no rate.
+    /// Parses `bytes,microseconds`. `Some(None)` means no limit: one of the two is 0. `None` means
+    /// that the text is invalid.
     ///
-    /// Linux also treats 0 microseconds as no limit. With 0 bytes it passes nothing, which no
-    /// toolstack writes.
+    /// Linux also treats 0 microseconds as no limit. With 0 bytes it passes nothing; no toolstack
+    /// writes that.
     pub(crate) fn parse(text: &str) -> Option<Option<Rate>> {
         let (bytes, interval_us) = text.split_once(',')?;
         let (bytes, interval_us) = (number(bytes)?, number(interval_us)?);
@@ -28,7 +28,7 @@ impl Rate {
     }
 }
 
-/// Reads a rate as `xl` does: a number, `k`, `M` or `G`, bits (`b`) or bytes (`B`), `/s`, and the
+/// Parses a rate as `xl` does: a number, `k`, `M` or `G`, bits (`b`) or bytes (`B`), `/s`, and the
 /// interval if it is not 50 ms (`@20ms`).
 impl FromStr for Rate {
     type Err = NotARate;
@@ -64,7 +64,7 @@ impl Display for Rate {
 
 /// An invalid rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rate: expected a number with its unit, such as `100Mb/s` or `1MB/s@20ms`")]
+#[error("`{0}` is not a rate: expected a number with its unit, such as `100Mb/s` or `1MB/s@20ms`")]
 pub struct NotARate(String);
 
 /// The default interval, as in `xl`.

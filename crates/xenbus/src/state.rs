@@ -1,4 +1,4 @@
-//! The states that both ends of a device go through.
+//! The states of both ends of a device.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ pub enum XenbusState {
     Unknown = 0,
     /// The end is getting ready.
     Initialising = 1,
-    /// The backend has written what it offers.
+    /// The backend has written its offer.
     InitWait = 2,
     /// The frontend has written its keys.
     Initialised = 3,
@@ -54,8 +54,8 @@ impl XenbusState {
         }
     }
 
-    /// Reads the value of a `state` node. A missing node or an invalid value is
-    /// [`XenbusState::Unknown`]: an end that writes nonsense counts as absent.
+    /// Parses the value of a `state` node. A missing node or an invalid value is
+    /// [`XenbusState::Unknown`]: an end that writes an invalid state counts as absent.
     pub fn parse(value: Option<&str>) -> XenbusState {
         let found = XenbusState::ALL.into_iter().find(|state| Some(state.value()) == value);
         found.unwrap_or(XenbusState::Unknown)
@@ -72,7 +72,7 @@ impl XenbusState {
     }
 }
 
-/// Its name, for people.
+/// The name of the state, for messages.
 impl fmt::Display for XenbusState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

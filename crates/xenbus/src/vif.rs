@@ -1,4 +1,5 @@
-//! Where a vif's two ends live in XenStore, and the keys with which a toolstack makes one.
+//! The directories of a vif's two ends in XenStore, and the keys with which a toolstack creates a
+//! vif.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -23,7 +24,7 @@ pub struct Vif {
     pub backend: DomId,
     /// The guest.
     pub frontend: DomId,
-    /// Which of the guest's interfaces.
+    /// The number of the guest's interface.
     pub handle: u32,
 }
 
@@ -96,8 +97,8 @@ impl Vif {
         format!("/local/domain/{backend}/error/backend/vif")
     }
 
-    /// The nodes to which a backend writes its errors: one for Xen's tools, and one beside its
-    /// other keys for people.
+    /// The nodes to which a backend writes its errors: one for Xen's tools, and one next to its
+    /// other keys, for people.
     pub fn backend_errors(self) -> [String; 2] {
         let root = Vif::backend_errors_root(self.backend);
         [
@@ -126,11 +127,11 @@ impl Vif {
         (tail.is_empty() || tail.starts_with('/')).then_some(vif)
     }
 
-    /// The vif that a guest finds in its directory `handle`, from the toolstack's keys there; none
-    /// as long as `backend`, `backend-id` or `mac` is missing.
+    /// The vif that a guest finds in its directory `handle`, from the toolstack's keys there;
+    /// `None` as long as `backend`, `backend-id` or `mac` is missing.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when `backend-id` is no domain, or `backend` is not this vif's
+    /// [`BadKeys::Unreadable`] if `backend-id` is not a domain, or `backend` is not this vif's
     /// directory in that domain.
     pub fn from_frontend_keys(
         frontend: DomId,
@@ -152,7 +153,8 @@ impl Vif {
     }
 }
 
-/// Keys of the toolstack and its scripts that count while a vif is served, beside its limits.
+/// Keys of the toolstack and its scripts that take effect while a vif is served, besides its
+/// limits.
 const CHANGEABLE: [&str; 16] = [
     ONLINE,
     HOTPLUG_STATUS,
@@ -185,15 +187,15 @@ pub struct Device {
     pub mac: MacAddr,
     /// Its MTU in bytes.
     pub mtu: u16,
-    /// The Linux bridge that the backend is to attach it to, if any.
+    /// The Linux bridge to which the backend attaches it, if any.
     pub bridge: Option<String>,
-    /// The most queues that the backend offers, if the toolstack says so. The key is ours
+    /// The most queues that the backend offers, if the toolstack sets it. The key is ours
     /// (`ringway-max-queues`): a stock toolstack has none.
     pub max_queues: Option<u16>,
-    /// When the backend responds to what the guest transmits, if the toolstack says so. The key is
+    /// When the backend responds to what the guest transmits, if the toolstack sets it. The key is
     /// ours as well (`ringway-completion`).
     pub completion: Option<Completion>,
-    /// What its guest may send.
+    /// The rules for what its guest may send.
     pub rules: PortRules,
 }
 
@@ -204,7 +206,7 @@ impl Device {
             KeyChange::set(FRONTEND, self.vif.frontend_dir()),
             KeyChange::number(FRONTEND_ID, self.vif.frontend.0),
             KeyChange::flag(ONLINE, true),
-            // As Xen's tools call a vif that has no emulated card beside it.
+            // The type that Xen's tools use for a vif without an emulated network card.
             KeyChange::set(TYPE, "vif"),
             KeyChange::number(MTU, self.mtu),
         ];
@@ -227,7 +229,7 @@ impl Device {
         changes
     }
 
-    /// The changes of the backend's directory that ask the backend to remove the vif for good.
+    /// The changes of the backend's directory that request the permanent removal of the vif.
     pub fn removal_changes() -> Vec<KeyChange> {
         vec![KeyChange::flag(ONLINE, false), KeyChange::set(STATE, XenbusState::Closing.value())]
     }
@@ -297,11 +299,11 @@ mod tests {
             Keys::new(&vif.backend_dir(), values)
         };
         assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
-        assert_eq!(read(&wishful).max_queues_wanted(), Ok(Some(3)));
-        assert_eq!(read(&patient).completion_wanted(), Ok(Some(Completion::Sent)));
-        assert_eq!(read(&plain).completion_wanted(), Ok(None));
+        assert_eq!(read(&wishful).max_queues_limit(), Ok(Some(3)));
+        assert_eq!(read(&patient).completion_configured(), Ok(Some(Completion::Sent)));
+        assert_eq!(read(&plain).completion_configured(), Ok(None));
         assert_eq!(read(&plain).bridge(), None);
-        assert_eq!(read(&plain).max_queues_wanted(), Ok(None));
+        assert_eq!(read(&plain).max_queues_limit(), Ok(None));
         assert_eq!(read(&plain).text(TYPE), Some("vif"));
     }
 

@@ -1,4 +1,4 @@
-//! Both ends together: whatever the order of their steps and whatever disturbs them, they meet.
+//! Both ends together: in any order of their steps and with any disturbance, they connect.
 
 mod explore;
 mod store;
@@ -7,7 +7,7 @@ mod world;
 use explore::{Explored, explore};
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
-use ringway_xenbus::{Features, Hotplug, Keys, Offer, Returns, Vif, XenbusState, backend};
+use ringway_xenbus::{Features, Hotplug, Keys, Offer, Reconnects, Vif, XenbusState, backend};
 use store::VIF;
 use world::{Disturbance, ENDS, End, Script, World};
 
@@ -109,7 +109,7 @@ fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_again()
     for script in [Script::Absent, Script::Connects] {
         let start = World::with_script(2, QueueCount::AtMost(2), script);
         explore(start, &[Disturbance::AskToClose], |world| {
-            // A frontend that has not begun does not follow; nothing of it is held.
+            // A frontend that has not started does not follow; the backend holds nothing of it.
             let is_closing = world.state(End::Backend) == XenbusState::Closing;
             match is_closing && !world.is_attached() {
                 true => Ok(()),
@@ -134,7 +134,7 @@ fn a_guest_is_served_and_called_connected_when_the_script_is_done() {
     world.settle();
     world.check_connected().expect("the script is done");
 
-    // The script is not run for a guest that comes back, even if its word was removed.
+    // The script does not run for a guest that reconnects, even if its status was removed.
     world.say_hotplug(None);
     world.reconnect(QueueCount::AtMost(1));
     world.settle();
@@ -154,9 +154,9 @@ fn a_script_that_failed_may_be_run_again_by_hand() {
     world.check_connected().expect("the device is in its place now");
 }
 
-/// Its reply crosses with that of the script, and the frontend may never close its end.
+/// Its reply crosses that of the script, and the frontend may never close its end.
 #[test]
-fn a_guest_that_answers_the_offer_after_the_script_has_failed_is_not_waited_for() {
+fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
@@ -165,7 +165,7 @@ fn a_guest_that_answers_the_offer_after_the_script_has_failed_is_not_waited_for(
         peer: XenbusState::Initialising,
         offered: None,
         has_offered_split: false,
-        returns: Returns::No,
+        reconnects: Reconnects::Never,
     });
     assert_eq!(machine.state(), XenbusState::InitWait);
     let failed = Hotplug::Failed("no bridge".to_owned());
@@ -317,7 +317,7 @@ fn a_frontend_waits_for_a_backend_that_lacks_something() {
 #[test]
 fn a_restarted_backend_that_offers_less_serves_what_there_is_until_the_frontend_reconnects() {
     let mut world = connected(8, 8);
-    // The change is not heard before the end comes, and known at the next start.
+    // The end comes before the notification of the change, which is known at the next start.
     world.disturb(Disturbance::OfferChanged(2));
     world.disturb(Disturbance::KillBackend);
     world.settle();
@@ -377,7 +377,7 @@ fn a_frontend_that_stops_waits_until_nothing_of_it_is_mapped() {
     assert!(world.is_finished(End::Frontend) && !world.is_attached());
     assert_eq!(world.state(End::Frontend), XenbusState::Closed);
     assert_eq!(world.state(End::Backend), XenbusState::Closed);
-    // Another one takes its place.
+    // Another frontend replaces it.
     world.disturb(Disturbance::KillFrontend);
     world.settle();
     world.check_connected().expect("they connect");
@@ -408,15 +408,20 @@ fn a_backend_whose_directory_is_gone_writes_nothing_more() {
     assert_eq!(Vif::from_backend_path(&VIF.backend_state()), Some(VIF));
 }
 
-/// The backend alone, with a frontend that takes the way through `Initialised`.
+/// The backend alone, with a frontend that goes through `Initialised`.
 #[test]
 fn a_frontend_may_be_initialised_before_it_is_connected() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
-    let (own, returns) = (XenbusState::Initialising, Returns::No);
-    let start =
-        backend::Input::Start { own, peer: own, offered: None, has_offered_split: false, returns };
+    let (own, reconnects) = (XenbusState::Initialising, Reconnects::Never);
+    let start = backend::Input::Start {
+        own,
+        peer: own,
+        offered: None,
+        has_offered_split: false,
+        reconnects,
+    };
     let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
         machine.handle(start)[..]
     else {
@@ -445,7 +450,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     assert_eq!(actions, [backend::Action::ClearError, connected]);
     assert_eq!(machine.handle(state(XenbusState::Connected)), []);
     assert!(machine.config().is_some());
-    // It closes without saying so first, and comes back.
+    // It closes without an earlier `Closing`, and reconnects.
     let actions = machine.handle(state(XenbusState::Closed));
     let closed = backend::Action::SetState(XenbusState::Closed);
     assert_eq!(actions, [backend::Action::Detach, closed]);

@@ -1,5 +1,5 @@
 //! Our frontend and a model of Linux's backend, in any order of steps: they connect, nothing is
-//! released that is still mapped, and a toolstack gets rid of the vif.
+//! released that is still mapped, and a toolstack can remove the vif.
 
 mod explore;
 mod linux;
@@ -9,7 +9,7 @@ use explore::{Explored, explore};
 use linux::{Disturbance, Goal, Hotplug, Stock};
 use ringway_xenbus::XenbusState;
 
-/// All orders of steps, with the disturbances at any moment, end where they should.
+/// All orders of steps, with the disturbances at any moment, lead to the expected end.
 fn lead_to(start: Stock, disturbances: &[Disturbance], goal: Goal) {
     explore(start, disturbances, |world| world.check(goal));
 }
@@ -100,7 +100,7 @@ fn the_link_is_up_only_when_the_backend_says_that_it_is_connected() {
         let step = world.steps()[0];
         world.step(step);
     }
-    // It serves the rings, and does not say so until its script has run.
+    // It serves the rings, and does not publish that until its script has run.
     assert_eq!(world.backend(), XenbusState::InitWait);
     assert!(!world.is_up());
     world.settle();

@@ -1,6 +1,6 @@
-//! Our backend and models of the frontends of others, in any order of steps. Those frontends do not
-//! come back when a backend closes the vif by itself, so a backend does that for faults only: a
-//! guest that had a network and did nothing wrong has it again when all have come to rest.
+//! Our backend and models of other systems' frontends, in any order of steps. Those frontends do
+//! not return when a backend closes the vif by itself, so a backend does that for faults only: a
+//! guest that had a network and broke no rule is connected again when the world is at rest.
 
 mod explore;
 mod guests;
@@ -29,7 +29,7 @@ fn connected(kind: Kind, offered: Offered, wanted: u16) -> World {
     settled(World::new(kind, offered, wanted))
 }
 
-/// Everything that may happen to a guest that does nothing wrong.
+/// All disturbances of a guest that breaks no rule.
 fn disturbances() -> Vec<Disturbance> {
     let restarts = OFFERS.map(Disturbance::RestartBackend);
     let limits = LIMITS.map(|limit| Disturbance::SetLimit(limit, Reconnect::Later));
@@ -137,7 +137,7 @@ fn keys_of_earlier_connections_that_stay_count_for_nothing() {
             world.disturb(Disturbance::RestartBackend(offered));
             world = settled(world);
             world.disturb(Disturbance::Rebind(wanted));
-            // Taken up as it is, by a backend that would offer something else.
+            // A backend with another offer takes over the connection unchanged.
             world = settled(world);
             world.disturb(Disturbance::RestartBackend(joint(1)));
             world = settled(world);
@@ -169,9 +169,9 @@ fn linux_has_its_network_after_a_boot_loader_that_has_closed_its_vif_or_not() {
 }
 
 #[test]
-fn a_boot_loader_under_way_survives_a_restart_of_the_backend() {
-    // A backend that does not offer two event channels any more believes the one that the loader
-    // has left rather than the two that Linux has just written: no backend can tell.
+fn a_boot_loader_survives_a_restart_of_the_backend() {
+    // A backend that no longer offers two event channels uses the one that the loader has left
+    // rather than the two that Linux has just written: no backend can tell the difference.
     for restart in LIMITS.map(|limit| Disturbance::RestartBackend(split(limit))) {
         for offered in OFFERS {
             stay_connected(&World::new(Kind::Ipxe, offered, 4), &[restart]);
@@ -210,7 +210,7 @@ fn a_guest_that_breaks_the_protocol_is_closed_until_its_driver_is_bound_again() 
     stay_connected(&world, &[Disturbance::Rebind(1)]);
 }
 
-/// Whether these models find what was wrong once: they would, if it were still so.
+/// Whether these models find the faults of earlier versions.
 #[test]
 fn the_models_find_faults_that_there_were() {
     let found = |policy, kind, wanted, history: &[Disturbance]| {

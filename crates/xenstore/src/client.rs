@@ -20,13 +20,13 @@ use crate::permissions::Permissions;
 use crate::socket::Socket;
 use crate::transport::Transport;
 
-/// How often a transaction is run again after a conflict before the caller gets the error.
+/// How often a transaction is retried after a conflict before the caller gets the error.
 const TRANSACTION_ATTEMPTS_MAX: usize = 64;
-/// Parts that a directory may be read in. The stock daemon's limits allow for fewer.
+/// The most parts in which a directory is read. The stock daemon's limits allow for fewer.
 const DIRECTORY_PARTS_MAX: usize = 4096;
 /// Where the daemon of a domain 0 listens.
 const DAEMON_SOCKET: &str = "/run/xenstored/socket";
-/// Where the kernel of any domain lets programs in.
+/// The device through which the kernel of any domain lets programs use XenStore.
 const KERNEL_DEVICE: &str = "/dev/xen/xenbus";
 
 /// A session with a XenStore.
@@ -83,13 +83,13 @@ impl Client {
 
     /// Uses any blocking descriptor that carries the protocol, such as `/dev/xen/xenbus`.
     pub fn from_fd(fd: OwnedFd) -> Client {
-        Client::over(Socket::new(fd))
+        Client::with_transport(Socket::new(fd))
     }
 }
 
 impl<T: Transport> Client<T> {
-    /// Uses this way to a store.
-    pub fn over(transport: T) -> Client<T> {
+    /// Uses this transport.
+    pub fn with_transport(transport: T) -> Client<T> {
         Client { transport, events: Events::default() }
     }
 
@@ -109,7 +109,7 @@ impl<T: Transport> Client<T> {
         self.outside().read_bytes(path)
     }
 
-    /// Sets the value of a node; makes it, and the directories it is in, if needed.
+    /// Sets the value of a node; creates it, and its parent directories, if needed.
     ///
     /// # Errors
     /// What the store refuses.
@@ -117,7 +117,7 @@ impl<T: Transport> Client<T> {
         self.outside().write(path, value)
     }
 
-    /// Makes a node with an empty value unless it is there.
+    /// Creates a node with an empty value unless it exists.
     ///
     /// # Errors
     /// What the store refuses.
@@ -125,7 +125,7 @@ impl<T: Transport> Client<T> {
         self.outside().mkdir(path)
     }
 
-    /// Removes a node and all below it; fine if it is not there.
+    /// Removes a node and all below it; succeeds if it does not exist.
     ///
     /// # Errors
     /// What the store refuses.
@@ -157,8 +157,8 @@ impl<T: Transport> Client<T> {
         self.outside().set_permissions(path, to)
     }
 
-    /// Has an event sent when the node or anything below it changes. The watch fires once right
-    /// away.
+    /// Requests an event when the node or anything below it changes. The watch also fires once
+    /// right away.
     ///
     /// # Errors
     /// What the store refuses; `EEXIST` if this watch is set.
@@ -166,9 +166,9 @@ impl<T: Transport> Client<T> {
         self.call(0, Op::Watch, path, &[path.as_bytes(), b"\0", token.as_bytes(), b"\0"]).map(drop)
     }
 
-    /// The same, but for the node alone: changes of nodes below it are dropped when they arrive,
-    /// so a guest that may write there cannot make us keep more than one event. The token must be
-    /// that of no other watch.
+    /// The same, for the node alone: changes of nodes below it are dropped on arrival, so a guest
+    /// that may write there cannot make us keep more than one event. No other watch may use the
+    /// token.
     ///
     /// # Errors
     /// As [`watch`](Client::watch).
@@ -178,7 +178,7 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Withdraws a watch. Events that are on their way may still come.
+    /// Withdraws a watch. Events in flight may still arrive.
     ///
     /// # Errors
     /// What the store refuses; `ENOENT` if there is no such watch.
@@ -201,11 +201,11 @@ impl<T: Transport> Client<T> {
 
     /// Runs `work` so that its reads see one moment and its writes take effect together.
     ///
-    /// After a conflict it is run again, a bounded number of times, so it must not have effects
-    /// outside the transaction. If it fails, nothing it wrote takes effect.
+    /// After a conflict it runs again, a bounded number of times, so it must not have effects
+    /// outside the transaction. If it fails, none of its writes takes effect.
     ///
     /// # Errors
-    /// Of `work`, or what the store refuses; `EAGAIN` if conflicts do not end.
+    /// The errors of `work`, or what the store refuses; `EAGAIN` if conflicts do not end.
     pub fn transaction<R>(
         &mut self,
         mut work: impl FnMut(&mut Transaction<'_, T>) -> Result<R, XsError>,
@@ -220,11 +220,11 @@ impl<T: Transport> Client<T> {
         outcome
     }
 
-    /// The same, once: a caller that others must not keep busy tries again later.
+    /// The same, with a single attempt: a caller that others must not keep busy tries again later.
     ///
     /// # Errors
-    /// Of `work`, or what the store refuses; `EAGAIN` if another session changed a node that `work`
-    /// read or wrote.
+    /// The errors of `work`, or what the store refuses; `EAGAIN` if another session changed a node
+    /// that `work` read or wrote.
     pub fn attempt<R>(
         &mut self,
         work: impl FnOnce(&mut Transaction<'_, T>) -> Result<R, XsError>,
@@ -241,10 +241,10 @@ impl<T: Transport> Client<T> {
         ended.map(|_| value)
     }
 
-    /// What a watch reports next, if there is something; does not wait.
+    /// The next event of a watch, if there is one; does not block.
     ///
     /// # Errors
-    /// That the store is gone.
+    /// If the store is gone.
     pub fn next_watch(&mut self) -> Result<Option<Watched>, Lost> {
         if self.events.is_empty() {
             self.transport.take_events(&mut self.events)?;
@@ -252,12 +252,12 @@ impl<T: Transport> Client<T> {
         Ok(self.events.pop())
     }
 
-    /// The way to the store.
+    /// The transport.
     pub fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// The way to the store, to be changed.
+    /// The transport, mutable.
     pub fn transport_mut(&mut self) -> &mut T {
         &mut self.transport
     }
@@ -266,7 +266,7 @@ impl<T: Transport> Client<T> {
         !self.events.is_empty()
     }
 
-    /// Requests that belong to no transaction.
+    /// Requests outside of any transaction.
     fn outside(&mut self) -> Transaction<'_, T> {
         Transaction { client: self, id: 0 }
     }
@@ -367,8 +367,8 @@ impl<T: Transport> Transaction<'_, T> {
         self.client.call(self.id, Op::SetPerms, path, &parts).map(drop)
     }
 
-    /// Reads a list of children that is too long for one message, from its start again whenever
-    /// it changes meanwhile.
+    /// Reads a list of children that is too long for one message. Starts again whenever it changes
+    /// meanwhile.
     fn directory_in_parts(&mut self, path: &str) -> Result<Vec<String>, XsError> {
         let mut generation = Vec::new();
         let mut names = Vec::new();

@@ -10,11 +10,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes taken from a socket at a time.
 const READ_LEN: usize = 8192;
-/// Bytes that may wait for a client that does not read. Beyond that its requests wait in its
+/// The most bytes that wait for a client that does not read. Beyond that its requests wait in its
 /// socket and its events in the tree, where they are merged and counted.
 const OUTPUT_MAX: usize = 64 * 1024;
 
-/// A non-blocking stream with what is on its way in and out.
+/// A non-blocking stream with its input and output buffers.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -34,7 +34,7 @@ impl Connection {
         Ok(Connection { stream, input, output, interest: EventFlags::IN })
     }
 
-    /// Reads once, unless there is enough to do already.
+    /// Reads once, unless enough requests are buffered already.
     ///
     /// # Errors
     /// Of kind `UnexpectedEof` when the client is gone, else what the system reports.
@@ -57,8 +57,8 @@ impl Connection {
     /// The next whole request, if there is one.
     ///
     /// # Errors
-    /// Of kind `InvalidData` when the client sends what cannot be a message: there is no way to
-    /// find the start of the next one.
+    /// Of kind `InvalidData` if the client sends an invalid message: the start of the next one
+    /// cannot be found.
     pub(crate) fn next_request(&mut self) -> io::Result<Option<(SockMsg, Vec<u8>)>> {
         let Ok((header, body)) = SockMsg::read_from_prefix(&self.input) else { return Ok(None) };
         let len = usize::try_from(header.len).unwrap_or(usize::MAX);
@@ -112,11 +112,11 @@ impl Connection {
         Ok(())
     }
 
-    /// What to wait for now, if that has changed since the last call. Nothing is read from one that
-    /// `rests`.
-    pub(crate) fn changed_interest(&mut self, rests: bool) -> Option<EventFlags> {
+    /// The events to poll for, if they have changed since the last call. A client that
+    /// `is_throttled` is not read.
+    pub(crate) fn changed_interest(&mut self, is_throttled: bool) -> Option<EventFlags> {
         let mut interest = EventFlags::empty();
-        interest.set(EventFlags::IN, !rests && self.wants_input());
+        interest.set(EventFlags::IN, !is_throttled && self.wants_input());
         interest.set(EventFlags::OUT, !self.output.is_empty());
         let has_changed = interest != self.interest;
         self.interest = interest;

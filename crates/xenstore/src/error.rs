@@ -1,8 +1,8 @@
 //! Why a request to XenStore failed: it was refused, or XenStore is gone.
 //!
-//! The two are types of their own, because they have different consequences. A refusal concerns
-//! one node, and with it one vif at most. Only the loss of XenStore may end a process, so functions
-//! that run a whole process return [`Lost`], which no refusal converts to.
+//! There are two types because the consequences differ. A refusal concerns one node, and with it
+//! one vif at most. Only the loss of XenStore may end a process, so functions that run a whole
+//! process return [`Lost`], which no refusal converts to.
 
 use std::io::{self, ErrorKind};
 
@@ -11,21 +11,21 @@ use ringway_wire::xenstore::{Errno, Op};
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum XsError {
-    /// The store has responded, and said no.
+    /// The store refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store has not responded.
+    /// The store did not respond.
     #[error(transparent)]
     Lost(#[from] Lost),
 }
 
-/// A request that the store refused, or responded to in a way that is of no use to the caller.
+/// A request that the store refused, or whose reply the caller cannot use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("XenStore {op:?} {path}: {reason}")]
 pub struct Refusal {
-    /// What was requested.
+    /// The request.
     pub op: Op,
-    /// Of which path.
+    /// Its path.
     pub path: String,
     /// Why not.
     pub reason: Reason,
@@ -34,10 +34,10 @@ pub struct Refusal {
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The store says so: a missing right, a quota, no such node.
+    /// The store's error: a missing right, a quota, no such node.
     #[error("{0}")]
     Errno(Errno),
-    /// The caller wants text, and the value is something else.
+    /// The caller wants text, and the value is not UTF-8.
     #[error("the value is not UTF-8")]
     NotText,
     /// The store's list of permissions does not follow the protocol.
@@ -45,20 +45,20 @@ pub enum Reason {
     NotPermissions,
 }
 
-/// XenStore is gone: the connection has ended or failed, or what it carries is not the protocol.
+/// XenStore is gone: the connection has ended or failed, or carries another protocol.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Lost(io::Error);
 
 impl XsError {
-    /// Whether the store refused the request for this reason.
+    /// Whether the store refused the request with this error.
     pub fn is(&self, errno: Errno) -> bool {
         matches!(self, XsError::Refused(refusal) if refusal.is(errno))
     }
 }
 
 impl Refusal {
-    /// Whether the store gave this reason.
+    /// Whether the store refused with this error.
     pub fn is(&self, errno: Errno) -> bool {
         self.reason == Reason::Errno(errno)
     }
@@ -76,8 +76,7 @@ impl Lost {
     }
 }
 
-/// The system reports a connection that has ended in one of three ways, depending on what it was
-/// doing.
+/// The system reports the end of a connection in one of three ways, depending on the call.
 impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Lost {
         match error.kind() {
@@ -95,10 +94,10 @@ impl From<Lost> for io::Error {
     }
 }
 
-/// Separates what concerns one request from what concerns the whole process.
+/// Separates errors that concern one request from those that concern the whole process.
 ///
 /// # Errors
-/// That the store is gone.
+/// If the store is gone.
 pub fn or_refusal<T>(outcome: Result<T, XsError>) -> Result<Result<T, Refusal>, Lost> {
     match outcome {
         Ok(value) => Ok(Ok(value)),
@@ -110,7 +109,7 @@ pub fn or_refusal<T>(outcome: Result<T, XsError>) -> Result<Result<T, Refusal>, 
 /// The outcome, or this value if the store refused.
 ///
 /// # Errors
-/// That the store is gone.
+/// If the store is gone.
 pub fn unless_refused<T>(outcome: Result<T, XsError>, otherwise: T) -> Result<T, Lost> {
     Ok(or_refusal(outcome)?.unwrap_or(otherwise))
 }

@@ -4,17 +4,17 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::error::Lost;
 
-/// Watch events that are kept for an owner that does not take them. More than these are replaced
-/// by one [`Watched::Overflow`].
+/// The most watch events that are kept for an owner that does not take them. More than these are
+/// replaced by one [`Watched::Overflow`].
 const EVENTS_MAX: usize = 1 << 14;
 
-/// What a watch reports.
+/// The next report of a client's watches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Watched {
     /// A node has changed, or a watch was just set.
     Node(WatchEvent),
-    /// There were more events than are kept: anything that is watched may have changed, so
-    /// everything is to be read once.
+    /// There were more events than are kept: any watched node may have changed, so the owner must
+    /// read everything once.
     Overflow,
 }
 
@@ -27,11 +27,11 @@ pub struct WatchEvent {
     pub token: String,
 }
 
-/// Events that have arrived and that have not been taken yet, each once.
+/// Events that have arrived and that have not been taken yet, without duplicates.
 #[derive(Debug, Default)]
 pub struct Events {
     order: VecDeque<WatchEvent>,
-    /// What is in `order`.
+    /// The events in `order`.
     kept: HashSet<WatchEvent>,
     has_overflowed: bool,
     /// Watches of a single node: the node by the watch's token.
@@ -42,7 +42,7 @@ impl Events {
     /// Keeps an event, unless it is kept already or is not about the node that its watch is for.
     ///
     /// # Errors
-    /// If this is not the payload of a watch event: the store does not follow the protocol.
+    /// If this is not the payload of a watch event: the store breaks the protocol.
     pub(crate) fn keep(&mut self, payload: &[u8]) -> Result<(), Lost> {
         let mut strings = payload.split(|byte| *byte == 0).map(std::str::from_utf8);
         let (Some(Ok(path)), Some(Ok(token))) = (strings.next(), strings.next()) else {
@@ -79,7 +79,7 @@ impl Events {
         self.order.is_empty() && !self.has_overflowed
     }
 
-    /// From now on keeps events with this token only if they are about this very node.
+    /// From now on keeps events with this token only if they are about `node` itself.
     pub(crate) fn keep_only(&mut self, node: &str, token: &str) {
         self.single.insert(token.to_owned(), node.to_owned());
     }

@@ -1,10 +1,10 @@
 //! XenStore: the small shared tree through which domains find each other's devices.
 //!
-//! Three parts that know of each other in one direction only: the tree and its rules, with no I/O
-//! and no clock; a server that speaks the real wire protocol on Unix sockets, so that the stock
-//! tools (`xenstore-ls`, `xenstore-watch`, …) work against it through `XENSTORED_PATH`; and a
-//! client, over a socket of that server or of a real Xen host's, or over a tree in the same
-//! process. What the keys mean, this crate does not know.
+//! It has three parts: the tree and its rules, with no I/O and no clock; a server that speaks the
+//! real wire protocol on Unix sockets, so that the stock tools (`xenstore-ls`, `xenstore-watch`, …)
+//! work against it through `XENSTORED_PATH`; and a client, over a socket of that server or of a
+//! real Xen host, or over a tree in the same process. Dependencies between them go in one direction
+//! only. This crate does not know what the keys mean.
 //!
 //! Read [`Tree`] first.
 
@@ -13,10 +13,10 @@ mod connection;
 mod error;
 mod events;
 mod local;
-mod pace;
 mod path;
 mod permissions;
 mod quota;
+mod rate_limit;
 mod request;
 mod server;
 mod session;
@@ -30,11 +30,11 @@ mod watch;
 pub use client::{Client, Transaction};
 pub use error::{Lost, Reason, Refusal, XsError, or_refusal, unless_refused};
 pub use events::{Events, WatchEvent, Watched};
-pub use local::{Local, LocalStore};
-pub use pace::Pace;
+pub use local::{LocalStore, LocalTransport};
 pub use path::domain_path;
 pub use permissions::{Permissions, Rights};
 pub use quota::Quota;
+pub use rate_limit::RateLimit;
 pub use ringway_wire::DomId;
 pub use ringway_wire::xenstore::Errno;
 pub use server::{Server, ServerHandle};

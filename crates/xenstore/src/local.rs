@@ -1,7 +1,6 @@
 //! A XenStore in this process: the same tree as behind the server, without sockets or threads.
 //!
-//! For simulations and tests of whole histories: what happens depends on nothing but the order of
-//! calls.
+//! For simulations and tests of whole histories: the results depend only on the order of calls.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +16,7 @@ use crate::session::SessionId;
 use crate::transport::Transport;
 use crate::tree::Tree;
 
-/// A XenStore that its clients share. Clones are the same store.
+/// A XenStore that its clients share. Clones refer to the same store.
 #[derive(Debug, Clone)]
 pub struct LocalStore {
     tree: Rc<RefCell<Tree>>,
@@ -25,53 +24,53 @@ pub struct LocalStore {
 
 /// One session of a [`LocalStore`]. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Local {
+pub struct LocalTransport {
     tree: Rc<RefCell<Tree>>,
     session: SessionId,
 }
 
 impl LocalStore {
-    /// An empty store in which guests have the limits of `quota`.
+    /// An empty store that limits guests by `quota`.
     pub fn new(quota: Quota) -> LocalStore {
         LocalStore { tree: Rc::new(RefCell::new(Tree::new(quota))) }
     }
 
-    /// A client that acts as `domain`; `None` when the domain has too many.
-    pub fn connect(&self, domain: DomId) -> Option<Client<Local>> {
-        Local::open(self, domain).map(Client::over)
+    /// A client that acts as `domain`; `None` if the domain has too many.
+    pub fn connect(&self, domain: DomId) -> Option<Client<LocalTransport>> {
+        LocalTransport::open(self, domain).map(Client::with_transport)
     }
 
-    /// Makes a domain known. Fires `@introduceDomain` if it was not.
+    /// Introduces a domain. Fires `@introduceDomain` if it was unknown.
     pub fn introduce(&self, domain: DomId) {
         self.tree.borrow_mut().introduce(domain);
     }
 
-    /// Forgets a domain: ends its sessions, removes the nodes it owns and the rights it had on
-    /// others, fires `@releaseDomain`. Its clients find the store lost.
+    /// Releases a domain: ends its sessions, removes the nodes it owns and its rights on others,
+    /// and fires `@releaseDomain`. Its clients find the store lost.
     pub fn release(&self, domain: DomId) {
         self.tree.borrow_mut().release(domain);
     }
 }
 
-impl Local {
-    /// Begins a session that acts as `domain`; `None` when the domain has too many.
-    pub fn open(store: &LocalStore, domain: DomId) -> Option<Local> {
+impl LocalTransport {
+    /// Begins a session that acts as `domain`; `None` if the domain has too many.
+    pub fn open(store: &LocalStore, domain: DomId) -> Option<LocalTransport> {
         let session = store.tree.borrow_mut().open(domain)?;
-        Some(Local { tree: Rc::clone(&store.tree), session })
+        Some(LocalTransport { tree: Rc::clone(&store.tree), session })
     }
 }
 
-impl Client<Local> {
-    /// Whether [`next_watch`](Client::next_watch) would return something: this client's turn may
-    /// have come. Events that are not about the node of a
-    /// [`watch_node`](Client::watch_node) count too, until they are taken.
+impl Client<LocalTransport> {
+    /// Whether [`next_watch`](Client::next_watch) may return something, so that this client should
+    /// get a turn. Events that are not about the node of a [`watch_node`](Client::watch_node) count
+    /// too, until they are taken.
     pub fn has_events(&self) -> bool {
-        let Local { tree, session } = self.transport();
+        let LocalTransport { tree, session } = self.transport();
         self.has_kept_events() || tree.borrow().has_events(*session)
     }
 }
 
-impl Transport for Local {
+impl Transport for LocalTransport {
     fn request(
         &mut self,
         op: Op,
@@ -91,7 +90,7 @@ impl Transport for Local {
 
     fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
         let mut tree = self.tree.borrow_mut();
-        // Bounded: nothing is added meanwhile.
+        // Bounded, because nothing is added meanwhile.
         while let Some(payload) = tree.next_event(self.session) {
             events.keep(&payload)?;
         }
@@ -99,7 +98,7 @@ impl Transport for Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalTransport {
     fn drop(&mut self) {
         self.tree.borrow_mut().close(self.session);
     }

@@ -11,9 +11,9 @@ pub fn domain_path(domain: DomId) -> String {
     format!("/local/domain/{domain}")
 }
 
-/// Names in a path. The protocol bounds only the length of the whole, which has room for a thousand
-/// of them, and a change concerns the watches of every directory above it. Toolstacks come to a
-/// dozen.
+/// The most names in a path. The protocol limits only the length of the whole, which has room for a
+/// thousand of them, and a change concerns the watches of every directory above it. Toolstacks need
+/// a dozen.
 const DEPTH_MAX: usize = 64;
 
 /// An absolute path that has passed the protocol's rules: `/`, or components of allowed characters
@@ -26,10 +26,10 @@ impl NodePath {
         NodePath("/".to_owned())
     }
 
-    /// Checks what a domain sent and makes it absolute.
+    /// Checks a path that a domain sent, and makes it absolute.
     ///
     /// # Errors
-    /// `EINVAL` for whatever the protocol forbids.
+    /// `EINVAL` for any path that the protocol forbids.
     pub(crate) fn parse(domain: DomId, text: &[u8]) -> Result<NodePath, Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::Inval)?;
         if text.is_empty() || !text.bytes().all(is_path_byte) {

@@ -45,20 +45,20 @@ impl Rights {
     }
 }
 
-/// The permissions of a node: its owner, what everybody else may do, and exceptions.
+/// The permissions of a node: its owner, the rights of all other domains, and exceptions.
 ///
-/// The owner and domain 0 may do everything. On the wire the list's first entry names the owner,
-/// and its letter is what domains without an entry of their own may do.
+/// The owner and domain 0 may do everything. On the wire, the first entry of the list names the
+/// owner; its letter gives the rights of domains without their own entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
     owner: DomId,
     others: Rights,
-    /// Shared: each change of a node takes a copy along, by which its watches are chosen.
+    /// Shared: each change of a node carries a copy, which selects the watches that may see it.
     exceptions: Arc<[(DomId, Rights)]>,
 }
 
 impl Permissions {
-    /// A node of `owner` with which other domains may do what `others` says.
+    /// A node of `owner` on which other domains have the rights `others`.
     pub fn new(owner: DomId, others: Rights) -> Permissions {
         Permissions { owner, others, exceptions: Arc::default() }
     }
@@ -75,7 +75,7 @@ impl Permissions {
         self.owner
     }
 
-    /// What `domain` may do. The first entry that names it counts.
+    /// The rights of `domain`. The first entry that names it counts.
     pub fn rights_of(&self, domain: DomId) -> Rights {
         if domain == DomId(0) || domain == self.owner {
             return Rights::Both;
@@ -91,15 +91,15 @@ impl Permissions {
         1 + self.exceptions.len()
     }
 
-    /// What a node that `creator` makes below one with these permissions starts with: the same,
-    /// but a guest owns what it makes.
+    /// The initial permissions of a node that `creator` makes below one with these permissions: the
+    /// same, except that a guest owns what it makes.
     pub(crate) fn inherited_by(&self, creator: DomId) -> Permissions {
         let owner = if creator == DomId(0) { self.owner } else { creator };
         Permissions { owner, ..self.clone() }
     }
 
-    /// Withdraws what was given to a domain that is gone, since its number may be used again.
-    /// Returns `None` if it was not named.
+    /// Removes the rights of a domain that is gone, since its number may be reused. Returns `None`
+    /// if there were none.
     pub(crate) fn without(&self, gone: DomId) -> Option<Permissions> {
         let is_named = self.owner == gone || self.exceptions.iter().any(|(who, _)| *who == gone);
         is_named.then(|| {
@@ -112,7 +112,7 @@ impl Permissions {
     /// Reads wire entries such as `n0`, `r7`.
     ///
     /// # Errors
-    /// `EINVAL` if there is no entry, or one that is not a letter and a domain.
+    /// `EINVAL` if there is no entry, or an invalid one.
     pub(crate) fn parse<'a>(
         mut entries: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Permissions, Errno> {

@@ -1,9 +1,9 @@
-//! What one domain may use up. The numbers are those of the stock daemon where it has them.
+//! Limits per domain. The numbers are those of the stock daemon where it has them.
 
 use ringway_wire::DomId;
 use ringway_wire::xenstore::XENSTORE_PAYLOAD_MAX;
 
-/// The limits of one domain, all its connections together unless said otherwise.
+/// The limits of one domain, over all its connections unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Nodes it may own.
@@ -16,16 +16,16 @@ pub struct Quota {
     pub watches: usize,
     /// Transactions open at a time.
     pub transactions: usize,
-    /// Nodes that one transaction may touch, and changes it may make.
+    /// Nodes that one transaction may touch, and changes that it may make.
     pub transaction_nodes: usize,
     /// Bytes of the paths and values that one transaction keeps until it ends.
     pub transaction_bytes: usize,
-    /// Watch events that wait for one connection (XSA-349). Of those that one watch makes beyond
-    /// its share, a single one is kept, that of the watched node itself.
+    /// Watch events that wait for one connection (XSA-349). Of those that one watch causes beyond
+    /// its share, a single one is kept, for the watched node itself.
     pub events: usize,
     /// Connections open at a time.
     pub connections: usize,
-    /// Requests in a second, over all connections. Those beyond it wait.
+    /// Requests per second, over all connections. Further requests wait.
     pub requests_per_second: u32,
 }
 
@@ -44,7 +44,7 @@ impl Quota {
         requests_per_second: u32::MAX,
     };
 
-    /// The limits that count for `domain` when guests have `self`.
+    /// The limits of `domain`, if those of guests are `self`.
     pub(crate) fn of(&self, domain: DomId) -> &Quota {
         if domain == DomId(0) { &Quota::PRIVILEGED } else { self }
     }

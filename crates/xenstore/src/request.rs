@@ -3,7 +3,7 @@
 use ringway_wire::DomId;
 use ringway_wire::xenstore::Errno;
 
-/// A payload that should be strings, each ended by a NUL.
+/// A payload of strings, each terminated by a NUL.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strings<'a> {
     payload: &'a [u8],
@@ -17,13 +17,13 @@ impl<'a> Strings<'a> {
     /// All of them.
     ///
     /// # Errors
-    /// `EINVAL` if the last one does not end.
+    /// `EINVAL` if the last one is not terminated.
     pub(crate) fn all(self) -> Result<impl Iterator<Item = &'a [u8]>, Errno> {
         let body = self.payload.strip_suffix(b"\0").ok_or(Errno::Inval)?;
         Ok(body.split(|byte| *byte == 0))
     }
 
-    /// All of them, when they are `N`.
+    /// All of them, if there are `N`.
     ///
     /// # Errors
     /// `EINVAL` if they are not.
@@ -44,10 +44,10 @@ impl<'a> Strings<'a> {
         self.exactly().map(|[only]| only)
     }
 
-    /// A string, and bytes that may be anything.
+    /// A string, followed by arbitrary bytes.
     ///
     /// # Errors
-    /// `EINVAL` if the string does not end.
+    /// `EINVAL` if the string is not terminated.
     pub(crate) fn first_and_rest(self) -> Result<(&'a [u8], &'a [u8]), Errno> {
         let end = self.payload.iter().position(|byte| *byte == 0).ok_or(Errno::Inval)?;
         let (first, rest) = self.payload.split_at(end);
@@ -80,7 +80,7 @@ pub(crate) fn string(text: &str) -> Vec<u8> {
     [text.as_bytes(), b"\0"].concat()
 }
 
-/// The reply to a request that asks for nothing.
+/// The reply to a request without a result.
 pub(crate) fn ok() -> Vec<u8> {
     string("OK")
 }

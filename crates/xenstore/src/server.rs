@@ -1,8 +1,8 @@
 //! The tree behind Unix sockets: one thread, one epoll loop.
 //!
-//! A client that breaks the protocol or never reads loses its own connection and nothing else.
-//! Each round takes a bounded amount from each client, so none can keep the others waiting; and a
-//! guest that goes on asking is served at a [rate](Quota::requests_per_second).
+//! A client that breaks the protocol or never reads loses its own connection and nothing else. Each
+//! round takes a bounded amount from each client, so none can keep the others waiting, and requests
+//! of a guest are served at a limited [rate](Quota::requests_per_second).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -17,17 +17,17 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::connection::Connection;
-use crate::pace::Pace;
 use crate::quota::Quota;
+use crate::rate_limit::RateLimit;
 use crate::session::SessionId;
 use crate::tree::Tree;
 
-/// Calls on handles that may wait for the server.
+/// The most calls on handles that may wait for the server.
 const COMMANDS_MAX: usize = 4096;
 /// Events taken from epoll at a time.
 const EVENTS_MAX: usize = 64;
-/// How long a client rests at least that has asked too fast.
-const REST_MIN: Duration = Duration::from_millis(10);
+/// The shortest pause of a client that has sent requests too fast.
+const THROTTLE_MIN: Duration = Duration::from_millis(10);
 
 /// A XenStore server. [`run`](Server::run) it in a thread of its own.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ pub struct Server {
     by_session: BTreeMap<SessionId, u64>,
     /// Listeners that are not polled because the process has no descriptors left.
     paused: Vec<u64>,
-    /// How fast each guest may ask; as long as it exists, so that it gains nothing by another
-    /// connection.
-    paces: BTreeMap<DomId, Pace>,
-    /// Clients that have asked faster, and when they are served again.
-    resting: BTreeMap<u64, Instant>,
+    /// The request rate of each guest. Kept as long as the guest exists, so that it gains nothing
+    /// by opening another connection.
+    rate_limits: BTreeMap<DomId, RateLimit>,
+    /// Clients that have exceeded it, and when they are served again.
+    throttled: BTreeMap<u64, Instant>,
     requests_per_second: u32,
     commands: Receiver<Command>,
     handle: ServerHandle,
@@ -74,10 +74,10 @@ enum Command {
 }
 
 impl ServerHandle {
-    /// Serves every connection to `listener`, each with the rights of `domain`.
+    /// Serves every connection to `listener` with the rights of `domain`.
     ///
     /// # Errors
-    /// Of kind `BrokenPipe` when the server has stopped, `WouldBlock` when too many calls wait.
+    /// Of kind `BrokenPipe` if the server has stopped, `WouldBlock` if too many calls wait.
     pub fn listen(&self, listener: UnixListener, domain: DomId) -> io::Result<()> {
         self.send(Command::Listen(listener, domain))
     }
@@ -92,7 +92,7 @@ impl ServerHandle {
         Ok(theirs)
     }
 
-    /// Makes a domain known; fires `@introduceDomain`.
+    /// Introduces a domain; fires `@introduceDomain`.
     ///
     /// # Errors
     /// As [`listen`](ServerHandle::listen).
@@ -100,8 +100,8 @@ impl ServerHandle {
         self.send(Command::Introduce(domain))
     }
 
-    /// Forgets a domain: its listeners, connections, watches and transactions, the nodes it owns
-    /// and the rights it had. Fires `@releaseDomain`. Domain 0 cannot be released.
+    /// Releases a domain: its listeners, connections, watches and transactions, the nodes it owns
+    /// and its rights. Fires `@releaseDomain`. Domain 0 cannot be released.
     ///
     /// # Errors
     /// As [`listen`](ServerHandle::listen).
@@ -111,8 +111,8 @@ impl ServerHandle {
 
     /// Ends [`Server::run`] and with it all connections. Harmless when it has ended.
     pub fn stop(&self) {
-        // The only error is that there is nothing left to stop, or that the wake-up that is
-        // already on its way will find this command.
+        // An error means that the server has stopped already, or that a pending wake-up will find
+        // this command.
         let _ = self.send(Command::Stop);
     }
 
@@ -126,7 +126,7 @@ impl ServerHandle {
             }
         })?;
         match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
-            // A counter that is full wakes the server just as well.
+            // A full counter wakes the server just as well.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -134,7 +134,7 @@ impl ServerHandle {
 }
 
 impl Server {
-    /// A server with an empty tree, in which guests have the limits of `quota`.
+    /// A server with an empty tree, which limits guests by `quota`.
     ///
     /// # Errors
     /// What the system reports.
@@ -149,8 +149,8 @@ impl Server {
             next_key: 0,
             by_session: BTreeMap::new(),
             paused: Vec::new(),
-            paces: BTreeMap::new(),
-            resting: BTreeMap::new(),
+            rate_limits: BTreeMap::new(),
+            throttled: BTreeMap::new(),
             requests_per_second,
             commands,
             handle: ServerHandle { commands: sender, wake: Arc::clone(&wake) },
@@ -160,7 +160,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Controls this server, also before it runs and from other threads.
+    /// Returns a handle, which works before the server runs and from other threads.
     pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
     }
@@ -173,7 +173,7 @@ impl Server {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
-            let timeout = self.rest_left(Instant::now());
+            let timeout = self.throttle_left(Instant::now());
             let spare = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
                 Ok(_) => {}
@@ -190,13 +190,13 @@ impl Server {
                     Some(Source::Listener(..)) => self.accept(key),
                     // The client has gone; epoll would report that forever.
                     Some(Source::Client(..))
-                        if self.resting.contains_key(&key)
+                        if self.throttled.contains_key(&key)
                             && flags.intersects(EventFlags::HUP | EventFlags::ERR) =>
                     {
                         self.close(key);
                     }
-                    Some(Source::Client(..)) => self.attend(key),
-                    // It was closed on behalf of an earlier event of this round.
+                    Some(Source::Client(..)) => self.serve_client(key),
+                    // It was closed by an earlier event of this round.
                     None => {}
                 }
                 self.deliver();
@@ -205,25 +205,25 @@ impl Server {
         }
     }
 
-    /// How long to wait for the first of the clients that rest, if any does.
-    fn rest_left(&self, now: Instant) -> Option<Timespec> {
-        let due = self.resting.values().min()?;
+    /// How long to wait for the first of the throttled clients, if there are any.
+    fn throttle_left(&self, now: Instant) -> Option<Timespec> {
+        let due = self.throttled.values().min()?;
         Timespec::try_from(due.saturating_duration_since(now)).ok()
     }
 
-    /// Serves those again whose rest is over.
+    /// Serves clients again whose pause is over.
     fn resume(&mut self, now: Instant) {
         let due = |at: &Instant| *at <= now;
         let over: Vec<u64> =
-            self.resting.iter().filter(|(_, at)| due(at)).map(|(key, _)| *key).collect();
+            self.throttled.iter().filter(|(_, at)| due(at)).map(|(key, _)| *key).collect();
         for key in over {
-            self.resting.remove(&key);
-            self.attend(key);
+            self.throttled.remove(&key);
+            self.serve_client(key);
             self.deliver();
         }
     }
 
-    /// Carries out what handles asked for.
+    /// Carries out the commands of handles.
     fn take_commands(&mut self) -> io::Result<Next> {
         let mut count = [0; 8];
         match rustix::io::read(&self.handle.wake, &mut count) {
@@ -234,13 +234,13 @@ impl Server {
             let Ok(command) = self.commands.try_recv() else { break };
             match command {
                 Command::Listen(listener, domain) => self.listen(listener, domain)?,
-                Command::Connect(stream, domain) => self.admit(stream, domain),
+                Command::Connect(stream, domain) => self.add_client(stream, domain),
                 Command::Introduce(domain) => self.tree.introduce(domain),
                 Command::Release(domain) if domain != DomId(0) => {
                     self.sources.retain(
                         |_, source| !matches!(source, Source::Listener(_, of) if *of == domain),
                     );
-                    self.paces.remove(&domain);
+                    self.rate_limits.remove(&domain);
                     self.tree.release(domain);
                 }
                 Command::Release(_) => {}
@@ -263,7 +263,7 @@ impl Server {
         match listener.accept() {
             Ok((stream, _)) => {
                 let domain = *domain;
-                self.admit(stream, domain);
+                self.add_client(stream, domain);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => {
@@ -283,8 +283,8 @@ impl Server {
         }
     }
 
-    /// Begins to serve a stream. If that cannot be done the client sees it close.
-    fn admit(&mut self, stream: UnixStream, domain: DomId) {
+    /// Begins to serve a stream. If that fails, the client sees it close.
+    fn add_client(&mut self, stream: UnixStream, domain: DomId) {
         let Some(session) = self.tree.open(domain) else { return };
         let admitted = Connection::new(stream).and_then(|connection| {
             let key = self.register(&connection)?;
@@ -299,35 +299,37 @@ impl Server {
         }
     }
 
-    /// Serves what a client has sent.
-    fn attend(&mut self, key: u64) {
+    /// Serves a client's requests.
+    fn serve_client(&mut self, key: u64) {
         let Some(Source::Client(connection, session, domain)) = self.sources.get_mut(&key) else {
             return;
         };
-        if self.resting.contains_key(&key) {
+        if self.throttled.contains_key(&key) {
             return;
         }
         let now = Instant::now();
-        let mut pace = (*domain != DomId(0)).then(|| {
+        let mut rate_limit = (*domain != DomId(0)).then(|| {
             let rate = self.requests_per_second;
-            let make = || Pace::new(rate, Duration::from_secs(1) / rate, now);
-            self.paces.entry(*domain).or_insert_with(make)
+            let make = || RateLimit::new(rate, Duration::from_secs(1) / rate, now);
+            self.rate_limits.entry(*domain).or_insert_with(make)
         });
-        let mut rests_until = None;
+        let mut throttled_until = None;
         let served = connection.receive().and_then(|()| {
-            // Requests that wait for room must be served as soon as there is some: nothing else
-            // would wake us for them. Nothing is read in here, so what was read bounds the loop.
+            // Requests that wait for room must be served as soon as there is some, because no other
+            // event would wake the server for them. The loop reads nothing, so the buffered
+            // requests bound it.
             while connection.make_room()? {
-                if let Some(later) = pace.as_mut().and_then(|pace| pace.due(now)) {
-                    // Not for one request: a wake-up costs more than the request.
-                    rests_until = Some(later.max(now + REST_MIN));
+                if let Some(later) = rate_limit.as_mut().and_then(|rate_limit| rate_limit.due(now))
+                {
+                    // Rest for several requests at once: a wake-up costs more than a request.
+                    throttled_until = Some(later.max(now + THROTTLE_MIN));
                     break;
                 }
                 let Some((request, payload)) = connection.next_request()? else { break };
                 let outcome = self.tree.request(*session, request.kind, request.tx_id, &payload);
                 connection.reply(&request, outcome);
-                if let Some(pace) = &mut pace {
-                    let _ = pace.take(now);
+                if let Some(rate_limit) = &mut rate_limit {
+                    let _ = rate_limit.take(now);
                 }
             }
             Ok(())
@@ -335,13 +337,13 @@ impl Server {
         if served.is_err() {
             return self.close(key);
         }
-        if let Some(until) = rests_until {
-            self.resting.insert(key, until);
+        if let Some(until) = throttled_until {
+            self.throttled.insert(key, until);
         }
         self.push_out(key);
     }
 
-    /// Sends events to those who have new ones, and lets go of those whom the tree has closed.
+    /// Sends events to clients with new ones, and drops those that the tree has closed.
     fn deliver(&mut self) {
         while let Some(session) = self.tree.next_ready() {
             if let Some(key) = self.by_session.get(&session).copied() {
@@ -357,7 +359,7 @@ impl Server {
         };
         let mut is_alive = self.tree.is_open(*session);
         while is_alive {
-            // As above: the events that the tree holds bound the loop.
+            // As above: the events in the tree bound the loop.
             match connection.make_room() {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -367,7 +369,7 @@ impl Server {
             connection.event(&event);
         }
         is_alive &= connection.flush().is_ok();
-        if let Some(interest) = connection.changed_interest(self.resting.contains_key(&key)) {
+        if let Some(interest) = connection.changed_interest(self.throttled.contains_key(&key)) {
             let data = EventData::new_u64(key);
             is_alive &= epoll::modify(&self.epoll, &*connection, data, interest).is_ok();
         }
@@ -378,20 +380,20 @@ impl Server {
 
     fn close(&mut self, key: u64) {
         if let Some(Source::Client(_, session, _)) = self.sources.remove(&key) {
-            self.resting.remove(&key);
+            self.throttled.remove(&key);
             self.by_session.remove(&session);
             self.tree.close(session);
         }
         for key in std::mem::take(&mut self.paused) {
             if let Some(Source::Listener(listener, _)) = self.sources.get(&key) {
                 let data = EventData::new_u64(key);
-                // If this fails no new client is accepted; connected clients are unaffected.
+                // If this fails, no new client is accepted; connected clients are unaffected.
                 let _ = epoll::modify(&self.epoll, listener, data, EventFlags::IN);
             }
         }
     }
 
-    /// Has epoll report a descriptor, and returns the key it will do so under.
+    /// Registers a descriptor with epoll, and returns its key.
     fn register(&mut self, source: &impl AsFd) -> io::Result<u64> {
         let key = self.next_key;
         epoll::add(&self.epoll, source, EventData::new_u64(key), EventFlags::IN)?;
@@ -400,7 +402,7 @@ impl Server {
     }
 }
 
-/// Whether to go on serving.
+/// Whether to continue.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Continue,

@@ -1,4 +1,4 @@
-//! What the connections of a tree are named by.
+//! The ids of a tree's connections.
 
 /// One connection of one domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -17,7 +17,8 @@ use crate::transport::Transport;
 
 /// Bytes read at a time: the longest message.
 const READ_LEN: usize = SOCKMSG_LEN + XENSTORE_PAYLOAD_MAX;
-/// Reads in one call for events: a peer that causes events that are not kept must not keep us here.
+/// The most reads in one call for events: a peer that causes events that are not kept must not
+/// occupy us.
 const READS_MAX: usize = 64;
 
 /// A blocking descriptor that carries the protocol.

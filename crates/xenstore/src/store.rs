@@ -19,7 +19,7 @@ use crate::quota::Quota;
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: Arc<Node>,
-    /// Nodes per owner.
+    /// The number of nodes per owner.
     owned: BTreeMap<DomId, usize>,
     generation: u64,
 }
@@ -33,12 +33,12 @@ pub(crate) struct Node {
     pub(crate) generation: u64,
 }
 
-/// What a request does to one node.
+/// A change of one node.
 #[derive(Debug, Clone)]
 pub(crate) enum Mutation {
-    /// Sets the value; makes the node and the directories it is in if needed.
+    /// Sets the value; creates the node and its parent directories if needed.
     Write(Vec<u8>),
-    /// Makes the node with an empty value unless it is there.
+    /// Creates the node with an empty value unless it exists.
     MakeDirectory,
     /// Removes the node and all below it.
     Remove,
@@ -47,7 +47,7 @@ pub(crate) enum Mutation {
 }
 
 impl Mutation {
-    /// Bytes that the mutation itself takes.
+    /// Bytes that the mutation itself occupies.
     pub(crate) fn len(&self) -> usize {
         match self {
             Mutation::Write(value) => value.len(),
@@ -59,22 +59,22 @@ impl Mutation {
     }
 }
 
-/// Something that watches may want to know.
+/// A change that watches may report.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) path: NodePath,
     pub(crate) reach: Reach,
-    /// Clients that may read one of these may know of the change: the node's own permissions,
-    /// before and after, and those of its directory.
+    /// Clients that may read one of these may know of the change: the node's own permissions before
+    /// and after, and those of its directory.
     visible_by: Vec<Permissions>,
 }
 
-/// Which watches a change concerns.
+/// Which watches a change fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Those of the node and of all directories above it.
     Lineage,
-    /// Those of the node only: it went because a directory above it was removed.
+    /// Those of the node only: it was removed with a directory above it.
     Exact,
 }
 
@@ -120,8 +120,8 @@ impl Store {
     /// The node at `path`, if `who` has the rights.
     ///
     /// # Errors
-    /// `EACCES` without them. For a node that is not there the nearest directory above decides:
-    /// only who has the rights there may know that it is missing (`ENOENT`).
+    /// `EACCES` without them. For a missing node the nearest existing directory decides: only a
+    /// domain with the rights there may know that it is missing (`ENOENT`).
     pub(crate) fn get(&self, who: DomId, path: &NodePath, wanted: Rights) -> Result<&Node, Errno> {
         let (nearest, missing) = self.nearest(path);
         if !nearest.permissions.rights_of(who).include(wanted) {
@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// Whether the node at `path` is as it is in `before`, an earlier copy of this store; a node
-    /// that neither has counts as the same.
+    /// missing in both counts as the same.
     pub(crate) fn agrees(&self, before: &Store, path: &NodePath) -> bool {
         let generation = |store: &Store| store.node(path).map(|node| node.generation);
         generation(self) == generation(before)
@@ -165,7 +165,7 @@ impl Store {
     /// Carries out a mutation, wholly or not at all.
     ///
     /// # Errors
-    /// As the protocol defines for the request; `ENOSPC` when it would exceed a quota.
+    /// As the protocol defines for the request; `ENOSPC` if it would exceed a quota.
     pub(crate) fn apply(
         &mut self,
         who: DomId,
@@ -189,8 +189,8 @@ impl Store {
         }
     }
 
-    /// Forgets a domain: removes what it owns, and what it was allowed elsewhere. Without that, a
-    /// later domain with the same number would inherit both.
+    /// Removes the nodes that a domain owns, and its rights on others. Otherwise a later domain
+    /// with the same number would inherit both.
     pub(crate) fn forget_domain(&mut self, gone: DomId) -> Vec<Change> {
         let mut owned = Vec::new();
         let mut named = Vec::new();
@@ -336,7 +336,7 @@ impl Store {
         changes
     }
 
-    /// The change of a node that is there.
+    /// The change of an existing node.
     fn changed(&self, path: &NodePath) -> Change {
         let parent = path.parent();
         let visible_by = [Some(path), parent.as_ref()]
@@ -348,7 +348,7 @@ impl Store {
         Change { path: path.clone(), reach: Reach::Lineage, visible_by }
     }
 
-    /// The deepest node on the way to `path` that is there, and how many names are missing.
+    /// The deepest existing node on the way to `path`, and how many names are missing.
     fn nearest(&self, path: &NodePath) -> (&Node, usize) {
         let mut node = &*self.root;
         let mut names = path.components();

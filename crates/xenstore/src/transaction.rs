@@ -1,8 +1,8 @@
-//! A transaction: a snapshot to work on, and what is needed to repeat the work on the live store.
+//! A transaction: a snapshot to work on, and a log to repeat the work on the live store.
 //!
-//! It commits only if every node it read or changed is as it was when the transaction began,
-//! so that the outcome is as if there were no other client. Then its changes are carried out once
-//! more, on the live store, which also keeps quotas right and finds the watches to fire.
+//! It commits only if every node that it read or changed is as it was when the transaction began,
+//! so the outcome is as if there were no other client. Then its changes are repeated on the live
+//! store, which also enforces quotas and finds the watches to fire.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl Transaction {
     /// As [`Store::get`], inside the transaction.
     ///
     /// # Errors
-    /// As there, and `ENOSPC` when the transaction has touched too many nodes, or keeps too much.
+    /// As there, and `ENOSPC` if the transaction has touched too many nodes, or keeps too much.
     pub(crate) fn get(
         &mut self,
         who: DomId,
@@ -49,7 +49,7 @@ impl Transaction {
     /// As [`Store::apply`], inside the transaction.
     ///
     /// # Errors
-    /// As there, and `ENOSPC` when the transaction has touched too many nodes, or keeps too much.
+    /// As there, and `ENOSPC` if the transaction has touched too many nodes, or keeps too much.
     pub(crate) fn apply(
         &mut self,
         who: DomId,
@@ -79,11 +79,11 @@ impl Transaction {
         Ok(())
     }
 
-    /// The store as it is after the transaction, and what changed.
+    /// The store after the transaction, and the changes.
     ///
     /// # Errors
-    /// `EAGAIN` when another client changed a node that the transaction touched; `ENOSPC` when
-    /// others used up the quota meanwhile.
+    /// `EAGAIN` if another client changed a node that the transaction touched; `ENOSPC` if others
+    /// used up the quota meanwhile.
     pub(crate) fn commit(
         self,
         who: DomId,

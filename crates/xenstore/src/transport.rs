@@ -8,13 +8,13 @@ use crate::events::Events;
 /// A way to a XenStore: a descriptor that speaks the wire protocol ([`Socket`](crate::Socket)), or
 /// a tree in this process ([`Local`](crate::Local)).
 pub trait Transport {
-    /// Sends one request, in transaction `tx` or outside any if that is 0, and waits for the
-    /// reply. Watch events that come before it are kept in `events`.
+    /// Sends one request, in transaction `tx` or outside of any if that is 0, and waits for the
+    /// reply. Watch events that arrive first are kept in `events`.
     ///
-    /// The inner result is what the store replied: a payload, or the reason of a refusal.
+    /// The inner result is the store's reply: a payload, or the reason for a refusal.
     ///
     /// # Errors
-    /// That the store is gone.
+    /// If the store is gone.
     fn request(
         &mut self,
         op: Op,
@@ -23,9 +23,9 @@ pub trait Transport {
         events: &mut Events,
     ) -> Result<Result<Vec<u8>, Errno>, Lost>;
 
-    /// Moves watch events that have arrived to `events`, a bounded number of them. Does not wait.
+    /// Moves watch events that have arrived to `events`, a bounded number of them. Does not block.
     ///
     /// # Errors
-    /// That the store is gone.
+    /// If the store is gone.
     fn take_events(&mut self, events: &mut Events) -> Result<(), Lost>;
 }

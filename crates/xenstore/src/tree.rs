@@ -32,7 +32,7 @@ pub struct Tree {
     introduced: BTreeSet<DomId>,
     quota: Quota,
     next_session: u64,
-    /// Sessions with new events, or that this tree has closed.
+    /// Sessions with new events, and sessions that the tree has closed.
     ready: BTreeSet<SessionId>,
 }
 
@@ -46,7 +46,7 @@ struct Session {
 }
 
 impl Tree {
-    /// An empty tree in which guests have the limits of `quota`.
+    /// An empty tree that limits guests by `quota`.
     pub fn new(quota: Quota) -> Tree {
         let domain_0_only = Permissions::new(DomId(0), Rights::None);
         Tree {
@@ -63,7 +63,7 @@ impl Tree {
         }
     }
 
-    /// Begins a session that acts as `domain`; `None` when the domain has too many.
+    /// Begins a session that acts as `domain`; `None` if the domain has too many.
     pub fn open(&mut self, domain: DomId) -> Option<SessionId> {
         let open = self.sessions.values().filter(|session| session.domain == domain).count();
         if open >= self.quota.of(domain).connections {
@@ -90,12 +90,12 @@ impl Tree {
         }
     }
 
-    /// Whether a session goes on. The tree itself ends one whose domain is released.
+    /// Whether a session is open. The tree itself closes one whose domain is released.
     pub fn is_open(&self, id: SessionId) -> bool {
         self.sessions.contains_key(&id)
     }
 
-    /// The next session that has new events, or that has ended.
+    /// The next session that has new events, or that was closed.
     pub fn next_ready(&mut self) -> Option<SessionId> {
         self.ready.pop_first()
     }
@@ -110,15 +110,15 @@ impl Tree {
         self.sessions.get(&id).is_some_and(|session| !session.events.is_empty())
     }
 
-    /// Makes a domain known. Fires `@introduceDomain` if it was not.
+    /// Introduces a domain. Fires `@introduceDomain` if it was unknown.
     pub fn introduce(&mut self, domain: DomId) {
         if self.introduced.insert(domain) {
             self.fire_special(INTRODUCE_DOMAIN);
         }
     }
 
-    /// Forgets a domain: ends its sessions, removes the nodes it owns and the rights it had on
-    /// others, fires `@releaseDomain`. Domain 0 stays.
+    /// Releases a domain: ends its sessions, removes the nodes it owns and its rights on others,
+    /// and fires `@releaseDomain`. Domain 0 stays.
     pub fn release(&mut self, domain: DomId) {
         if domain == DomId(0) {
             return;
@@ -142,10 +142,10 @@ impl Tree {
 
     /// Serves one request and returns the payload of its reply.
     ///
-    /// The events it causes are to be sent after the reply.
+    /// Send the resulting events after the reply.
     ///
     /// # Errors
-    /// What the error reply is to say. Whatever a guest sends, this is all that happens.
+    /// The error of the reply. Whatever a guest sends has no other consequence.
     pub fn request(
         &mut self,
         id: SessionId,
@@ -265,9 +265,9 @@ impl Tree {
         if let Some(session) = self.sessions.get_mut(&call.id) {
             session.watch_count += 1;
         }
-        // A watch fires once when it is set: its owner then reads the node, so it cannot miss a
-        // change that came just before.
-        self.tell(&[watch], &on, &on);
+        // A watch fires once when it is set: its owner then reads the node, so it cannot miss an
+        // earlier change.
+        self.queue_events(&[watch], &on, &on);
         Ok(request::ok())
     }
 
@@ -339,8 +339,8 @@ impl Tree {
             return Err(Errno::Acces);
         }
         let domain = match op {
-            // The other two are the frame and the port of a ring, unused here: every
-            // domain connects by a socket.
+            // The other two strings are the frame and the port of a ring. They are unused here,
+            // because every domain connects by a socket.
             Op::Introduce => strings.exactly().map(|[domain, _, _]| domain)?,
             _ => strings.only()?,
         };
@@ -356,7 +356,7 @@ impl Tree {
         Ok(request::ok())
     }
 
-    /// Where a watch is to be set, and the home directory to cut from its events.
+    /// The path of a watch, and the home directory to cut from its events.
     fn watch_path(&self, who: DomId, path: &[u8]) -> Result<(String, Option<String>), Errno> {
         if let Some(name) = self.special_name(path) {
             return Ok((name.to_owned(), None));
@@ -387,7 +387,7 @@ impl Tree {
                 };
                 let notified: Vec<Watch> =
                     self.watches.at(on).iter().filter(may_know).cloned().collect();
-                self.tell(&notified, on, change.path.as_str());
+                self.queue_events(&notified, on, change.path.as_str());
             }
         }
     }
@@ -399,11 +399,11 @@ impl Tree {
             session.is_some_and(|s| permissions.rights_of(s.domain).include(Rights::Read))
         };
         let notified: Vec<Watch> = self.watches.at(name).iter().filter(may_know).cloned().collect();
-        self.tell(&notified, name, name);
+        self.queue_events(&notified, name, name);
     }
 
-    /// Queues one event, that `path` has changed, for each of these watches of `on`.
-    fn tell(&mut self, watches: &[Watch], on: &str, path: &str) {
+    /// Queues an event that `path` has changed for each of these watches of `on`.
+    fn queue_events(&mut self, watches: &[Watch], on: &str, path: &str) {
         for watch in watches {
             let Some(session) = self.sessions.get_mut(&watch.session) else { continue };
             let (Some(event), Some(all)) = (watch.event(path), watch.event(on)) else { continue };
@@ -414,7 +414,7 @@ impl Tree {
     }
 }
 
-/// Who asks, and in which transaction (0 for none).
+/// The caller of a request, and its transaction (0 for none).
 struct Call {
     id: SessionId,
     who: DomId,

@@ -70,8 +70,8 @@ impl Watches {
 }
 
 impl Watch {
-    /// The event that the session gets when `path` changes. `None` for an event that no message can
-    /// carry, which the stock daemon leaves out too.
+    /// The event of this watch for a change of `path`. `None` for an event that fits into no
+    /// message, which the stock daemon leaves out too.
     pub(crate) fn event(&self, path: &str) -> Option<Event> {
         let prefix = self.home.as_deref().unwrap_or_default();
         let relative = path.strip_prefix(prefix).unwrap_or(path);
@@ -94,19 +94,19 @@ impl Event {
     }
 }
 
-/// The events that a session has not taken yet, each at most once: a second event for a path that
-/// changed adds nothing, as the reader looks afterwards anyway.
+/// The events that a session has not taken yet, without duplicates: a second event for the same
+/// path adds nothing, because the reader reads the node afterwards anyway.
 ///
-/// One watch can only make so many wait. After that a single event stands for all others of that
-/// watch: that of the node which the watch was set on. It is also what fires when a watch is set,
-/// so its owner reads everything that it watches. No change is lost, and a guest that makes changes
-/// without end (XSA-349) gets no more room than that, and neither that of other watches nor the
-/// session is affected.
+/// The number of waiting events per watch is limited. Beyond it, a single event replaces all others
+/// of that watch: the one for the watched node itself. That event also fires when a watch is set,
+/// so the owner reads everything that it watches. No change is lost. A guest that makes changes
+/// without end (XSA-349) gets no more room than that, and affects neither other watches nor the
+/// session.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     order: VecDeque<Waiting>,
     waiting: HashSet<Arc<Event>>,
-    /// How many wait, by the event that stands for all of a watch.
+    /// Waiting events per watch. The key is the event that can replace all of a watch.
     per_watch: HashMap<Arc<Event>, usize>,
 }
 
@@ -116,11 +116,11 @@ struct Waiting {
     all_of_watch: Arc<Event>,
 }
 
-/// The part of a session's limit that one watch may use up: one in so many.
+/// One watch may use up this fraction of a session's limit.
 const SHARES: usize = 16;
 
 impl EventQueue {
-    /// Queues an event. At most `limit` wait, and one for each watch on top.
+    /// Queues an event. At most `limit` wait, plus one for each watch.
     pub(crate) fn push(&mut self, event: Event, all_of_watch: Event, limit: usize) {
         if self.waiting.contains(&event) {
             return;

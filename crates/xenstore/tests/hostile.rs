@@ -1,4 +1,4 @@
-//! Clients that break the protocol, or do not read, harm only themselves.
+//! Clients that break the protocol, or do not read, affect only themselves.
 
 use std::io::{ErrorKind, Read, Write};
 use std::thread::JoinHandle;
@@ -47,7 +47,7 @@ fn random_bytes_end_their_own_connection_only() {
                 bytes.extend(message(kind, &noise[..usize::from(noise[6] % 8)]));
             }
         }
-        // The server may close before it has taken everything.
+        // The server may close before it has read everything.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut reply = Vec::new();
@@ -76,8 +76,8 @@ fn a_client_that_never_reads_replies_is_not_served_further_and_no_other_waits() 
     let mut stream = handle.connect(DomId(3)).expect("the server is there");
     stream.set_nonblocking(true).expect("it can be set");
     let request = message(Op::GetDomainPath.number(), b"3\0");
-    // Ends when both buffers between us and the server's limit are full. The witness, which the
-    // same thread serves, gives the server every chance to read on if it wanted to.
+    // Ends when both buffers between us and the server's limit are full. The same thread serves the
+    // witness, which gives the server every chance to read on.
     let mut refusals = 0;
     while refusals < 100 {
         match stream.write_all(&request) {
@@ -131,7 +131,7 @@ fn a_client_that_takes_its_events_late_learns_that_it_has_to_read_everything() {
         dom0.write(&format!("/public/{n}"), "").expect("other clients need not wait");
     }
     let mut taken = 0;
-    // The test ends when the server says that everything is to be read, and not before.
+    // The test ends exactly when the server reports that everything must be read again.
     while next(&mut lazy).path != "/public" {
         taken += 1;
     }
@@ -152,9 +152,9 @@ fn next(client: &mut Client) -> WatchEvent {
     }
 }
 
-/// What a guest can do below a node that domain 0 watches, as a backend watches each guest's state.
+/// Attacks of a guest below a node that domain 0 watches, as a backend watches each guest's state.
 #[test]
-fn names_below_a_watched_node_end_nobodys_session_and_hide_no_other_change() {
+fn writes_below_a_watched_node_close_no_session_and_hide_no_change() {
     let (handle, thread) = start(Quota { requests_per_second: u32::MAX, ..Quota::default() });
     let mut dom0 = client(&handle, 0);
     for guest in [3, 4] {
@@ -167,7 +167,7 @@ fn names_below_a_watched_node_end_nobodys_session_and_hide_no_other_change() {
     for token in ["3", "4"] {
         assert_eq!(next(&mut dom0).token, token, "each fires at once");
     }
-    // Domain 0 does not read meanwhile. More than fit its session, and what it keeps.
+    // Domain 0 does not read meanwhile. More events than fit into its session and its client.
     let mut hostile = client(&handle, 3);
     let mut honest = client(&handle, 4);
     for n in 0..70_000 {
@@ -261,7 +261,7 @@ fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits
         let handle = handle.clone();
         move || {
             let mut count = 0;
-            // Neither another connection nor one that is closed gives it more.
+            // Neither another connection nor a closed one increases its rate.
             while start.elapsed() < Duration::from_secs(1) {
                 let mut guest = client(&handle, 3);
                 for _ in 0..50 {
@@ -280,7 +280,7 @@ fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits
         witness.read("/alive").expect("domain 0 has no rate");
     }
     let (count, took) = asking.join().expect("it does not panic");
-    // A burst of a second's worth, and what time has earned.
+    // A burst of one second's worth, plus the allowance of the elapsed time.
     let most = f64::from(RATE) * (1.0 + took.as_secs_f64()) + 1.0;
     assert!(f64::from(count) <= most, "{count} in {took:?}");
     handle.stop();
@@ -288,12 +288,12 @@ fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits
 }
 
 #[test]
-fn a_guest_that_goes_while_it_has_to_wait_is_let_go() {
+fn a_guest_that_disconnects_while_deferred_is_released() {
     let (handle, thread) = start(Quota { requests_per_second: 1, ..Quota::default() });
     for _ in 0..100 {
         let mut stream = handle.connect(DomId(3)).expect("the server is there");
         let request = message(Op::GetDomainPath.number(), b"3\0");
-        // With too many connections open, it is closed at once.
+        // With too many connections open, this one is closed at once.
         let _ = stream.write_all(&request.repeat(5));
     }
     let start = Instant::now();

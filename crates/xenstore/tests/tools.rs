@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use ringway_xenstore::{Client, DomId, Permissions, Quota, Rights, Server, ServerHandle};
 
-/// A server on a socket of its own; ends when dropped.
+/// A server on its own socket; ends when dropped.
 struct Running {
     socket: PathBuf,
     handle: ServerHandle,
@@ -38,7 +38,7 @@ impl Running {
         self.tool(name).args(arguments).output().expect("the tool can be run")
     }
 
-    /// What a tool prints, which must succeed.
+    /// The output of a tool, which must succeed.
     fn text(&self, name: &str, arguments: &[&str]) -> String {
         let output = self.run(name, arguments);
         let complaint = String::from_utf8_lossy(&output.stderr);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringway_wire::xenstore::Op;
 use ringway_xenstore::{DomId, Errno, Quota, SessionId, Tree};
 
-/// A tree, and requests in a form that a person can write.
+/// A tree, with requests in a readable form.
 struct Store(Tree);
 
 type Outcome = Result<String, Errno>;
@@ -19,7 +19,7 @@ impl Store {
         self.0.open(DomId(domain)).expect("the domain has few sessions")
     }
 
-    /// Sends strings, each ended by a NUL, and shows the NULs of the reply as bars.
+    /// Sends strings, each terminated by a NUL, and shows the NULs of the reply as bars.
     fn ask(&mut self, by: SessionId, op: Op, tx: u32, strings: &[&str]) -> Outcome {
         let payload: String = strings.iter().map(|s| format!("{s}\0")).collect();
         let reply = self.0.request(by, op.number(), tx, payload.as_bytes())?;
@@ -60,7 +60,7 @@ impl Store {
     }
 }
 
-/// A small generator, so that a failure is repeated by its seed.
+/// A small generator, so that a failure can be repeated from its seed.
 struct Random(u64);
 
 impl Random {
@@ -72,7 +72,7 @@ impl Random {
     }
 }
 
-/// Domain 0's session, and one each of guests 1 and 2 with homes that they own.
+/// Domain 0's session, and one for each of guests 1 and 2, which own their homes.
 fn with_two_guests(quota: Quota) -> (Store, SessionId, SessionId, SessionId) {
     let mut store = Store::new(quota);
     let dom0 = store.open(0);
@@ -113,7 +113,7 @@ fn an_exception_gives_exactly_its_rights_and_children_inherit_it() {
     store.write(two, 0, "/local/domain/1/share/by-two", "d").expect("guest 2 may write");
     let path = "/local/domain/1/share/by-two";
     assert_eq!(store.ask(two, Op::GetPerms, 0, &[path]), Ok("n2|b2|".into()));
-    // Domain 0 passes on the ownership of the directory.
+    // Domain 0 transfers the ownership of the directory.
     store.write(dom0, 0, "/local/domain/1/share/by-zero", "").expect("domain 0 may write");
     let path = "/local/domain/1/share/by-zero";
     assert_eq!(store.ask(dom0, Op::GetPerms, 0, &[path]), Ok("n1|b2|".into()));
@@ -187,7 +187,7 @@ fn a_guest_hears_only_of_nodes_it_may_read() {
     store.chmod(one, "secret", &["n1", "r2"]).expect("guest 1 owns it");
     store.write(one, 0, "secret", "2").expect("guest 1 owns it");
     assert_eq!(store.events(two), ["/local/domain/1/secret|spy|"]);
-    // Who could read it learns that it no longer can, and that it went.
+    // A domain that could read it learns that it no longer can, and that it was removed.
     store.chmod(one, "secret", &["n1"]).expect("guest 1 owns it");
     assert_eq!(store.events(two), ["/local/domain/1/secret|spy|"]);
     store.chmod(one, "secret", &["n1", "r2"]).expect("guest 1 owns it");
@@ -340,14 +340,14 @@ fn making_siblings_conflicts_because_both_change_their_directory() {
     store.write(dom0, tx, "/d/a", "").expect("domain 0 may write");
     store.write(dom0, 0, "/d/b", "").expect("domain 0 may write");
     assert_eq!(store.commit(dom0, tx), Err(Errno::Again));
-    // To learn that something is missing is a reading too.
+    // Learning that a node is missing also counts as reading.
     let tx = store.start(dom0);
     assert_eq!(store.read(dom0, tx, "/d/c"), Err(Errno::Noent));
     store.write(dom0, 0, "/d/c", "").expect("domain 0 may write");
     assert_eq!(store.commit(dom0, tx), Err(Errno::Again));
 }
 
-/// One transaction under way, and what it has seen and done so far.
+/// One open transaction, with its reads and writes so far.
 struct Running {
     id: u32,
     steps: Vec<Step>,
@@ -359,8 +359,8 @@ enum Step {
     Removed(String),
 }
 
-/// Commits are as if transactions had run one after the other: everything one has seen is what it
-/// would have seen, had it run at the moment of its commit.
+/// Commits are equivalent to transactions that ran one after the other: everything that a
+/// transaction has read is what it would have read at the moment of its commit.
 #[test]
 fn committed_transactions_are_serializable() {
     let mut conflicts = 0;
@@ -470,7 +470,7 @@ fn random_requests_get_replies_and_quotas_hold() {
         let _ = store.0.request(by, kind, tx, &payload);
         store.events(by);
     }
-    // How many nodes a guest owns shows in how many it can still make.
+    // How many more nodes a guest can create shows how many it owns.
     store.ask(one, Op::ResetWatches, 0, &[""]).expect("transactions can be dropped");
     for guest in ["1", "2"] {
         let home = format!("/local/domain/{guest}");

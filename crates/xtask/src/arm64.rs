@@ -1,11 +1,12 @@
-//! Arm64 from another machine: the program, tests under user-mode emulation, what CI asks of both.
+//! Arm64 from another machine: builds the program, runs tests under user-mode emulation, and does
+//! both for CI.
 //!
-//! Debian's cross compiler links. The standard library is rustup's where rustup is, Debian's own
-//! package where it is not; `scripts/install-packages arm64` installs either. Everything goes to a
-//! directory of its own, so that builds for two machines do not wait for each other.
+//! Debian's cross compiler links. The standard library comes from rustup if it is installed, else
+//! from Debian's package; `scripts/install-packages arm64` installs either. Builds use a separate
+//! directory, so that builds for two architectures do not wait for each other.
 //!
-//! The emulator runs a weakly ordered program in the order of the machine that it runs on: what it
-//! shows is layouts, numbers and arithmetic, and nothing of memory ordering (docs/memory-order.md).
+//! The emulator runs a weakly ordered program with the memory ordering of the host: its tests cover
+//! layouts, numbers and arithmetic, but not memory ordering (docs/memory-order.md).
 
 use std::env;
 use std::ffi::OsString;
@@ -16,17 +17,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{reproducible, run};
 
-/// As Rust calls it.
+/// The target triple.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
-/// Where Debian's cross packages have the C library.
+/// The directory of the C library in Debian's cross packages.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
-/// What tests may take once they are built, which is five times what they take on two CPUs.
+/// Time limit of tests once they are built: five times what they take on two CPUs.
 const TESTS_MINUTES_MAX: u32 = 10;
-/// What is run emulated, as arguments of `cargo test`: the wire, the rings, both ends of a vif, the
-/// handshake, the engine, and the numbers of system calls. Left out: what loom explores and what
-/// takes minutes, which the machine has no part in, and what starts programs.
+/// The emulated tests, as arguments of `cargo test`: the wire, the rings, both ends of a vif, the
+/// handshake, the engine, and the numbers of system calls. Left out are loom tests and tests that
+/// take minutes, which do not depend on the architecture, and tests that start programs.
 const TESTS: [&[&str]; 4] = [
     &["-p", "ringway-wire", "-p", "ringway-netback", "-p", "ringway-netfront"],
     &["-p", "ringway-ring", "--", "--skip", "every_interleaving"],
@@ -46,7 +47,7 @@ const TESTS: [&[&str]; 4] = [
     ],
 ];
 
-/// `arm64 build|test`, or `check`, which is both with a development build, as CI asks for it.
+/// `arm64 build|test`, or `check`, which does both with a development build, as CI does.
 pub(crate) fn dispatch(root: &Path, verb: Option<&str>) -> Result<()> {
     if let Some(why) = why_not_built(root)? {
         bail!("{why}");
@@ -59,7 +60,7 @@ pub(crate) fn dispatch(root: &Path, verb: Option<&str>) -> Result<()> {
     }
 }
 
-/// What CI does, or a line with the reason why it cannot.
+/// Does what CI does, or prints a line with the reason why it cannot.
 pub(crate) fn ci(root: &Path) -> Result<()> {
     match why_not_built(root)? {
         Some(why) => run::skip("Arm64", &why),
@@ -67,7 +68,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     }
 }
 
-/// The program as people run it, and what the scenarios of `tests/xen` run beside it.
+/// Builds the release program, and what the scenarios of `tests/xen` run beside it.
 pub(crate) fn build(root: &Path) -> Result<()> {
     let what = ["-p", "ringway", "-p", "ringway-xen", "--bins", "--example", "conformance"];
     cargo(root, &[&["build", "--release"], &what[..]].concat())?;
@@ -87,7 +88,7 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
     root.join(shared).join("arm64")
 }
 
-/// The Debian package of what `build` has built; its path.
+/// Makes the Debian package of what `build` has built, and returns its path.
 pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", "ringway"];
     println!("for {TARGET}: cargo {}", arguments.join(" "));
@@ -120,7 +121,9 @@ pub(crate) fn why_not_run() -> Option<String> {
 /// Why nothing can be built for Arm64 here, if it cannot.
 pub(crate) fn why_not_built(root: &Path) -> Result<Option<String>> {
     if cfg!(target_arch = "aarch64") {
-        return Ok(Some(String::from("this machine is one: `make build` and `make test` do it")));
+        return Ok(Some(String::from(
+            "this machine is an Arm64 one: use `make build` and `make test`",
+        )));
     }
     if !runs(COMPILER) {
         return Ok(Some(format!("{COMPILER} is missing (scripts/install-packages arm64)")));
@@ -176,8 +179,8 @@ fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Arguments and environment of a cargo that builds and runs for Arm64. What the caller's own
-/// environment says of it stays.
+/// Arguments and environment of a cargo that builds and runs for Arm64. Variables that the caller's
+/// environment sets are kept.
 fn prepare(root: &Path, command: &mut Command, arguments: &[&str]) {
     let split = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
     let (ours, theirs) = arguments.split_at(split);

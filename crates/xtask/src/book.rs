@@ -1,8 +1,8 @@
-//! The book in `docs`: pages that a program writes, and what mdBook makes of all of them.
+//! The book in `docs`: writes the generated pages, and builds the book with mdBook.
 //!
-//! The doctor's catalogue, the lab's studies, the rules of the wire and the plots are written from
-//! what the program itself, `docs/spec/netif.toml` and `docs/measured.md` say, into a folder that
-//! git ignores: so they are never out of date, and never edited.
+//! The doctor's catalogue, the lab's studies, the rules of the wire and the plots are generated
+//! from the program itself, `docs/spec/netif.toml` and `docs/measured.md`, into a folder that git
+//! ignores: so they are never out of date and never edited.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::{plots, run};
 
-/// Where the written pages go, from the root.
+/// The folder of the generated pages, relative to the root.
 pub(crate) const WRITTEN: &str = "docs/generated";
 /// The program that knows the checks and the studies.
 const PROGRAM: &str = "target/debug/ringway";
@@ -96,10 +96,10 @@ fn studies(root: &Path) -> Result<String> {
 
 fn protocol(rules: &Rules) -> String {
     let mut page = String::from(
-        "# The protocol, as it is kept\n\nThe rules of the wire that ringway keeps, from \
+        "# The protocol as implemented\n\nThe wire rules that ringway implements, from \
          `docs/spec/netif.toml`. Each has a place in the code and a test that fails without it: \
          search for `//= netif.h:ID`. Directions are the guest's.\n\n\
-         | rule | what holds | where from |\n|---|---|---|\n",
+         | rule | requirement | source |\n|---|---|---|\n",
     );
     for rule in &rules.rule {
         let cell = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
@@ -111,7 +111,7 @@ fn protocol(rules: &Rules) -> String {
     page
 }
 
-/// A part of a page: the title, and what the program prints as it is.
+/// Adds a section to a page: the title, and the program's output verbatim.
 fn section(page: &mut String, entry: &Entry, language: &str, text: &str) {
     let Entry { id, title } = entry;
     let text = text.trim_end();

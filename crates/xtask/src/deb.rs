@@ -10,7 +10,7 @@ use crate::{arm64, reproducible, run};
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
-/// What its users rely on.
+/// Files that its users rely on.
 const CONTENTS: [&str; 13] = [
     "./usr/bin/ringway",
     "./usr/lib/systemd/system/ringway.service",
@@ -26,20 +26,20 @@ const CONTENTS: [&str; 13] = [
     "./usr/share/doc/ringway/xen.md",
     "./usr/share/doc/ringway/examples/no-xen-netback.conf",
 ];
-/// Where nothing may be: there it would change a host that only installs the package.
+/// Folders that must stay empty: a file there would change a host that merely installs the package.
 const NEVER: [&str; 3] = ["/modprobe.d/", "/modules-load.d/", "/multi-user.target.wants/"];
 
-/// For which machines a package is, by Debian's name for them.
+/// The architecture of a package, by Debian's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Architecture {
-    /// That of this machine.
+    /// The architecture of this machine.
     Ours,
     /// Arm64, from another machine.
     Arm64,
 }
 
 impl Architecture {
-    /// What `--arch` was set to, or an empty text.
+    /// Parses the value of `--arch`, or an empty text.
     pub(crate) fn parse(text: &str) -> Result<Architecture> {
         let ours = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -97,7 +97,7 @@ pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
     Ok(())
 }
 
-/// Manual pages and completions, which the program itself writes.
+/// Generates manual pages and completions with the program itself.
 fn generate(root: &Path, arch: Architecture) -> Result<()> {
     let dir = root.join(GENERATED);
     let _ = fs::remove_dir_all(&dir);
@@ -124,7 +124,7 @@ fn contents(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What dpkg goes by when it installs the package.
+/// Checks the fields that dpkg uses to install the package.
 fn fields(package: &Path, arch: Architecture) -> Result<()> {
     let field = |name| output(Command::new("dpkg-deb").arg("--field").arg(package).arg(name));
     if arch == Architecture::Arm64 {
@@ -137,7 +137,7 @@ fn fields(package: &Path, arch: Architecture) -> Result<()> {
     Ok(())
 }
 
-/// The program in the package starts, and names no directory of this machine.
+/// Checks that the program in the package starts, and names no directory of this machine.
 fn program(root: &Path, package: &Path, arch: Architecture) -> Result<()> {
     let dir: PathBuf = root.join(GENERATED).join("unpacked");
     output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&dir))?;
@@ -147,7 +147,7 @@ fn program(root: &Path, package: &Path, arch: Architecture) -> Result<()> {
     let places = reproducible::places(root);
     for (directory, _) in &places {
         let name = directory.to_string_lossy().into_owned();
-        // A build in a directory such as /usr/src names it rightly.
+        // A build in a directory such as /usr/src may name it.
         let is_shown = places.iter().any(|(_, shown)| shown.contains(&name));
         let is_there = || bytes.windows(name.len()).any(|bytes| bytes == name.as_bytes());
         ensure!(is_shown || !is_there(), "the program names {name}");
@@ -164,7 +164,7 @@ fn lint(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a command prints, which must succeed.
+/// The output of a command, which must succeed.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let complaint = String::from_utf8_lossy(&output.stderr);

@@ -1,7 +1,7 @@
-//! The figures of the book: drawn by Graphviz from text, and kept beside it.
+//! The figures of the book: drawn by Graphviz from text files, and stored beside them.
 //!
-//! Versions of Graphviz differ in what they draw, so a figure says which text it was drawn from,
-//! by a checksum. So what is out of date is found without Graphviz.
+//! Versions of Graphviz draw differently, so a figure contains a checksum of the text that it was
+//! drawn from. Outdated figures are therefore found without Graphviz.
 
 use std::fs;
 use std::path::Path;
@@ -30,13 +30,15 @@ pub(crate) fn draw(root: &Path, tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Figures that are missing, or are not of their text as it is; one line each.
+/// Figures that are missing or outdated, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let is_drawn = |source: &&SourceFile| {
         tree.file(&figure(source)).is_some_and(|figure| figure.text.contains(&mark(source)))
     };
     let outdated = sources(tree).filter(|source| !is_drawn(source));
-    outdated.map(|source| format!("{}: draw it: cargo xtask figures", source.path)).collect()
+    outdated
+        .map(|source| format!("{}: out of date; run cargo xtask figures", source.path))
+        .collect()
 }
 
 fn sources(tree: &Tree) -> impl Iterator<Item = &SourceFile> {
@@ -49,7 +51,7 @@ fn figure(source: &SourceFile) -> String {
     format!("{}.svg", source.path.trim_end_matches(SOURCE_ENDING))
 }
 
-/// What a figure says of its text.
+/// The checksum line in a figure.
 fn mark(source: &SourceFile) -> String {
     format!("<!-- drawn from text with checksum {:016x} -->", checksum(source.text.as_bytes()))
 }

@@ -1,12 +1,12 @@
-//! How many of the doctor's fixtures were recorded, as documents say it.
+//! Checks the number of recorded fixtures of the doctor that documents state.
 //!
-//! Each fixture says its origin. The documents that count them have to say the same.
+//! Each fixture states its origin. Documents that count the fixtures must agree.
 
 use crate::tree::{SourceFile, Tree};
 
 const FIXTURES: &str = "crates/doctor/fixtures/";
 
-/// Documents without today's numbers, one line each.
+/// Documents without the current numbers, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let origins = tree.files.iter().filter(|file| is_origin(&file.path));
     let origins: Vec<&SourceFile> = origins.collect();

@@ -1,8 +1,8 @@
 //! The fuzz targets in `fuzz/`: built together, then run as many at once as there are CPUs. See
 //! docs/fuzzing.md.
 //!
-//! Nothing is built with a sanitizer, because there is no unsafe code to watch outside of `sys`: a
-//! stable toolchain is enough.
+//! Nothing is built with a sanitizer, because there is no unsafe code outside of `sys`: a stable
+//! toolchain suffices.
 
 use std::fs;
 use std::path::Path;
@@ -19,9 +19,9 @@ use crate::run::{self, is_missing, skip, this_cargo};
 const FOLDER: &str = "fuzz";
 /// Seconds for each target, unless the caller says otherwise.
 pub(crate) const SECONDS_DEFAULT: u32 = 60;
-/// Seconds that one input may take on a busy machine. What takes longer hangs.
+/// Seconds that one input may take on a busy machine; a longer run counts as a hang.
 const INPUT_SECONDS_MAX: u32 = 120;
-/// Memory of one target, in MiB. What takes more grows without a limit.
+/// Memory of one target, in MiB; a larger use counts as unbounded growth.
 const MEMORY_MIB_MAX: u32 = 2048;
 /// Lines of a failed target that are shown.
 const LINES_SHOWN: usize = 60;
@@ -37,7 +37,7 @@ struct Target {
     name: String,
 }
 
-/// Builds all targets, and runs those that are named, or all, each for some seconds.
+/// Builds all targets, and runs the named ones, or all, each for `seconds`.
 pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     let targets = targets(root)?;
     for name in wanted {
@@ -100,8 +100,8 @@ fn has_compiler() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Runs a target over its corpus first, then over what it makes of it. New inputs go to a folder
-/// that is not committed.
+/// Runs a target over its corpus first, then over mutations of it. New inputs go to a folder that
+/// is not committed.
 fn run_one(root: &Path, target: &str, seconds: u32) -> Result<()> {
     let found = root.join(FOLDER).join("target/corpus").join(target);
     fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
@@ -124,7 +124,7 @@ fn run_one(root: &Path, target: &str, seconds: u32) -> Result<()> {
     bail!("fuzz target `{target}` failed:\n{}", shown.join("\n"));
 }
 
-/// How many inputs were tried, as libFuzzer says it.
+/// The number of inputs tried, from libFuzzer's log.
 fn inputs(log: &str) -> Option<&str> {
     log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")).map(str::trim)
 }

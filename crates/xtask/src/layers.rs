@@ -96,8 +96,8 @@ pub(crate) struct Dependency {
     pub(crate) features: Vec<String>,
 }
 
-/// Everything about crates that is not as it should be, one line each. `others` are lists of crates
-/// that are kept elsewhere, by the place to name for each.
+/// All violations, one line each. `others` are lists of crates that other files keep, by the place
+/// to name for each.
 pub(crate) fn check(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<String> {
     let mut findings = unlisted(metadata);
     findings.extend(missing(metadata, others));
@@ -156,7 +156,7 @@ fn directions(metadata: &Metadata) -> Vec<String> {
     findings
 }
 
-/// Defects on purpose that more than the tests of one crate would get.
+/// Intended defects that more than the tests of one crate would enable.
 fn canaries(metadata: &Metadata) -> Vec<String> {
     let mut findings = Vec::new();
     for (owner, feature, user) in CANARIES {

@@ -1,4 +1,4 @@
-//! The crates that others build guests and unikernels from: what they may rely on is tried here.
+//! The crates from which others build guests and unikernels: checks what those users rely on.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::run;
 
-/// Crates that are for others as well.
+/// Crates that are also for other projects.
 pub(crate) const CRATES: [&str; 5] = ["wire", "ring", "steering", "xenbus", "netfront"];
 /// Those of them that need no operating system.
 pub(crate) const BARE: [&str; 4] = ["wire", "ring", "steering", "xenbus"];
@@ -22,7 +22,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     documents(root)
 }
 
-/// Builds what needs no operating system for a machine that has none.
+/// Builds the crates that need no operating system for a target that has none.
 fn bare_metal(root: &Path, target: &str) -> Result<()> {
     if !run::has_library_for(root, target)? {
         let why = format!("no library for {target} (rustup target add {target})");
@@ -34,7 +34,7 @@ fn bare_metal(root: &Path, target: &str) -> Result<()> {
     run::run(root, &arguments)
 }
 
-/// Their documentation, in which every link leads somewhere.
+/// Builds their documentation, in which every link must resolve.
 fn documents(root: &Path) -> Result<()> {
     let mut arguments = vec!["doc", "--quiet", "--no-deps"];
     let names = packages(&CRATES);

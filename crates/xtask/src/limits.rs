@@ -1,4 +1,4 @@
-//! Limits that documentation names, as they stand in the code.
+//! Checks that limits in the documentation match the code.
 //!
 //! A row of a table in `docs/threat-model.md` says where a constant is and what its value is:
 //! `` | what | `crate/file.rs` `NAME` | `value` | ``. The file is one of the crate's `src`.
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result};
 use crate::tree::Tree;
 
 const PAGE: &str = "docs/threat-model.md";
-/// So many rows there are at least: a table that is written otherwise would not be compared.
+/// The least number of rows: a table in another format would not be compared.
 const ROWS_MIN: usize = 30;
 
-/// Every limit that is not in the code as the page has it, one line each.
+/// Every limit on the page that does not match the code, one line each.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     let page = tree.file(PAGE).with_context(|| format!("{PAGE} is missing"))?;
     let rows: Vec<Row<'_>> = page.text.lines().filter_map(Row::parse).collect();
@@ -61,7 +61,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What stands between two backticks.
+/// The text between two backticks.
 fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }
@@ -76,7 +76,7 @@ mod tests {
         let page = format!("| what | where | limit |\n|---|---|---|\n{row}\n");
         let files = vec![file(PAGE, &page), file("crates/x/src/y.rs", code)];
         let mut findings = check(&Tree { files }).expect("there is a page");
-        // That there are too few rows.
+        // Removes the finding that there are too few rows.
         findings.pop();
         findings
     }

@@ -1,7 +1,7 @@
-//! Links between documents: each leads to a file of the repository, and to a heading that is there.
+//! Links between documents: each must lead to a file of the repository, and to an existing heading.
 //!
-//! Addresses of the network are not tried. The pages in `docs` are a book as well: each is in its
-//! `SUMMARY.md`, and links to nothing that the book does not have.
+//! URLs are not checked. The pages in `docs` are also a book: each must be in its `SUMMARY.md`, and
+//! may link only to pages of the book.
 
 use crate::book::WRITTEN;
 use crate::tree::{SourceFile, Tree};
@@ -56,7 +56,7 @@ fn wrong(tree: &Tree, page: &SourceFile, link: &str) -> Option<&'static str> {
     }
 }
 
-/// Links of a page that stay on this machine, with their lines.
+/// Links of a page that are not URLs, with their lines.
 fn links(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let texts = outside_blocks(page).flat_map(|(number, text)| {
         // Every second part stands between back quotes.
@@ -69,7 +69,7 @@ fn links(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     links.filter(|(_, link)| !link.is_empty() && !link.contains("://"))
 }
 
-/// The headings of a page, as links name them.
+/// The anchors of a page's headings.
 fn headings(page: &SourceFile) -> impl Iterator<Item = String> {
     outside_blocks(page).filter_map(|(_, text)| {
         let title = text.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
@@ -91,7 +91,7 @@ fn outside_blocks(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The path from the root that a link on a page stands for.
+/// The path, from the root, of a link on a page.
 fn resolve(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

@@ -1,4 +1,4 @@
-//! What this repository asks of itself, as one small program: `cargo xtask VERB`.
+//! The checks and builds of this repository, as one small program: `cargo xtask VERB`.
 //!
 //! - `check`: before each push, in about a minute.
 //! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
@@ -54,26 +54,26 @@ use tree::Tree;
 
 const HELP: &str = "\
 usage: cargo xtask VERB
-  check  format, lints, tidy, spec and the fast tests: before each push
+  check  format, lints, tidy, spec and the fast tests; run it before each push
   fmt    formats all code: `cargo fmt --all` does not find the doctor's checks
-  tidy   layers of crates, circles of files, unsafety, lengths, words, links between documents,
-         figures, and that tests run what docs/xen.md says
-  words  lower the numbers in crates/xtask/data/words.toml to what is left
-  spec   every rule in docs/spec/netif.toml has code and a test, every limit in
+  tidy   layers of crates, cycles between files, unsafety, lengths, words, links,
+         figures, and that tests run the commands of docs/xen.md
+  words  lowers the numbers in crates/xtask/data/words.toml to the uses that are left
+  spec   checks that every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every citation its source in
-         docs/sources.toml; documents count the doctor's fixtures as they are
-  book   the documents as a book, in target/book; needs mdBook
+         docs/sources.toml, and that documents have the numbers of the doctor's fixtures
+  book   builds the documents as a book, in target/book; needs mdBook
   figures  draws the figures in docs/figures; needs Graphviz
-  libraries  builds the crates that are for others without an operating system, and their
-         documentation without a warning
-  semver [REVISION]: no change of those since that revision breaks a user, but for those that
-         data/semver.toml lists; needs cargo-semver-checks
+  libraries  builds the public crates for targets without an operating system, and
+         their documentation without warnings
+  semver [REVISION]: checks that no change of the public crates since that revision
+         breaks users, except those that data/semver.toml lists; needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
-  deb    [--arch amd64|arm64]: the Debian package, made and checked; needs cargo-deb
-  arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
-         or a development build and the tests
-  ci     what `make test` runs: tidy, spec, build, every test
-  race   FILE: a table of the lines that tests/xen/scenarios/race.sh has written
+  deb    [--arch amd64|arm64]: builds and checks the Debian package; needs cargo-deb
+  arm64  build | test | check: for Arm64, from another machine: the program, emulated
+         tests, or a development build and the tests
+  ci     runs what `make test` runs: tidy, spec, build, every test
+  race   FILE: prints a table of the lines that tests/xen/scenarios/race.sh has written
 ";
 
 fn main() -> ExitCode {
@@ -98,7 +98,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("spec") => spec(root),
         Some("words") => words::lower(root, &Tree::read(root)?),
         Some("race") => {
-            let file = std::env::args().nth(2).context("which file? race FILE")?;
+            let file = std::env::args().nth(2).context("expected a file: race FILE")?;
             print!("{}", race::table(Path::new(&file))?);
             Ok(())
         }
@@ -169,7 +169,7 @@ fn package_architecture(arguments: &[String]) -> Result<Architecture> {
 fn fuzz_targets(root: &Path, mut arguments: Vec<String>) -> Result<()> {
     let mut seconds = fuzz::SECONDS_DEFAULT;
     if let Some(at) = arguments.iter().position(|argument| argument == "--seconds") {
-        let number = arguments.get(at + 1).context("--seconds N: how many?")?;
+        let number = arguments.get(at + 1).context("--seconds N: expected a number")?;
         seconds = number.parse().with_context(|| format!("--seconds {number}"))?;
         arguments.drain(at..at + 2);
     }

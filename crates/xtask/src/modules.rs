@@ -1,4 +1,4 @@
-//! Circles between the files of a crate.
+//! Checks for circles between the files of a crate.
 //!
 //! # The rule
 //!
@@ -9,52 +9,55 @@
 //!
 //! A file may always use the files above it, which declare it: a child file shares the vocabulary
 //! of its parent, whose private fields it sees in any case. So an arrow from a child to a file
-//! above it is not counted. All others are, from parent to child as well. What this finds, then,
-//! is two files beside each other, or in different folders, neither of which can be read first.
+//! above it is not counted. All others are, from parent to child as well. So a finding is two files
+//! side by side, or in different folders, neither of which can be read first.
 //!
 //! Calls of methods name no file, so they are not seen. Tests may name anything.
 //!
 //! # The way out
 //!
-//! Move what both need into a file of its own, below both, or pass it in. A circle that someone is
-//! about to cut stands in [`ALLOWED`] until then. An entry that no longer matches a circle is a
-//! finding, so that none outlives its reason.
+//! Move what both need into a separate file below both, or pass it in. A circle that is about to be
+//! removed may be listed in [`KNOWN_CYCLES`] until then. An entry that no longer matches a circle
+//! is a finding, so that no entry outlives its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rust::{Outline, Reach, outline};
 use crate::tree::Tree;
 
-/// Circles that are known: the files of each, in the order of their paths, and why it stands.
-const ALLOWED: [(&[&str], &str); 0] = [];
+/// Known circles: the files of each, in the order of their paths, and why it is allowed.
+const KNOWN_CYCLES: [(&[&str], &str); 0] = [];
 
-/// Where a crate begins. Files of `tests`, `examples` and `benches` are not read.
+/// The root files of a crate. Files of `tests`, `examples` and `benches` are not read.
 const ROOTS: [&str; 2] = ["/src/lib.rs", "/src/main.rs"];
-/// A re-export of a re-export, and so on: more is a circle of `use`, which does not compile.
+/// Depth of re-exports of re-exports: a deeper chain is a circle of `use`, which does not compile.
 const REEXPORTS_MAX: usize = 16;
 
 /// Every circle that is not allowed, and every allowed one that is gone, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
-    compare(&circles(tree), &ALLOWED)
+    compare(&circles(tree), &KNOWN_CYCLES)
 }
 
 fn compare(circles: &[Circle], allowed: &[(&[&str], &str)]) -> Vec<String> {
     let is_allowed = |circle: &&Circle| !allowed.iter().any(|(files, _)| circle.files == *files);
     let found = circles.iter().filter(is_allowed).map(|circle| {
-        format!("{} use each other: {}", circle.files.join(" and "), circle.arrows.join(", "))
+        format!("{} depend on each other: {}", circle.files.join(" and "), circle.arrows.join(", "))
     });
     let is_gone = |(files, _): &&(&[&str], &str)| circles.iter().all(|one| one.files != *files);
     let gone = allowed.iter().filter(is_gone).map(|(files, _)| {
-        format!("{}: no circle any more; remove it from `modules::ALLOWED`", files.join(" and "))
+        format!(
+            "{}: no cycle any more; remove it from `modules::KNOWN_CYCLES`",
+            files.join(" and ")
+        )
     });
     found.chain(gone).collect()
 }
 
-/// Files of which each can be reached from each.
+/// Files that can all be reached from each other.
 #[derive(Debug, PartialEq, Eq)]
 struct Circle {
     files: Vec<String>,
-    /// Which file names what of another.
+    /// Which file names which item of another.
     arrows: Vec<String>,
 }
 
@@ -207,7 +210,7 @@ impl Modules {
 /// Which file uses which, with the first path that shows it.
 type Arrows = BTreeMap<(usize, usize), String>;
 
-/// Where the files are that a file declares.
+/// The folder of the files that a file declares.
 fn folder_of_children(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     match name {
@@ -216,7 +219,7 @@ fn folder_of_children(path: &str) -> String {
     }
 }
 
-/// Everything that arrows lead to from here, over others as well.
+/// All files that can be reached from here over arrows.
 fn reachable(from: usize, arrows: &Arrows) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut open = vec![from];

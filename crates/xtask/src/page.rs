@@ -1,5 +1,5 @@
-//! The page for administrators, `docs/xen.md`: `tests/xen` runs each block of code, or the block
-//! says why not.
+//! Checks the page for administrators, `docs/xen.md`: `tests/xen` runs each code block, or the
+//! block states why not.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::tree::Tree;
 
 const PAGE: &str = "docs/xen.md";
 const SCENARIOS: &str = "tests/xen/";
-/// Before a block, on a line of its own: the name by which a scenario runs it.
+/// On a line of its own before a block: the name by which a scenario runs it.
 const RUN: &str = "<!-- run: ";
-/// Before a block that no scenario runs: why.
+/// Before a block that no scenario runs: the reason.
 const NOT_RUN: &str = "<!-- not run here: ";
 const END: &str = " -->";
 /// How scenarios name a block: functions of `tests/xen/lib.sh`.
 const CALLS: [&str; 2] = ["page ", "page_text "];
 
-/// Every block without a mark, and every mark and every scenario that names no block, a line each.
+/// Every block without a mark, and every mark and scenario that names no block, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let Some(page) = tree.file(PAGE) else { return vec![format!("{PAGE} is not there")] };
     let mut findings = Vec::new();

@@ -24,11 +24,11 @@ struct Table {
     unit: String,
     /// What was measured.
     subjects: Vec<String>,
-    /// What each row is about, and a cell for each subject.
+    /// The label of each row, and a cell for each subject.
     rows: Vec<(String, Vec<Cell>)>,
 }
 
-/// A median with the least and the greatest value, as they are written.
+/// A median with the least and the greatest value, as written.
 #[derive(Debug, PartialEq)]
 struct Cell([String; 3]);
 
@@ -37,8 +37,8 @@ pub(crate) fn page(root: &Path, folder: &Path) -> Result<String> {
     let text =
         fs::read_to_string(root.join(MEASURED)).with_context(|| format!("reading {MEASURED}"))?;
     let mut page = String::from(
-        "# Plots\n\nMedians, and the least and the greatest of all runs. \
-         [What was measured](../measured.md) has the commands, the commits and the host.\n",
+        "# Plots\n\nMedians, with the smallest and the largest value of all runs. [What was \
+         measured](../measured.md) has the commands, the commits and the host.\n",
     );
     if !has_gnuplot() {
         run::skip("plots", "gnuplot is not installed (scripts/install-packages docs)")?;
@@ -114,7 +114,7 @@ fn tables(text: &str) -> Vec<Table> {
     tables
 }
 
-/// A table, if it is of medians with their ranges.
+/// Parses a table, if it consists of medians with their ranges.
 fn table(section: &str, head: &str, rows: &[&str]) -> Option<Table> {
     let (unit, columns) = parts(head);
     let is_measured = |index: &usize| columns[*index] != RATIO;

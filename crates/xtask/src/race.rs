@@ -1,8 +1,9 @@
-//! Shows what two backends did on real Xen, in turns: a line for each cell of
+//! Shows the results of two backends measured in turns on real Xen: a line for each cell of
 //! `tests/xen/scenarios/race.sh`.
 //!
-//! Rounds are compared in pairs, because what disturbs a machine disturbs neighbours alike: a ratio
-//! is the median of the rounds' own ratios, and beside it stand the least and the greatest of them.
+//! Rounds are compared in pairs, because a disturbance of the machine affects neighbouring runs
+//! alike: a ratio is the median of the rounds' ratios, shown with the least and the greatest of
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,7 +56,8 @@ fn cells(text: &str) -> Result<Vec<((u32, String), Cell)>> {
 
 fn render(cells: &[((u32, String), Cell)]) -> String {
     let mut text = String::from(
-        "Medians, with least and greatest; ratio: ringway / kernel, of each round by itself\n\n",
+        "Medians, with the smallest and the largest value; ratio: ringway / kernel, for each \
+         round separately\n\n",
     );
     let heads = ("cell", "queues", "kernel", "ringway", "ratio");
     let line = |text: &mut String, (name, queues, kernel, ringway, ratio): Columns<'_>| {
@@ -97,7 +99,7 @@ fn spread(mut values: Vec<f64>, unit: &str) -> String {
     format!("{middle:.digits$} ({least:.digits$}-{greatest:.digits$}){unit}, n={count}")
 }
 
-/// Of values in order, at least one.
+/// The median of sorted values, at least one.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }

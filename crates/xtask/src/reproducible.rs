@@ -1,4 +1,4 @@
-//! Release builds that are the same bytes in whatever directory they are made.
+//! Makes release builds that are byte-identical in any directory.
 //!
 //! The compiler writes paths of sources into a program, for the messages of panics. Here they are
 //! replaced: those of this repository, and those of the sources that cargo has fetched. Cargo
@@ -9,22 +9,21 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Flags of the compiler, separated by a byte that no path has.
+/// Compiler flags, separated by a byte that no path contains.
 const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 const SEPARATOR: &str = "\u{1f}";
-/// What a program shows in place of the directory of this repository.
+/// The path that a program shows in place of this repository's directory.
 const SOURCES: &str = "/usr/src/ringway";
-/// The same for the directory of cargo.
+/// The same for cargo's directory.
 const FETCHED: &str = "/usr/src/cargo";
 
-/// Sets the environment of a cargo that builds a release. Flags of the caller's own stay as they
-/// are.
+/// Sets the environment of a cargo that builds a release. The caller's own flags are kept.
 pub(crate) fn prepare(command: &mut Command, root: &Path) {
     let has_flags = [FLAGS, "RUSTFLAGS"].iter().any(|name| env::var_os(name).is_some());
     if !has_flags {
         command.env(FLAGS, flags(&places(root)));
     }
-    // Times of files in a package.
+    // This sets the times of files in a package.
     if let Some(time) = time_of_commit(root) {
         command.env("SOURCE_DATE_EPOCH", time);
     }
@@ -53,7 +52,7 @@ fn flags(places: &[(PathBuf, &str)]) -> OsString {
     flags
 }
 
-/// Seconds since 1970, as text; none outside of git.
+/// The commit time in seconds since 1970, as text; `None` outside of git.
 fn time_of_commit(root: &Path) -> Option<String> {
     let mut git = Command::new("git");
     let output = git.current_dir(root).args(["log", "-1", "--format=%ct"]).output().ok()?;

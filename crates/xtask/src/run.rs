@@ -1,4 +1,4 @@
-//! The tools that are run, with their output left as it is.
+//! Runs tools, with their output unchanged.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,17 +17,17 @@ const PROGRAM: &str = "ringway";
 pub(crate) const SLOW: [&str; 6] = ["ringway", "bench", "hostile", "lab", "backend", "frontend"];
 /// Worlds of `ringway-sim`, which take two minutes on two CPUs.
 const SEEDS: &str = "0..10000";
-/// Crates whose atomics can be those of loom, by a feature of that name.
+/// Crates that can use loom's atomics, with a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
-/// What all tests may take once they are built, which is five times what they take on two CPUs: a
-/// test that hangs is to be reported here, and not by the build server.
+/// Time limit of all tests once they are built: five times what they take on two CPUs. A test that
+/// hangs is reported here, not by the build server.
 const TESTS_MINUTES_MAX: u32 = 40;
-/// The status with which `timeout` says so.
+/// The exit status of `timeout` after a timeout.
 const TIMED_OUT: i32 = 124;
-/// The status with which `tests/xen/run` says that this machine cannot boot Xen.
+/// The exit status of `tests/xen/run` on a machine that cannot boot Xen.
 const CANNOT_BOOT_XEN: i32 = 77;
 
-/// What the workspace is made of.
+/// The metadata of the workspace.
 pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     let arguments = ["metadata", "--no-deps", "--format-version", "1"];
     let output = cargo(root, &arguments).stderr(Stdio::inherit()).output()?;
@@ -44,8 +44,8 @@ pub(crate) enum Formatting {
     Check,
 }
 
-/// Formats code, or checks that it is formatted. rustfmt goes by `mod`, which names no check of the
-/// doctor, so those are named here.
+/// Formats code, or checks that it is formatted. rustfmt follows `mod` items, and no `mod` names
+/// the doctor's checks, so they are passed explicitly.
 pub(crate) fn formatting(root: &Path, tree: &Tree, how: Formatting) -> Result<()> {
     if is_missing(root, "fmt") {
         return skip("formatting", "cargo fmt is not installed (rustup component add rustfmt)");
@@ -65,7 +65,7 @@ pub(crate) fn lints(root: &Path) -> Result<()> {
     run(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-/// Tests of every crate but the slow ones.
+/// Tests of every crate except the slow ones.
 pub(crate) fn fast_tests(root: &Path) -> Result<()> {
     let mut arguments = vec!["test", "--quiet"];
     let metadata = metadata(root)?;
@@ -78,7 +78,7 @@ pub(crate) fn fast_tests(root: &Path) -> Result<()> {
     run(root, &arguments)
 }
 
-/// The program as people run it.
+/// Builds the release program.
 pub(crate) fn build(root: &Path) -> Result<()> {
     if metadata(root)?.packages.iter().all(|package| package.name != PROGRAM) {
         return skip("release build", "this workspace has no program yet");
@@ -91,7 +91,7 @@ pub(crate) fn has_cargo_deb(root: &Path) -> bool {
     !is_missing(root, "deb")
 }
 
-/// The Debian package of a program that is built; its path.
+/// Makes the Debian package of the program after its build, and returns its path.
 pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", PROGRAM];
     println!("cargo {}", arguments.join(" "));
@@ -102,8 +102,8 @@ pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     Ok(root.join(path))
 }
 
-/// Every test of the workspace, those that need namespaces among them: as root, or in a user
-/// namespace that they make themselves.
+/// Every test of the workspace, including those that need namespaces: as root, or in a user
+/// namespace that they create themselves.
 pub(crate) fn all_tests(root: &Path) -> Result<()> {
     run(root, &["test", "--workspace", "--no-run"])?;
     let arguments = ["test", "--workspace", "--no-fail-fast"];
@@ -145,7 +145,7 @@ pub(crate) fn worlds(root: &Path) -> Result<()> {
     run(root, &["run", "--release", "--quiet", "--package", "ringway-sim", "--", "--seeds", SEEDS])
 }
 
-/// Every interleaving of what crosses threads, on the real types.
+/// Explores every interleaving of the types that threads share.
 pub(crate) fn interleavings(root: &Path) -> Result<()> {
     for package in INTERLEAVED {
         run(root, &["test", "--quiet", "--package", package, "--features", "loom", "--lib"])?;
@@ -163,14 +163,14 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether cargo has no such command.
+/// Whether cargo lacks a command.
 pub(crate) fn is_missing(root: &Path, tool: &str) -> bool {
     let mut command = cargo(root, &[tool, "--version"]);
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     !status.is_ok_and(|status| status.success())
 }
 
-/// Whether the compiler has a library for programs of that kind of machine.
+/// Whether the compiler has a standard library for a target.
 pub(crate) fn has_library_for(root: &Path, target: &str) -> Result<bool> {
     let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     command.current_dir(root).args(["--print", "target-libdir", "--target", target]);
@@ -182,7 +182,7 @@ pub(crate) fn has_library_for(root: &Path, target: &str) -> Result<bool> {
     Ok(names.any(|name| name.to_string_lossy().starts_with("libcore-")))
 }
 
-/// Says that something was not done, and why.
+/// Reports that something was skipped, and why.
 pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
     println!("SKIPPED: {what}: {why}");
     Ok(())

@@ -1,9 +1,9 @@
 //! Rust source as far as the checks of modules need it: tokens, the modules that a file declares,
 //! and the paths that it names.
 //!
-//! It is no parser of the language. It knows comments, strings, `mod`, `use` and paths, leaves out
-//! items under `#[cfg(test)]`, and takes everything else as it comes. Names that only the expansion
-//! of a macro brings in are not seen.
+//! It is not a full parser. It knows comments, strings, `mod`, `use` and paths, leaves out items
+//! under `#[cfg(test)]`, and does not interpret anything else. Names from macro expansions are not
+//! seen.
 
 /// What a file declares and names, tests left out.
 #[derive(Debug, Default)]
@@ -21,11 +21,11 @@ pub(crate) struct Outline {
 /// One name that `use` brings into a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
-    /// From where. A glob ends in `*`.
+    /// The path that it comes from. A glob ends in `*`.
     pub(crate) path: Vec<String>,
-    /// The name in this file: the last segment, or what stands after `as`.
+    /// The name in this file: the last segment, or the name after `as`.
     pub(crate) name: String,
-    /// Whether others may take it from here.
+    /// Whether other files may import it from here.
     pub(crate) reach: Reach,
 }
 
@@ -107,14 +107,14 @@ impl<'a> Reader<'a> {
         self.tokens.get(self.at + ahead).copied()
     }
 
-    /// Passes an attribute. Whether it is `cfg(test)`.
+    /// Skips an attribute, and returns whether it is `cfg(test)`.
     fn attribute(&mut self) -> bool {
         let start = self.at;
         self.skip_group();
         self.tokens[start..self.at] == ["[", "cfg", "(", "test", ")", "]"]
     }
 
-    /// Passes what stands between the next bracket and its partner, both included.
+    /// Skips everything from the next bracket to its partner, both included.
     fn skip_group(&mut self) {
         let mut depth = 0_usize;
         while let Some(token) = self.next() {
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes the rest of an item: to its `;`, or to the end of its braces.
+    /// Skips the rest of an item: to its `;`, or to the end of its braces.
     fn skip_item(&mut self) {
         while let Some(token) = self.peek() {
             match token {
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One tree of a `use`, which begins with what stands in `path`; up to `,`, `}` or `;`.
+    /// Reads one tree of a `use` with the prefix in `path`; up to `,`, `}` or `;`.
     fn import(&mut self, path: &mut Vec<String>, reach: Reach) {
         let outside = path.len();
         let mut name = None;
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A path, or a name on its own, the first segment of which is read.
+    /// Reads a path or a single name whose first segment has been read.
     fn path(&mut self, first: &str) {
         let mut path = vec![first.to_owned()];
         while self.peek() == Some("::") && self.peek_at(1).is_some_and(is_name) {
@@ -205,7 +205,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|letter: char| letter.is_alphabetic() || letter == '_')
 }
 
-/// The names, `::` and single signs of a file, without comments, strings and numbers.
+/// The names, `::` and single characters of a file, without comments, strings and numbers.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -251,7 +251,7 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(body.find(&end).map_or(text.len(), |length| start + length + end.len()))
 }
 
-/// The length of what stands before the end of a quotation, the end included.
+/// The length of a quotation up to and including its end.
 fn quoted(text: &str, end: char) -> usize {
     let mut is_escaped = false;
     for (index, letter) in text.char_indices() {
@@ -263,7 +263,7 @@ fn quoted(text: &str, end: char) -> usize {
     text.len()
 }
 
-/// The length of a character such as `'{'`, or of the sign before the name of a lifetime.
+/// The length of a character literal such as `'{'`, or of the quote before the name of a lifetime.
 fn character(text: &str) -> usize {
     let mut letters = text.chars().skip(1);
     match (letters.next(), letters.next()) {

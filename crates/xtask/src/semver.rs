@@ -1,8 +1,9 @@
-//! What the crates for others offer, compared with an earlier revision by `cargo semver-checks`.
+//! Compares the public interfaces of the crates for other projects with an earlier revision, by
+//! `cargo semver-checks`.
 //!
-//! A change that breaks a user is a failure, unless `data/semver.toml` lists it as intended; an
-//! addition is not. A break in the list that the tool does not find is a failure as well, so that
-//! the list stays true.
+//! A breaking change is a failure, unless `data/semver.toml` lists it as intended; an addition is
+//! not. A listed break that the tool does not find is a failure as well, so that the list stays
+//! correct.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,7 @@ struct List {
     breaks: Vec<Break>,
 }
 
-/// A change that breaks a user.
+/// A breaking change.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Break {
@@ -39,7 +40,7 @@ struct Break {
     why: String,
 }
 
-/// Compares with `baseline`, a revision of git, or with that of the list.
+/// Compares with `baseline`, a revision of git, or with the one in the list.
 pub(crate) fn check(root: &Path, baseline: Option<&str>) -> Result<()> {
     if run::is_missing(root, TOOL) {
         bail!(
@@ -58,7 +59,8 @@ pub(crate) fn check(root: &Path, baseline: Option<&str>) -> Result<()> {
         findings.extend(judged(name, &found, &intended));
     }
     if baseline.is_some() {
-        // The list is about its own baseline: at another, a break in it may not exist.
+        // The list applies to its own baseline: relative to another one, a listed break may not
+        // exist.
         findings.retain(|finding| finding.starts_with(BROKEN));
     }
     for finding in &findings {
@@ -69,7 +71,7 @@ pub(crate) fn check(root: &Path, baseline: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-const BROKEN: &str = "this breaks a user: ";
+const BROKEN: &str = "this breaks users: ";
 
 /// What is wrong with the breaks of a crate, one line each.
 fn judged(name: &str, found: &[String], intended: &[&str]) -> Vec<String> {
@@ -100,7 +102,7 @@ fn breaks(root: &Path, name: &str, revision: &str) -> Result<Vec<String>> {
     Ok(items)
 }
 
-/// The items below each `Failed in:`, without the places that they are or were in.
+/// The items below each `Failed in:`, without their locations.
 fn items(printed: &str) -> Vec<String> {
     let mut items = Vec::new();
     let mut is_list = false;

@@ -1,8 +1,9 @@
 //! Citations: each one resolves, and each source in `docs/sources.toml` is cited.
 //!
-//! `SOURCE:PLACE` and the id of a source alone are citations wherever they stand; so are `XSA-155`
-//! and `RFC 1071`, by the sources `xsa-155` and `rfc-1071`, and the name of a header in Rust. What
-//! looks like the number of a row in a table, a letter and a number, says nothing to a reader.
+//! `SOURCE:PLACE` and the id of a source alone are citations anywhere; so are `XSA-155` and `RFC
+//! 1071`, of the sources `xsa-155` and `rfc-1071`, and the name of a header in Rust. Text that
+//! looks like the number of a row in a table, a letter and a number, is a finding, because it means
+//! nothing to a reader.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +17,11 @@ const SOURCES: &str = "docs/sources.toml";
 const SKIPPED: [&str; 2] = [SOURCES, "crates/xtask/src/sources.rs"];
 /// The header whose places are rules of the wire, in a file of their own.
 const HEADER: &str = "netif.h:";
-/// What is written by people and read for rows; evidence of hosts has anything.
+/// Files that people write, which are searched for rows; evidence of hosts may contain anything.
 const ENDINGS: [&str; 3] = [".rs", ".md", ".toml"];
-/// Letters of rows, each with the highest number that there was.
+/// Letters of rows, each with the highest number that existed.
 const ROWS: [(char, u32); 5] = [('G', 70), ('P', 21), ('W', 17), ('L', 9), ('A', 8)];
-/// Not rows: the size of paper, the layers of a network, a state of a CPU.
+/// Not rows: a paper size, network layers, a CPU state.
 const NOT_ROWS: [&str; 7] = ["A4", "L1", "L2", "L3", "L4", "L7", "P0"];
 
 /// Every citation that does not resolve, source without citation, and row, one line each. `rules`
@@ -46,7 +47,7 @@ pub(crate) fn check(tree: &Tree, rules: &[String]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// What is wrong with the file itself.
+/// Faults in the file itself.
 fn unsound(sources: &Sources) -> Vec<String> {
     let mut findings = Vec::new();
     let mut ids = BTreeSet::new();
@@ -72,7 +73,7 @@ fn unsound(sources: &Sources) -> Vec<String> {
     findings
 }
 
-/// Notes what a line cites, and returns what does not resolve.
+/// Records the citations in a line, and returns those that do not resolve.
 fn wrong_citations(
     sources: &Sources,
     rules: &[String],
@@ -116,7 +117,7 @@ fn numbered(before: &str, token: &str) -> Option<String> {
     (kind == "XSA-" && is_number(number)).then(|| token.to_ascii_lowercase())
 }
 
-/// Whether something that is not known was meant to be known.
+/// Whether an unknown id was meant as a citation.
 fn is_citation(sources: &Sources, file: &SourceFile, id: &str) -> bool {
     if id.starts_with("xsa-") || id.starts_with("rfc-") {
         return true;
@@ -127,25 +128,24 @@ fn is_citation(sources: &Sources, file: &SourceFile, id: &str) -> bool {
     }
 }
 
-/// Whether it is spelled as places are; `ID` stands for any of them.
+/// Whether a name is spelled like a place; `ID` stands for any place.
 fn is_name(place: &str) -> bool {
     place.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// The ids in places where nothing else than an id may stand: keys of studies, and braces of
-/// explanations.
+/// The ids at positions where only an id is valid: keys of studies, and braces of explanations.
 fn expected<'a>(file: &SourceFile, line: &'a str) -> impl Iterator<Item = &'a str> {
     let is_key = file.path.starts_with("crates/lab/studies/") && line.starts_with("source");
     let is_text = file.path.starts_with("crates/checks/src/") && file.path.ends_with(".md");
     let quoted = line.split('"').skip(1).step_by(2).filter(move |_| is_key);
     let braced = line.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0));
-    // A plain word is filled in by its check, and `build.rs` knows which there are.
+    // A plain word is a placeholder that its check fills in, and `build.rs` verifies those.
     let is_filled_in = |id: &str| id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let braced = braced.filter(move |id| is_text && tokens(id).eq([*id]) && !is_filled_in(id));
     quoted.chain(braced)
 }
 
-/// Every source and place without a citation, and every excuse of what is cited.
+/// Every source and place without a citation, and every `uncited` of one that is cited.
 fn uncited(sources: &Sources, cited: &BTreeSet<String>) -> Vec<String> {
     let of_sources = sources.source.iter().map(|source| (&source.id, &source.uncited));
     let of_places = sources.place.iter().map(|place| (&place.id, &place.uncited));
@@ -166,7 +166,8 @@ fn tokens(line: &str) -> impl Iterator<Item = &str> {
     words.map(|word| word.trim_matches(['.', ':', '-'])).filter(|word| !word.is_empty())
 }
 
-/// What looks like a row: a letter and a number that rows had, or any such after the word `row`.
+/// Text that looks like a row: a letter and a number that rows had, or any letter and number after
+/// the word `row`.
 fn bare_rows(line: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut before = "";
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn what_resolves_is_no_finding() {
         assert_eq!(findings(FILE, "a.rs", ALL), Vec::<String>::new());
-        // A source whose place is cited is cited.
+        // A source counts as cited if one of its places is.
         assert!(findings(FILE, "a.rs", "").iter().any(|one| one.contains("`guide`")));
     }
 

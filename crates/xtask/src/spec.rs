@@ -1,4 +1,4 @@
-//! Rules of the wire, and who keeps and tests them.
+//! Rules of the wire, and the code and tests that implement them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::tree::Tree;
 
 const RULES: &str = "docs/spec/netif.toml";
-/// How code and tests cite a rule.
+/// The prefix with which code and tests cite a rule.
 const CITATION: &str = "//= netif.h:";
 
 #[derive(Deserialize)]
@@ -62,10 +62,10 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     }
     for (id, citations) in known {
         if citations.code == 0 {
-            findings.push(format!("{id}: no code says that it keeps this rule"));
+            findings.push(format!("{id}: no code cites this rule"));
         }
         if citations.tests == 0 {
-            findings.push(format!("{id}: no test says that it covers this rule"));
+            findings.push(format!("{id}: no test cites this rule"));
         }
     }
     Ok(findings)

@@ -4,20 +4,20 @@ use crate::tree::{Line, SourceFile, Tree};
 
 /// The one folder where `unsafe` may stand.
 const UNSAFE_FOLDER: &str = "crates/sys/";
-/// Lines with `unsafe` there. To raise it takes a decision record in `docs/adr`.
+/// Lines with `unsafe` there. Raising it requires a decision record in `docs/adr`.
 const UNSAFE_LINES_MAX: usize = 60;
-/// A file is read in one sitting.
+/// Lines of a file, which should be readable in one sitting.
 const FILE_LINES_MAX: usize = 600;
-/// Columns of a line of Rust, as rustfmt has it for code.
+/// Columns of a line of Rust: rustfmt's limit for code.
 const COLUMNS_MAX: usize = 100;
 
-/// Names that say nothing. Files and folders of these names hide what they hold.
+/// Names without meaning: files and folders with such names hide their content.
 const EMPTY_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
 /// The same for types, as the end of their name.
 const EMPTY_TYPE_NAMES: [&str; 4] = ["Manager", "Handler", "Context", "Helper"];
-/// Work that is not done may not merge. Written in halves, or this file would not pass.
+/// Marks of unfinished work, which may not be merged. They are split here so that this file passes.
 const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
-/// Paths of one person's machine, and settings that belong into that person's home.
+/// Paths of one person's machine, and settings that belong in that person's home.
 const MACHINE_PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
     concat!("/ho", "me/"),
@@ -25,7 +25,7 @@ const MACHINE_PATHS: [&str; 5] = [
     concat!("/ro", "ot/"),
     concat!("/tmp/", "bash"),
 ];
-/// Settings of package sources, which belong into that person's home as well.
+/// Settings of package sources, which also belong in that person's home.
 const REGISTRY_SETTINGS: [&str; 4] = [
     concat!("replace", "-with"),
     concat!("[regis", "tries"),
@@ -33,9 +33,10 @@ const REGISTRY_SETTINGS: [&str; 4] = [
     concat!("sparse", "+http"),
 ];
 
-/// Crates that decide and do nothing else: what they know is handed to them.
+/// Pure crates: they only decide, on the facts that callers pass in.
 const PURE_FOLDERS: [&str; 1] = ["crates/checks/src/"];
-/// How a file would reach out of them: the file system, programs, the network, clocks, the system.
+/// Paths by which a file would access the outside: the file system, programs, the network, clocks,
+/// the system.
 const REACHING: [&str; 8] = [
     "std::fs",
     "std::net",
@@ -47,7 +48,7 @@ const REACHING: [&str; 8] = [
     "nix::",
 ];
 
-/// Everything that is not tidy, one line each.
+/// All violations, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in &tree.files {
@@ -114,7 +115,7 @@ fn words(file: &SourceFile, findings: &mut Vec<String>) {
     }
 }
 
-/// Whether `path` begins a path in the line, and is not the middle of another one.
+/// Whether `path` occurs in the line at the beginning of a path.
 fn has_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(start, _)| {
         let before = line[..start].chars().next_back();
@@ -141,7 +142,8 @@ fn pure(file: &SourceFile, findings: &mut Vec<String>) {
     }
     for line in file.lines() {
         if let Some(found) = REACHING.iter().find(|word| line.code().contains(**word)) {
-            let why = format!("`{found}`: this crate only decides, and reads nothing itself");
+            let why =
+                format!("`{found}`: this crate only decides; it must not read anything itself");
             findings.push(at(file, line, &why));
         }
     }
@@ -173,7 +175,7 @@ fn unsafe_code(tree: &Tree, findings: &mut Vec<String>) {
     }
 }
 
-/// Whether code has the keyword, on its own and outside of a string.
+/// Whether code contains the keyword, as a whole word and outside of a string.
 fn has_unsafe(code: &str) -> bool {
     const KEYWORD: &str = concat!("un", "safe");
     code.match_indices(KEYWORD).any(|(start, _)| {

@@ -1,4 +1,4 @@
-//! Words that engineers do not use, or not so: they may become fewer, and not more.
+//! Words that engineers avoid, or use differently: their number may only fall.
 //!
 //! `data/words.toml` lists each with what to write in its place and the number of uses that the
 //! repository has today. Both a new use and a number that is too high are findings, so the numbers
@@ -81,7 +81,7 @@ fn read(tree: &Tree) -> Result<List> {
     toml::from_str(&list.text).with_context(|| format!("reading {LIST}"))
 }
 
-/// How often a word stands in the files, in capitals or not.
+/// How often a word occurs in the files, ignoring case.
 fn uses(tree: &Tree, word: &str) -> usize {
     let is_read =
         |path: &str| !LISTS.contains(&path) && ENDINGS.iter().any(|ending| path.ends_with(ending));
@@ -89,7 +89,7 @@ fn uses(tree: &Tree, word: &str) -> usize {
     files.map(|file| count(&file.text, word)).sum()
 }
 
-/// How often `word` stands in a text and is not a part of a longer word.
+/// How often `word` occurs in a text as a whole word.
 fn count(text: &str, word: &str) -> usize {
     let text = text.to_lowercase();
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';

@@ -1,11 +1,11 @@
-//! The scripts of `tests/xen`, most of which no test runs: they parse, and their scenarios have a
-//! head.
+//! Checks the scripts of `tests/xen`, most of which no test runs: they parse, and scenarios have a
+//! header.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Everything below `tests/xen` that begins as a script of bash or is a file of one.
+/// Everything below `tests/xen` that begins like a bash script or has its extension.
 fn scripts() -> Vec<PathBuf> {
     let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/xen");
     let mut folders = vec![rig];

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
+    Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue, QueueDown,
 };
 
 use super::{Counted, FRAME_LEN, FRAMES, Unit};
@@ -27,7 +27,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
     })
 }
 
-/// What is counted: `direction queues batch frames`.
+/// The counted run: `direction queues batch frames`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
     let [direction, queues, batch, frames] = words[..] else {
         bail!("usage: ring ingress|egress QUEUES BATCH FRAMES");
@@ -69,7 +69,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("only {done} of {frames} frames got through")
+    bail!("only {done} of {frames} frames arrived")
 }
 
 // Two functions, not inlined, so that callgrind finds them by name.
@@ -79,7 +79,7 @@ pub(super) fn backend_turn_ingress<P: PortQueue>(
     port: &mut P,
     pool: &mut FramePool,
     into: &mut FrameBatch,
-) -> Result<(), PortDown> {
+) -> Result<(), QueueDown> {
     port.ingress(Budget::BATCH, pool, into)
 }
 
@@ -88,6 +88,6 @@ pub(super) fn backend_turn_egress<P: PortQueue>(
     port: &mut P,
     pool: &mut FramePool,
     from: &mut FrameQueue,
-) -> Result<(), PortDown> {
+) -> Result<(), QueueDown> {
     port.egress(from, pool)
 }

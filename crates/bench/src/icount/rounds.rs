@@ -1,6 +1,6 @@
-//! What a round of the engine costs with many vifs, of which few or all have frames.
+//! The cost of a round of the engine with many vifs, of which few or all have frames.
 //!
-//! The vifs have no rings: what is counted is the engine alone, with the switch.
+//! The vifs have no rings, so only the engine and the switch are counted.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortDown, PortQueue,
-    PortRules, Probe, QueueTraits, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortQueue, PortRules,
+    Probe, QueueDown, QueueTraits, Woken,
 };
 use ringway_switch::{Binding, PortId, PortPolicy};
 
@@ -17,7 +17,7 @@ use super::switch::{Ports, switch_of};
 use super::{Counted, FRAME_LEN, Unit};
 use crate::ring::work::Header;
 
-/// What an active vif sends in each round.
+/// Frames that an active vif sends in each round.
 const FRAMES: usize = 8;
 /// Rounds until vifs without frames are at rest.
 const WARM_UP: usize = 80;
@@ -47,7 +47,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
     })
 }
 
-/// `vifs active rounds`.
+/// The counted run: `vifs active rounds`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
     let [vifs, active, rounds] = words else { bail!("usage: rounds VIFS ACTIVE ROUNDS") };
     let (vifs, active, rounds): (u16, u16, usize) =
@@ -68,7 +68,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
     (0..rounds).for_each(|_| ports.turn());
     let (received, expected) = (received.get(), (WARM_UP + rounds) * usize::from(active) * FRAMES);
     if received != expected {
-        bail!("{received} of {expected} frames got through");
+        bail!("{received} of {expected} frames arrived");
     }
     Ok(())
 }
@@ -78,11 +78,11 @@ fn address(port: u16) -> MacAddr {
     MacAddr([2, 0, 0, 0, high, low])
 }
 
-/// A queue that has so many frames in each round, and takes all that it gets.
+/// A queue that has a number of frames in each round, and accepts all frames for it.
 struct Vif {
     header: Header,
     frames: usize,
-    /// Frames that any vif has got.
+    /// Frames that all vifs have received.
     received: Rc<Cell<usize>>,
 }
 
@@ -92,7 +92,7 @@ impl PortQueue for Vif {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         for _ in 0..self.frames.min(budget.frames) {
             let Some(mut frame) = pool.take(FRAME_LEN) else { break };
             let header = self.header.bytes(FRAME_LEN);
@@ -102,17 +102,17 @@ impl PortQueue for Vif {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         self.received.set(self.received.get() + from.len());
         from.drain(..).for_each(|frame| pool.recycle(frame));
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         Ok(if self.frames > 0 { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! From guest to guest through the learning switch: a round of the engine that takes frames out of
-//! one ring and puts them into another. And the switch's part of that alone.
+//! From guest to guest through the learning switch: a round of the engine that takes frames from
+//! one ring and puts them into another; and the switch's classification alone.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -23,18 +23,18 @@ use super::{Counted, FRAME_LEN, FRAMES, Unit};
 use crate::ring::pair::{Host, backend_queues, bare_queues};
 use crate::ring::work::{BURST, Header};
 
-/// The sender's address, as its frames have it, and the receiver's.
+/// The addresses of the sender and of the receiver.
 const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
 const SENDER: PortId = PortId(1);
 const KINDS: [&str; 3] = ["udp", "tcp", "arp"];
-/// What a vif's rules are, by how closely they check frames.
+/// Kinds of a vif's rules, by how strictly they check frames.
 const RULES: [&str; 3] = ["unlocked", "default", "locked"];
-/// What a round takes.
+/// The simulated duration of a round.
 const ROUND: Duration = Duration::from_micros(20);
 /// Rounds without a frame before a run is given up.
 const EMPTY_ROUNDS_MAX: usize = 1000;
 
-/// Each kind of frame, each set of rules; the whole way and classification alone.
+/// Each kind of frame with each set of rules; the whole path, and classification alone.
 pub(super) fn cases() -> impl Iterator<Item = Counted> {
     let way = |verb: &'static str, what: &'static str, function: &'static str| {
         KINDS.into_iter().flat_map(move |kind| {
@@ -56,7 +56,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
     ))
 }
 
-/// What a run is made of.
+/// The parameters of a run.
 struct Plan {
     header: fn() -> Header,
     policy: PortPolicy,
@@ -112,7 +112,7 @@ pub(super) fn switch_of(stations: impl Iterator<Item = (MacAddr, PortId)>) -> Re
     Ok(switch)
 }
 
-/// The whole way: `kind rules batch frames`.
+/// The whole path: `kind rules batch frames`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
     let Plan { header, policy, switch, batch, frames } = Plan::parse(words)?;
     let host = Host::start()?;
@@ -140,7 +140,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         }
         empty = if done == before { empty + 1 } else { 0 };
         if empty > EMPTY_ROUNDS_MAX {
-            bail!("only {done} of {frames} frames got through");
+            bail!("only {done} of {frames} frames arrived");
         }
     }
     Ok(())
@@ -203,7 +203,7 @@ impl<Q: PortQueue> Ports<Q> {
         self.engine.round(self.now, &self.directory, IfIdle::Poll);
     }
 
-    /// A round that is.
+    /// A round that is counted.
     pub(super) fn turn(&mut self) {
         self.now += ROUND;
         engine_turn(&mut self.engine, self.now, &self.directory);
@@ -227,7 +227,7 @@ pub(super) fn run_classify(words: &[&str]) -> Result<()> {
     for _ in 0..frames.div_ceil(batch) {
         classify_turn(&switch, &policy, &mut entering, &flood, &mut verdicts);
         if verdicts.iter().any(|verdict| *verdict != Verdict::Unicast(PortId(2))) {
-            bail!("a frame went another way: {:?}", verdicts.first());
+            bail!("a frame left by another port: {:?}", verdicts.first());
         }
     }
     Ok(())

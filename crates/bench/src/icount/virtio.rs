@@ -16,7 +16,7 @@ use ringway_wire::virtio::{
 use super::ring::{backend_turn_egress, backend_turn_ingress};
 use super::{Counted, FRAMES, Unit};
 
-/// Entries of a queue, as QEMU has it.
+/// Entries of a queue: QEMU's default.
 const QUEUE_SIZE: u16 = 256;
 
 /// Each layout, both ways, short and long frames, each batch size.
@@ -47,7 +47,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
     of_one.chain(of_many)
 }
 
-/// Queues that one device has, of which each has its turn.
+/// Numbers of queues of a device; queues are served in turn.
 const QUEUES: [usize; 4] = [1, 4, 16, 64];
 
 fn words(layout: &str, direction: &str, len: usize, batch: usize, queues: usize) -> Vec<String> {
@@ -55,7 +55,7 @@ fn words(layout: &str, direction: &str, len: usize, batch: usize, queues: usize)
     ["virtio", layout, direction].map(str::to_owned).into_iter().chain(numbers).collect()
 }
 
-/// What is counted: `layout direction length batch queues frames`.
+/// The counted run: `layout direction length batch queues frames`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
     let [layout, direction, len, batch, queues, frames] = words[..] else {
         bail!("usage: virtio split|packed ingress|egress LENGTH BATCH QUEUES FRAMES");
@@ -91,10 +91,10 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("only {done} of {frames} frames got through")
+    bail!("only {done} of {frames} frames arrived")
 }
 
-/// Both ends of a device with so many pairs of queues.
+/// Both ends of a device with a number of queue pairs.
 fn pairs(
     features: Features,
     count: usize,

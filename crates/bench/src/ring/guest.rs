@@ -1,13 +1,13 @@
-//! A guest that does no more than testpmd does: its frames live in granted pages, and it never
+//! A guest that does no more work than testpmd: its frames are in granted pages, and it never
 //! copies one.
 //!
 //! `netfront` copies frames to and from a TAP device. A kernel's frontend grants the pages of its
-//! socket buffers instead, and so does this one, because what is compared is the backend and the
-//! ring, not the guest.
+//! socket buffers instead, and so does this one, because the comparison is about the backend and
+//! the ring, not the guest.
 
 use std::io;
 
-use ringway_datapath::PortDown;
+use ringway_datapath::QueueDown;
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, GrantedPages, QueueEvents};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
@@ -38,7 +38,7 @@ pub(crate) struct BareQueue<E> {
 }
 
 impl<E: EventChannel> BareQueue<E> {
-    /// Makes the rings and posts all receive buffers; also tells the grants of the two rings.
+    /// Creates the rings and posts all receive buffers; also returns the grants of the two rings.
     pub(crate) fn new(
         grants: &mut impl GrantTable,
         backend: DomId,
@@ -68,7 +68,7 @@ impl<E: EventChannel> BareQueue<E> {
         Ok((queue, rings))
     }
 
-    /// The event channels, for telling their ports.
+    /// The event channels, whose ports the backend needs.
     pub(crate) fn events(&self) -> &QueueEvents<E> {
         &self.events
     }
@@ -79,12 +79,12 @@ impl<E: EventChannel> BareQueue<E> {
     }
 
     /// Sends up to a burst of frames of `len` bytes, writing the headers of each.
-    pub(crate) fn send(&mut self, len: usize) -> Result<usize, PortDown> {
+    pub(crate) fn send(&mut self, len: usize) -> Result<usize, QueueDown> {
         self.send_at_most(BURST, len)
     }
 
     /// As [`send`](BareQueue::send), up to `limit` frames.
-    pub(crate) fn send_at_most(&mut self, limit: usize, len: usize) -> Result<usize, PortDown> {
+    pub(crate) fn send_at_most(&mut self, limit: usize, len: usize) -> Result<usize, QueueDown> {
         self.reap()?;
         let size = u16::try_from(len).expect("a frame is at most 1500 bytes");
         let count = limit.min(self.free.len()).min(self.tx.free());
@@ -99,9 +99,9 @@ impl<E: EventChannel> BareQueue<E> {
         Ok(count)
     }
 
-    /// Receives up to a burst of frames and gives their pages back at once.
-    pub(crate) fn receive(&mut self) -> Result<usize, PortDown> {
-        let count = self.rx.peek_responses(&mut self.rx_responses).map_err(PortDown::peer)?;
+    /// Receives up to a burst of frames and returns their pages at once.
+    pub(crate) fn receive(&mut self) -> Result<usize, QueueDown> {
+        let count = self.rx.peek_responses(&mut self.rx_responses).map_err(QueueDown::peer)?;
         self.rx.consume(count);
         for index in 0..count {
             self.post(self.rx_responses[index].id);
@@ -110,12 +110,12 @@ impl<E: EventChannel> BareQueue<E> {
         Ok(count)
     }
 
-    /// Receives up to a burst of frames and sends them back from the pages in which they came.
-    pub(crate) fn bounce(&mut self) -> Result<usize, PortDown> {
+    /// Receives up to a burst of frames and sends them back from the same pages.
+    pub(crate) fn bounce(&mut self) -> Result<usize, QueueDown> {
         self.reap()?;
         let room = self.free.len().min(self.tx.free()).min(BURST);
         let count =
-            self.rx.peek_responses(&mut self.rx_responses[..room]).map_err(PortDown::peer)?;
+            self.rx.peek_responses(&mut self.rx_responses[..room]).map_err(QueueDown::peer)?;
         self.rx.consume(count);
         for index in 0..count {
             let RxResponse { id, offset, status, .. } = self.rx_responses[index];
@@ -135,31 +135,30 @@ impl<E: EventChannel> BareQueue<E> {
         self.rx.push_request(RxRequest { id: page, pad: 0, gref });
     }
 
-    fn reap(&mut self) -> Result<(), PortDown> {
-        let count = self.tx.peek_responses(&mut self.tx_responses).map_err(PortDown::peer)?;
+    fn reap(&mut self) -> Result<(), QueueDown> {
+        let count = self.tx.peek_responses(&mut self.tx_responses).map_err(QueueDown::peer)?;
         self.tx.consume(count);
         self.free.extend(self.tx_responses[..count].iter().map(|response| response.id));
         Ok(())
     }
 
-    fn publish_tx(&mut self) -> Result<(), PortDown> {
+    fn publish_tx(&mut self) -> Result<(), QueueDown> {
         match self.tx.publish_requests() {
             Notify::Peer => Ok(self.events.notify(Direction::Tx)?),
-            Notify::NoOne => Ok(()),
+            Notify::None => Ok(()),
         }
     }
 
-    fn publish_rx(&mut self) -> Result<(), PortDown> {
+    fn publish_rx(&mut self) -> Result<(), QueueDown> {
         match self.rx.publish_requests() {
             Notify::Peer => Ok(self.events.notify(Direction::Rx)?),
-            Notify::NoOne => Ok(()),
+            Notify::None => Ok(()),
         }
     }
 }
 
-/// Where in its page a frame starts. Not always at the same place: pages are so far apart that
-/// their first bytes would all compete for one set of the first-level cache, which socket buffers
-/// and testpmd's mbufs do not.
+/// Where in its page a frame starts. The offset varies: the first bytes of all pages would compete
+/// for one set of the L1 cache, unlike those of socket buffers and testpmd's mbufs.
 fn offset_of(page: u16) -> u16 {
     page % 16 * 128
 }

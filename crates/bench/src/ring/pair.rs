@@ -24,17 +24,17 @@ use crate::options::Spans;
 
 /// The verb of an end's process.
 pub(crate) const END_VERB: &str = "ring-end";
-/// For starting, connecting and reporting.
+/// Timeout for starting, connecting and reporting.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A sender works until it is killed, or for so long.
+/// A sender runs until it is killed, or for this long.
 const SENDER_WINDOW: Duration = Duration::from_secs(600);
 const BACKEND: DomId = DomId(0);
 
-/// What kind of guest.
+/// The kind of guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GuestKind {
-    /// Frames live in granted pages; see `guest.rs`.
+    /// Its frames are in granted pages; see `guest.rs`.
     Bare,
     /// Our netfront, which copies frames into and out of granted pages.
     Netfront,
@@ -61,7 +61,7 @@ enum End {
     Backend,
 }
 
-/// What XenStore would carry.
+/// The data that XenStore would carry.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct QueueKeys {
     tx_ring: u32,
@@ -88,7 +88,8 @@ impl Host {
         Ok(Host { dir, handle, thread, toolstack })
     }
 
-    /// Makes a domain with room for `queues` queues, and connects as it or leaves that to others.
+    /// Creates a domain with room for `queues` queues; the caller or another process connects as
+    /// that domain.
     pub(crate) fn create_guest(&self, queues: usize) -> Result<DomId> {
         // One page more than the queues need, because netfront takes its pages in several runs.
         let bytes = (queues * QUEUE_PAGES + 1) * PAGE_SIZE;
@@ -111,13 +112,13 @@ impl Drop for Host {
         self.toolstack = None;
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
-            // Its errors do not matter any more.
+            // Its errors no longer matter.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs one case once, and returns million frames a second at its receiver.
+/// Runs one case once, and returns million frames per second at its receiver.
 pub(crate) fn run(case: RingCase, guest: GuestKind, cpus: [usize; 2], spans: Spans) -> Result<f64> {
     let host = Host::start()?;
     let domid = host.create_guest(case.queues)?;
@@ -197,7 +198,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
         }
     };
     print(&tally)?;
-    // The other end may still need us: our parent kills us.
+    // The other end may still need this process; the parent kills it.
     std::thread::sleep(PATIENCE);
     Ok(())
 }
@@ -228,7 +229,7 @@ pub(crate) fn backend_queues(
         .collect()
 }
 
-/// The queues of a bare guest, and what to tell the backend.
+/// The queues of a bare guest, and the data for the backend.
 pub(crate) fn bare_queues(
     hypervisor: &EmuHypervisor,
     count: usize,

@@ -12,18 +12,18 @@ use super::{Direction, RingCase};
 use crate::child::{Child, program};
 use crate::options::Spans;
 
-/// The program, which Debian has in the package `dpdk-dev`.
+/// The program, from Debian's package `dpdk-dev`.
 pub(crate) const PROGRAM: &str = "dpdk-testpmd";
-/// What to install for it. The drivers are packages of their own.
+/// The packages to install for it. The drivers are separate packages.
 pub(crate) const PACKAGES: &str =
     "dpdk dpdk-dev librte-net-virtio23 librte-net-vhost23 librte-mempool-ring23";
 
-/// Starting takes seconds: without hugepages its memory is made page by page.
+/// Starting takes seconds: without hugepages its memory is allocated page by page.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks for a socket.
-const LOOK: Duration = Duration::from_millis(50);
+/// Pause between two checks for a socket.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs one case once, and returns million frames a second at its receiver.
+/// Runs one case once, and returns million frames per second at its receiver.
 pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64> {
     let dir = crate::scratch::dir()?;
     let socket = dir.path().join("vhost.sock");
@@ -79,7 +79,7 @@ impl Client {
         Ok(Client { process })
     }
 
-    /// Has it work. What bounces is sent by the other side first.
+    /// Starts its work. For bouncing, the other side sends the first frames.
     pub(crate) fn works(&mut self, work: Work, frame_len: usize) -> Result<()> {
         let forwarding = match work {
             Work::Send => "set fwd txonly",
@@ -89,17 +89,17 @@ impl Client {
         forward(&mut self.process, &[forwarding, &format!("set txpkts {frame_len}"), "start"])
     }
 
-    /// Million frames a second that it receives.
+    /// Million frames per second that it receives.
     pub(crate) fn rate(&mut self, spans: Spans) -> Result<f64> {
         rate(&mut self.process, spans)
     }
 }
 
 fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> Result<Child> {
-    // Into a pipe it would print in blocks of 4 KiB, so its replies would not come.
+    // Into a pipe it would print in blocks of 4 KiB, which would hold back its replies.
     let mut command: Command = program("stdbuf")?;
     command.args(["-oL", PROGRAM]);
-    // One core a side: the first lcore only reads commands.
+    // One core per side: the first lcore only reads commands.
     command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-huge", "-m", "1024", "--no-pci"]);
     command.args([&format!("--file-prefix={prefix}"), "--vdev", device, "--", "-i"]);
     command.args(["--nb-cores=1", &format!("--rxq={queues}"), &format!("--txq={queues}")]);
@@ -107,12 +107,12 @@ fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> R
     crate::child::start(name, command)
 }
 
-/// The prompt has no line of its own, so a command is sent whose output has one.
+/// The prompt does not end its line, so a command is sent whose output does.
 fn ready(child: &mut Child) -> Result<()> {
     wait_until_ready(child, 1)
 }
 
-/// The same with so many ports.
+/// The same for a number of ports.
 pub(crate) fn wait_until_ready(child: &mut Child, ports: usize) -> Result<()> {
     child.say("show port summary all")?;
     let wanted = format!("Number of available ports: {ports}");
@@ -124,7 +124,7 @@ pub(crate) fn forward(child: &mut Child, commands: &[&str]) -> Result<()> {
     Ok(commands.iter().try_for_each(|command| child.say(command))?)
 }
 
-/// Million frames a second that its first port receives.
+/// Million frames per second that its first port receives.
 fn rate(child: &mut Child, spans: Spans) -> Result<f64> {
     thread::sleep(spans.warm_up);
     received(child, 0)?;
@@ -132,7 +132,7 @@ fn rate(child: &mut Child, spans: Spans) -> Result<f64> {
     Ok(received(child, 0)? / 1e6)
 }
 
-/// Frames a second that a port has received since the last question.
+/// Frames per second that a port has received since the last query.
 pub(crate) fn received(child: &mut Child, port: usize) -> Result<f64> {
     child.say(&format!("show port stats {port}"))?;
     let rate = child.wait_for(PATIENCE, |line| {
@@ -146,7 +146,7 @@ fn wait_for_file(file: &Path) -> Result<()> {
     while !file.exists() {
         let is_late = Instant::now() > deadline;
         (!is_late).then_some(()).with_context(|| format!("{} did not appear", file.display()))?;
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, PoolBudget, PortDown, PortQueue,
+    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, PoolBudget, PortQueue, QueueDown,
 };
 use serde::{Deserialize, Serialize};
 
 /// Frames that a guest handles at once; testpmd's default.
 pub(crate) const BURST: usize = 32;
-/// Frames on their way in a loop, each queue: testpmd's `start tx_first 8`.
+/// Frames in flight in a loop, per queue: testpmd's `start tx_first 8`.
 pub(crate) const LOOP_FRAMES: usize = 8 * BURST;
 /// Rounds between two readings of the clock.
-const ROUNDS_PER_LOOK: usize = 256;
+const ROUNDS_PER_CLOCK_READ: usize = 256;
 
 /// What one end does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +20,9 @@ const ROUNDS_PER_LOOK: usize = 256;
 pub(crate) enum Work {
     /// Sends as fast as it can.
     Send,
-    /// Takes and forgets.
+    /// Receives and discards.
     Receive,
-    /// Sends back what it takes.
+    /// Sends back what it receives.
     Bounce,
 }
 
@@ -31,33 +31,33 @@ pub(crate) enum Work {
 pub(crate) struct Tally {
     /// Frames received.
     pub(crate) frames: u64,
-    /// In how many seconds.
+    /// Seconds in which they were received.
     pub(crate) seconds: f64,
 }
 
 impl Tally {
-    /// Million frames a second.
+    /// Million frames per second.
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate needs no more")]
     pub(crate) fn mpps(self) -> f64 {
         self.frames as f64 / self.seconds / 1e6
     }
 }
 
-/// Calls `round`, which tells how many frames it received, until `warm_up` has passed and then
-/// `window`, which alone counts.
+/// Calls `round`, which returns how many frames it received, until `warm_up` and then `window` have
+/// passed. Only the window counts.
 ///
 /// # Errors
 /// What `round` reports.
 pub(crate) fn measure(
     warm_up: Duration,
     window: Duration,
-    mut round: impl FnMut() -> Result<usize, PortDown>,
-) -> Result<Tally, PortDown> {
+    mut round: impl FnMut() -> Result<usize, QueueDown>,
+) -> Result<Tally, QueueDown> {
     let mut run_for = |span: Duration| {
         let start = Instant::now();
         let mut frames = 0_u64;
         loop {
-            for _ in 0..ROUNDS_PER_LOOK {
+            for _ in 0..ROUNDS_PER_CLOCK_READ {
                 frames += u64::try_from(round()?).unwrap_or(u64::MAX);
             }
             let seconds = start.elapsed();
@@ -70,7 +70,7 @@ pub(crate) fn measure(
     run_for(window)
 }
 
-/// One end that is made of ports.
+/// One end that consists of ports.
 pub(crate) struct PortEnd<P> {
     ports: Vec<P>,
     pool: FramePool,
@@ -80,22 +80,22 @@ pub(crate) struct PortEnd<P> {
 }
 
 impl<P: PortQueue> PortEnd<P> {
-    /// An end with nothing on its way.
+    /// An end without frames in flight.
     pub(crate) fn new(ports: Vec<P>) -> PortEnd<P> {
         let queues = ports.iter().map(|_| FrameQueue::with_capacity(1024)).collect();
         let pool = FramePool::new(PoolBudget::new(64 << 20));
         PortEnd { ports, pool, batch: FrameBatch::new(), queues, header: Header::udp() }
     }
 
-    /// Puts the frames of a loop on their way.
+    /// Queues the first frames of a loop.
     pub(crate) fn prime(&mut self, len: usize) {
         for queue in &mut self.queues {
             fill(queue, LOOP_FRAMES, len, &mut self.pool, &self.header);
         }
     }
 
-    /// One turn of every port. Tells how many frames were received.
-    pub(crate) fn round(&mut self, work: Work, len: usize) -> Result<usize, PortDown> {
+    /// One turn of every port. Returns how many frames were received.
+    pub(crate) fn round(&mut self, work: Work, len: usize) -> Result<usize, QueueDown> {
         let mut received = 0;
         for (port, queue) in self.ports.iter_mut().zip(&mut self.queues) {
             if work == Work::Send {
@@ -131,12 +131,12 @@ fn fill(queue: &mut FrameQueue, count: usize, len: usize, pool: &mut FramePool, 
     }
 }
 
-/// The headers of a frame, which testpmd's `txonly` writes into each as well.
+/// The headers of a frame, which testpmd's `txonly` also writes into each frame.
 pub(crate) struct Header(Vec<u8>);
 
 impl Header {
-    /// Ethernet, IPv4 and UDP, as testpmd has them: between two addresses of the benchmarking range
-    /// (RFC 2544).
+    /// Ethernet, IPv4 and UDP as in testpmd: between two addresses of the benchmarking range (RFC
+    /// 2544).
     pub(crate) fn udp() -> Header {
         let mut bytes = vec![0; 42];
         bytes[..6].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
@@ -174,7 +174,7 @@ impl Header {
         self
     }
 
-    /// As much of it as fits into a frame.
+    /// The part of it that fits into a frame.
     pub(crate) fn bytes(&self, frame_len: usize) -> &[u8] {
         &self.0[..self.0.len().min(frame_len)]
     }

@@ -1,17 +1,15 @@
-//! A device of ringway's without workers: what its client hands over becomes pairs of queues.
+//! A ringway device without workers: the queues that its client hands over become queue pairs.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use ringway_sys::guest_memory::{self, GuestMemory};
-use ringway_vhost::backend::{Bases, FEATURES, Log, OPT_IN, Offer, PROTOCOL_FEATURES, Wanted};
-use ringway_vhost::{Area, PairPlan, Region, RegionKey, RingPlan};
+use ringway_vhost::backend::{AreaRequest, Bases, FEATURES, Log, OPT_IN, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::{Area, PairPlan, Region, RegionKey};
 use ringway_vhost_shell::Note;
 use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
-use ringway_virtio::QueuePlace;
+use ringway_virtio::QueueOptions;
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
 use ringway_wire::virtio::Features;
 
@@ -57,33 +55,16 @@ impl Device {
 }
 
 fn pair(plan: &PairPlan, memory: &Arc<GuestMemory>) -> Result<QueuePair> {
+    let format = QueueOptions::of(plan.features).format;
     let parts = PairParts {
         memory: Arc::clone(memory),
         features: plan.features,
-        tx: queue(&plan.tx, memory)?,
-        rx: queue(&plan.rx, memory)?,
+        tx: QueueParts::of_plan(&plan.tx, memory, format)?,
+        rx: QueueParts::of_plan(&plan.rx, memory, format)?,
         control: Arc::new(PairControl::new(true)),
         counters: Arc::default(),
     };
     Ok(QueuePair::attach(parts)?)
-}
-
-fn queue(plan: &RingPlan, memory: &GuestMemory) -> Result<QueueParts> {
-    let used = memory.pages_of_user(plan.addresses.used, 4)?.load_u16(2, Ordering::Acquire);
-    let call = plan.call.as_ref().map(|call| call.as_fd().try_clone_to_owned());
-    Ok(QueueParts {
-        place: QueuePlace {
-            size: plan.size,
-            descriptors: plan.addresses.descriptor,
-            driver: plan.addresses.available,
-            device: plan.addresses.used,
-        },
-        base: u32::from(used),
-        kick: plan.kick.as_fd().try_clone_to_owned()?,
-        call: call.transpose()?,
-        log: None,
-        inflight: None,
-    })
 }
 
 impl ringway_vhost_shell::Device for Device {
@@ -130,7 +111,7 @@ impl ringway_vhost_shell::Device for Device {
         Bases { rx: 0, tx: 0 }
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn apply_changes(&mut self) -> Result<(), String> {
         Ok(())
     }
 
@@ -138,7 +119,7 @@ impl ringway_vhost_shell::Device for Device {
 
     fn set_mtu(&mut self, _: u16) {}
 
-    fn make_area(&mut self, _: Wanted) -> Result<(), String> {
+    fn make_area(&mut self, _: AreaRequest) -> Result<(), String> {
         Err("nothing is noted here".to_owned())
     }
 
@@ -146,9 +127,9 @@ impl ringway_vhost_shell::Device for Device {
         Err("nothing is noted here".to_owned())
     }
 
-    fn forget_area(&mut self) {}
+    fn drop_area(&mut self) {}
 
-    fn agreed(&mut self, _: Features) {}
+    fn negotiated(&mut self, _: Features) {}
 
     fn reset(&mut self) {
         self.memory = None;

@@ -1,7 +1,7 @@
 //! Open vSwitch with DPDK, without huge pages or a card, in a network namespace of its own.
 //!
-//! It appends `--in-memory` to what it tells DPDK, which goes with `--no-huge` only where there is
-//! `--legacy-mem`; and a pool of its usual size does not fit, so each port has a pool.
+//! It appends `--in-memory` to DPDK's options, which is compatible with `--no-huge` only together
+//! with `--legacy-mem`. A pool of the usual size does not fit, so each port has a pool.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use ringway_rig::launcher;
 use ringway_rig::namespace::Namespace;
 use ringway_rig::ovs::{Datapath, OpenVswitch, Place, TOOLS};
 
-/// Debian's package has it where no path leads.
+/// Debian's package installs it outside `PATH`.
 const SWITCHES: [&str; 2] =
     ["ovs-vswitchd-dpdk", "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"];
 const PACKAGES: &str = "openvswitch-switch openvswitch-switch-dpdk librte-net-vhost23";
@@ -22,7 +22,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Finds them, or says what is missing.
+    /// Finds them, or names what is missing.
     pub(super) fn find() -> Result<Programs, String> {
         let missing = || format!("apt-get install {PACKAGES}");
         if TOOLS.iter().any(|name| launcher::find(name).is_none()) {
@@ -40,7 +40,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Starts it with two ports that dial sockets in a directory, and one polling core.
+    /// Starts it with two ports that connect to sockets in a directory, and one polling core.
     pub(super) fn start(
         programs: &Programs,
         dir: &Path,

@@ -35,29 +35,32 @@ fn a_vif_of_virtio_is_refused_with_line_and_key() {
     let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
     let socket = "socket = '/run/vm1.sock'";
     assert!(with("").contains("line 2: vhost.socket: is missing"));
-    assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is no path of a socket"));
+    assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is not a socket path"));
     assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
-    assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is no mode"));
+    assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is not a mode"));
     let rss = with(&format!("{socket}\nfeatures = ['rss']"));
-    assert!(rss.contains("line 4: `rss` is no feature that can be offered"), "{rss}");
+    assert!(rss.contains("line 4: `rss` is not a feature that can be offered"), "{rss}");
     let least = with(&format!("{socket}\nfeatures = ['-version_1']"));
-    assert!(least.contains("without version_1"), "{least}");
+    assert!(least.contains("needs version_1"), "{least}");
     let tenant = with(&format!("{socket}\ntenant = 'red'"));
     assert!(tenant.contains("vhost.tenant: only for vifs of guests"), "{tenant}");
     let vlan = with(&format!("{socket}\nbridge = 'xenbr0'\nvlan = 5"));
     assert!(vlan.contains("line 5: vhost.vlan"), "{vlan}");
     let long = "[[vhost]]\nname = 'a-name-of-16-bytes'\nsocket = '/run/a'\nbridge = 'br0'\n";
     let long = refusal(long);
-    assert!(long.contains("line 4: vhost.bridge: `a-name-of-16-bytes` is to be"), "{long}");
+    assert!(
+        long.contains("line 4: vhost.bridge: the network device on it gets the name"),
+        "{long}"
+    );
     let again = with(&format!("{socket}\n[[vhost]]\nname = 'vm1'\nsocket = '/run/vm2.sock'"));
-    assert!(again.contains("line 5: vhost.name: there is another"), "{again}");
+    assert!(again.contains("line 5: vhost.name: another vhost is called"), "{again}");
     let taken = with(&format!("{socket}\n[[vhost]]\nname = 'vm2'\n{socket}"));
-    assert!(taken.contains("line 6: vhost.socket: `/run/vm1.sock` is another's"), "{taken}");
+    assert!(taken.contains("line 6: vhost.socket: another vhost has `/run/vm1.sock`"), "{taken}");
     let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
     let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
     assert!(many.contains("line 386: vhost: expected at most 128 of them"), "{many}");
     let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
-    assert!(named.contains("`vif1.0` is no name of a virtio vif"), "{named}");
+    assert!(named.contains("`vif1.0` is not a virtio vif name"), "{named}");
     let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
     assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
 }
@@ -118,7 +121,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         (format!("{guest}mac = \"01:00:00:00:00:00\"\n"), 4, ["mac", "even first byte"]),
         (format!("{guest}addresses = [\"10.0.0.1\"]\n"), 4, ["addresses", "10.77.0.1/24"]),
         (format!("{guest}addresses = [\"10.0.0.1/33\"]\n"), 4, ["/33", "10.77.0.1/24"]),
-        (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "reach"]),
+        (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "own addresses"]),
         (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
         (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
         (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
@@ -137,7 +140,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
             ["multicast-router", "never, learn or always"],
         ),
         (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
-        (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
+        (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest is called `a`"]),
     ] {
         let refusal = refusal(&content);
         assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");

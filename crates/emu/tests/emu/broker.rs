@@ -1,4 +1,4 @@
-//! The broker's own life.
+//! The life cycle of the broker.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! What domains may do, and what they run out of.
+//! The rights of domains, and their limits.
 
 use std::io::ErrorKind;
 
@@ -124,7 +124,7 @@ fn a_driver_domain_is_no_toolstack() {
 }
 
 #[test]
-fn a_refused_port_says_why() {
+fn a_refused_port_reports_the_reason() {
     let host = Host::start();
     let guest = host.connect(host.create(Role::Guest));
     let backend = host.toolstack();

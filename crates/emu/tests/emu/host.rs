@@ -1,4 +1,4 @@
-//! A broker on a directory of its own, for one test.
+//! A broker on its own directory, for one test.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -11,7 +11,7 @@ use ringway_wire::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
-/// Only a failing test waits so long.
+/// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ends with the test.
@@ -56,7 +56,7 @@ impl Host {
         domid
     }
 
-    /// When this returns, the broker has dealt with all that ended before the call.
+    /// When this returns, the broker has handled all ends of connections before the call.
     pub(crate) fn settle(&self) {
         self.toolstack().domains().expect("the broker replies");
     }

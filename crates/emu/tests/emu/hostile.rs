@@ -1,4 +1,4 @@
-//! Processes that do not keep to the protocol, and guests that write what they like where they may.
+//! Processes that break the protocol, and guests that write anything where they may.
 
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ use rustix::net::{
 
 use crate::host::Host;
 
-/// Only a failing test waits so long.
+/// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Version 1, operation 1, nothing else.
@@ -100,7 +100,7 @@ fn garbage_from_a_guest_ends_the_guest() {
 }
 
 #[test]
-fn who_asks_without_listening_is_cut_off() {
+fn a_front_end_that_reads_no_replies_is_disconnected() {
     let host = Host::start();
     let raw = Raw::connect(&host, DomId(0));
     raw.send(&HELLO).expect("the broker listens");
@@ -120,7 +120,7 @@ fn a_domain_has_a_bounded_number_of_connections() {
     assert_eq!(waiting[63].receive().0, 32);
 }
 
-/// Does something on another thread, and fails if it does not come back.
+/// Runs a call on another thread, and fails if it does not return.
 fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = channel();
     std::thread::spawn(move || done.send(act()));
@@ -139,7 +139,7 @@ fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_no_other_domain() {
         let (toolstack, port) = (Arc::clone(&toolstack), of_guest.port());
         move || toolstack.bind_interdomain(domid, port).expect("it is free")
     };
-    // It clears what it can of its own end, and has taken nothing of what it is sent.
+    // The guest changes the flags of its own end, and has read none of its events.
     fcntl_setfl(waker, OFlags::empty()).expect("it is its own");
     let backend = bind();
     let backend = at_once("to take events", move || {
@@ -151,7 +151,8 @@ fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_no_other_domain() {
         (0..100_000).for_each(|_| backend.notify().expect("sent"));
         backend
     });
-    // As many as fit the other way, and then the broker adds one for the next who binds.
+    // The guest fills the other direction, and then the broker adds an event for the next process
+    // that binds.
     while send(waker, &[1; 64], SendFlags::DONTWAIT).is_ok() {}
     drop(backend);
     let backend = at_once("the broker", bind);
@@ -159,7 +160,7 @@ fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_no_other_domain() {
         while backend.ack().expect("readable") {}
         backend
     });
-    // It shuts its end: nothing comes any more, and that is all.
+    // It shuts its end down: no more events arrive, and nothing else happens.
     shutdown(waker, Shutdown::Both).expect("it is its own");
     at_once("a channel that was shut", move || {
         backend.notify().expect("no one is there");
@@ -183,7 +184,7 @@ fn a_guest_cannot_resize_what_others_map() {
         assert_eq!(ftruncate(fd, 0), Err(Errno::PERM));
         assert_eq!(ftruncate(fd, 1 << 30), Err(Errno::PERM));
     }
-    // Writing behind the end would make it longer.
+    // A write beyond the end would extend it.
     let mut file = std::fs::File::from(memory);
     std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).expect("it can be sought");
     assert!(file.write_all(b"x").is_err());
@@ -224,7 +225,7 @@ fn an_entry_that_permits_nothing_is_refused() {
     }
 }
 
-/// A guest that speaks for itself, with its memory and grant table.
+/// A guest that sends its own messages, with its memory and grant table.
 fn hostile_guest(host: &Host, domid: DomId) -> (Raw, [OwnedFd; 2]) {
     let raw = Raw::connect(host, domid);
     raw.send(&HELLO).expect("the broker listens");
@@ -234,7 +235,7 @@ fn hostile_guest(host: &Host, domid: DomId) -> (Raw, [OwnedFd; 2]) {
     (raw, fds)
 }
 
-/// The same with its grant table to write to.
+/// The same, with access to its grant table.
 fn hostile_table(host: &Host, domid: DomId) -> (Raw, SharedPages) {
     let (raw, [_, table]) = hostile_guest(host, domid);
     (raw, SharedPages::map(table, 0, 64 * 4096).expect("it is 64 pages"))
@@ -255,7 +256,7 @@ impl Raw {
         send(&self.0, bytes, SendFlags::NOSIGNAL)
     }
 
-    /// The length of the next message, 0 at the end, and what came with it.
+    /// The length of the next message, 0 at the end, and its descriptors.
     fn receive(&self) -> (usize, Vec<OwnedFd>) {
         let mut bytes = [0; 100];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -263,7 +264,7 @@ impl Raw {
         let parts = &mut [IoSliceMut::new(&mut bytes)];
         let len = match recvmsg(&self.0, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(message) => message.bytes,
-            // The broker closed while a message of ours lay unread.
+            // The broker closed while a message of ours was unread.
             Err(error) => {
                 assert_eq!(error, Errno::CONNRESET);
                 0

@@ -1,4 +1,4 @@
-//! Processes that are killed, with no chance to tidy up.
+//! Processes that are killed, without a chance to clean up.
 
 use std::env;
 use std::io::{self, Read};
@@ -14,12 +14,12 @@ use ringway_wire::{DomId, EvtchnPort, GrantRef};
 
 use crate::host::{Host, wait_for};
 
-/// Where the broker of a process lives that a test has started; unset otherwise.
+/// The broker's directory, in a process that a test has started; otherwise unset.
 const DIR: &str = "RINGWAY_EMU_TEST_DIR";
 const PEER: &str = "RINGWAY_EMU_TEST_PEER";
 const PORT: &str = "RINGWAY_EMU_TEST_PORT";
 
-/// The first grant that a domain makes.
+/// The first grant of a domain.
 const FIRST_GRANT: GrantRef = GrantRef(RESERVED_ENTRIES);
 
 #[test]
@@ -111,7 +111,7 @@ fn granted_page(guest: &EmuHypervisor) -> (EmuGrants, OwnPages) {
     (grants, page)
 }
 
-/// No test: what [`Process`] runs. It maps the first grant of its peer, binds its port, says so
+/// Not a test: [`Process`] runs it. It maps the first grant of its peer, binds its port, signals
 /// through that, and waits to be killed.
 #[test]
 fn backend_process() {
@@ -124,7 +124,7 @@ fn backend_process() {
     wait_to_be_killed();
 }
 
-/// No test: what [`Process`] runs. It grants a page, and says so through the port it binds.
+/// Not a test: [`Process`] runs it. It grants a page, and signals through the port that it binds.
 #[test]
 fn guest_process() {
     let Some((dir, domid, port)) = orders() else { return };
@@ -138,7 +138,7 @@ fn guest_process() {
     wait_to_be_killed();
 }
 
-/// This test program once more, running one of the functions above.
+/// This test program again, running one of the functions above.
 struct Process(Child);
 
 impl Process {
@@ -150,7 +150,7 @@ impl Process {
         Process(command.spawn().expect("it can run again"))
     }
 
-    /// When this returns, the kernel has closed all that the process had open.
+    /// When this returns, the kernel has closed everything that the process had open.
     fn kill(&mut self) {
         self.0.kill().expect("it is ours");
         self.0.wait().expect("it is ours");
@@ -174,7 +174,7 @@ fn orders() -> Option<(PathBuf, DomId, EvtchnPort)> {
 
 fn wait_to_be_killed() {
     let mut nothing = [0];
-    // It ends only if the test that started us does.
+    // It ends only if the test that started it ends.
     let _ = io::stdin().read(&mut nothing);
 }
 

@@ -1,4 +1,4 @@
-//! The broker and its clients, over real sockets, and with real processes where they must die.
+//! The broker and its clients, over real sockets, and with real processes where those must die.
 
 mod broker;
 mod conformance;

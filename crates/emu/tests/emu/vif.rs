@@ -1,5 +1,5 @@
-//! A frontend and a backend, joined by the emulated hypervisor and each in a thread that sleeps
-//! whenever it may: frames go to the backend and come back, byte for byte and in order.
+//! A frontend and a backend on the emulated hypervisor, each in a thread that sleeps whenever it
+//! may: frames go to the backend and come back, byte for byte and in order.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ type Back = ringway_netback::VifQueue<EmuMemory, EmuEvent>;
 
 const FRAMES: usize = 4000;
 const BACKEND: DomId = DomId(0);
-/// Only a lost event makes anyone wait so long.
+/// Only a lost event causes such a long wait.
 const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 fn frontend(guest: &EmuHypervisor) -> Front {
@@ -54,7 +54,7 @@ fn backend(host: &EmuHypervisor, guest: DomId, queue: QueueConfig) -> Back {
     Back::attach(parts).expect("new rings are sound")
 }
 
-/// A guest with memory for the buffers of a queue.
+/// A guest with enough memory for the buffers of a queue.
 fn roomy_guest(host: &Host) -> EmuHypervisor {
     let new = NewDomain { domid: None, memory_bytes: 600 * 4096, role: Role::Guest };
     host.connect(host.toolstack().create_domain(new).expect("there is room"))
@@ -76,7 +76,7 @@ fn sleep_unless_work(port: &mut impl PortQueue, wakers: &[OwnedFd]) {
     port.woken(Woken::Unknown).expect("events can be cleared");
 }
 
-/// Sends every frame back, until all have been.
+/// Sends every frame back, until all have passed.
 fn echo(mut back: Back) {
     let fds = wakers(&back);
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));

@@ -1,4 +1,4 @@
-//! One engine, its queues and its time, all in the hands of a test.
+//! One engine, its queues and its time, all controlled by a test.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, MacAddr,
-    OffloadCaps, Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
+    OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
     Receipts, VlanRules, Woken,
 };
 use ringway_engine::{
@@ -25,20 +25,20 @@ const LENS_MAX: usize = 1000;
 const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
-/// Those of a ring.
+/// The traits of a ring.
 pub(crate) const TRAITS: QueueTraits =
     QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None, takes_bodies: false };
 
-/// Those of a TAP device.
+/// The traits of a TAP device.
 pub(crate) const DEVICE: QueueTraits =
     QueueTraits { probe: Probe::SystemCall, retry: Some(Duration::from_millis(50)), ..TRAITS };
 
 /// The far side of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Far {
-    /// Frames to come in: where each goes, and its length.
+    /// Frames to come in: the destination and the length of each.
     pub(crate) script: VecDeque<(u8, usize)>,
-    /// Flows that frames are of, in turn; 0 for one.
+    /// Number of flows to which frames belong, in turn; 0 for one.
     pub(crate) flows: u16,
     /// Lengths of the newest frames that left.
     pub(crate) lens: VecDeque<usize>,
@@ -49,32 +49,32 @@ pub(crate) struct Far {
     /// Frames and bytes that left.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
-    /// How often it was asked for frames.
+    /// How often it was polled for frames.
     pub(crate) asked: u64,
     /// Frames and bytes that came in.
     pub(crate) taken: u64,
     pub(crate) taken_bytes: u64,
-    /// The VLAN that frames which come in have a tag of.
+    /// The VLAN in the tag of incoming frames.
     pub(crate) tag: Option<u16>,
-    /// The same of a tag behind that one.
+    /// The same for a second tag behind it.
     pub(crate) inner_tag: Option<u16>,
     /// The last frame that left, without its addresses.
     pub(crate) last: Vec<u8>,
-    /// The next call finds the peer at fault.
+    /// The next call reports a peer fault.
     pub(crate) fails: bool,
-    /// The segmentation that frames which come in ask for.
+    /// The segmentation that incoming frames ask for.
     pub(crate) gso: Option<Gso>,
-    /// Whether the ends of frames which come in are in pages.
+    /// Whether the ends of incoming frames are in pages.
     pub(crate) is_in_pages: bool,
     wants_room: bool,
 }
 
-/// The byte of a frame in pages that is at an offset behind its header.
+/// The byte at an offset after the header of a frame in pages.
 pub(crate) fn byte_at(offset: usize) -> u8 {
     u8::try_from(offset % 251).expect("below it")
 }
 
-/// Leaves the first page of a frame in its buffer, and nothing of what follows.
+/// Leaves only the first page of a frame in its buffer.
 fn put_in_pages(frame: &mut Frame) {
     let bytes = frame.bytes_mut();
     bytes.iter_mut().enumerate().skip(14).for_each(|(offset, byte)| *byte = byte_at(offset));
@@ -94,15 +94,15 @@ pub(crate) struct TestQueue {
     far: Arc<Mutex<Far>>,
     traits: QueueTraits,
     number: u8,
-    /// The last ingress that was to take something in did not find the queue empty.
+    /// The last ingress with a budget did not find the queue empty.
     may_have_more: bool,
 }
 
 impl TestQueue {
-    fn far(&self) -> Result<MutexGuard<'_, Far>, PortDown> {
+    fn far(&self) -> Result<MutexGuard<'_, Far>, QueueDown> {
         let far = self.far.lock().expect("no test panics with the lock");
         match far.fails {
-            true => Err(PortDown::Host(std::io::ErrorKind::BrokenPipe.into())),
+            true => Err(QueueDown::Host(std::io::ErrorKind::BrokenPipe.into())),
             false => Ok(far),
         }
     }
@@ -114,7 +114,7 @@ impl PortQueue for TestQueue {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         if budget.is_nothing() {
             return self.far().map(drop);
         }
@@ -171,7 +171,7 @@ impl PortQueue for TestQueue {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         let mut far = self.far()?;
         while far.room > 0 {
             let Some(frame) = from.pop_front() else { break };
@@ -189,17 +189,17 @@ impl PortQueue for TestQueue {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         let far = self.far()?;
         if self.traits.probe == Probe::SystemCall {
-            // As a TAP device: its descriptor tells of every frame that comes to an empty one.
+            // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
             return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });
         }
         let is_idle = far.script.is_empty() && !(far.wants_room && far.room > 0);
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
         self.far().map(drop)
     }
 
@@ -208,7 +208,7 @@ impl PortQueue for TestQueue {
     }
 }
 
-/// Makes a frame one of UDP over IPv4, of one of many flows.
+/// Makes a frame a UDP packet over IPv4, in one of many flows.
 fn write_flow(frame: &mut [u8], flow: u16) {
     let len = u16::try_from(frame.len() - 14).expect("frames are short");
     frame[12..42].fill(0);
@@ -219,7 +219,7 @@ fn write_flow(frame: &mut [u8], flow: u16) {
     frame[34..36].copy_from_slice(&flow.to_be_bytes());
 }
 
-/// The station of a number, or everyone for 255.
+/// The address of a station, or broadcast for 255.
 pub(crate) fn address(station: u8) -> MacAddr {
     match station {
         255 => MacAddr([0xff; 6]),
@@ -283,7 +283,7 @@ impl Bench {
         }
     }
 
-    /// Attaches a port with so many queues, whose station is known to the switch.
+    /// Attaches a port with this number of queues, whose station the switch knows.
     pub(crate) fn port(&mut self, number: u8, queues: u16, stations: Stations) -> Vec<Station> {
         self.port_with(number, queues, stations, TRAITS)
     }
@@ -316,8 +316,8 @@ impl Bench {
         attached
     }
 
-    /// Has the switch copy what enters by some ports and leaves by others to an output, which takes
-    /// part in nothing else.
+    /// Has the switch copy frames that enter by some ports and leave by others to an output, which
+    /// has no other traffic.
     pub(crate) fn mirror(&mut self, output: u8, ingress: &[u8], egress: &[u8]) {
         let port = |number: &u8| PortId((*number).into());
         let output = port(&output);
@@ -334,8 +334,8 @@ impl Bench {
         self.attach(number, queues, ONE, TRAITS, &forwarding, PortPolicy::open())
     }
 
-    /// Attaches a port, and a device on a bridge that it is patched to, whose number is higher by
-    /// ten. The queues of both.
+    /// Attaches a port, and a device on a bridge to which it is patched, whose number is higher by
+    /// ten. Returns the queues of both.
     pub(crate) fn bridged(&mut self, number: u8, queues: u16) -> [Vec<Station>; 2] {
         let device = number + 10;
         let at = BridgePort { bridge: "br0".into(), address: address(number) };
@@ -404,7 +404,7 @@ impl Bench {
         wait
     }
 
-    /// Rounds for so long, with what `each` does before each of them.
+    /// Runs rounds for `time`, and `each` before each of them.
     pub(crate) fn run(&mut self, time: Duration, mut each: impl FnMut(Instant)) {
         let end = self.now + time;
         while self.now < end {
@@ -418,7 +418,7 @@ impl Bench {
         self.engine.ready(station.id.index, Woken::Unknown);
     }
 
-    /// Takes a queue out, as when its guest goes. Its frames are lost.
+    /// Detaches a queue, as when its guest disconnects. Its frames are lost.
     pub(crate) fn detach(&mut self, station: &Station) {
         let attached = self.engine.detach(station.id).expect("it is there");
         attached.into_queue(&mut FramePool::new(Arc::clone(&self.budget)));
@@ -428,7 +428,7 @@ impl Bench {
         self.engine.limit(station.id, limits.clone());
     }
 
-    pub(crate) fn weigh(&mut self, station: &Station, weight: Weight) {
-        self.engine.weigh(station.id, weight);
+    pub(crate) fn set_weight(&mut self, station: &Station, weight: Weight) {
+        self.engine.set_weight(station.id, weight);
     }
 }

@@ -1,4 +1,4 @@
-//! Guests on a bridge of the host's, whose kernel drops what a device does not read in time.
+//! Guests on a bridge of the host, whose kernel drops frames that a device does not read in time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use crate::{MEMORY, SECOND};
 /// Frames that the kernel keeps for a queue of a TAP device (`TUN_READQ_SIZE` of
 /// drivers/net/tun.c).
 const KEPT_MAX: usize = 500;
-/// What frames of these lengths cost a worker that reads and writes them by system calls.
+/// The cost of frames of these lengths to a worker that reads and writes them by system calls.
 const COST_LONG: u64 = 60_000 + (16 << 10);
 const COST_SHORT: u64 = 60 + (16 << 10);
 
-/// A bridge: what leaves by a sender's device comes to a receiver's, by the length of the frame.
+/// A bridge: frames that leave by a sender's device arrive at the receiver's, chosen by their
+/// length.
 #[derive(Default)]
 struct Kernel {
     /// By length: frames that were passed on, and that were dropped.
@@ -54,7 +55,7 @@ impl Kernel {
     }
 }
 
-/// Gives a station room for so many frames in each millisecond.
+/// Gives a station room for a number of frames per millisecond.
 struct Pace {
     per_ms: usize,
     next: std::time::Instant,
@@ -73,9 +74,9 @@ impl Pace {
     }
 }
 
-/// Two guests send to a third on their bridge as fast as they can: one long frames, the other short
-/// ones by eight queues. The third has room for so many in each millisecond. What was passed on and
-/// dropped of each.
+/// Two guests send to a third on their bridge as fast as they can: one sends long frames, the other
+/// short ones by eight queues. The third has room for `room_per_ms` frames per millisecond. Returns
+/// how many frames of each were passed on and dropped.
 fn race(room_per_ms: usize) -> [(u64, u64); 2] {
     let mut bench = Bench::new(MEMORY);
     let [honest, honest_device] = bench.bridged(1, 1);
@@ -103,7 +104,7 @@ fn race(room_per_ms: usize) -> [(u64, u64); 2] {
 
 #[test]
 fn guests_on_a_bridge_wait_for_their_receiver_and_share_it() {
-    // From a receiver that is faster than both to one that is hardly worth waiting for.
+    // From a receiver faster than both senders to one that is hardly worth waiting for.
     for room_per_ms in [10_000, 200, 100, 50] {
         let [(long, long_dropped), (short, short_dropped)] = race(room_per_ms);
         assert_eq!((long_dropped, short_dropped), (0, 0), "with room for {room_per_ms}");

@@ -1,4 +1,4 @@
-//! What limits a port: how long frames are, how much enters and leaves, into what it may be cut.
+//! Limits of a port: the length of frames, how much enters and leaves, and the size of segments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
         bench.run(SECOND / 2, |_| ());
         let received: u64 = receiver.iter().map(|queue| queue.far().received_bytes).sum();
         assert!((4_900_000..5_400_000).contains(&received), "{received}");
-        // What waits leaves in the end, and what it waits for is no work.
+        // Waiting frames leave in the end, and waiting for credit is not work.
         sender.far().script.clear();
         let mut sleeps = 0;
         while let wait @ (Wait::Now | Wait::Until(_)) = bench.round() {
@@ -70,7 +70,7 @@ fn short_segments_are_limited_over_all_queues_and_nothing_else_is() {
         let excess = 60_000 / u64::from(size) - 60_000 / 512;
         let segments = receiver.far().received * excess;
         assert!((49_000..53_000).contains(&segments), "{queues} queues, {size}: {segments}");
-        // Those of the usual length pay the debt, and are free.
+        // Frames with segments of the usual length pay back the debt and cost nothing.
         for queue in &sender {
             queue.far().gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
         }

@@ -28,8 +28,8 @@ fn page_each(station: &Station, pause: Duration) -> impl FnMut(Instant) + '_ {
     }
 }
 
-/// Frames that a good station gets in two seconds from a source that also sends to one which takes
-/// a page in each `pause`, of the frames that it gets without that one.
+/// The part of its frames that a good station still gets, in two seconds, from a source that also
+/// sends to a station that takes one page per `pause`.
 fn part_beside_a_slow_receiver(source: Stations, pause: Duration) -> f64 {
     let mut received = [0.0; 2];
     for (slow, received) in [false, true].into_iter().zip(&mut received) {
@@ -72,7 +72,7 @@ fn a_receiver_that_is_only_slower_than_its_sender_loses_nothing() {
     sender.far().script = [(2, 1514)].into();
     sender.far().is_endless = true;
     receiver.far().room = 0;
-    // 50 frames in each millisecond: far less than comes, far more than now and then.
+    // 50 frames per millisecond: far fewer than arrive, but far more than a slow receiver takes.
     let mut next = bench.now;
     bench.run(SECOND, |now| {
         if next <= now {
@@ -98,7 +98,7 @@ fn a_flood_waits_for_no_receiver_and_is_dropped_where_it_does_not_fit() {
     assert!((9_800..10_000).contains(&dropped), "{dropped}");
 }
 
-/// Bytes that two senders have taken in after a second, if both have frames without end.
+/// Bytes that two senders with endless frames have sent after a second.
 fn race(honest: (u16, usize, Stations), other: (u16, usize)) -> (u64, u64) {
     let mut bench = Bench::new(MEMORY);
     let stations = honest.2;
@@ -124,7 +124,7 @@ fn a_port_gets_no_more_of_an_engine_by_having_more_queues() {
         let (honest, greedy) = race((1, 60_000, ONE), (queues, 60_000));
         assert!(honest * 100 >= greedy * 95, "{queues} queues: {honest} beside {greedy}");
     }
-    // Short frames keep the batches that they had.
+    // Short frames keep their batches.
     let (alone, _) = race((1, 60, ONE), (0, 0));
     let (beside, _) = race((1, 60, ONE), (8, 60_000));
     assert!(beside * 100 >= alone * 95, "{beside} of {alone}");
@@ -165,7 +165,7 @@ fn queues_that_stand_still_leave_memory_for_others_however_many_they_are() {
     sender.far().script = (3..7).flat_map(|number| [(number, 1500); 64]).collect();
     sender.far().is_endless = true;
     bench.run(SECOND / 8, |_| ());
-    // Each keeps something, and all together not all there is.
+    // Each keeps some memory, but together not all of it.
     assert_eq!(full.len(), 64);
     sender.far().script = [(2, 60_000)].into();
     bench.run(SECOND / 50, |_| ());
@@ -225,7 +225,7 @@ fn frames_for_a_held_source_are_no_reason_to_stay_awake_and_room_is() {
     let mut bench = Bench::new(MEMORY);
     let left = bench.port(1, 1, ONE).remove(0);
     let right = bench.port(2, 1, ONE).remove(0);
-    // Each is full of what the other sent, and has more to send.
+    // Each is full of the other's frames, and has more to send.
     for (station, to) in [(&left, 2), (&right, 1)] {
         station.far().room = 0;
         station.far().script = (0..400).map(|_| (to, 60)).collect();
@@ -264,7 +264,7 @@ fn a_queue_without_an_event_for_room_is_tried_again() {
     bench.run(Duration::from_millis(1), |_| ());
     let before = bench.now;
     assert_eq!(bench.round(), Wait::Until(before + retry));
-    // While it stands still it is tried less often: it costs its engine a wake-up each time.
+    // While it is stalled, it is retried less often, because each retry costs its engine a wake-up.
     bench.run(Duration::from_millis(60), |_| ());
     let before = bench.now;
     assert_eq!(bench.round(), Wait::Until(before + Duration::from_millis(50)));
@@ -299,7 +299,8 @@ fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
     }
 }
 
-/// Memory that two ports of so many queues take which take nothing in, each as much as it can.
+/// Memory that the frames of two ports with these numbers of queues take, if neither accepts
+/// frames.
 fn memory_of_full_ports(first: u16, second: u16) -> (u64, u64) {
     const TOTAL: usize = 32 << 20;
     let mut bench = Bench::new(TOTAL);
@@ -312,7 +313,7 @@ fn memory_of_full_ports(first: u16, second: u16) -> (u64, u64) {
         sender.far().is_endless = true;
         sender.far().flows = 64;
         let before = bench.budget.bytes_left();
-        // Short enough not to count as standing still.
+        // Too short to count as a stall.
         bench.run(Duration::from_millis(20), |_| ());
         sender.far().script.clear();
         u64::try_from(before - bench.budget.bytes_left()).expect("it takes memory")
@@ -324,7 +325,7 @@ fn memory_of_full_ports(first: u16, second: u16) -> (u64, u64) {
 fn a_port_takes_no_more_memory_by_having_more_queues() {
     let (one, _) = memory_of_full_ports(1, 1);
     let (eight, after) = memory_of_full_ports(8, 1);
-    // A fifth of all: a quarter of what is then left. Above it may be a round's batch.
+    // A fifth of the total is a quarter of what then remains. A round's batch may exceed it.
     assert!(one <= 7 << 20, "{one}");
     assert!(eight <= 12 << 20, "{eight} beside {one}");
     assert!(after >= 4 << 20, "{after} are left for another port");
@@ -347,7 +348,7 @@ fn a_weight_that_is_changed_is_another_share_from_then_on() {
     };
     let equal = ratio(&mut bench);
     assert!((95..=105).contains(&equal), "{equal}");
-    bench.weigh(&one, Weight::new(4).expect("a weight"));
+    bench.set_weight(&one, Weight::new(4).expect("a weight"));
     let heavy = ratio(&mut bench);
     assert!((380..=420).contains(&heavy), "{heavy}");
 }
@@ -360,7 +361,7 @@ fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
     bench.port(9, 1, ONE);
     busy.far().script = [(9, 60_000)].into();
     busy.far().is_endless = true;
-    // In its first round it takes in the shares of many.
+    // In its first round it takes in the share of a port with many stations.
     device.far().script = (0..60).map(|_| (9, 60_000)).collect();
     bench.round();
     assert_eq!(device.far().taken, 60);
@@ -415,7 +416,7 @@ fn a_queue_without_frames_costs_no_turns_while_others_work() {
     }
     assert!(busy.far().asked >= 1000);
     assert!(idle.far().asked < 100, "{}", idle.far().asked);
-    // What it gets does not wake it, and an event does.
+    // Arriving frames do not wake it, but an event does.
     idle.far().script = [(1, 60)].into();
     bench.ready(&idle);
     bench.round();
@@ -429,7 +430,7 @@ fn a_queue_whose_frames_come_between_two_looks_is_asked_again() {
     let idle = bench.port(2, 1, ONE).remove(0);
     busy.far().script = [(2, 60)].into();
     busy.far().is_endless = true;
-    // Each number of turns without a frame, that at which it would rest among them.
+    // Every number of turns without a frame, including that at which it would be armed.
     for turns in 1..100 {
         idle.far().script = [(1, 60)].into();
         bench.ready(&idle);
@@ -466,7 +467,7 @@ fn a_queue_that_takes_no_frame_in_pages_gets_all_bytes_in_its_buffer() {
         sender.far().script.push_back((2, 9000));
         bench.run(SECOND, |_| ());
         let expected: Vec<u8> = (14..9000).map(byte_at).collect();
-        // Behind its addresses and its type.
+        // What follows the addresses and the EtherType.
         assert_eq!(receiver.far().last[2..], expected);
     }
 }

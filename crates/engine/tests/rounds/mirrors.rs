@@ -57,7 +57,7 @@ fn a_mirror_that_takes_nothing_costs_the_mirrored_no_frame() {
     let (taken, received) = (sender.far().taken, receiver.far().received);
     assert!(taken > 10_000 && taken - received < 1024, "{taken} {received}");
     assert_eq!(receiver.dropped(DropReason::QueueFull), 0);
-    // They are counted where they were for, and not as the sender's.
+    // They are counted at their destination, not at the sender.
     assert!(output.dropped(DropReason::QueueFull) > 1000);
     assert_eq!(sender.dropped(DropReason::QueueFull), 0);
 }

@@ -1,4 +1,4 @@
-//! Frames with tags, and ports that want them with one or without.
+//! Frames with tags, and ports that take them tagged or untagged.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn a_frame_of_a_vlan_leaves_with_a_tag_or_without_as_each_port_wants_it() {
     bench.run(Duration::from_millis(1), |_| ());
     assert_eq!((t.dropped(DropReason::Vlan), b.dropped(DropReason::Vlan)), (2, 1));
     assert_eq!(a.far().received, 1);
-    // Of the longest frame for a small buffer, with and without the tag.
+    // The longest frame for a small buffer, with and without the tag.
     let small = ringway_datapath::SMALL_LEN;
     a.far().script = [(3, small), (3, small - 3), (2, small)].into();
     bench.ready(&a);
@@ -59,7 +59,7 @@ fn a_tag_behind_a_tag_does_not_become_the_frames_own() {
     let mut bench = Bench::new(crate::MEMORY);
     let mut one = |number, rules| bench.port_in(number, rules);
     let (guest, other) = (one(1, &tagged), one(2, &tagged));
-    // As an uplink whose own VLAN is 10, and on whose wire 20 is another tenant's.
+    // Like an uplink whose own VLAN is 10, with 20 another tenant's VLAN on its wire.
     let native = one(3, &VlanRules { untagged: Some(vid(10)), tagged: vec![vid(20)] });
     {
         let mut far = guest.far();

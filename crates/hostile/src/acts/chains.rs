@@ -1,4 +1,4 @@
-//! Requests that belong together: too many, too few, of sizes and with extras that make no sense.
+//! Chains of requests: too many, too few, with invalid sizes and extras.
 
 use anyhow::Result;
 use ringway_wire::netif::{
@@ -8,7 +8,7 @@ use ringway_wire::netif::{
 use crate::queue::Queue;
 use crate::stage::Stage;
 
-/// A chain of slots of these sizes, whose first one says a total.
+/// A chain of slots of these sizes, the first of which claims a total.
 fn chain(queue: &mut Queue, total: u16, sizes: &[u16]) {
     for (index, size) in sizes.iter().enumerate() {
         let more = if index + 1 < sizes.len() { NETTXF_MORE_DATA } else { 0 };
@@ -58,8 +58,8 @@ pub(crate) fn chain_too_long(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// As many slots as there may be, with hardly anything in them: around the 128 bytes that Linux
-/// copies before it reads a frame.
+/// As many slots as allowed, almost empty: around the 128 bytes that Linux copies before it reads a
+/// frame.
 pub(crate) fn slots_tiny(stage: &mut Stage) -> Result<()> {
     stage.guest.connect(1, 32)?;
     while !stage.is_over() {
@@ -102,11 +102,11 @@ pub(crate) fn sizes_lie(stage: &mut Stage) -> Result<()> {
         (60, &[60, 61]),
         (60, &[60, 40, 40]),
         (60, &[60, 60]),
-        // It is nothing, less than an Ethernet header, exactly that.
+        // The total is zero, less than an Ethernet header, exactly one.
         (0, &[0]),
         (13, &[13]),
         (14, &[14]),
-        // The sum does not fit 16 bits.
+        // The sum does not fit into 16 bits.
         (u16::MAX, &[0, 4096, 4096]),
         (1, &[1, u16::MAX, u16::MAX, 3]),
         (100, &[100, 4096, 4096, 4096, 4096, 4096]),
@@ -120,7 +120,7 @@ pub(crate) fn sizes_lie(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// A frame with these extras behind its first slot.
+/// A frame with these extras after its first slot.
 fn with_extras(queue: &mut Queue, flags: u16, extras: &[ExtraInfo]) {
     let request = queue.request(0, 0, 60, flags | NETTXF_EXTRA_INFO);
     queue.push_tx(request);
@@ -149,7 +149,7 @@ pub(crate) fn extras_unknown(stage: &mut Stage) -> Result<()> {
 pub(crate) fn extras_odd(stage: &mut Stage) -> Result<()> {
     let gso = ExtraInfo::for_gso(1000, 1);
     let cases: [(u16, Vec<ExtraInfo>); 9] = [
-        // Twice the same, and one of another kind beside it.
+        // The same extra twice, and one beside an extra of another kind.
         (0, vec![gso, gso]),
         (0, vec![gso, extra(2, 0)]),
         // Multicast control and hash values that were never negotiated, with data and without.

@@ -1,5 +1,5 @@
-//! What a backend can reach that a guest has broken into: a process that is confined as the backend
-//! is, and tries.
+//! What a guest can reach after it has compromised the backend: tested with a process that is
+//! confined like the backend.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,15 +9,15 @@ use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
 
 use crate::stage::Stage;
 
-/// The verb of this program.
-pub(crate) const BROKEN_INTO: &str = "broken-into";
-/// What the process says when it is confined.
+/// The subcommand of this program.
+pub(crate) const COMPROMISED: &str = "broken-into";
+/// The process's output once it is confined.
 pub(crate) const CONFINED: &str = "confined";
-/// What it says when it got what it should not.
+/// Its output if it reached what it should not.
 pub(crate) const REACHED: &str = "reached";
 
 /// Confines this process to a run directory, and connects to a socket outside of it.
-pub(crate) fn broken_into(dir: &Path, socket: &Path) -> Result<()> {
+pub(crate) fn compromised(dir: &Path, socket: &Path) -> Result<()> {
     Confinement { role: Role::Vifs, dir, devices: BACKEND_DEVICES }.apply()?;
     println!("{CONFINED}");
     if UnixStream::connect(socket).is_ok() {
@@ -26,8 +26,8 @@ pub(crate) fn broken_into(dir: &Path, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// There is no guest in this.
+/// This scenario has no guest.
 pub(crate) fn no_guest(stage: &mut Stage) -> Result<()> {
-    stage.account.skipped = Some("no guest does this: `ringway-hostile run` has it".to_owned());
+    stage.account.skipped = Some("no guest does this: use `ringway-hostile run`".to_owned());
     Ok(())
 }

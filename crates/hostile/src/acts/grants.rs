@@ -1,4 +1,4 @@
-//! Grants that are not there, or not for what they are used for.
+//! Grants that do not exist, or do not allow the access for which they are used.
 
 use anyhow::{Context, Result};
 use ringway_hypervisor::Access;
@@ -9,7 +9,7 @@ use crate::stage::Stage;
 pub(crate) fn grants_absent(stage: &mut Stage) -> Result<()> {
     for gref in [0, 7, 4_000_000, u32::MAX] {
         stage.try_out(|queue| {
-            // One bad one among good ones: the good ones are copied all the same.
+            // One bad grant among good ones: the good ones must still be copied.
             for slot in 0..64 {
                 let good = queue.request(0, 0, 60, 0);
                 let request = if slot == 31 { TxRequest { gref, ..good } } else { good };
@@ -30,7 +30,7 @@ pub(crate) fn ring_page_as_buffer(stage: &mut Stage) -> Result<()> {
         }
         queue.publish_tx();
     })?;
-    // Frames for this guest are then written over its own rings.
+    // Then frames for this guest are written over its own rings.
     stage.guest.connect(1, 8)?;
     let queue = stage.queue()?;
     for _ in 0..32 {

@@ -1,4 +1,4 @@
-//! The handshake: keys that make no sense, states in any order, and ends at any moment.
+//! The handshake: invalid keys, states in any order, and ends at any moment.
 
 use anyhow::Result;
 
@@ -17,21 +17,21 @@ pub(crate) fn keys_absurd(stage: &mut Stage) -> Result<()> {
         ("event-channel", None),
         ("request-rx-copy", Some("0")),
     ] {
-        stage.be_refused(1, &[(key, value)])?;
+        stage.expect_refusal(1, &[(key, value)])?;
     }
     for count in ["0", "1000", "-1", "two", "4294967297"] {
-        stage.be_refused(1, &[("multi-queue-num-queues", Some(count))])?;
+        stage.expect_refusal(1, &[("multi-queue-num-queues", Some(count))])?;
     }
-    stage.be_refused(2, &[("queue-1/tx-ring-ref", None)])?;
-    stage.be_refused(2, &[("queue-0/event-channel", Some("x"))])
+    stage.expect_refusal(2, &[("queue-1/tx-ring-ref", None)])?;
+    stage.expect_refusal(2, &[("queue-0/event-channel", Some("x"))])
 }
 
-/// Values that are long, and bytes that are no text.
+/// Long values, and bytes that are not UTF-8.
 pub(crate) fn keys_long(stage: &mut Stage) -> Result<()> {
-    // Xen's daemon takes 2,048 bytes by default (`quota-entry-size`).
+    // Xen's daemon accepts 2,048 bytes by default (`quota-entry-size`).
     let long = "9".repeat(2000);
-    stage.be_refused(1, &[("tx-ring-ref", Some(&long))])?;
-    stage.be_refused(1, &[("multi-queue-num-queues", Some(&long))])?;
+    stage.expect_refusal(1, &[("tx-ring-ref", Some(&long))])?;
+    stage.expect_refusal(1, &[("multi-queue-num-queues", Some(&long))])?;
     stage.guest.start_over()?;
     stage.guest.store.write(&format!("{VIF}/feature-sg"), [0xff, 0xfe, 0, 0x80])?;
     stage.guest.store.write(&format!("{VIF}/state"), [0xff; 2000])?;
@@ -58,7 +58,7 @@ pub(crate) fn queues_share_a_ring(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Keys that change when they no longer mean anything.
+/// Keys that change after they were read.
 pub(crate) fn keys_after_connect(stage: &mut Stage) -> Result<()> {
     stage.guest.connect(1, 8)?;
     let keys = [
@@ -74,7 +74,7 @@ pub(crate) fn keys_after_connect(stage: &mut Stage) -> Result<()> {
     ];
     while !stage.is_over() {
         for (key, value) in keys {
-            // Some of them are the toolstack's, if it keeps them.
+            // Some of them belong to the toolstack, if it protects them.
             let _ = stage.guest.store.write(&format!("{VIF}/{key}"), value);
         }
         stage.count("writes", u64::try_from(keys.len()).unwrap_or(0));
@@ -88,7 +88,7 @@ pub(crate) fn keys_removed(stage: &mut Stage) -> Result<()> {
     while !stage.is_over() {
         stage.guest.connect(2, 4)?;
         for key in stage.guest.store.directory(VIF)? {
-            // What the toolstack keeps, a guest cannot remove.
+            // A guest cannot remove the keys that the toolstack protects.
             if !["backend", "backend-id", "handle", "mac", "mtu"].contains(&key.as_str()) {
                 let _ = stage.guest.store.remove(&format!("{VIF}/{key}"));
             }
@@ -114,7 +114,7 @@ pub(crate) fn states_random(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Connects and leaves again and again, as fast as the backend follows.
+/// Connects and disconnects repeatedly, as fast as the backend follows.
 pub(crate) fn reconnect_storm(stage: &mut Stage) -> Result<()> {
     while !stage.is_over() {
         stage.guest.connect(8, 4)?;
@@ -123,7 +123,7 @@ pub(crate) fn reconnect_storm(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Ends at some step of the handshake. The next one of these guests ends at the next step.
+/// Ends at some step of the handshake. The next of these guests ends at the next step.
 pub(crate) fn death_in_handshake(stage: &mut Stage) -> Result<()> {
     let step = stage.random.usize(0..7);
     if step == 0 {

@@ -1,4 +1,4 @@
-//! Work that a frame leaves undone: checksums, segmentation, and headers in odd places.
+//! Offloaded work: checksums, segmentation, and headers in odd places.
 
 use anyhow::Result;
 use ringway_wire::netif::{
@@ -11,10 +11,10 @@ use crate::queue::Prepared;
 use crate::stage::Stage;
 
 const BLANK: u16 = NETTXF_CSUM_BLANK | NETTXF_DATA_VALIDATED;
-/// Bytes of data in a frame that is as long as one may be.
+/// Bytes of data in a frame of almost the maximum length.
 const LONGEST: usize = 65_000;
 
-/// GSO that backends close a vif for.
+/// GSO extras for which backends close a vif.
 pub(crate) fn gso_invalid(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.victim()?);
     for extra in [
@@ -32,7 +32,7 @@ pub(crate) fn gso_invalid(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// GSO that could be meant and makes no sense for the frame.
+/// Valid GSO extras that do not fit the frame.
 pub(crate) fn gso_odd(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.plain()?);
     let v4 = frame::tcp(route, [40_000, 9], 3000);
@@ -42,7 +42,7 @@ pub(crate) fn gso_odd(stage: &mut Stage) -> Result<()> {
     let mut short = v4.clone();
     short.truncate(40);
     let cases = [
-        // Of the other protocol, of none, and cut off within its headers.
+        // For another protocol, for none, and truncated within its headers.
         (v4.clone(), BLANK, gso(1000, GSO_TYPE_TCPV6)),
         (v6.clone(), BLANK, gso(1000, GSO_TYPE_TCPV4)),
         (udp, BLANK, gso(1000, GSO_TYPE_TCPV4)),
@@ -63,7 +63,7 @@ pub(crate) fn gso_odd(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Long frames that are to be cut into segments of a byte each, or of as little as may be.
+/// Long frames to be cut into segments of one byte each, or of the legal minimum.
 pub(crate) fn gso_tiny_segments(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.plain()?);
     stage.guest.connect(1, 64)?;
@@ -81,7 +81,8 @@ pub(crate) fn gso_short_segments(stage: &mut Stage) -> Result<()> {
     gso_segments(stage, 48)
 }
 
-/// The same with the segments of a sender that knows nothing of the path: RFC 9293, section 3.7.1.
+/// The same with the segments of a sender that knows nothing about the path: RFC 9293, section
+/// 3.7.1.
 pub(crate) fn gso_usual_segments(stage: &mut Stage) -> Result<()> {
     gso_segments(stage, 536)
 }
@@ -99,7 +100,7 @@ fn gso_segments(stage: &mut Stage, size: u16) -> Result<()> {
     stage.pump(&frames)
 }
 
-/// Long frames whose every segment repeats headers of twenty kilobytes.
+/// Long frames in which every segment repeats twenty kilobytes of headers.
 pub(crate) fn header_bloat(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.plain()?);
     stage.guest.connect(1, 64)?;
@@ -115,7 +116,7 @@ pub(crate) fn header_bloat(stage: &mut Stage) -> Result<()> {
     paced(stage, &frames, 400)
 }
 
-/// Frames that are just too long for the buffers of ordinary ones.
+/// Frames that are just too long for ordinary buffers.
 pub(crate) fn frames_over_mtu(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.victim()?);
     stage.guest.connect(8, 8)?;
@@ -129,7 +130,7 @@ pub(crate) fn frames_over_mtu(stage: &mut Stage) -> Result<()> {
     stage.pump(&frames)
 }
 
-/// Blank checksums in frames that have none, and in frames that end before it.
+/// Blank checksums in frames without one, and in frames that end before it.
 pub(crate) fn checksums_blank(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.victim()?);
     stage.guest.connect(1, 32)?;
@@ -183,7 +184,7 @@ pub(crate) fn headers_split(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Sends frames in turn by the first queue, so many a second at most.
+/// Sends frames in turn on the first queue, at a limited number per second.
 fn paced(stage: &mut Stage, frames: &[Prepared], per_second: u32) -> Result<()> {
     let pause = std::time::Duration::from_secs(1) / per_second.max(1);
     let until = stage.until;

@@ -1,4 +1,4 @@
-//! Indices and events: what is in a ring page beside its slots.
+//! Indices and events: everything in a ring page except its slots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::guest::{SOON, state};
 use crate::machine::Event;
 use crate::stage::Stage;
 
-/// Producers that no honest frontend has: one slot too far, far off, half around, backwards.
+/// Invalid producer indices: one slot too far, far off, half around, backwards.
 const JUMPS: [u32; 5] = [257, 1000, 1 << 31, u32::MAX, u32::MAX - 300];
 
 pub(crate) fn tx_producer_jump(stage: &mut Stage) -> Result<()> {
@@ -31,8 +31,8 @@ pub(crate) fn rx_producer_jump(stage: &mut Stage) -> Result<()> {
         let queue = stage.queue()?;
         queue.rx_produced = queue.rx_produced.wrapping_add(jump);
         queue.publish_rx();
-        // The backend looks there when it has a frame for this guest, and on a quiet network only a
-        // reply is one.
+        // The backend reads the index when it has a frame for this guest, and on a quiet network
+        // only a reply is one.
         let deadline = Instant::now() + SOON;
         while stage.guest.is_served()? && Instant::now() < deadline {
             stage.introduce(victim)?;
@@ -44,7 +44,7 @@ pub(crate) fn rx_producer_jump(stage: &mut Stage) -> Result<()> {
     })
 }
 
-/// Connects again after each time that the backend closes the vif.
+/// Reconnects each time that the backend closes the vif.
 fn again_until_over(
     stage: &mut Stage,
     mut act: impl FnMut(&mut Stage) -> Result<()>,
@@ -94,7 +94,7 @@ pub(crate) fn event_storm(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Sends events by channels that are closed and made again meanwhile.
+/// Sends events on channels that are closed and created again meanwhile.
 pub(crate) fn events_while_closing(stage: &mut Stage) -> Result<()> {
     while !stage.is_over() {
         stage.guest.connect(8, 4)?;
@@ -114,7 +114,7 @@ pub(crate) fn events_while_closing(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Writes that race with the backend's reads: what it has checked is another value when it is used.
+/// Writes that race with the backend's reads: a value changes between its check and its use.
 pub(crate) fn racing_writes(stage: &mut Stage) -> Result<()> {
     again_until_over(stage, |stage| {
         let mut random = fastrand::Rng::with_seed(stage.random.u64(..));
@@ -125,7 +125,7 @@ pub(crate) fn racing_writes(stage: &mut Stage) -> Result<()> {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let slot = random.usize(0..TX_RING_SLOTS);
-                    // Offset and flags, or id and size: as they should be, or not.
+                    // Offset and flags, or id and size: valid or not.
                     let word = SLOTS + slot * TX_SLOT_LEN + [4, 8][random.usize(0..2)];
                     let values = [60 << 16, 4095, 0xffff_0000, 1 << 18, 0];
                     page.store(word, values[random.usize(0..values.len())], Ordering::Relaxed);
@@ -159,7 +159,7 @@ pub(crate) fn random_requests(stage: &mut Stage) -> Result<()> {
                 (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
             };
             let ((offset, flags), (id, size)) = (half(low), half(high));
-            // Some that could be meant, or nothing would get past the first check.
+            // Some references are plausible, or nothing would pass the first check.
             let is_near = gref % 4 != 0;
             let gref = if is_near { queue.gref(usize::from(id)) } else { gref };
             let offset = if is_near { offset % 2048 } else { offset };
@@ -174,7 +174,7 @@ pub(crate) fn random_requests(stage: &mut Stage) -> Result<()> {
     })
 }
 
-/// Requests to receive whose ids, order and grants make no sense.
+/// Rx requests with odd ids, order and grants.
 pub(crate) fn rx_requests_odd(stage: &mut Stage) -> Result<()> {
     let victim = stage.victim()?;
     again_until_over(stage, |stage| {
@@ -194,7 +194,7 @@ pub(crate) fn rx_requests_odd(stage: &mut Stage) -> Result<()> {
             queue.push_rx(RxRequest { id: u16::from_le_bytes([low, high]), pad: 0xffff, gref });
         }
         queue.publish_rx();
-        // It replies, and the reply needs one of these pages.
+        // The peer replies, and each reply needs one of these pages.
         for _ in 0..8 {
             stage.introduce(victim)?;
         }

@@ -1,4 +1,5 @@
-//! What guests share when all that they send is legal: workers, queues, and room in them.
+//! Resources that guests share while all their traffic is legal: workers, queues, and room in
+//! queues.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use crate::frame;
 use crate::queue::Prepared;
 use crate::stage::{Peer, Stage};
 
-/// Eight queues of frames as long as they may be, to an honest guest.
+/// Eight queues of frames of the maximum length, to an honest guest.
 pub(crate) fn greedy_queues(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.victim()?);
     stage.guest.connect(8, 17)?;
@@ -34,33 +35,33 @@ pub(crate) fn small_frames(stage: &mut Stage) -> Result<()> {
     stage.pump(&frames)
 }
 
-/// Takes a frame each 45 ms, and has an honest guest send more than that.
+/// Takes a frame every 45 ms, and makes an honest guest send more than that.
 pub(crate) fn slow_receiver(stage: &mut Stage) -> Result<()> {
     let victim = stage.victim()?;
     receive_slowly(stage, victim, Duration::from_millis(45), 200)
 }
 
-/// The same with the host, which all guests share.
+/// The same with the host as sender, which all guests share.
 pub(crate) fn slow_receiver_of_host(stage: &mut Stage) -> Result<()> {
     let host = stage.host()?;
     receive_slowly(stage, host, Duration::from_millis(45), 1000)
 }
 
-/// Takes nothing at all.
+/// Receives nothing at all.
 pub(crate) fn silent_receiver(stage: &mut Stage) -> Result<()> {
     let victim = stage.victim()?;
     receive_slowly(stage, victim, Duration::MAX, 2000)
 }
 
-/// Offers one page at a time, where the frames for it need several: there is always a free slot,
-/// and never room.
+/// Offers one page at a time, while the frames for it need several: there is always a free slot,
+/// and never enough room.
 pub(crate) fn one_free_slot(stage: &mut Stage) -> Result<()> {
     let victim = stage.victim()?;
     let route = stage.route_to(victim);
     stage.guest.connect(1, 64)?;
     introduce_surely(stage, victim)?;
     let queue = stage.queue()?;
-    // A reply as long as the request: two slots of it.
+    // The reply is as long as the request, and takes two slots.
     let request = Prepared::new(queue, 0, &frame::ping(route, 1, 1400), 0, None);
     queue.post(40);
     queue.publish_rx();
@@ -89,7 +90,7 @@ fn introduce_surely(stage: &mut Stage, to: Peer) -> Result<()> {
     Ok(())
 }
 
-/// Pings someone so many times a second, and takes a page of the replies now and then.
+/// Pings a peer `per_second` times per second, and takes a page of the replies now and then.
 fn receive_slowly(stage: &mut Stage, from: Peer, every: Duration, per_second: u32) -> Result<()> {
     let route = stage.route_to(from);
     stage.guest.connect(1, 64)?;

@@ -1,4 +1,4 @@
-//! Frames that are in order and are not this guest's to send, or too many.
+//! Valid frames that this guest may not send, or too many of them.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::frame::{self, Route};
 use crate::queue::Prepared;
 use crate::stage::{Peer, Stage};
 
-/// Frames that all others receive, by all queues.
+/// Broadcasts, on all queues.
 pub(crate) fn flood_broadcast(stage: &mut Stage) -> Result<()> {
     flood(stage, |mac, _| (mac, MacAddr::BROADCAST))
 }
 
-/// Frames for addresses that no one has, which therefore all others receive.
+/// Frames to unknown addresses, which all others therefore receive.
 pub(crate) fn flood_unknown(stage: &mut Stage) -> Result<()> {
     flood(stage, |mac, n| (mac, MacAddr([2, 0x99, 0, 0, 0, n])))
 }
 
-/// The same, each from another address, so that the table of addresses fills.
+/// The same, each from another address, so that the forwarding table fills.
 pub(crate) fn flood_addresses(stage: &mut Stage) -> Result<()> {
     send_each(stage, |number| {
         let [a, b, c, d] = number.to_be_bytes();
@@ -29,18 +29,18 @@ pub(crate) fn flood_addresses(stage: &mut Stage) -> Result<()> {
     })
 }
 
-/// Reports a multicast group with each frame, so that the table of groups fills.
+/// Reports a multicast group in each frame, so that the table of groups fills.
 pub(crate) fn flood_groups(stage: &mut Stage) -> Result<()> {
     let own = stage.guest.mac;
     send_each(stage, |number| {
         let [_, b, c, d] = number.to_be_bytes();
-        // 239.0.0.0/8; every fourth of them is left again.
+        // 239.0.0.0/8; every fourth report is a leave message.
         let kind = if number % 4 == 3 { frame::IGMP_LEAVE } else { frame::IGMP_REPORT };
         frame::igmp(own, kind, Ipv4Addr::new(239, b, c, d))
     })
 }
 
-/// Says that it asks which groups there are, as a multicast router would.
+/// Sends IGMP queries, as a multicast router would.
 pub(crate) fn rogue_querier(stage: &mut Stage) -> Result<()> {
     let query = frame::igmp(stage.guest.mac, frame::IGMP_QUERY, Ipv4Addr::UNSPECIFIED);
     send_in_turn(stage, &[query], Duration::from_millis(5))
@@ -80,7 +80,7 @@ fn prepare_flood(
     let frames = stage.guest.queues.iter().map(|queue| {
         (0..16).map(|number: u8| {
             let (from, to) = address(mac, number);
-            // An EtherType for experiments, which no one takes for a message.
+            // An EtherType for experiments, which has no meaning to any receiver.
             let bytes = frame::ethernet(to, from, 0x88b5, &[number; 46]);
             Prepared::new(queue, usize::from(number), &bytes, 0, None)
         })
@@ -88,7 +88,7 @@ fn prepare_flood(
     frames.map(Iterator::collect).collect()
 }
 
-/// A flood by a guest that connects again as soon as what it may flood is used up.
+/// Floods, and reconnects as soon as its flood budget is used up.
 pub(crate) fn flood_reconnect(stage: &mut Stage) -> Result<()> {
     let end = stage.until;
     while std::time::Instant::now() < end {
@@ -102,7 +102,7 @@ pub(crate) fn flood_reconnect(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Sends with another guest's address, and takes what is meant for that one.
+/// Sends with another guest's address, and receives the frames for that guest.
 pub(crate) fn spoofed_source(stage: &mut Stage) -> Result<()> {
     let other = stage.other()?;
     spoof(stage, other)
@@ -127,14 +127,14 @@ fn spoof(stage: &mut Stage, whose: Peer) -> Result<()> {
     listen(stage, &claims, Duration::from_millis(2))
 }
 
-/// Says that it is a router, to all.
+/// Sends router advertisements to all.
 pub(crate) fn rogue_router(stage: &mut Stage) -> Result<()> {
     let advertisement = frame::router_advertisement(stage.guest.mac, &[]);
     send_in_turn(stage, &[advertisement], Duration::from_millis(50))
 }
 
-/// Says so where a filter may not look: behind other headers of IPv6, in fragments, behind tags
-/// that mean nothing, and in the place of an EtherType.
+/// Sends them where a filter may not parse: behind other IPv6 headers, in fragments, behind
+/// meaningless VLAN tags, and in SNAP frames.
 pub(crate) fn hidden_router(stage: &mut Stage) -> Result<()> {
     use frame::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP};
 
@@ -153,7 +153,7 @@ pub(crate) fn hidden_router(stage: &mut Stage) -> Result<()> {
     send_in_turn(stage, &frames, Duration::from_millis(10))
 }
 
-/// Replies as a DHCP server, to all, though no one has asked it.
+/// Replies as a DHCP server, to all, without a request.
 pub(crate) fn rogue_dhcp(stage: &mut Stage) -> Result<()> {
     let own = stage.route_to(stage.victim()?).from;
     let all = Route { from: own, to: (MacAddr::BROADCAST, Ipv4Addr::BROADCAST) };
@@ -163,13 +163,14 @@ pub(crate) fn rogue_dhcp(stage: &mut Stage) -> Result<()> {
     send_in_turn(stage, &frames, Duration::from_millis(10))
 }
 
-/// Sends what only switches and cards say to each other: stop, spanning trees, bundles of links.
+/// Sends frames that only switches and network cards exchange: pause frames, spanning trees, link
+/// aggregation.
 pub(crate) fn link_frames(stage: &mut Stage) -> Result<()> {
     let mac = stage.guest.mac;
     let to = |last| MacAddr([0x01, 0x80, 0xc2, 0, 0, last]);
     let bridge = [0x42, 0x42, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let frames = [
-        // For as long as can be said.
+        // For the longest possible time.
         frame::ethernet(to(1), mac, 0x8808, &[[0, 1, 0xff, 0xff].as_slice(), &[0; 42]].concat()),
         frame::ethernet(to(0), mac, 38, &[bridge.as_slice(), &[0; 30]].concat()),
         frame::ethernet(to(2), mac, 0x8809, &[1; 46]),
@@ -178,7 +179,7 @@ pub(crate) fn link_frames(stage: &mut Stage) -> Result<()> {
     send_in_turn(stage, &frames, Duration::from_millis(1))
 }
 
-/// Puts tags of other VLANs on frames for another guest, one behind the other.
+/// Puts tags of other VLANs, stacked, on frames for another guest.
 pub(crate) fn foreign_tags(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.victim()?);
     stage.guest.connect(1, 160)?;
@@ -224,7 +225,7 @@ pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
     listen(stage, &claims, Duration::from_millis(20))
 }
 
-/// The same of IPv6, with neighbor advertisements.
+/// The same for IPv6, with neighbor advertisements.
 pub(crate) fn neighbor_claims(stage: &mut Stage) -> Result<()> {
     let (victim, other) = (stage.victim()?, stage.other()?);
     stage.guest.connect(1, 160)?;
@@ -238,8 +239,8 @@ pub(crate) fn neighbor_claims(stage: &mut Stage) -> Result<()> {
     listen(stage, &claims, Duration::from_millis(20))
 }
 
-/// Sends frames in turn, and counts what it receives that is for others: by its Ethernet address,
-/// or by the IP address of someone else.
+/// Sends frames in turn, and counts the frames it receives that are for others: by their Ethernet
+/// address, or by the IP address of another station.
 fn listen(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Result<()> {
     let (mac, known) = (stage.guest.mac, [stage.aim.victim, stage.aim.other, stage.aim.host]);
     let mut next = 160;
@@ -269,5 +270,5 @@ fn listen(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Result<()> 
     Ok(())
 }
 
-/// What frames that are for others count as.
+/// The name of the count of frames for others.
 pub(crate) const OVERHEARD: &str = "frames for others";

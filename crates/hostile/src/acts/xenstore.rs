@@ -6,7 +6,7 @@ use ringway_wire::xenstore::Op;
 use crate::guest::{VIF, state};
 use crate::stage::Stage;
 
-/// Names below a node that the backend watches, each of which is an event for it.
+/// Writes below a node that the backend watches; each write is an event for the backend.
 pub(crate) fn store_storm(stage: &mut Stage) -> Result<()> {
     let node = stage.guest.vif.frontend_state();
     let mut name = 0_u64;
@@ -33,8 +33,8 @@ pub(crate) fn store_storm(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// As many nodes as the quota allows in its own directory, and keys that change all the time: who
-/// reads them in a transaction is disturbed each time.
+/// As many nodes as the quota allows in its own directory, with keys that change all the time:
+/// every transaction that reads them meets a conflict.
 pub(crate) fn transactions_conflict(stage: &mut Stage) -> Result<()> {
     let mut made = 0;
     for number in 0..900 {
@@ -60,7 +60,7 @@ pub(crate) fn transactions_conflict(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Paths as deep as they may be, in transactions as large as they may be.
+/// Paths of the maximum depth, in transactions of the maximum size.
 pub(crate) fn paths_deep(stage: &mut Stage) -> Result<()> {
     let mut commits = 0;
     let mut refused = 0;
@@ -82,8 +82,8 @@ pub(crate) fn paths_deep(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// As many watches as the quota allows, on nodes that it changes all the time, and it does not read
-/// the events.
+/// As many watches as the quota allows, on nodes that it changes all the time, without reading the
+/// events.
 pub(crate) fn events_unread(stage: &mut Stage) -> Result<()> {
     let home = format!("/local/domain/{}/data/hostile", stage.guest.vif.frontend);
     let mut deaf = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn events_unread(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Transactions that are begun and never end, over as many connections as there may be.
+/// Transactions that never end, over as many connections as allowed.
 pub(crate) fn transactions_open(stage: &mut Stage) -> Result<()> {
     let home = format!("/local/domain/{}/data/hostile", stage.guest.vif.frontend);
     for number in 0..900 {
@@ -134,7 +134,7 @@ pub(crate) fn transactions_open(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// As many connections as it gets, each of which is used once and kept.
+/// As many connections as it gets; each is used once and kept.
 pub(crate) fn store_connections(stage: &mut Stage) -> Result<()> {
     let mut kept = Vec::new();
     while !stage.is_over() {

@@ -1,4 +1,4 @@
-//! The backend as seen from outside: its process, its memory, and how soon it replies.
+//! The backend as seen from outside: its process, its memory, and its reply times.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,27 +6,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ringway_control::{BackendRequest, BackendStatus, RunDir, ask};
+use ringway_control::{BackendRequest, BackendStatus, RunDir, send_request};
 use serde::Serialize;
 
-/// Between two looks.
+/// The pause between two samples.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What was seen while it was watched.
+/// The observations.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Seen {
-    /// Its processes, of which there is one where it was not restarted.
+    /// Its process ids; a single one if it was not restarted.
     pub(crate) pids: Vec<u32>,
-    /// The most memory that it had, in KiB.
+    /// Its peak memory, in KiB.
     pub(crate) peak_kib: u64,
-    /// The slowest reply to the command line, in milliseconds. One that does not
-    /// come is as slow as the wait for it.
+    /// The slowest reply to the command line, in milliseconds. A missing reply counts as long as
+    /// the wait for it.
     pub(crate) slowest_reply_ms: f64,
-    /// Names of vifs other than the hostile one's that were not connected at some look.
+    /// Names of vifs, except the hostile one's, that were not connected in some sample.
     pub(crate) disconnected: Vec<String>,
 }
 
-/// Samples the backend all the time.
+/// Samples the backend continuously.
 pub(crate) struct Watch {
     is_over: Arc<AtomicBool>,
     seen: Arc<Mutex<Seen>>,
@@ -53,7 +53,7 @@ impl Watch {
         Watch { is_over, seen, thread: Some(thread) }
     }
 
-    /// What it has seen.
+    /// The observations so far.
     pub(crate) fn finish(mut self) -> Seen {
         self.end();
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -98,12 +98,12 @@ fn note(
     }
 }
 
-/// What the backend says of itself, if it replies.
+/// The backend's status, if it replies.
 pub(crate) fn status(dir: &RunDir) -> Option<BackendStatus> {
-    ask(&dir.backend(), &BackendRequest::Status).ok()
+    send_request(&dir.backend(), &BackendRequest::Status).ok()
 }
 
-/// Memory of a process now, in KiB.
+/// The current memory of a process, in KiB.
 pub(crate) fn memory_kib(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

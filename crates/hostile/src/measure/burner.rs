@@ -1,4 +1,4 @@
-//! A process that burns as much CPU as a hostile guest did, and does nothing else: what its
+//! A process that burns as much CPU as a hostile guest did, and does nothing else. What its
 //! neighbours lose beside it, they lose to the machine and not to the backend.
 
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use anyhow::Result;
 use ringway_rig::child::Child;
 use ringway_rig::launcher::Launcher;
 
-/// The verb of this program.
+/// The subcommand of this program.
 pub(crate) const BURN: &str = "burn";
-/// A slice of time, of which a part is burnt.
+/// A slice of time, of which a fraction is burnt.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// Burns a part of one CPU, in thousandths. Does not end.
+/// Burns a fraction of one CPU, in thousandths. Never returns.
 pub(crate) fn burn(thousandths: u32) -> ! {
     loop {
         let start = Instant::now();
@@ -24,7 +24,7 @@ pub(crate) fn burn(thousandths: u32) -> ! {
     }
 }
 
-/// Processes that burn so many CPUs together, until they are dropped.
+/// Processes that together burn this many CPUs, until they are dropped.
 pub(crate) fn start(launcher: &Launcher, cpus: f64) -> Result<Vec<Child>> {
     let mut left = cpus.clamp(0.0, 16.0);
     let mut burners = Vec::new();

@@ -1,4 +1,4 @@
-//! Pings from an honest guest, by the ping of its kernel.
+//! Pings from an honest guest, with its kernel's ping.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use ringway_rig::launcher::Launcher;
 /// Seconds between two pings.
 const INTERVAL: &str = "0.02";
 const PER_SECOND: f64 = 50.0;
-/// How long the last reply may take.
+/// How long to wait for the last reply, in seconds.
 const LINGER: u64 = 2;
-/// On top of that, on a machine that is busy.
+/// Extra time on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of pings.
+/// The results of pings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Replies {
     pub(crate) sent: u32,
@@ -30,7 +30,7 @@ impl Replies {
         100.0 * f64::from(lost) / f64::from(self.sent.max(1))
     }
 
-    /// Two series as one.
+    /// Combines two series.
     pub(crate) fn and(self, other: Replies) -> Replies {
         Replies {
             sent: self.sent + other.sent,
@@ -40,11 +40,11 @@ impl Replies {
     }
 }
 
-/// Pings that are under way.
+/// Running pings.
 pub(crate) struct Pings(Child, Duration);
 
 impl Pings {
-    /// For so long, from the namespace of a process.
+    /// Pings for `length`, from the namespace of a process.
     pub(crate) fn start(
         launcher: &Launcher,
         from: u32,
@@ -61,7 +61,7 @@ impl Pings {
     /// Waits for the last reply.
     pub(crate) fn finish(self) -> Result<Replies> {
         let Pings(child, length) = self;
-        // Its status says whether all was lost, as its summary does.
+        // Its exit status reports that all were lost, and so does its summary.
         let ended = child.ended(length + Duration::from_secs(LINGER) + PATIENCE)?;
         parse(&ended.output).with_context(|| format!("ping said: {}", ended.output.trim()))
     }

@@ -1,7 +1,7 @@
-//! TCP between two honest guests, by their kernels, for as long as a run lasts.
+//! TCP between the kernels of two honest guests, for the duration of a run.
 //!
-//! The receiver prints what has arrived a hundred times a second, with the time, which all
-//! processes of a machine have in common. So any part of a run can be examined afterwards.
+//! The receiver prints the bytes that have arrived a hundred times a second, with the time of a
+//! clock that all processes of a machine share. So any part of a run can be examined afterwards.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,19 +14,19 @@ use ringway_rig::child::Child;
 use ringway_rig::launcher::Launcher;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the receiver listens.
+/// The receiver's port.
 const PORT: u16 = 5298;
-/// Connections, so that all queues and workers have some.
+/// Connections, so that every queue and worker has some.
 const STREAMS: usize = 4;
-/// Between two lines of the receiver.
+/// The pause between two lines of the receiver.
 const LINE_PAUSE: Duration = Duration::from_millis(10);
-/// Until the sender tries again.
+/// The pause before the sender tries again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the receiver's next line may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The verbs of this program for the two ends.
+/// The subcommands of this program for the two ends.
 pub(crate) const RECEIVE: &str = "tcp-receive";
 /// As above.
 pub(crate) const SEND: &str = "tcp-send";
@@ -38,7 +38,7 @@ pub(crate) fn now() -> u64 {
     seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0)
 }
 
-/// The receiver's part. Ends when no one reads what it prints.
+/// The receiver. Ends when its output is no longer read.
 pub(crate) fn receive() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("listen")?;
     let (total, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(now())));
@@ -71,7 +71,7 @@ fn take(mut stream: TcpStream, total: &AtomicU64, last: &AtomicU64, longest: &At
     }
 }
 
-/// The sender's part. Does not end.
+/// The sender. Never returns.
 pub(crate) fn send(to: Ipv4Addr) -> Result<()> {
     let address = SocketAddr::from((to, PORT));
     let stream = move || {
@@ -90,12 +90,12 @@ pub(crate) fn send(to: Ipv4Addr) -> Result<()> {
     Ok(())
 }
 
-/// What the receiver had at a moment.
+/// The receiver's progress at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     time: u64,
     total: u64,
-    /// The longest time without a byte since the line before.
+    /// The longest time without a byte since the previous line.
     gap: u64,
 }
 
@@ -106,14 +106,15 @@ pub(crate) struct Arrived {
     pub(crate) longest_pause: Duration,
 }
 
-/// A transfer that runs. It ends when this is dropped.
+/// A running transfer. It ends when this is dropped.
 pub(crate) struct Transfer {
     lines: Arc<Mutex<Vec<Line>>>,
     _sender: Child,
 }
 
 impl Transfer {
-    /// From the namespace of one process to that of another, whose address is given.
+    /// Starts a transfer from the namespace of one process to that of another, at the given
+    /// address.
     pub(crate) fn start(
         launcher: &Launcher,
         [from, to]: [u32; 2],
@@ -143,7 +144,7 @@ impl Transfer {
         self.lines().last().map_or(0, |line| line.total)
     }
 
-    /// What arrived between two moments. What was kept of the time before is forgotten.
+    /// The data that arrived between two moments. Forgets what was kept of the time before.
     pub(crate) fn between(&self, start: u64, end: u64) -> Arrived {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let first = lines.partition_point(|line| line.time < start);
@@ -157,7 +158,7 @@ impl Transfer {
         let seconds = Duration::from_nanos(last.time - first.time).as_secs_f64();
         let bytes = last.total - first.total;
         let gap = part.iter().skip(1).map(|line| line.gap).max().unwrap_or(0);
-        // The first gap may have begun before this part did.
+        // The first gap may have begun before this part.
         let gap = gap.min(end - start);
         Arrived {
             bits_per_second: float(bytes) * 8.0 / seconds.max(1e-3),
@@ -176,7 +177,7 @@ fn parse(line: &str) -> Option<Line> {
     Some(Line { time: next()?, total: next()?, gap: next()? })
 }
 
-/// A count of bytes, exact below 2^53.
+/// A count of bytes as a float, exact below 2^53.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "bytes of a run")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64

@@ -1,5 +1,5 @@
-//! What else the machine did during the runs: what the hypervisor below took, what others used, and
-//! how fast its CPUs were.
+//! What else the machine did during the runs: CPU time that the hypervisor below stole, CPU time of
+//! other processes, and the frequency of its CPUs.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,25 @@ use serde::Serialize;
 use crate::record::{Disturbance, Records, Run};
 use crate::stats::mean;
 
-/// Shares of the machine from which on a run is called disturbed.
+/// A run with more than this share of the machine stolen by the hypervisor counts as disturbed.
 pub const STEAL_SHARE_MAX: f64 = 0.02;
-/// What others used, as above.
+/// The same limit for the share that other processes used.
 pub const FOREIGN_SHARE_MAX: f64 = 0.10;
 
 /// What disturbed the runs of a study.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Disturbances {
-    /// The share of all CPUs that the hypervisor below took, from 0 to 1.
+    /// The share of all CPUs that the hypervisor below stole, from 0 to 1.
     pub steal_share: Option<Spread>,
-    /// The share that processes of others used.
+    /// The share that processes outside the measurement used.
     pub foreign_share: Option<Spread>,
     /// The mean frequency of the CPUs, in MHz.
     pub cpu_mhz: Option<Spread>,
-    /// Runs with more of the first two than [`STEAL_SHARE_MAX`] and [`FOREIGN_SHARE_MAX`].
+    /// Runs with a steal share above [`STEAL_SHARE_MAX`] or a foreign share above
+    /// [`FOREIGN_SHARE_MAX`].
     pub disturbed_runs: usize,
-    /// What else is noted, with the number of runs.
+    /// Other notes, each with its number of runs.
     pub notes: BTreeMap<String, usize>,
 }
 
@@ -41,7 +42,7 @@ pub struct Spread {
 }
 
 impl Disturbances {
-    /// Those of all runs.
+    /// The disturbances of all runs.
     pub fn of(records: &Records) -> Disturbances {
         let runs = &records.runs;
         let mut notes = BTreeMap::new();
@@ -58,7 +59,7 @@ impl Disturbances {
     }
 }
 
-/// Whether anybody else had more of the machine than a measurement can bear.
+/// Whether others used too much of the machine for a sound measurement.
 fn is_disturbed(one: &Disturbance) -> bool {
     one.steal_share.is_some_and(|share| share > STEAL_SHARE_MAX)
         || one.foreign_share.is_some_and(|share| share > FOREIGN_SHARE_MAX)

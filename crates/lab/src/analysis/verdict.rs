@@ -1,7 +1,7 @@
-//! A few paragraphs, a line each: what the figures say, and nothing that they do not.
+//! The verdict: a few paragraphs, one line each, that say only what the figures show.
 //!
-//! A difference is stated only if the interval of the ratio leaves 1 out. What the machine cannot
-//! show is said before anything that it seems to show.
+//! A difference is stated only if the interval of the ratio excludes 1. The limits of the machine
+//! come before any result.
 
 use super::{Analysis, CellSummary, ComparisonRow, Warning, cell_values};
 use crate::metric::{Better, Metric, find, number};
@@ -11,7 +11,7 @@ use crate::study::Subject;
 
 pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
     if analysis.of_subject(Subject::Ringway).next().is_none() {
-        return "Nothing of ringway was measured yet, so there is nothing to say.".to_owned();
+        return "ringway was not measured yet, so there is no verdict.".to_owned();
     }
     let used = analysis.comparisons.iter().filter(|row| row.comparison.not_used.is_none());
     let paragraphs: [Vec<String>; 3] = [
@@ -27,7 +27,7 @@ pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
     said.map(|sentences| sentences.join(" ")).collect::<Vec<_>>().join("\n")
 }
 
-/// Says first what the machine cannot show.
+/// States what the machine cannot show; comes first.
 fn cpus(analysis: &Analysis) -> Option<String> {
     let few = |cell: &&CellSummary| {
         cell.warnings.iter().any(|warning| matches!(warning, Warning::FewCpus { .. }))
@@ -42,12 +42,12 @@ fn cpus(analysis: &Analysis) -> Option<String> {
     let cpus = analysis.host.cpus;
     let noun = if cpus == 1 { "CPU" } else { "CPUs" };
     Some(format!(
-        "This machine has {cpus} {noun}, fewer than {which} would keep busy: there, figures show \
-         how it shares its {noun} rather than what queues can do."
+        "This machine has {cpus} {noun}, fewer than {which} can keep busy: in these cells the \
+         figures show how it shares its {noun}, not what queues can do."
     ))
 }
 
-/// The best cell, and what the baselines do in its place.
+/// The best cell, and the baselines' figures for the same cell.
 fn best(records: &Records, analysis: &Analysis) -> Option<String> {
     let metric = find(&records.study.load.metric)?;
     let cells = analysis.of_subject(Subject::Ringway);
@@ -121,7 +121,7 @@ fn comparison(row: &ComparisonRow) -> Option<String> {
     Some(said + &against.unwrap_or_default() + &meaning + ".")
 }
 
-/// What follows, if it is sure which of both is more.
+/// The conclusion, if it is certain which of the two is larger.
 fn meaning(row: &ComparisonRow) -> Option<&str> {
     let interval = row.ratio?.interval?;
     let meaning = match interval {
@@ -132,7 +132,8 @@ fn meaning(row: &ComparisonRow) -> Option<&str> {
     meaning.as_deref()
 }
 
-/// How far the published figures are, as a range over all that have a counterpart.
+/// How far the measured figures are from the published ones, as a range over all that have a
+/// counterpart.
 fn published(analysis: &Analysis) -> Option<String> {
     let used: Vec<_> = analysis.published.iter().filter(|row| row.published.is_used()).collect();
     let mut ratios: Vec<f64> = used.iter().filter_map(|row| row.ratio).collect();
@@ -151,7 +152,7 @@ fn published(analysis: &Analysis) -> Option<String> {
     ))
 }
 
-/// What speaks against the figures.
+/// Reasons to doubt the figures.
 fn doubts(analysis: &Analysis) -> Option<String> {
     let count = |is: fn(&Warning) -> bool| {
         analysis.cells.iter().filter(|cell| cell.warnings.iter().any(is)).count()
@@ -175,7 +176,7 @@ fn doubts(analysis: &Analysis) -> Option<String> {
     (!said.is_empty()).then(|| format!("Of {all} cells, {}.", said.join(", ")))
 }
 
-/// Who else was on the machine.
+/// What else used the machine.
 fn disturbed(analysis: &Analysis) -> Option<String> {
     let count = analysis.disturbances.disturbed_runs;
     (count > 0).then(|| {

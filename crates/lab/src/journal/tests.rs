@@ -1,4 +1,5 @@
-//! What is written is read again, whatever of it was cut off, and nothing else is.
+//! Whatever part of the file was cut off, reading returns the runs that are whole, and nothing
+//! else.
 
 use super::*;
 use crate::record::{Cpu, Disturbance, Stream};
@@ -66,7 +67,7 @@ fn a_line_cut_anywhere_costs_that_run_only() {
     for len in start..text.len() {
         fs::write(&path, &text[..len]).unwrap();
         let records = Records::read(dir.path()).expect("it is only cut");
-        // Cut behind the closing brace, it is whole.
+        // Cut right after the closing brace, the last run is whole.
         let whole = 2 + usize::from(len == text.len() - 1);
         assert_eq!(records.runs.len(), whole, "{len}");
         assert_eq!(records.notices.is_empty(), len == start || whole == 3);

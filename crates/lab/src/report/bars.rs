@@ -7,7 +7,7 @@ use super::frame::{Form, Frame, deviation_bar};
 use super::groups::Group;
 use super::style::{INK, Line, px};
 
-/// A bar that is narrower has no room for its number.
+/// A narrower bar has no room for its number.
 const LABEL_WIDTH_MIN: f64 = 26.0;
 const BARS: Group = Group {
     filled: 0.74,

@@ -1,4 +1,4 @@
-//! Quartiles, medians and every run: what means hide.
+//! Quartiles, medians and every run, which means hide.
 
 use maud::{Markup, html};
 
@@ -47,7 +47,7 @@ fn draw_box(
     }
 }
 
-/// Somewhere from -0.6 to 0.6, well apart for neighbours and the same in every drawing.
+/// A horizontal offset from -0.6 to 0.6, well apart for neighbours and the same in every drawing.
 pub(super) fn spread(index: usize) -> f64 {
     ((float(index) * 0.618_033_988_75).fract() - 0.5) * 1.2
 }

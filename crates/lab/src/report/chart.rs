@@ -1,4 +1,4 @@
-//! What a figure shows, before it is drawn: the same for the drawing, its table and its text.
+//! The content of a figure before it is drawn, shared by the drawing, its table and its text.
 
 use std::collections::BTreeMap;
 
@@ -12,42 +12,42 @@ use crate::value::{Cell, Value};
 
 use super::style::Style;
 
-/// More cells than a note names one by one.
+/// A note names at most this many cells one by one.
 const NAMED_MAX: usize = 8;
 
-/// What a figure shows.
+/// The content of a figure.
 pub(super) struct Chart {
     pub(super) id: String,
     pub(super) kind: FigureKind,
     pub(super) title: String,
     pub(super) metric: &'static Metric,
-    /// What is from left to right.
+    /// The title of the horizontal axis.
     pub(super) x_title: String,
     /// The places from left to right.
     pub(super) places: Vec<Place>,
     pub(super) series: Vec<Series>,
-    /// What was published of the same.
+    /// The corresponding published values.
     pub(super) published: Vec<Mark>,
-    /// What to know before believing it; drawn on the figure itself.
+    /// Reservations, drawn on the figure itself.
     pub(super) notes: Vec<String>,
 }
 
 /// A published value on a figure.
 pub(super) struct Mark {
-    /// Where it is from left to right; everywhere, if it is the best of all places.
+    /// Its place on the horizontal axis; `None` for the best of all places, which spans the axis.
     pub(super) place: Option<usize>,
     /// The colour of its series.
     pub(super) colour: &'static str,
     /// In the metric's own unit.
     pub(super) value: f64,
-    /// What it is, in words.
+    /// Its description.
     pub(super) about: String,
 }
 
-/// A place from left to right.
+/// A place on the horizontal axis.
 pub(super) struct Place {
     pub(super) name: String,
-    /// How probable it is, where places are splits.
+    /// Its probability, if places are splits.
     pub(super) probability: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Place {
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) style: Style,
-    /// Whether a legend has to name it, because its place does not.
+    /// Whether the legend must name it, because its place does not.
     pub(super) is_in_legend: bool,
     /// One for each place.
     pub(super) points: Vec<Option<Point>>,
@@ -68,7 +68,7 @@ pub(super) struct Point {
 }
 
 impl Chart {
-    /// `None` if nothing of it was measured.
+    /// The chart of a figure; `None` if none of its data were measured.
     pub(super) fn of(records: &Records, analysis: &Analysis, figure: &Figure) -> Option<Chart> {
         let metric = metric::find(&figure.metric)?;
         let mut chart = Chart {
@@ -131,12 +131,13 @@ impl Chart {
             let title = subject.title();
             let has = |axis: &String| study.baseline_axes.contains(axis);
             if figure.kind != FigureKind::Lines && !has(&figure.x) {
-                // It is the same whatever the place, so it gets a place of its own.
+                // It does not depend on the axis, so it gets a place of its own.
                 let cell = study.projected(&figure.filter, subject);
                 self.push_apart(title, style, point(subject, &cell));
                 continue;
             }
-            // Lines of its own for each value would double the figure: the first stands for it.
+            // A line for each value would double the figure, so the first value represents the
+            // baseline.
             let value = figure
                 .lines
                 .as_ref()
@@ -154,7 +155,7 @@ impl Chart {
         }
     }
 
-    /// What was published of what this figure shows, as far as its series are drawn.
+    /// The published values for this figure, for series that are drawn.
     fn published(&self, study: &Study, figure: &Figure) -> Vec<Mark> {
         let xs = axis_values(study, &figure.x);
         let of = |one: &Published| {
@@ -236,7 +237,7 @@ impl Chart {
         }
     }
 
-    /// Where a series stands among those at a place, from 0, and how many there are.
+    /// The position of a series among those at a place, from 0, and their number.
     pub(super) fn rank(&self, series: usize, place: usize) -> (usize, usize) {
         let is_there = |series: &&Series| series.points[place].is_some();
         let before = self.series[..series].iter().filter(is_there).count();
@@ -249,7 +250,7 @@ impl Chart {
         places.map(|place| self.rank(0, place).1).max().unwrap_or(1).max(1)
     }
 
-    /// The largest number that is drawn.
+    /// The largest value that is drawn.
     pub(super) fn top(&self) -> f64 {
         let of_point = |point: &Point| match self.kind {
             FigureKind::Boxes | FigureKind::Placement => point.summary.max,
@@ -262,7 +263,7 @@ impl Chart {
         points.map(of_point).chain(published).fold(0.0, f64::max) / self.metric.scale
     }
 
-    /// What the figure shows, in words, for those who do not see it.
+    /// The figure in words, for readers who cannot see it.
     pub(super) fn alt(&self) -> String {
         let series = self.series.iter().map(|series| {
             let points = self.places.iter().zip(&series.points).filter_map(|(place, point)| {
@@ -308,7 +309,7 @@ fn series_name(axis: &str, value: &Value) -> String {
     }
 }
 
-/// What to hold against the cells of a figure, one line for each kind.
+/// Warnings about the cells of a figure, one line for each kind.
 fn notes(analysis: &Analysis, study: &Study, figure: &Figure) -> Vec<String> {
     let drawn: Vec<_> = analysis
         .cells
@@ -331,7 +332,7 @@ fn notes(analysis: &Analysis, study: &Study, figure: &Figure) -> Vec<String> {
     lines.into_iter().flatten().collect()
 }
 
-/// The cells that have such a warning, by name as long as they are few.
+/// The cells with such a warning, by name if they are few.
 fn which(drawn: &[&CellSummary], is: &dyn Fn(&Warning) -> bool) -> Option<String> {
     let found: Vec<String> = drawn
         .iter()

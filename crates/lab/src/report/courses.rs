@@ -1,5 +1,5 @@
-//! Runs of a cell from second to second, and what part of their samples is how large: a thin line
-//! for each run, so that one that went another way is seen.
+//! Runs of a cell from second to second, and the distribution of their samples: a thin line for
+//! each run, so that an outlier is visible.
 
 use maud::{Markup, html};
 
@@ -16,13 +16,13 @@ const LEFT: f64 = 50.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = HEIGHT - 36.0;
-/// Colours of runs, again from the first one after the last.
+/// Colours of runs, used in turn.
 const COLOURS: [&str; 6] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#b0578d", "#0b7a75", "#7a5c3e"];
 
 /// Points from left to right, with gaps between lines.
 type Lines = Vec<Vec<(f64, f64)>>;
 
-/// Both pictures of each metric of which there is a course; `None` if no run has one.
+/// Both pictures of each metric that has a course; `None` if no run has one.
 pub(super) fn draw(runs: &[&Run]) -> Option<Markup> {
     let names = metric::METRICS
         .iter()
@@ -31,7 +31,7 @@ pub(super) fn draw(runs: &[&Run]) -> Option<Markup> {
     (!pictures.is_empty()).then(|| html! { @for picture in pictures { (picture) } })
 }
 
-/// Whether there is anything of it to draw.
+/// Whether a course has anything to draw.
 fn is_drawn(course: &Course) -> bool {
     course.values.iter().flatten().all(|value| value.is_finite())
         && course.step_seconds > 0.0
@@ -92,7 +92,7 @@ fn picture(
     let path = |line: &[(f64, f64)]| {
         let steps: Vec<String> =
             line.iter().map(|(at, value)| format!("{} {}", px(x(*at)), px(y(*value)))).collect();
-        // A line of one point is its round end.
+        // A line of one point shows only its round cap.
         if steps.len() == 1 { format!("M{}h0", steps[0]) } else { format!("M{}", steps.join("L")) }
     };
     html! {

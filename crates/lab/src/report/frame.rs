@@ -1,4 +1,4 @@
-//! What all figures have around what they show: title, legend, axes, notes; and their scale.
+//! The frame that all figures share: title, legend, axes, notes and scale.
 
 use maud::{Markup, html};
 
@@ -6,14 +6,14 @@ use super::chart::Chart;
 use super::style::{AXIS, FONT, GRID, INK, MUTED, Style, WARN, px};
 use crate::stats::float;
 
-/// The shape of a figure: for a desk and for print, or for a phone.
+/// The shape of a figure: for desktop and print, or for a phone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Wide,
     Narrow,
 }
 
-/// Where everything is, in pixels of the figure.
+/// The layout, in pixels of the figure.
 pub(super) struct Frame {
     form: Form,
     width: f64,
@@ -30,7 +30,7 @@ pub(super) struct Frame {
     y_max: f64,
 }
 
-/// Entries of the legend with where they begin.
+/// Entries of the legend with their horizontal positions.
 type LegendLine = Vec<(f64, String, Option<Style>)>;
 
 const LINE_HEIGHT: f64 = 17.0;
@@ -95,7 +95,7 @@ impl Frame {
         }
     }
 
-    /// Pixels from left to right for one place.
+    /// Width of one place in pixels.
     pub(super) fn place_width(&self) -> f64 {
         (self.right - self.left) / float(self.x_names.len().max(1))
     }
@@ -105,12 +105,12 @@ impl Frame {
         self.left + self.place_width() * (float(place) + 0.5)
     }
 
-    /// The height of a value in the unit of the axis.
+    /// The vertical position of a value in the unit of the axis.
     pub(super) fn y(&self, value: f64) -> f64 {
         self.bottom - (self.bottom - self.top) * value / self.y_max
     }
 
-    /// The height of a part of the whole axis.
+    /// The vertical position of a fraction of the axis.
     pub(super) fn y_part(&self, part: f64) -> f64 {
         self.y(part * self.y_max)
     }
@@ -120,7 +120,7 @@ impl Frame {
         self.form
     }
 
-    /// The whole figure around what it shows.
+    /// The whole figure, around its content.
     pub(super) fn draw(&self, chart: &Chart, inside: &Markup) -> Markup {
         html! {
             svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label=(chart.alt())
@@ -236,7 +236,7 @@ pub(super) fn deviation_bar(x: f64, top: f64, bottom: f64, colour: &str) -> Mark
     }
 }
 
-/// What is shown where a pointer rests on a mark.
+/// The tooltip of a mark.
 pub(super) fn hint(text: &str) -> Markup {
     html! { title { (text) } }
 }
@@ -251,7 +251,7 @@ pub(super) fn scale(top: f64) -> (f64, f64) {
     (step, (top / step).ceil() * step)
 }
 
-/// A tick with as many decimals as the distance of ticks has.
+/// A tick's label, with as many decimals as the distance between ticks.
 pub(super) fn tick_text(value: f64, step: f64) -> String {
     let decimals = (0..6_i32).find(|decimals| {
         let scaled = step * 10.0_f64.powi(*decimals);
@@ -299,8 +299,8 @@ fn legend(chart: &Chart, extra: &[&str], width: f64) -> Vec<LegendLine> {
     lines
 }
 
-/// Lines of words no wider than this, with letters of about this width. A word that is wider
-/// is broken at a hyphen or a plus sign if it has one.
+/// Text wrapped to this width, with letters of about this width. A wider word is broken at a hyphen
+/// or a plus sign if it has one.
 fn wrapped(text: &str, width: f64, letter: f64) -> Vec<String> {
     let fits = |text: &str| float(text.chars().count()) * letter <= width;
     let mut lines = vec![String::new()];

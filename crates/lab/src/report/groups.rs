@@ -1,4 +1,5 @@
-//! What bars and boxes have in common: in each place of the axis one for each series, side by side.
+//! What bars and boxes have in common: at each place of the axis, one for each series, side by
+//! side.
 
 use maud::{Markup, html};
 
@@ -8,13 +9,13 @@ use crate::stats::float;
 
 /// How bars or boxes are drawn.
 pub(super) struct Group {
-    /// The part of a place that they take together.
+    /// The fraction of a place that they fill together.
     pub(super) filled: f64,
-    /// None is wider.
+    /// The maximum width.
     pub(super) width_max: f64,
-    /// What it shows, in words.
+    /// The text of a point.
     pub(super) says: fn(&Chart, &Point) -> String,
-    /// Draws one around a middle, in a width.
+    /// Draws one around a centre, with a width.
     pub(super) draw: fn(&Chart, &Frame, &Series, &Point, f64, f64) -> Markup,
 }
 

@@ -1,4 +1,4 @@
-//! The page: one file without scripts that opens offline, on a phone and in print.
+//! The page: one file without scripts that works offline, on a phone and in print.
 
 mod tables;
 
@@ -14,7 +14,7 @@ use crate::record::{Host, Records, Run};
 use crate::study::FigureKind;
 
 const STYLE: &str = include_str!("page.css");
-/// Commands that are shown; the records have all.
+/// Commands that are shown; the records contain all.
 const COMMANDS_MAX: usize = 12;
 
 pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
@@ -25,7 +25,7 @@ pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (analysis.title) " – ringway lab" }
-                // Otherwise browsers ask for one, which is not here.
+                // Without it browsers would request a favicon.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
@@ -71,14 +71,14 @@ fn head(records: &Records, analysis: &Analysis) -> Markup {
     }
 }
 
-/// What the study cites, by id, in the order of the page.
+/// The places that the study cites, by id, in the order of the page.
 fn cited(analysis: &Analysis) -> impl Iterator<Item = &str> {
     let published = analysis.published.iter().map(|row| row.published.source.as_str());
     let compared = analysis.comparisons.iter().filter_map(|row| row.comparison.source.as_deref());
     analysis.sources.iter().map(String::as_str).chain(published).chain(compared)
 }
 
-/// Titles, addresses, and what is said there. Words of a study for a source are in its tables.
+/// The sources' titles, addresses and quotations. Sources without an id appear in the tables only.
 fn sources(analysis: &Analysis) -> Markup {
     let sources = by_source(cited(analysis));
     html! {
@@ -126,7 +126,7 @@ fn facts(records: &Records, analysis: &Analysis) -> Markup {
     }
 }
 
-/// A time of the records to the minute, which is as much as anybody compares.
+/// A time of the records, to the minute.
 fn minute(time: Option<&str>) -> String {
     let Some(time) = time else { return "–".to_owned() };
     match (time.get(..10), time.get(11..16)) {
@@ -169,7 +169,7 @@ fn courses(records: &Records, analysis: &Analysis) -> Markup {
             h2 { "Every run" }
             p {
                 "A line for each run. Left: the value from step to step of the seconds that count. "
-                "Right: which part of all samples is at most so large. A sample of throughput is a "
+                "Right: the part of all samples up to each value. A sample of throughput is a "
                 "step, a sample of the round trip is one message."
             }
             @for (cell, pictures) in drawn {
@@ -187,7 +187,7 @@ fn caption(chart: &Chart) -> String {
     };
     let unit = chart.metric.unit;
     let unit = if unit.is_empty() { String::new() } else { format!(" in {unit}") };
-    format!("The data of this figure{unit}: {what}. Everything else is under “Every cell”.")
+    format!("The data of this figure{unit}: {what}. All other data is under “Every cell”.")
 }
 
 fn machine(host: &Host) -> Markup {
@@ -207,7 +207,7 @@ fn machine(host: &Host) -> Markup {
     ];
     html! {
         h2 { "The machine" }
-        p { "Absolute figures are figures of this machine. Others will have others." }
+        p { "Absolute figures are valid for this machine only." }
         dl.host {
             @for (name, value) in fields.iter().filter(|(_, value)| !value.trim().is_empty()) {
                 dt { (name) }
@@ -231,7 +231,7 @@ fn method(records: &Records) -> Markup {
         h2 { "How it was measured" }
         p {
             "Cells were run in random order, every cell once before any cell a second time "
-            "(seed " (seeds) "). The warm-up of each run is left out. A cell is repeated at least "
+            "(seed " (seeds) "). The warm-up of each run is excluded. A cell is repeated at least "
             (records.study.load.repeats) " and at most " (records.study.load.max_repeats)
             " times, until half of the interval of its mean is small enough. "
             "SD is the standard deviation of the runs. Intervals are of the mean, 95 %, by "
@@ -240,8 +240,10 @@ fn method(records: &Records) -> Markup {
             "Stopping when an interval is small makes it a little too small."
         }
         p {
-            "Bimodal: the runs fall into two groups further apart than chance puts them. Drifting: "
-            "Mann and Kendall’s test finds a trend that chance makes in less than 1 % of series. "
+            "Bimodal: the runs fall into two groups that are further apart than by chance. \
+             Drifting: "
+            "Mann and Kendall’s test finds a trend that occurs by chance in less than 1 % of \
+             series. "
             "Too few CPUs: a rule of thumb counts a sender and a receiver for each guest, and both "
             "ends of every queue that can have a stream."
         }

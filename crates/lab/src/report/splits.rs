@@ -61,7 +61,7 @@ fn draw_runs(chart: &Chart, frame: &Frame, series: &Series, shift: f64, width: f
     }
 }
 
-/// A line at the mean of all runs with a split, however it was chosen.
+/// A line at the mean of all runs with a split, for any placement.
 fn draw_means(chart: &Chart, frame: &Frame) -> Markup {
     let half = frame.place_width() * 0.42;
     html! {
@@ -77,7 +77,7 @@ fn draw_means(chart: &Chart, frame: &Frame) -> Markup {
     }
 }
 
-/// As in `56.3 %`; halves are rounded up, however the computer came by them.
+/// As in `56.3 %`; halves are rounded up even if they are inexact in binary.
 pub(super) fn percent(part: f64) -> String {
     format!("{:.1} %", (part * 1_000.0 + 1e-6).round() / 10.0)
 }

@@ -1,7 +1,7 @@
 //! Colours and marks: red for one queue, as published; blue, green and purple for more.
 //!
-//! Colour alone says nothing: each line has a mark of its own shape, and each colour its own
-//! lightness, for grey print and for those who see colours in another way.
+//! Nothing depends on colour alone: each line has a mark of its own shape, and each colour its own
+//! lightness, for grey print and for colour-blind readers.
 
 use maud::{Markup, html};
 
@@ -20,7 +20,7 @@ const OTHERS: [&str; 7] =
     ["#1f6fb2", "#3aa76d", "#5e2a84", "#e39a23", "#0b7a75", "#b0578d", "#7a5c3e"];
 const GREYS: [&str; 2] = ["#4b5563", "#8b95a1"];
 
-/// How a series looks.
+/// The style of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) colour: &'static str,
@@ -50,7 +50,7 @@ pub(super) enum Line {
 const MARKS: [Mark; 4] = [Mark::Circle, Mark::Square, Mark::Triangle, Mark::Diamond];
 
 impl Style {
-    /// Of the series for a value of an axis, the `index`th of them.
+    /// The style of the series for a value of an axis, the `index`th one.
     pub(super) fn of_value(axis: &str, value: &Value, index: usize) -> Style {
         let is_published = axis == "queues";
         let colour = match (is_published, value) {
@@ -61,12 +61,12 @@ impl Style {
         Style { colour, mark: MARKS[index % MARKS.len()], line: Line::Solid }
     }
 
-    /// Of ringway where there is nothing to tell apart.
+    /// The style of ringway if it is the only series.
     pub(super) fn only() -> Style {
         Style { colour: OTHERS[0], mark: Mark::Circle, line: Line::Solid }
     }
 
-    /// Of a baseline.
+    /// The style of a baseline.
     pub(super) fn of_baseline(index: usize) -> Style {
         let even = index % 2 == 0;
         Style {
@@ -76,7 +76,7 @@ impl Style {
         }
     }
 
-    /// The pattern of its line, as SVG has it.
+    /// The dash pattern of its line for SVG.
     pub(super) fn dashes(self) -> Option<&'static str> {
         match self.line {
             Line::Solid => None,
@@ -117,7 +117,7 @@ impl Style {
     }
 }
 
-/// A length with a tenth of a pixel, which is as much as anybody sees.
+/// A length rounded to a tenth of a pixel; finer differences are invisible.
 pub(super) fn px(length: f64) -> String {
     let text = format!("{length:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)

@@ -1,4 +1,4 @@
-//! Whether queues carried what their streams measured.
+//! Checks whether queues carried what their streams measured.
 
 use crate::counters::Counted;
 use crate::record::{QueueUse, Run, Stream};
@@ -6,19 +6,19 @@ use crate::stats::float;
 use crate::study::Subject;
 use crate::topology::Blueprint;
 
-/// A queue that has streams carries at least this part of what they measured, and one that has
-/// none at most the other part of all bytes: acknowledgements and ARP.
+/// A queue with streams carries at least this fraction of what they measured. A queue without
+/// streams carries at most the remaining fraction of all bytes: acknowledgements and ARP.
 const QUEUE_SHARE_MIN: f64 = 0.5;
 const QUEUE_SHARE_MAX: f64 = 0.1;
 
-/// Whose queues a stream is on, and in which direction.
+/// The queues that carry a stream, and the direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// Those of its guest's vif, which sends.
+    /// The queues of its guest's vif; the guest sends.
     GuestTx,
-    /// Those of its guest's vif, which receives.
+    /// The queues of its guest's vif; the guest receives.
     GuestRx,
-    /// Those of the router's first vif, which receives all streams.
+    /// The queues of the router's first vif, which receives all streams.
     RouterRx,
 }
 
@@ -44,13 +44,13 @@ impl Carrier {
     }
 }
 
-/// Compares the queues that streams are said to be on with what the queues have carried.
+/// Compares the expected queues of streams with what the queues carried.
 pub(super) fn unexpected(run: &Run, counted: &Counted, carrier: Carrier) -> Option<String> {
     let is_known = |stream: &Stream| stream.queue.is_some() && stream.bps.is_some();
     if run.subject != Subject::Ringway || !run.streams.iter().all(is_known) {
         return None;
     }
-    // Guests that are measured were made first, so their vifs come first.
+    // Measured guests are created first, so their vifs come first.
     let mut vifs: Vec<&str> = counted.queues.iter().map(|queue| queue.vif.as_str()).collect();
     vifs.dedup();
     let bytes_of = |streams: &mut dyn Iterator<Item = &Stream>| {
@@ -68,5 +68,5 @@ pub(super) fn unexpected(run: &Run, counted: &Counted, carrier: Carrier) -> Opti
                 || (expected == 0.0 && carried > all * QUEUE_SHARE_MAX))
     };
     let odd = counted.queues.iter().find(is_odd)?;
-    Some(format!("queue {} of {} did not carry what its streams tell", odd.index, odd.vif))
+    Some(format!("queue {} of {} did not carry what its streams report", odd.index, odd.vif))
 }

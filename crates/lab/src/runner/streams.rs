@@ -1,4 +1,4 @@
-//! Which streams a run has: their ends, their ports, and with those their queues.
+//! The streams of a run: their ends and ports, and thereby their queues.
 
 use std::net::SocketAddr;
 
@@ -14,32 +14,32 @@ use crate::word::{Direction, LOADER};
 use ringway_rig::child::PartError;
 use ringway_rig::tools::{Flow, Measured, Tool};
 
-/// Ports of servers: each stream has its own, and the next run has others, as some tools refuse one
-/// that had a connection a moment ago.
+/// Ports of servers: each stream has its own, and the next run uses others, because some tools
+/// refuse a port that had a connection shortly before.
 const PORT_FIRST: u16 = 5201;
-/// From here on, a run begins with the first again.
+/// From here on, a run starts at the first port again.
 const PORT_END: u16 = 15_000;
 
-/// A stream with the queue that it falls on, where that is known.
+/// A stream with its queue, if known.
 pub(super) struct Placed {
     pub(super) flow: Flow,
     queue: Option<QueueIndex>,
 }
 
-/// What decides where streams fall: the same seed leads them to the same queues.
-pub(super) struct Luck {
+/// The state that decides the placement of streams: the same seed gives the same queues.
+pub(super) struct StreamPlacer {
     seed: u64,
     source_ports: Ports,
-    /// The next one of servers.
+    /// The next server port.
     server_port: u16,
 }
 
-impl Luck {
-    pub(super) fn new(seed: u64) -> Luck {
-        Luck { seed, source_ports: Ports::new(), server_port: PORT_FIRST }
+impl StreamPlacer {
+    pub(super) fn new(seed: u64) -> StreamPlacer {
+        StreamPlacer { seed, source_ports: Ports::new(), server_port: PORT_FIRST }
     }
 
-    /// The streams of a run, with source ports that put them where the placement wants them.
+    /// The streams of a run, with source ports that put them on the queues of the placement.
     pub(super) fn place(
         &mut self,
         topology: &Topology,
@@ -49,7 +49,7 @@ impl Luck {
     ) -> Result<Vec<Placed>, PartError> {
         let Setup { streams, placement, tool, .. } = *setup;
         let is_receiving = setup.direction == Direction::Receive;
-        // What the kernel does with a TAP device's queues is not ours to know.
+        // How the kernel selects a TAP device's queue is unknown to us.
         let is_known = topology.host.is_some()
             && tool.has_source_ports()
             && blueprint.kind != TopologyKind::RouterBypass
@@ -62,7 +62,7 @@ impl Luck {
         let mut placed = Vec::new();
         for (guest, (near, far)) in (0..).zip(topology.pairs()) {
             let ends = if is_receiving { [far, near] } else { [near, far] };
-            // Every guest has luck of its own.
+            // Every guest gets a placement of its own.
             let own = self.seed.wrapping_add(u64::from(guest).wrapping_mul(0x9e37_79b9));
             for queue in placement.queues(streams, queues, repeat, own) {
                 let flow = self.flow(guest, ends, tool, queue, queues)?;
@@ -72,7 +72,7 @@ impl Luck {
         Ok(placed)
     }
 
-    /// Streams that load the path in both directions, as many in each as the set-up says.
+    /// Streams that load the path, as many in each direction as the set-up says.
     pub(super) fn load(
         &mut self,
         topology: &Topology,
@@ -90,7 +90,7 @@ impl Luck {
         Ok(flows)
     }
 
-    /// A stream from the first end to the second that falls on this one of so many queues.
+    /// A stream from the first end to the second that falls on a given queue.
     fn flow(
         &mut self,
         guest: u32,
@@ -123,7 +123,7 @@ impl Luck {
     }
 }
 
-/// The streams as records have them.
+/// The streams in the form of records.
 pub(super) fn recorded(placed: &[Placed], measured: &Measured) -> Vec<Stream> {
     let with_bps = (0..).zip(placed).zip(&measured.bps);
     let stream = |((index, placed), bps): ((u32, &Placed), &Option<f64>)| Stream {

@@ -1,4 +1,5 @@
-//! Against values worked out by other means, and against what simulated samples have to show.
+//! Compared with independently computed values, and with the expected behaviour of simulated
+//! samples.
 
 use super::*;
 
@@ -6,13 +7,13 @@ fn near(a: f64, b: f64) {
     assert!((a - b).abs() <= 1e-6 * b.abs().max(1.0), "{a} is not {b}");
 }
 
-/// A normal number by Box and Muller's method.
+/// A normally distributed number by the Box-Muller method.
 fn normal(random: &mut fastrand::Rng) -> f64 {
     let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.f64()).cos()
 }
 
-/// Of so many seeded samples, the part for which something is true.
+/// The fraction of seeded samples for which something is true.
 fn share(samples: u64, mut is_true: impl FnMut(&mut fastrand::Rng) -> bool) -> f64 {
     let mut random = fastrand::Rng::with_seed(20);
     let hits = (0..samples).filter(|_| is_true(&mut random)).count();
@@ -49,7 +50,7 @@ fn an_interval_holds_only_what_can_be() {
     assert!(raw.low < 0.0, "{raw:?}");
     let summary = Summary::of(&few).unwrap();
     assert_eq!(summary.interval, Some(Interval { low: 0.0, ..raw }));
-    // It is no more precise for that.
+    // Cutting off the interval does not make it more precise.
     near(summary.precision().unwrap(), raw.half_width() / 4.0);
     let below = Summary::of(&[-1.0, 1.0, 10.0]).unwrap();
     assert!(below.interval.unwrap().low < 0.0, "a mean that may be negative");
@@ -84,7 +85,7 @@ fn skewed_values_get_a_bootstrapped_interval() {
     let summary = Summary::of(&skewed).unwrap();
     assert_eq!(summary.method, Method::Bootstrap);
     let interval = summary.interval.unwrap();
-    // The mean of values can be no less than the least of them.
+    // The mean cannot be less than the least value.
     assert!(interval.low >= 1.0 && interval.high < 9.0 && interval.has(summary.mean));
     assert_eq!(bootstrap_interval(&skewed), bootstrap_interval(&skewed));
     let held = share(400, |random| {
@@ -139,7 +140,7 @@ fn a_trend_has_the_chance_that_counting_orders_gives() {
     near(mann_kendall(&[1.0, 3.0, 2.0, 4.0, 6.0, 5.0]).unwrap().chance, 40.0 / 720.0);
     near(mann_kendall(&[2.0; 6]).unwrap().chance, 1.0);
     assert_eq!(mann_kendall(&[1.0, 2.0, 3.0]), None);
-    // The approximation comes close to the exact chance.
+    // The approximation is close to the exact probability.
     let values: Vec<f64> = (0..40).map(|at| float(at) + 9.0 * float(at * 7 % 11)).collect();
     let exact = mann_kendall(&values).unwrap();
     let approximate = normal_chance(&values, exact.tau * 780.0).unwrap();

@@ -1,4 +1,4 @@
-//! Whether a study can be run at all, before anything starts.
+//! Checks that a study can be run, before anything starts.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use super::{Comparison, Figure, FigureKind, Published, Study, Subject};
 use crate::metric;
 use crate::value::{Cell, Domain, PARAMETERS, Parameter, Value};
 
-/// More cells than anybody waits for.
+/// Cells of a study; more would take longer than anyone waits.
 const CELLS_MAX: usize = 2_000;
-/// A run is no longer than a day.
+/// Seconds of a run: a day.
 const SECONDS_MAX: f64 = 86_400.0;
 const REPEATS_MAX: u32 = 10_000;
 
 impl Study {
-    /// The first thing that is wrong, as a sentence with the remedy.
+    /// Reports the first fault, as a sentence with the remedy.
     pub(super) fn check(&self) -> Result<(), String> {
         self.check_name()?;
         self.check_parameters()?;
@@ -28,16 +28,18 @@ impl Study {
 
     fn check_name(&self) -> Result<(), String> {
         refuse(!is_name(&self.id), || {
-            format!("the id `{}` is no name; use a-z, 0-9 and -", self.id)
+            format!("the id `{}` is not a valid name; use a-z, 0-9 and -", self.id)
         })?;
         refuse(self.baselines.contains(&Subject::Ringway), || {
-            "ringway is measured anyway; take it out of baselines".to_owned()
+            "ringway is always measured; remove it from baselines".to_owned()
         })
     }
 
     fn check_parameters(&self) -> Result<(), String> {
         for (name, bundle) in &self.bundle {
-            refuse(name.contains('.'), || format!("the bundle `{name}` has a dot in its name"))?;
+            refuse(name.contains('.'), || {
+                format!("the name of the bundle `{name}` contains a dot")
+            })?;
             bundle.0.iter().try_for_each(|(name, value)| self.check_value(name, value))?;
         }
         self.setup.0.iter().try_for_each(|(name, value)| self.check_value(name, value))
@@ -55,7 +57,10 @@ impl Study {
             axis.values.iter().try_for_each(|value| self.check_value(&axis.name, value))?;
             let is_count = matches!(axis.values[0], Value::Number(_));
             refuse(is_count != axis.short.is_some(), || {
-                format!("the axis `{}`: numbers have a `short` letter, words have none", axis.name)
+                format!(
+                    "the axis `{}`: numbers need a `short` letter, words must not have one",
+                    axis.name
+                )
             })?;
         }
         let words = self.axis.iter().filter(|axis| axis.short.is_none());
@@ -64,12 +69,12 @@ impl Study {
         refuse_twice("word of two axes", words.iter().map(String::as_str))?;
         for name in &self.baseline_axes {
             refuse(self.axis(name).is_none(), || {
-                format!("`{name}` in baseline-axes is no axis; {}", self.axis_names())
+                format!("`{name}` in baseline-axes is not an axis; {}", self.axis_names())
             })?;
         }
         let cells = self.axis.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.values.len()));
         refuse(cells.is_none_or(|cells| cells > CELLS_MAX), || {
-            format!("more than {CELLS_MAX} cells; take out values of an axis")
+            format!("more than {CELLS_MAX} cells; remove values of an axis")
         })
     }
 
@@ -143,7 +148,7 @@ impl Study {
         })
     }
 
-    /// A cell of the matrix, named completely but for one axis.
+    /// Checks a cell of the matrix that names all axes except perhaps `open`.
     fn check_cell(&self, of: &str, cell: &Cell, open: Option<&str>) -> Result<(), String> {
         for axis in &self.axis {
             let value = cell.get(&axis.name);
@@ -157,7 +162,7 @@ impl Study {
         }
         let strange = cell.0.keys().find(|name| self.axis(name).is_none());
         refuse(strange.is_some() || open.is_some_and(|name| self.axis(name).is_none()), || {
-            format!("{of}: its cell names what is no axis; {}", self.axis_names())
+            format!("{of}: its cell names something that is not an axis; {}", self.axis_names())
         })
     }
 
@@ -212,7 +217,7 @@ fn check_metric(name: &str) -> Result<(), String> {
 fn refuse_twice<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for name in names {
-        refuse(!seen.insert(name), || format!("the {what} `{name}` is there twice"))?;
+        refuse(!seen.insert(name), || format!("the {what} `{name}` occurs twice"))?;
     }
     Ok(())
 }

@@ -1,19 +1,19 @@
-//! Who is measured: ringway, and the other ways through the same machine.
+//! What is measured: ringway, and the baselines through the same machine.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who is measured.
+/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Subject {
-    /// Ours.
+    /// ringway.
     #[serde(rename = "ringway")]
     Ringway,
     /// The kernel alone: a pair of veth devices and a bridge.
     #[serde(rename = "baseline-veth-bridge")]
     VethBridge,
-    /// The least that a process in user space can do: it copies between two TAP devices.
+    /// The minimum that a process in user space can do: copy frames between two TAP devices.
     #[serde(rename = "baseline-tap-relay")]
     TapRelay,
 }

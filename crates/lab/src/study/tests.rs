@@ -22,7 +22,8 @@ fn quick_has_time_to_measure_every_cell_once() {
     for id in ids() {
         let study = shipped(id).expect("it is shipped").quick();
         let cells = study.matrix().count();
-        // What a tool takes to start and end, and the topology to change, on a busy machine.
+        // The time that a tool takes to start and end, and the topology to change, on a busy
+        // machine.
         let overhead_seconds = 2.5;
         let each = study.load.seconds + study.load.warmup_seconds + overhead_seconds;
         let seconds = f64::from(u32::try_from(cells).unwrap()) * each;

@@ -4,14 +4,14 @@ use std::net::Ipv4Addr;
 
 /// The router's address on the sender's side.
 pub(super) const OUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
-/// The router's address on the targets' side, and with tunnels that which targets see.
+/// The router's address on the targets' side; with tunnels, the address inside them.
 pub(super) const INNER: Ipv4Addr = Ipv4Addr::new(198, 19, 127, 1);
-/// With tunnels, the router's address under them.
+/// The router's outer address for tunnels.
 pub(super) const TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 1);
-/// The sender's address on the targets' side, where it bypasses the router.
+/// The sender's address on the targets' side, if it bypasses the router.
 pub(super) const BYPASS: Ipv4Addr = Ipv4Addr::new(198, 19, 127, 2);
-/// With tunnels, the sender's address under them.
+/// The sender's outer address for tunnels.
 pub(super) const BYPASS_TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 2);
 pub(super) const OUTER_PREFIX_LEN: u8 = 16;
-/// Targets have one half of their network, and tunnels the other.
+/// Targets have one half of their network, and the outer addresses of tunnels the other.
 pub(super) const INNER_PREFIX_LEN: u8 = 17;

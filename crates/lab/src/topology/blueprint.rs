@@ -1,4 +1,4 @@
-//! What a cell of a study needs to be built, and what cannot be built.
+//! What to build for a cell of a study, and what cannot be built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -12,30 +12,30 @@ use crate::study::{Study, Subject, TopologyKind};
 pub use crate::word::{Attached, Driver, Encapsulation, Layout};
 use crate::word::{Completion, GuestCpus, Offloads, Policy, Sender, name_of};
 
-/// What is to be built.
+/// What to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blueprint {
-    /// Who is measured.
+    /// The measured subject.
     pub subject: Subject,
     /// The shape.
     pub kind: TopologyKind,
-    /// The program that is ringway; `None` if it is our own.
+    /// The ringway program; `None` for our own.
     pub program: Option<PathBuf>,
     /// Guests that are measured.
     pub guests: u16,
     /// Hosts behind a guest that routes.
     pub targets: u16,
-    /// What that guest has its interfaces from.
+    /// What drives the interfaces of that guest.
     pub driver: Driver,
     /// What a machine boots: a folder with `vmlinux` and `guest.cpio`.
     pub image: Option<PathBuf>,
-    /// What is between those and the guest.
+    /// The encapsulation between those and the guest.
     pub encapsulation: Encapsulation,
     /// Queues of every vif, and of the uplink.
     pub queues: u16,
-    /// When a sender may get its buffers back; as ringway does it by default if `None`.
+    /// When a sender may get its buffers back; ringway's default if `None`.
     pub completion: Option<Completion>,
-    /// Pages that a sender may have unanswered, where it waits for responses.
+    /// Limit of a sender's unanswered pages, if it waits for responses.
     pub unanswered: u16,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
@@ -45,13 +45,13 @@ pub struct Blueprint {
     pub layout: Layout,
     /// CPUs of each guest; all if `None`.
     pub cpus: Option<usize>,
-    /// Of every link, in bytes.
+    /// MTU of every link, in bytes.
     pub mtu: u16,
-    /// Which work is left to the other side.
+    /// Which offloads are on.
     pub offloads: Offloads,
-    /// The rate of the wire; as fast as it goes if `None`.
+    /// The rate of the wire; unlimited if `None`.
     pub line_bps: Option<u64>,
-    /// What a relay adds to the way between the ends, in each direction; no relay for zero.
+    /// The delay that a relay adds between the ends, in each direction; no relay for zero.
     pub delay: Duration,
     /// What guests are attached to.
     pub attached: Attached,
@@ -62,7 +62,7 @@ pub struct Blueprint {
 }
 
 impl Completion {
-    /// When the backend responds, as the key `completion` of `[host]` says it.
+    /// When the backend responds, as a value of the key `completion` of `[host]`.
     fn of_host(self) -> &'static str {
         match self {
             Completion::Asynchronous => "copied",
@@ -72,7 +72,7 @@ impl Completion {
 }
 
 impl Blueprint {
-    /// Two ends and nothing special.
+    /// Two ends with default settings.
     pub fn pair(subject: Subject) -> Blueprint {
         Blueprint {
             subject,
@@ -100,10 +100,10 @@ impl Blueprint {
         }
     }
 
-    /// What a set-up needs.
+    /// The blueprint of a set-up.
     ///
     /// # Errors
-    /// What cannot be built, as a part of a sentence.
+    /// What cannot be built, as part of a sentence.
     pub fn of(kind: TopologyKind, subject: Subject, setup: &Setup) -> Result<Blueprint, String> {
         if subject == Subject::TapRelay && (setup.guests > 1 || kind.has_router()) {
             return Err("a relay between more than two devices".to_owned());
@@ -152,7 +152,7 @@ impl Blueprint {
         })
     }
 
-    /// ringway's host, as `ringway run` reads it.
+    /// The description of ringway's host for `ringway run`.
     pub fn description(&self) -> String {
         let Blueprint { queues, mtu, .. } = self;
         let (policy, queues_max) = (name_of(self.policy), self.queues_max());
@@ -196,12 +196,12 @@ impl Blueprint {
         text
     }
 
-    /// Whether a relay makes the way between guests longer.
+    /// Whether a relay delays frames between guests.
     pub(super) fn is_split(&self) -> bool {
         self.kind == TopologyKind::Guests && !self.delay.is_zero()
     }
 
-    /// The bridges of guests that are measured and of their peers; `None` is the switch.
+    /// The bridges of the measured guests and of their peers; `None` is the switch.
     fn bridges(&self) -> [Option<&'static str>; 2] {
         match self.attached {
             _ if self.is_split() => [Some(GUEST_BRIDGE), Some(PEER_BRIDGE)],
@@ -210,7 +210,7 @@ impl Blueprint {
         }
     }
 
-    /// The guest that routes, as `ringway run` reads it.
+    /// The part of the description for the guest that routes.
     fn router(&self) -> String {
         let Blueprint { queues, mtu, .. } = self;
         let vif = |address, len| {
@@ -222,7 +222,8 @@ impl Blueprint {
         format!("[[guest]]\nname = \"router\"\n{}", vifs.concat())
     }
 
-    /// The interfaces of a router with virtio, each behind the socket of its name in a directory.
+    /// The interfaces of a router with virtio, each behind the socket in a directory that has its
+    /// name.
     pub(super) fn sockets(&self, names: [&str; 2], dir: &Path) -> String {
         let Blueprint { mtu, .. } = self;
         let queues = self.queues_max();
@@ -236,8 +237,8 @@ impl Blueprint {
         names.map(vif).concat()
     }
 
-    /// Queues of an interface of a router with virtio. A machine has at least two, so that their
-    /// number can be changed.
+    /// Queues of an interface of a router with virtio. A virtual machine has at least two, so that
+    /// their number can be changed.
     pub(super) fn queues_max(&self) -> u16 {
         self.queues.max(if self.driver == Driver::Machine { 2 } else { 1 })
     }
@@ -250,8 +251,8 @@ impl Blueprint {
         }
     }
 
-    /// The lines of a guest's vif. Without segmentation offload a page is a frame, so that the
-    /// limit means the same whatever the size of what the kernel sends at once.
+    /// The lines of a guest's vif. Without segmentation offload a page holds one frame, so the
+    /// limit does not depend on how much the kernel sends at once.
     fn vif_completion(&self) -> String {
         match self.completion {
             None => String::new(),
@@ -261,9 +262,9 @@ impl Blueprint {
     }
 }
 
-/// How many CPUs a part of the host's is; `None` for all.
+/// The number of CPUs in a fraction of the host's; `None` for all.
 fn part_of_host(part: GuestCpus) -> Option<usize> {
-    // Of a host that does not tell, a guest gets one.
+    // If the host's CPUs are unknown, a guest gets one.
     let all = || ringway_sys::process::allowed_cpus().map_or(1, |cpus| cpus.len());
     match part {
         GuestCpus::All => None,
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(text.matches("[[vhost]]").count(), 2, "{text}");
         assert_eq!(text.matches("\nqueues = 8\n").count(), 2, "{text}");
         assert!(text.contains("socket = \"/run/two\""), "{text}");
-        // A machine has two, to change from and to.
+        // A virtual machine has two, so that the number can change.
         assert_eq!(of("t6.q1.ethtool").queues_max(), 2);
         assert_eq!(of("t6.q8.ethtool").queues_max(), 8);
     }

@@ -1,8 +1,8 @@
-//! A virtual machine that routes: Linux's own driver of virtio, and a real `ethtool -L`.
+//! A virtual machine that routes, with Linux's own virtio driver and a real `ethtool -L`.
 //!
-//! QEMU has no KVM here, so its figures are about form and not about speed. What it boots is a
-//! kernel and an initramfs whose shell, at the second serial port, runs a command a line and says
-//! its status; `tests/virtio/image` makes both.
+//! QEMU runs without KVM, so its figures show behaviour and not speed. It boots a kernel and an
+//! initramfs whose shell, at the second serial port, runs one command per line and prints its
+//! status; `tests/virtio/image` makes both.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,34 +15,34 @@ use super::Blueprint;
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN};
 use super::node::{INNER_DEVICE, OUTER_DEVICE, SETTINGS, VIFS};
 
-/// What emulates it, and the package that has it.
+/// The emulator, and the package that contains it.
 pub(crate) const PROGRAM: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
-/// What it boots.
+/// The files that it boots.
 pub(crate) const IMAGE_FILES: [&str; 2] = ["vmlinux", "guest.cpio"];
 const MEMORY_MB: u32 = 192;
 /// A boot takes ten seconds on an idle machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Seconds after which it ends by itself, even where the lab is gone.
+/// Seconds after which it ends by itself, even if the lab is gone.
 const LIFETIME_SECONDS: u32 = 7200;
-/// Between two checks of what a backend serves.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two checks of the queues that a backend serves.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A running machine. Dropping it ends it.
+/// A running virtual machine. Dropping it ends it.
 #[derive(Debug)]
 pub struct Machine {
     process: Child,
 }
 
 impl Machine {
-    /// Boots it with its two interfaces behind the sockets of [`VIFS`] in a directory.
+    /// Boots it with its two interfaces connected to the sockets of [`VIFS`] in a directory.
     pub(super) fn start(
         launcher: &Launcher,
         blueprint: &Blueprint,
         dir: &Path,
     ) -> Result<Machine, PartError> {
         let image = blueprint.image.as_deref().ok_or_else(|| {
-            PartError::Failed("there is no image of a machine: --machine names one".to_owned())
+            PartError::Failed("there is no machine image: give one with --machine".to_owned())
         })?;
         wait_for_sockets(dir)?;
         let queues = blueprint.queues_max();
@@ -63,7 +63,7 @@ impl Machine {
             command.arg("-chardev").arg(format!("socket,id={name},path={}", socket.display()));
             let netdev = format!("vhost-user,id=net-{name},chardev={name},queues={queues}");
             command.args(["-netdev", &netdev]);
-            // With interrupts of another kind QEMU 7.2 crashes where there is no KVM.
+            // `vectors=0`: with MSI-X interrupts, QEMU 7.2 crashes without KVM.
             let device = format!("virtio-net-pci,netdev=net-{name},mq=on,vectors=0,romfile=");
             command.args(["-device", &device]);
         }
@@ -88,7 +88,7 @@ impl Machine {
     /// backend serves as many.
     ///
     /// # Errors
-    /// If one of the two does not.
+    /// If either interface does not change.
     pub fn set_queues(&mut self, count: u16, host: &RunningHost) -> Result<(), PartError> {
         for device in [OUTER_DEVICE, INNER_DEVICE] {
             self.run(&format!("ethtool -L {device} combined {count}"))?;
@@ -101,7 +101,7 @@ impl Machine {
         self.status(PATIENCE, "0").map_err(|error| PartError::Failed(format!("{command}: {error}")))
     }
 
-    /// Waits for a status, which has to be this one.
+    /// Waits for a status, and fails if it is not the expected one.
     fn status(&mut self, patience: Duration, expected: &str) -> Result<(), PartError> {
         let status = self.process.wait_for(patience, |line| {
             line.trim_end().strip_prefix("status ").map(str::to_owned)
@@ -118,14 +118,16 @@ fn wait_for_sockets(dir: &Path) -> Result<(), PartError> {
     let deadline = Instant::now() + PATIENCE;
     while !VIFS.iter().all(|name| dir.join(name).exists()) {
         if Instant::now() >= deadline {
-            return Err(PartError::Failed("the backend made no sockets for a router".to_owned()));
+            return Err(PartError::Failed(
+                "the backend created no sockets for a router".to_owned(),
+            ));
         }
-        std::thread::sleep(LOOK_PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// Waits until the backend serves so many queues of both interfaces of a router.
+/// Waits until the backend serves `count` queues of both interfaces of a router.
 pub(super) fn wait_for_queues(host: &RunningHost, count: u16) -> Result<(), PartError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -145,6 +147,6 @@ pub(super) fn wait_for_queues(host: &RunningHost, count: u16) -> Result<(), Part
                  interface: {why}"
             )));
         }
-        std::thread::sleep(LOOK_PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -1,12 +1,12 @@
-//! What the parts of a guest that routes are called, and how it is set.
+//! Names of the parts of a guest that routes, and its settings.
 
-/// Its interfaces: that on the sender's side, and that on the targets'.
+/// Its interfaces: this one is on the sender's side, and the next one on the targets' side.
 pub(super) const OUTER_DEVICE: &str = "eth0";
 pub(super) const INNER_DEVICE: &str = "eth1";
-/// Its vifs and their sockets, where it has virtio.
+/// The names of its vifs and their sockets, if it has virtio.
 pub(super) const VIFS: [&str; 2] = ["node0", "node1"];
 
-/// Both interfaces are on one Ethernet, so each has to reply for its own address only.
+/// Both interfaces are on one Ethernet, so each must reply to ARP for its own address only.
 pub(super) const SETTINGS: [(&str, &str); 4] = [
     ("net.ipv4.ip_forward", "1"),
     ("net.ipv4.conf.all.arp_ignore", "1"),

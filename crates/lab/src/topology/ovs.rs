@@ -1,8 +1,8 @@
-//! Open vSwitch in the place of a Linux bridge: a private one, with a database of its own, for as
-//! long as it is needed.
+//! Open vSwitch in place of a Linux bridge: a private instance with its own database, for as long
+//! as it is needed.
 //!
-//! It forwards in the kernel where the module is loaded, else in its own process, with segmentation
-//! left to the other side there, too.
+//! It forwards in the kernel if the module is loaded, else in its own process. Segmentation offload
+//! works in both.
 
 use std::path::Path;
 
@@ -14,18 +14,18 @@ use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::configure;
 use ringway_rig::ovs::{self, Datapath, Place};
 
-/// Debian's package.
+/// Its package in Debian.
 pub(crate) const PACKAGE: &str = "openvswitch-switch";
 const SWITCH: &str = "ovs-vswitchd";
 const MODULE: &str = "/sys/module/openvswitch";
 const BRIDGE: &str = "ovs0";
 
-/// What it is made of.
+/// Its programs.
 pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
     ovs::TOOLS.into_iter().chain([SWITCH])
 }
 
-/// One that runs.
+/// A running instance.
 #[derive(Debug)]
 pub struct OpenVswitch {
     switch: ovs::OpenVswitch,
@@ -35,10 +35,10 @@ pub struct OpenVswitch {
 }
 
 impl OpenVswitch {
-    /// Takes the ports of a Linux bridge in the namespace of `pid` over.
+    /// Takes over the ports of a Linux bridge in the namespace of `pid`.
     ///
     /// # Errors
-    /// What stands in the way, in the words of its programs.
+    /// Why not, in the words of its programs.
     pub fn in_place_of(
         launcher: &Launcher,
         pid: u32,
@@ -64,7 +64,7 @@ impl OpenVswitch {
     }
 }
 
-/// Frees the ports of a bridge, and gives their names.
+/// Detaches the ports of a bridge, and returns their names.
 fn take_ports(pid: u32, bridge: &str) -> Result<Vec<String>, PartError> {
     configure(pid, |net| {
         let index = net.link(bridge)?.index;

@@ -1,10 +1,10 @@
-//! Frames from one TAP device to another: the least that anything with one at each end can do, and
-//! what makes a path longer.
+//! A relay copies frames from one TAP device to another: the least work that any program between
+//! two TAP devices can do, and a way to add delay to a path.
 //!
-//! Without a delay, no ring, no switch, no second process: what this reaches is the ceiling of one
-//! queue that meets the kernel with one system call a frame. With one, each direction keeps a frame
-//! until its time. What is kept is bounded by [`KEPT_MAX`]: a relay that is full reads no more, and
-//! it is the queue of the device that drops, which the kernel counts ([`dropped`]).
+//! Without a delay there is no ring, no switch and no second process, so its throughput is the
+//! ceiling of a single queue that makes one system call per frame. With a delay, each direction
+//! holds a frame until its time. [`HELD_BYTES_MAX`] bounds the held frames: a full relay stops
+//! reading, so the device's queue drops frames, and the kernel counts these ([`dropped`]).
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,24 +21,24 @@ use ringway_rig::child::{Child, PartError};
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{configure, inside};
 
-/// The part that copies between TAP devices: `PID DEVICE PID DEVICE MICROSECONDS`, processes in
-/// their namespaces and how long a frame is kept.
+/// The part that copies between TAP devices: `PID DEVICE PID DEVICE MICROSECONDS`, with processes
+/// in the devices' namespaces and the delay of a frame.
 pub(crate) const RELAY: &str = "relay";
 const PATIENCE: Duration = Duration::from_secs(10);
 const READY: &str = "ready";
 /// The device at each end of a bare relay.
 pub(crate) const DEVICE: &str = "eth0";
-/// The largest frame, and what no frame fills.
+/// Larger than any frame, so that no frame fills the buffer.
 const BUFFER_LEN: usize = 65_536 + 256;
-/// Bytes of memory that a direction keeps at most: 10 Gbit/s for 50 ms.
-const KEPT_MAX: usize = 64 << 20;
-/// What a frame takes besides its bytes.
+/// Most bytes that a direction holds: 10 Gbit/s for 50 ms.
+const HELD_BYTES_MAX: usize = 64 << 20;
+/// Bytes of memory that a frame takes beyond its own.
 const FRAME_OVERHEAD: usize = 128;
 
 /// A device of a relay, and a process in its namespace.
 pub(crate) type RelayEnd<'a> = (u32, &'a str);
 
-/// Starts a relay between two devices, which it makes; they are up, without addresses.
+/// Starts a relay between two devices, which it creates. They are up, without addresses.
 pub(crate) fn start(
     launcher: &Launcher,
     ends: [RelayEnd<'_>; 2],
@@ -57,18 +57,19 @@ pub(crate) fn start(
     Ok(relay)
 }
 
-/// Frames that the queue of a device has dropped since it was made.
+/// Frames that the queue of a device has dropped since the device was created.
 pub(crate) fn dropped((pid, device): RelayEnd<'_>) -> Result<u64, PartError> {
     let counts = inside(pid, || std::fs::read_to_string("/proc/thread-self/net/dev"));
     let counts = counts.map_err(PartError::at("read the drops of a relay"))?;
     let line = counts.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
-    // The eight counters of what was received are first, and drops the fourth of each eight.
+    // After the name come eight receive counters, then eight transmit counters; the fourth of each
+    // is drops.
     let drops = line.and_then(|line| line.split_whitespace().nth(11)?.parse().ok());
     drops.ok_or_else(|| PartError::Failed(format!("there are no drops of {device}")))
 }
 
-/// The relaying process, until it is killed: a thread to read and, with a delay, one to write in
-/// each direction.
+/// Runs the relay until it is killed: in each direction a thread that reads and, with a delay, one
+/// that writes.
 pub(crate) fn relay(words: [&str; 5]) -> io::Result<()> {
     let [left_pid, left, right_pid, right, delay] = words;
     let delay = delay.parse().map_err(|_| io::Error::other("a relay has a delay"))?;
@@ -103,7 +104,7 @@ fn copy(from: &TunFile, to: &TunFile) -> io::Result<()> {
     }
 }
 
-/// A frame, as soon as there is one.
+/// Reads a frame as soon as there is one.
 fn read(from: &TunFile, header: &mut VirtioNetHdr, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match from.read_frame(header, buffer)? {
@@ -114,16 +115,16 @@ fn read(from: &TunFile, header: &mut VirtioNetHdr, buffer: &mut [u8]) -> io::Res
 }
 
 fn write(to: &TunFile, header: &VirtioNetHdr, frame: &[u8]) -> io::Result<()> {
-    // A frame that the other side does not take is lost, as on a wire.
+    // A frame that the other device does not accept is lost, as on a wire.
     if to.write_frame(header, frame)? == WriteOutcome::Full {
         wait(to, PollFlags::OUT)?;
     }
     Ok(())
 }
 
-/// Copies each frame so long after it came.
+/// Copies each frame with a delay after its arrival.
 fn keep(from: &TunFile, to: &TunFile, delay: Duration) -> io::Result<()> {
-    let kept = Kept::new(KEPT_MAX);
+    let kept = HeldBytes::new(HELD_BYTES_MAX);
     let (sender, receiver) = channel();
     thread::scope(|scope| {
         let writing = scope.spawn(|| write_when_due(to, &kept, receiver));
@@ -135,7 +136,7 @@ fn keep(from: &TunFile, to: &TunFile, delay: Duration) -> io::Result<()> {
     })
 }
 
-/// A frame on its way.
+/// A delayed frame.
 struct Frame {
     due: Instant,
     header: VirtioNetHdr,
@@ -144,7 +145,7 @@ struct Frame {
 
 fn read_for_later(
     from: &TunFile,
-    kept: &Kept,
+    kept: &HeldBytes,
     later: &Sender<Frame>,
     delay: Duration,
 ) -> io::Result<()> {
@@ -163,32 +164,33 @@ fn read_for_later(
     }
 }
 
-fn write_when_due(to: &TunFile, kept: &Kept, frames: Receiver<Frame>) -> io::Result<()> {
+fn write_when_due(to: &TunFile, kept: &HeldBytes, frames: Receiver<Frame>) -> io::Result<()> {
     let written = frames.into_iter().try_for_each(|Frame { due, header, bytes }| {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let written = write(to, &header, &bytes);
         kept.remove(bytes.len() + FRAME_OVERHEAD);
         written
     });
-    // Its reader may wait for room.
+    // The reader may be waiting for room.
     kept.end();
     written
 }
 
-/// Bytes that are kept, of at most so many.
-struct Kept {
+/// The number of bytes held, with a limit.
+struct HeldBytes {
     max: usize,
-    /// How many; `None` once the writer has ended.
+    /// The number; `None` once the writer has ended.
     bytes: Mutex<Option<usize>>,
     is_less: Condvar,
 }
 
-impl Kept {
-    fn new(max: usize) -> Kept {
-        Kept { max, bytes: Mutex::new(Some(0)), is_less: Condvar::new() }
+impl HeldBytes {
+    fn new(max: usize) -> HeldBytes {
+        HeldBytes { max, bytes: Mutex::new(Some(0)), is_less: Condvar::new() }
     }
 
-    /// Adds bytes as soon as there is room for them; `false` if there will be none.
+    /// Adds bytes as soon as there is room for them; `false` if there never will be, because the
+    /// writer has ended.
     fn add(&self, more: usize) -> bool {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_who_waits_for_room_is_not_left_waiting() {
-        let kept = Kept::new(100);
+        let kept = HeldBytes::new(100);
         assert!(kept.add(60) && kept.add(40));
         thread::scope(|scope| {
             let waiting = scope.spawn(|| kept.add(50));

@@ -1,9 +1,9 @@
 //! A guest that routes between two interfaces, the host that sends, and the targets behind it.
 //!
-//! All of them meet on one Ethernet, as in the published set-up, where one port carried both sides:
-//! what the sender sends comes in by the uplink, goes through the router, and leaves by the uplink.
-//! Where the router is bypassed, the sender is in the network of the targets as well, and sends to
-//! each of them directly, or by a tunnel of its own.
+//! All of them share one Ethernet, as in the published set-up, where one port carried both sides: a
+//! frame of the sender enters by the uplink, passes through the router, and leaves by the uplink.
+//! If the router is bypassed, the sender is in the targets' network as well, and sends to each
+//! target directly or through a tunnel of its own.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -26,18 +26,18 @@ use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{Namespace, add_address, configure, set_sysctls};
 use ringway_rig::veth;
 
-/// Interfaces of a router with ringway's driver of virtio, which counts those of a socket.
+/// Interfaces of a router with ringway's virtio driver, which numbers the devices of each socket.
 const VIRTIO_DEVICES: [&str; 2] = ["outer0", "inner0"];
-/// The tunnel at the end of a target, and of the router where it has one for all.
+/// The tunnel device of a target, and of the router if it has one tunnel for all.
 const TUNNEL_DEVICE: &str = "tunnel0";
-/// Any number will do, as any group of the administrators' own (RFC 2365).
+/// Any identifier would do, and so would any administratively scoped multicast group (RFC 2365).
 const VXLAN_ID: &str = "4200";
 const VXLAN_GROUP: &str = "239.42.0.1";
-/// IANA's.
+/// The port that IANA assigned.
 const VXLAN_PORT: &str = "4789";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two checks for a device.
-const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// Pause between two checks for a device.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// ringway's host with a guest that routes.
 pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
@@ -73,7 +73,7 @@ pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topo
             let mut started = Machine::start(launcher, blueprint, place.path())?;
             started.set_queues(blueprint.queues, &host)?;
             machine = Some(started);
-            notes.push("the router is emulated: its figures say nothing of speed".to_owned());
+            notes.push("the router is emulated: its figures do not show real speed".to_owned());
         }
     }
     let mut topology = around(launcher, blueprint, host.pid())?;
@@ -84,18 +84,19 @@ pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topo
     Ok(topology)
 }
 
-/// Waits for the host's device on the wire: a host without guests is ready before it is there.
+/// Waits for the host's device on the wire: a host without guests is ready before the device
+/// exists.
 fn wait_for_uplink(pid: u32) -> Result<(), PartError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match configure(pid, |net| net.link(UPLINK).map(drop)) {
-            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_PAUSE),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             outcome => return outcome,
         }
     }
 }
 
-/// Both interfaces of a router with ringway's driver of virtio, in the namespace of a process.
+/// Both interfaces of a router with ringway's virtio driver, in the namespace of a process.
 fn virtio_interfaces(
     launcher: &Launcher,
     blueprint: &Blueprint,
@@ -137,7 +138,7 @@ pub(super) fn veth_bridge(
     Ok(topology)
 }
 
-/// Has a namespace with both interfaces route, into tunnels if there are to be any.
+/// Makes a namespace with both interfaces route, into tunnels if the blueprint has any.
 fn set_up(
     launcher: &Launcher,
     blueprint: &Blueprint,
@@ -148,8 +149,8 @@ fn set_up(
     tunnels(launcher, blueprint, pid, inner_device, (TUNNEL, INNER))
 }
 
-/// The end of the tunnels that has all targets at the others, over a device with the first of the
-/// addresses; it has the second inside.
+/// The common end of the tunnels to all targets, over a device with the first address. The second
+/// address is the one inside the tunnels.
 fn tunnels(
     launcher: &Launcher,
     blueprint: &Blueprint,
@@ -161,7 +162,7 @@ fn tunnels(
         Encapsulation::None => return Ok(()),
         Encapsulation::Vxlan => vxlan(launcher, pid, device, under)?,
         Encapsulation::Gre => {
-            // As a node of OpenStack has them: ports of a bridge.
+            // As on an OpenStack node, the tunnels are ports of a bridge.
             configure(pid, |net| {
                 net.add_bridge(TUNNEL_DEVICE)?;
                 net.set(TUNNEL_DEVICE, &[LinkSetting::Up])
@@ -178,7 +179,7 @@ fn tunnels(
     add_address(pid, TUNNEL_DEVICE, inside, INNER_PREFIX_LEN)
 }
 
-/// What is around a router: the other hosts, on the bridge in the namespace of `bridge_pid`.
+/// The hosts around a router, on the bridge in the namespace of `bridge_pid`.
 fn around(
     launcher: &Launcher,
     blueprint: &Blueprint,
@@ -201,7 +202,7 @@ fn around(
     };
     way_to(sender, veth::DEVICE, OUTER)?;
     let far_end = if is_bypassed {
-        // What a host does itself where routing is distributed: no address of its own is routed.
+        // As a host with distributed routing does: no address of its own is routed.
         let address = match blueprint.encapsulation {
             Encapsulation::None => BYPASS,
             Encapsulation::Vxlan | Encapsulation::Gre => BYPASS_TUNNEL,
@@ -234,7 +235,7 @@ fn around(
         way_to(target, device, far_end.1)?;
         far.push(End::new(target, inside, device));
     }
-    // By the address that it has in their network, where it bypasses the router.
+    // If it bypasses the router, it uses its address in the targets' network.
     let address = if is_bypassed { BYPASS } else { near_address(0) };
     let near = vec![End::new(sender, address, veth::DEVICE)];
     Ok(Topology { namespaces, ..Topology::of(near, far) })
@@ -245,8 +246,8 @@ fn tunnel_address(index: u16) -> Ipv4Addr {
     Ipv4Addr::new(198, second, high | 128, low)
 }
 
-/// Makes an end of a tunnel over a device, with the address that it has there for the tunnel: it
-/// may have others. The ends find each other by multicast.
+/// Creates a VXLAN tunnel end over a device. `local` is its address there, because the device may
+/// have others. The ends find each other by multicast.
 fn vxlan(launcher: &Launcher, pid: u32, device: &str, local: Ipv4Addr) -> Result<(), PartError> {
     let mut words = vec![TUNNEL_DEVICE, "type", "vxlan", "id", VXLAN_ID, "group", VXLAN_GROUP];
     let local = local.to_string();
@@ -254,7 +255,7 @@ fn vxlan(launcher: &Launcher, pid: u32, device: &str, local: Ipv4Addr) -> Result
     ip_link_add(launcher, pid, &words)
 }
 
-/// Makes an end of a tunnel from the first address to the second.
+/// Creates a GRE tunnel end from the first address to the second.
 fn gre(
     launcher: &Launcher,
     pid: u32,
@@ -271,7 +272,7 @@ fn ip_link_add(launcher: &Launcher, pid: u32, words: &[&str]) -> Result<(), Part
     launcher.start("ip", command)?.output(PATIENCE).map(drop)
 }
 
-/// Whether this kernel and `ip` can make tunnels: tried where it disturbs nothing.
+/// Checks that this kernel and `ip` can create tunnels, in a namespace where that disturbs nothing.
 pub(crate) fn try_tunnel(
     launcher: &Launcher,
     encapsulation: Encapsulation,

@@ -1,4 +1,4 @@
-//! What is set once a topology is there: MTU, offloads, TCP, and where threads run.
+//! Settings of an existing topology: MTU, offloads, TCP, and the CPUs of threads.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,10 +19,10 @@ use ringway_rig::namespace::{configure, inside};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Readings of the threads of a process that starts more of them.
+/// Most readings of the threads of a process that keeps starting new ones.
 const ROUNDS_MAX: usize = 16;
 
-/// Sets what the blueprint says. Gives what could not be set, as notes.
+/// Applies the blueprint's settings. Returns notes about those that could not be applied.
 pub(crate) fn tune(
     launcher: &Launcher,
     topology: &Topology,
@@ -53,7 +53,7 @@ pub(crate) fn tune(
     Ok(notes)
 }
 
-/// On all links of a namespace but the loop.
+/// Sets the MTU on all links of a namespace except loopback.
 fn set_mtu(pid: u32, mtu: u16) -> Result<(), PartError> {
     configure(pid, |net| {
         for link in net.links()?.into_iter().filter(|link| link.name != "lo") {
@@ -83,7 +83,7 @@ fn ethtool(launcher: &Launcher, end: &End, words: &[&str]) -> Result<(), PartErr
     launcher.start("ethtool", command)?.output(PATIENCE).map(drop)
 }
 
-/// One setting of a kernel; a note if it cannot be set.
+/// Applies one kernel setting; returns a note if that is impossible.
 fn set(
     launcher: &Launcher,
     end: &End,
@@ -106,26 +106,29 @@ fn set(
 fn set_sysctl(pid: u32, name: &str, value: &str) -> Result<Option<String>, PartError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     if !name.starts_with("net.") || !name.chars().all(is_plain) || name.contains("..") {
-        return Err(PartError::Failed(format!("`{name}` is no setting of the network")));
+        return Err(PartError::Failed(format!("`{name}` is not a network setting")));
     }
     let file = format!("/proc/sys/{}", name.replace('.', "/"));
     let written = inside(pid, || fs::write(&file, value));
     match written {
         Ok(()) => Ok(None),
-        // Some settings are the machine's and not the namespace's; the machine is not ours to set.
+        // Some settings belong to the machine and not to the namespace, and we do not change the
+        // machine.
         Err(error)
             if matches!(
                 error.kind(),
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
             ) =>
         {
-            Ok(Some(format!("{name} is the whole machine's with this kernel and was left alone")))
+            Ok(Some(format!(
+                "{name} applies to the whole machine with this kernel, and was not changed"
+            )))
         }
         Err(error) => Err(PartError::Io { what: format!("set {name} to {value}"), error }),
     }
 }
 
-/// Puts the threads of the backend and of the guests on CPUs.
+/// Pins the threads of the backend and of the guests to CPUs.
 fn place(backend: u32, guests: &[u32], blueprint: &Blueprint) -> io::Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let of = |number: usize| vec![cpus[number % cpus.len()]];
@@ -160,7 +163,7 @@ fn threads(pid: u32, word: &str) -> io::Result<Vec<i32>> {
         let path = entry?.path();
         let name = match fs::read_to_string(path.join("comm")) {
             Ok(name) => name,
-            // A thread that has ended since; none that we place does.
+            // The thread has ended since; none of those that we pin does.
             Err(error) if is_gone(&error) => continue,
             Err(error) => return Err(error),
         };
@@ -172,7 +175,8 @@ fn threads(pid: u32, word: &str) -> io::Result<Vec<i32>> {
     Ok(found.into_iter().map(|(_, thread)| thread).collect())
 }
 
-/// The file of a thread is not there any more, or what is open of it has none.
+/// Whether the error means that a thread is gone: its file no longer exists, or the open file
+/// belongs to no thread any more.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -191,7 +195,8 @@ pub(crate) fn pin_process(pid: u32, count: usize) -> io::Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let cpus = &cpus[..count.min(cpus.len())];
     let mut pinned = BTreeSet::new();
-    // A thread may start another before it is restricted itself: again, until there is no new one.
+    // A thread may start another before it is restricted itself, so repeat until there is no new
+    // one.
     for _ in 0..ROUNDS_MAX {
         let mut is_new = false;
         for entry in fs::read_dir(format!("/proc/{pid}/task"))? {

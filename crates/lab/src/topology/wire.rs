@@ -1,10 +1,9 @@
 //! The wire, and the other host at its end.
 //!
-//! Without a rate or a delay, the namespace behind the device is the other host, and nothing is in
-//! between. With one, the device is a port of a bridge, and a veth pair to another namespace is
-//! shaped in both directions, so that the queue in front of the wire is behind all that is
-//! measured.
-//! With a delay, a relay is there instead of the pair.
+//! Without a rate or a delay, the namespace with the device is the other host. With a rate, the
+//! device is a port of a bridge, and a veth pair to another namespace is shaped in both directions,
+//! so that the queue in front of the wire is downstream of everything that is measured. With a
+//! delay, a relay takes the place of the pair.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,9 +18,9 @@ use ringway_rig::namespace::{Namespace, configure, inside};
 use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The bridge's port on the wire.
+/// The bridge's port to the wire.
 const PORT: &str = "line0";
-/// Bytes that a line may send at once: more than a frame that is left to be segmented.
+/// Bytes that a line may send in one burst: more than the largest GSO frame.
 const BURST_MIN: u64 = 256 << 10;
 
 /// The other host, behind a device in the namespace of `pid`.
@@ -38,15 +37,15 @@ pub(crate) fn behind(
     }
     veth::add_bridge(pid)?;
     if blueprint.completion.is_some() {
-        keep_frames_with_senders(pid)?;
+        disable_bridge_netfilter(pid)?;
     }
     configure(pid, |net| net.set(device, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up]))?;
     from_bridge(launcher, blueprint, pid, topology)
 }
 
-/// Netfilter on a bridge takes frames from their senders before the line, and responses would come
-/// too early. Where it is not loaded there is nothing to set.
-fn keep_frames_with_senders(pid: u32) -> Result<(), PartError> {
+/// Turns off netfilter on bridges: it orphans frames before the line, so their responses would come
+/// too early. If it is not loaded there is nothing to set.
+fn disable_bridge_netfilter(pid: u32) -> Result<(), PartError> {
     for name in ["iptables", "ip6tables"] {
         let file = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
         match inside(pid, || fs::write(&file, "0")) {
@@ -86,7 +85,7 @@ pub(crate) fn from_bridge(
 }
 
 /// A bridge at the other end of a line, for many hosts; without a rate it is the bridge in the
-/// namespace of `pid` itself. Gives the namespace that it is in.
+/// namespace of `pid` itself. Returns its namespace.
 pub(crate) fn to_bridge(
     launcher: &Launcher,
     blueprint: &Blueprint,
@@ -105,9 +104,9 @@ pub(crate) fn to_bridge(
     Ok(other_pid)
 }
 
-/// Gives what a device sends a rate.
+/// Limits the rate at which a device sends.
 fn shape(launcher: &Launcher, pid: u32, device: &str, bps: u64) -> Result<(), PartError> {
-    // Two milliseconds of it, as a timer may be late.
+    // Two milliseconds at this rate, because a timer may be late.
     let burst = (bps / 8 / 500).max(BURST_MIN);
     let mut command = launcher.command_in(pid, "tc");
     command.args(["qdisc", "replace", "dev", device, "root", "tbf"]);
@@ -115,7 +114,7 @@ fn shape(launcher: &Launcher, pid: u32, device: &str, bps: u64) -> Result<(), Pa
     launcher.start("tc", command)?.output(PATIENCE).map(drop)
 }
 
-/// Whether this kernel and `tc` can shape: tried where it disturbs nothing.
+/// Checks that this kernel and `tc` can shape, in a namespace where that disturbs nothing.
 pub(crate) fn try_shaping(launcher: &Launcher, bps: u64) -> Result<(), PartError> {
     let place = Namespace::new(launcher)?;
     shape(launcher, place.pid(), "lo", bps)

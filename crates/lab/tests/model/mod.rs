@@ -33,7 +33,7 @@ pub(crate) fn host(cpus: u32) -> Host {
     }
 }
 
-/// Makes all runs that a plan asks for, and keeps them in a directory.
+/// Makes all runs of a plan, and stores them in a directory.
 pub(crate) fn fill(dir: &Path, study: &Study, host: &Host, seed: u64, speed: f64) {
     let mut journal = Journal::open(dir, study, host).expect("the directory is good");
     let plan = Plan::new(study, 5.0, seed);
@@ -55,7 +55,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         Subject::VethBridge => 11e9,
         Subject::TapRelay => 4.1e9,
     };
-    // Each queue shares what it carries among its streams, and no stream is faster than 1.9 Gbit/s.
+    // Each queue divides its capacity among its streams, and no stream is faster than 1.9 Gbit/s.
     let on = |queue| placed.iter().filter(|other| **other == queue).count();
     let mut noise = || (1.0 + 0.05 * (random.f64() + random.f64() - 1.0)) * speed;
     let streams: Vec<Stream> = (0_u32..)
@@ -162,7 +162,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
     }
 }
 
-/// What a setting leaves of the model's capacity.
+/// The fraction of the model's capacity that a setting leaves.
 fn slowed(setup: &Setup) -> f64 {
     let factors = [
         match setup.completion {

@@ -6,7 +6,7 @@
 //! depending on what stands before it. Rings begin just before their indices wrap.
 
 use ringway_datapath::{
-    Budget, Checksum, Frame, FrameBatch, Gso, Offload, OffloadCaps, PortDown, PortQueue,
+    Budget, Checksum, Frame, FrameBatch, Gso, Offload, OffloadCaps, PortQueue, QueueDown,
 };
 use ringway_hypervisor::Access;
 use ringway_netback::TxFault;
@@ -65,14 +65,14 @@ fn letters() -> Vec<TxRequest> {
     ]
 }
 
-/// What must become of some slots.
+/// The expected result for some slots.
 #[derive(Debug, Default)]
 struct Expected {
     statuses: Vec<i16>,
     frames: Vec<(Vec<u8>, Offload)>,
-    /// Where each frame's packet begins.
+    /// The first slot of each frame's packet.
     first_slots: Vec<usize>,
-    /// What the packet after the last response does wrong; any of it may be reported.
+    /// The faults of the packet after the last response; any of them may be reported.
     faults: Vec<TxFault>,
 }
 
@@ -81,7 +81,7 @@ struct Chain<'slots> {
     first: TxRequest,
     extras: Vec<ExtraInfo>,
     further: &'slots [TxRequest],
-    /// The last slot announces another one that is not there.
+    /// The last slot announces another one that does not exist.
     is_cut_off: bool,
 }
 
@@ -219,7 +219,7 @@ enum Order {
     NewestFirst,
 }
 
-/// A queue that is used as long as no guest was at fault.
+/// A queue that is reused until a guest is at fault.
 struct Examiner {
     bench: Bench,
     page: Vec<u8>,
@@ -243,7 +243,7 @@ impl Examiner {
         let expected = Expected::of(slots, START.wrapping_add(self.served), &self.page);
         let mut slots = slots.to_vec();
         for (slot, id) in slots.iter_mut().zip(500..) {
-            // An extra has no id; what stands in its place is echoed all the same.
+            // An extra has no id; the bytes in its place are echoed nevertheless.
             slot.id = id;
         }
         let _ = self.bench.send(&slots);
@@ -257,7 +257,7 @@ impl Examiner {
         //= netif.h:id-echo
         let owed = expected.statuses.iter().zip(500..).map(|(status, id)| (id, *status));
         match (polling, &outcome) {
-            // What has no response when the queue ends is served again by the next backend.
+            // The next backend serves again what has no response when the queue ends.
             (Polling::WhenSent(_), Err(_)) => assert!(owed.take(statuses.len()).eq(statuses)),
             _ => assert!(owed.eq(statuses), "{slots:?}"),
         }
@@ -272,7 +272,7 @@ impl Examiner {
         !expected.faults.is_empty()
     }
 
-    fn poll(&mut self, polling: Polling, slots: usize) -> (Vec<Frame>, Result<(), PortDown>) {
+    fn poll(&mut self, polling: Polling, slots: usize) -> (Vec<Frame>, Result<(), QueueDown>) {
         let (budget, calls) = match polling {
             Polling::AtOnce | Polling::WhenSent(_) => (Budget::BATCH, 1),
             Polling::OneByOne => (Budget { frames: 1, ..Budget::BATCH }, slots),
@@ -290,8 +290,8 @@ impl Examiner {
         (frames, Ok(()))
     }
 
-    /// Gives up one frame after the other. All that stands before the oldest that is left is
-    /// completed each time, and nothing else.
+    /// Recycles one frame after the other. Each time, exactly the slots before the oldest remaining
+    /// frame are completed.
     fn recycle(
         &mut self,
         frames: Vec<Frame>,

@@ -134,7 +134,7 @@ fn all_slots_of_a_packet_are_completed_together() {
     let _ = bench.send(&packet[1..]);
     let frames = bench.ingress().expect("a sound packet");
     assert_eq!(completed(&mut bench), []);
-    // What is made of the frame holds the response as the frame itself does.
+    // A frame made from this one delays the response just as this one does.
     let copy = frames[0].receipt().cloned();
     drop(frames);
     assert_eq!(completed(&mut bench), []);
@@ -158,7 +158,7 @@ fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
     bench.back.woken(Woken::Unknown).expect("no fault");
     assert!(!is_awake(&bench));
     assert_eq!(completed(&mut bench), [0, 1]);
-    // A port that may take nothing in is woken as well: settling asked for it.
+    // A port with an empty budget is woken as well, because its last call asked for that.
     drop(frames);
     assert!(is_awake(&bench));
     assert_eq!(completed(&mut bench), [2]);
@@ -195,7 +195,7 @@ fn a_backend_that_takes_over_sends_again_what_was_not_completed() {
     let again = bench.ingress().expect("sound packets");
     let bytes: Vec<&[u8]> = again.iter().map(Frame::bytes).collect();
     assert_eq!(bytes, [2, 3, 4].map(|seed| pattern(seed, 60)));
-    // Those of the old backend have no say any more.
+    // Receipts of the old backend no longer have an effect.
     drop(frames);
     assert_eq!(completed(&mut bench), []);
     drop(again);

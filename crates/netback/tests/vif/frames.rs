@@ -1,4 +1,4 @@
-//! Frames whose bytes are known, and what became of those that were dropped.
+//! Frames with known bytes, and counts of dropped frames.
 
 use ringway_datapath::{DropReason, Frame, FramePool, Offload, QueueCounters};
 

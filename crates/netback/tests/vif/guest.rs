@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget,
-    PortDown, PortQueue, QueueCounters,
+    PortQueue, QueueCounters, QueueDown,
 };
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
@@ -62,7 +62,7 @@ impl Bench {
     }
 
     /// Replaces the backend by another one, as a restart does.
-    pub(crate) fn attach_again(&mut self) -> Result<(), PortDown> {
+    pub(crate) fn attach_again(&mut self) -> Result<(), QueueDown> {
         let (events, back_events) = self.machine.channels();
         self.events = events;
         let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
@@ -101,7 +101,7 @@ impl Bench {
         self.tx.push_request(slot);
     }
 
-    /// Pushes and publishes requests; the event, if one is due, is not sent: the test polls.
+    /// Pushes and publishes requests. If an event is due, it is not sent, because the test polls.
     pub(crate) fn send(&mut self, requests: &[TxRequest]) -> Notify {
         for request in requests {
             self.tx.push_request(*request);
@@ -110,18 +110,19 @@ impl Bench {
     }
 
     /// One ingress call.
-    pub(crate) fn ingress(&mut self) -> Result<FrameBatch, PortDown> {
+    pub(crate) fn ingress(&mut self) -> Result<FrameBatch, QueueDown> {
         self.ingress_within(Budget::BATCH)
     }
 
-    /// One ingress call that may take in so much.
-    pub(crate) fn ingress_within(&mut self, budget: Budget) -> Result<FrameBatch, PortDown> {
+    /// One ingress call with this budget.
+    pub(crate) fn ingress_within(&mut self, budget: Budget) -> Result<FrameBatch, QueueDown> {
         let mut frames = FrameBatch::new();
         self.back.ingress(budget, &mut self.pool, &mut frames)?;
         Ok(frames)
     }
 
-    /// One ingress call that ends in a fault of the guest; with the frames that it took before.
+    /// One ingress call that ends in a fault of the guest. Also returns the frames taken before the
+    /// fault.
     #[track_caller]
     pub(crate) fn ingress_fault<F: Error + Copy + 'static>(&mut self) -> (F, FrameBatch) {
         let mut frames = FrameBatch::new();
@@ -203,12 +204,12 @@ impl Bench {
     }
 }
 
-/// What the guest did, where that ended its queue.
+/// The guest's fault that ended its queue.
 #[track_caller]
-pub(crate) fn fault_of<F: Error + Copy + 'static>(down: &PortDown) -> F {
+pub(crate) fn fault_of<F: Error + Copy + 'static>(down: &QueueDown) -> F {
     match down {
-        PortDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
-        PortDown::Host(error) => panic!("the guest did nothing wrong: {error}"),
+        QueueDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
+        QueueDown::Host(error) => panic!("the guest did nothing wrong: {error}"),
     }
 }
 
@@ -226,7 +227,7 @@ fn attach(
     events: QueueEvents<LoopbackEvent>,
     features: FrontendFeatures,
     counters: &Arc<QueueCounters>,
-) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, PortDown> {
+) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
     let [tx_ring, rx_ring] = machine.map_rings([rings[0], rings[1]]);
     VifQueue::attach(QueueParts {
         peer: GUEST,

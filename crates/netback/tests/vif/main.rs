@@ -1,4 +1,4 @@
-//! The backend's queue against a guest that keeps to nothing (`linux-netback`: every check of what
+//! The backend's queue against a guest that follows no rules (`linux-netback`: every check of what
 //! a guest writes, and the reaction to it).
 
 mod chains;

@@ -1,5 +1,6 @@
-//! On Xen a copy is an operation for each page of ours that it touches, and each such page is
-//! pinned: a frame lies so in its buffer that they are no more than the guest's pages.
+//! On Xen, a copy takes one operation for each page of ours that it touches, and each such page is
+//! pinned: frames are placed in their buffers so that there are no more operations than pages of
+//! the guest.
 
 use std::cell::Cell;
 use std::io;
@@ -103,13 +104,13 @@ impl Bench {
         granted.grefs[0]
     }
 
-    /// Sends a packet in slots of these lengths, and counts what it takes to have it here.
+    /// Sends a packet in slots of these lengths, and counts the operations that copy it.
     fn operations_of(&mut self, lens: &[usize]) -> usize {
         let total: usize = lens.iter().sum();
         let bytes = pattern(1, total);
         let mut at = 0;
         for (index, len) in lens.iter().enumerate() {
-            // The end of a page, where Linux has the first bytes of a fragment that begins in it.
+            // The end of a page, where Linux puts the first bytes of a fragment that begins in it.
             let offset = PAGE_SIZE - len;
             let size = if index == 0 { total } else { *len };
             self.tx.push_request(TxRequest {

@@ -16,11 +16,11 @@ use crate::guest::Bench;
 const PAGE_SIZE: usize = 4096;
 /// The last places of the ring, and the first.
 const START: u32 = u32::MAX - 2;
-/// What makes the rest of any sequence leave.
+/// Enough pages for the rest of any sequence to leave.
 const PAGES_ENOUGH: u16 = 16;
 
-/// A frame by its length and whether it is to be segmented: one, two or three pages, and as many
-/// slots or one more.
+/// A frame, by its length and whether it has pending segmentation: one, two or three pages, and as
+/// many slots or one more.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     len: usize,
@@ -68,7 +68,7 @@ impl Shape {
     }
 }
 
-/// What one call makes of waiting frames.
+/// The expected result of one call with waiting frames.
 #[derive(Debug, Default)]
 struct Expected {
     responses: Vec<Option<(u16, i16)>>,
@@ -128,7 +128,7 @@ impl Examiner {
         self.posted += count;
     }
 
-    /// The responses of one call stand in the slots of the oldest requests, one for each.
+    /// The responses of one call are in the slots of the oldest requests, one for each.
     fn compare(&mut self, expected: &Expected) {
         let responses = self.bench.rx_responses();
         assert_eq!(responses.len(), expected.responses.len());
@@ -167,7 +167,7 @@ impl Examiner {
         self.compare(&Expected::of(rest, usize::from(PAGES_ENOUGH + posted), features));
     }
 
-    /// The queue is woken by the page that makes room for the next frame, and by none before it.
+    /// Only the page that makes room for the next frame wakes the queue, not an earlier one.
     fn wait_for(&mut self, slots: usize) {
         while usize::from(self.posted - self.completed) < slots {
             assert_eq!(self.bench.back.arm().expect("no fault"), Pending::Nothing);

@@ -1,7 +1,9 @@
 //! Guests that write anything at all. A failure prints the seed that repeats it.
 
 use fastrand::Rng;
-use ringway_datapath::{Budget, FrameBatch, FrameQueue, Offload, OffloadCaps, PortDown, PortQueue};
+use ringway_datapath::{
+    Budget, FrameBatch, FrameQueue, Offload, OffloadCaps, PortQueue, QueueDown,
+};
 use ringway_hypervisor::Access;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{RxRequest, TxRequest};
@@ -67,16 +69,16 @@ fn anything_goes(seed: u64) {
             assert!((14..=65535).contains(&frame.len()));
             waiting.push_back(frame);
         }
-        // A response for each request and none without one: the rings of the guest say so.
+        // The guest's rings check that there is exactly one response per request.
         bench.tx_responses();
         bench.rx_responses();
         match outcome {
             Ok(_) => {}
-            Err(PortDown::Peer(fault)) => {
+            Err(QueueDown::Peer(fault)) => {
                 assert!(!fault.to_string().is_empty());
                 return;
             }
-            Err(PortDown::Host(error)) => panic!("the host did nothing wrong: {error}"),
+            Err(QueueDown::Host(error)) => panic!("the host did nothing wrong: {error}"),
         }
     }
 }

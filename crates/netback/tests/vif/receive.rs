@@ -1,8 +1,8 @@
 //! What a guest receives, however few pages it posts and whatever they are.
 
 use ringway_datapath::{
-    Checksum, DropReason, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending, PortDown,
-    PortQueue,
+    Checksum, DropReason, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending, PortQueue,
+    QueueDown,
 };
 use ringway_hypervisor::Access;
 use ringway_netback::FrontendFeatures;
@@ -258,7 +258,7 @@ fn a_batch_is_written_with_one_call_and_at_most_one_event() {
     assert_eq!(bench.rx_responses().len(), 70);
 }
 
-/// The budget of the pools outlives a port; a port that goes down owes it the frames it held.
+/// The budget of the pools outlives a port; a port that goes down must return its frames to it.
 #[test]
 fn frames_of_a_call_that_failed_go_back_to_the_pool() {
     let mut bench = Bench::new();
@@ -268,7 +268,7 @@ fn frames_of_a_call_that_failed_go_back_to_the_pool() {
     bench.fail_next_copy_call();
     let mut queue = FrameQueue::from([frame]);
     let result = bench.back.egress(&mut queue, &mut bench.pool);
-    assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
+    assert!(matches!(result, Err(QueueDown::Host(_))), "{result:?}");
     queue.clear();
     assert!(bench.pool.take(60).is_some(), "the only buffer is in the pool again");
 }

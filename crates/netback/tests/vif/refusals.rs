@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameQueue, PortDown, PortQueue};
+use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameQueue, PortQueue, QueueDown};
 use ringway_hypervisor::Access;
 use ringway_loopback::{Fault, FaultPoint, Holdings};
 use ringway_netback::TxFault;
@@ -17,7 +17,7 @@ use crate::frames::pattern;
 use crate::guest::{Bench, fault_of};
 use crate::machine::{GUEST, HOST};
 
-/// Sends a good packet first, to see that it is not lost to the fault behind it.
+/// Sends a good packet first, to check that it survives the fault behind it.
 #[track_caller]
 fn fault_after_a_good_packet(bench: &mut Bench) -> TxFault {
     let (fault, frames) = bench.ingress_fault();
@@ -290,7 +290,7 @@ fn a_ring_page_sent_as_data_is_only_data() {
     assert_eq!(bench.tx_statuses(), [(1, NETIF_RSP_OKAY)]);
 }
 
-/// If the hypervisor makes no copy at all, buffers hold what other guests sent before.
+/// If the hypervisor makes no copy at all, buffers contain data of other guests.
 #[test]
 fn frames_that_were_not_filled_never_leave_the_port() {
     let mut bench = Bench::new();
@@ -301,7 +301,7 @@ fn frames_that_were_not_filled_never_leave_the_port() {
     let _ = bench.send(&packet);
     bench.fail_next_copy_call();
     let result = PortQueue::ingress(&mut bench.back, Budget::BATCH, &mut bench.pool, &mut frames);
-    assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
+    assert!(matches!(result, Err(QueueDown::Host(_))), "{result:?}");
     let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
     assert_eq!(found, [&pattern(50, 90)[..]]);
 }
@@ -317,7 +317,7 @@ fn an_event_that_cannot_be_sent_lets_no_failed_frame_through() {
     bench.machine.loopback.fail_next(HOST, FaultPoint::Notify);
     let mut frames = FrameBatch::new();
     let result = PortQueue::ingress(&mut bench.back, Budget::BATCH, &mut bench.pool, &mut frames);
-    assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
+    assert!(matches!(result, Err(QueueDown::Host(_))), "{result:?}");
     let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
     assert_eq!(found, [&pattern(1, 60)[..]]);
 }

@@ -29,7 +29,7 @@ fn responses(first_id: u16, count: usize, status: i16) -> Vec<(u16, i16)> {
 fn a_packet_of_one_slot_arrives_and_gets_a_response_with_its_own_id() {
     let mut bench = Bench::new();
     let data = pattern(1, 60);
-    // Ids are the guest's own affair: some use more of them than a ring has slots.
+    // The guest chooses ids freely: some guests use more of them than a ring has slots.
     //= netif.h:id-echo
     let packet = bench.packet(0xfffe, &[&data]);
     let _ = bench.send(&packet);

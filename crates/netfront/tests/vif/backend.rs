@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget,
-    PortDown, PortQueue, QueueCounters,
+    PortQueue, QueueCounters, QueueDown,
 };
 use ringway_hypervisor::{Access, ForeignPage, QueueEvents};
 use ringway_loopback::{LoopbackEvent, LoopbackGrants};
@@ -87,7 +87,7 @@ impl Bench {
     }
 
     /// One ingress call.
-    pub(crate) fn ingress(&mut self) -> Result<FrameBatch, PortDown> {
+    pub(crate) fn ingress(&mut self) -> Result<FrameBatch, QueueDown> {
         let mut frames = FrameBatch::new();
         self.front.ingress(Budget::BATCH, &mut self.pool, &mut frames)?;
         Ok(frames)
@@ -106,7 +106,7 @@ impl Bench {
     }
 
     /// One egress call; returns the frames that wait.
-    pub(crate) fn egress(&mut self, frames: Vec<Frame>) -> Result<FrameQueue, PortDown> {
+    pub(crate) fn egress(&mut self, frames: Vec<Frame>) -> Result<FrameQueue, QueueDown> {
         let mut queue = FrameQueue::from(frames);
         self.front.egress(&mut queue, &mut self.pool)?;
         Ok(queue)
@@ -129,12 +129,12 @@ impl Bench {
     }
 }
 
-/// What the backend did wrong.
+/// The backend's fault.
 #[track_caller]
-pub(crate) fn fault_of<F: Error + Copy + 'static>(down: &PortDown) -> F {
+pub(crate) fn fault_of<F: Error + Copy + 'static>(down: &QueueDown) -> F {
     match down {
-        PortDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
-        PortDown::Host(error) => panic!("the backend did nothing wrong: {error}"),
+        QueueDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
+        QueueDown::Host(error) => panic!("the backend did nothing wrong: {error}"),
     }
 }
 

@@ -7,8 +7,8 @@
 //! begin at every slot of the ring.
 
 use ringway_datapath::{
-    Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PoolBudget, PortDown,
-    PortQueue,
+    Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PoolBudget, PortQueue,
+    QueueDown,
 };
 use ringway_netfront::ResponseFault;
 use ringway_wire::netif::{
@@ -67,7 +67,7 @@ struct Chain<'slots> {
     first: RxResponse,
     extras: Vec<ExtraInfo>,
     further: &'slots [RxResponse],
-    /// The last slot announces another one that is not there.
+    /// The last slot announces another one that does not exist.
     is_cut_off: bool,
 }
 
@@ -150,15 +150,15 @@ fn len_of(status: i16) -> usize {
     usize::try_from(status).unwrap_or(0)
 }
 
-/// The bytes of a frame, and what its sender left undone.
+/// The bytes of a frame, and its offload.
 type Arrived = (Vec<u8>, Offload);
 
-/// What must become of some slots.
+/// The expected result for some slots.
 #[derive(Debug, Default)]
 struct Expected {
     frames: Vec<Arrived>,
     dropped: u64,
-    /// What the packet after the last frame does wrong; any of it may be reported.
+    /// The faults of the packet after the last frame; any of them may be reported.
     faults: Vec<ResponseFault>,
 }
 
@@ -193,15 +193,15 @@ enum Polling {
     LateBuffer,
 }
 
-/// A queue that is used as long as no backend was at fault.
+/// A queue that is reused until a backend is at fault.
 struct Examiner {
     bench: Bench,
     pages: Vec<Vec<u8>>,
-    /// A pool that has nothing to give.
+    /// A pool without buffers.
     empty: FramePool,
     /// The slot of the next response.
     next_slot: usize,
-    /// Slots whose pages have their bytes.
+    /// The number of slots whose pages are filled.
     filled: usize,
     dropped: u64,
 }
@@ -240,7 +240,7 @@ impl Examiner {
         !expected.faults.is_empty()
     }
 
-    fn poll(&mut self, slots: usize, polling: Polling) -> (Vec<Arrived>, Result<(), PortDown>) {
+    fn poll(&mut self, slots: usize, polling: Polling) -> (Vec<Arrived>, Result<(), QueueDown>) {
         let (budget, calls) = match polling {
             Polling::AtOnce => (Budget::BATCH, 1),
             Polling::OneByOne => (Budget { frames: 1, ..Budget::BATCH }, slots),

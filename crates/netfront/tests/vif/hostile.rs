@@ -1,9 +1,11 @@
-//! Backends that keep to nothing (netif c, item 15): a guest survives them all.
+//! Backends that follow no rules (netif c, item 15): a guest survives them all.
 
 use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
-use ringway_datapath::{Checksum, DropReason, Gso, GsoKind, Offload, Pending, PortDown, PortQueue};
+use ringway_datapath::{
+    Checksum, DropReason, Gso, GsoKind, Offload, Pending, PortQueue, QueueDown,
+};
 use ringway_netfront::ResponseFault;
 use ringway_ring::RingFault;
 use ringway_wire::netif::{
@@ -318,8 +320,8 @@ fn a_backend_that_writes_anything_meets_a_fault_or_frames_and_never_a_panic() {
                         bench.pool.recycle(frame);
                     }
                 }
-                Err(PortDown::Peer(_)) => break,
-                Err(PortDown::Host(error)) => panic!("the host did nothing wrong: {error}"),
+                Err(QueueDown::Peer(_)) => break,
+                Err(QueueDown::Host(error)) => panic!("the host did nothing wrong: {error}"),
             }
             let posted = bench.rx.pending().expect("our frontend is honest");
             bench.rx.consume(usize::try_from(posted).expect("a ring is small"));

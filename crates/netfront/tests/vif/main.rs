@@ -1,5 +1,5 @@
-//! The frontend's queue: what it puts into its rings, what it makes of a backend that keeps to
-//! nothing, and what passes between it and ours.
+//! The frontend's queue: what it puts into its rings, how it handles a backend that follows no
+//! rules, and traffic between it and our backend.
 
 mod backend;
 mod chains;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use ringway_datapath::{
     Body, Budget, Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN,
-    Offload, Pending, PoolBudget, PortQueue, Stock, Wakers, Woken,
+    Offload, PagePool, Pending, PoolBudget, PortQueue, Wakers, Woken,
 };
 use ringway_netfront::Slabs;
 use ringway_sys::SharedPages;
@@ -29,8 +29,8 @@ struct Lane {
     expected: VecDeque<Sent>,
     arrived: usize,
     /// Where long frames are put, if that is in pages.
-    stock: Option<Box<dyn Stock>>,
-    /// What arrived and is not compared yet.
+    page_pool: Option<Box<dyn PagePool>>,
+    /// Frames that arrived and were not compared yet.
     held: FrameQueue,
     /// Frames that were sent, and received, with bytes in pages.
     in_pages: [usize; 2],
@@ -65,7 +65,7 @@ impl Lane {
             let offload = Offload { checksum, gso };
             let Some(mut frame) = pool.take(len) else { return };
             let bytes = pattern(random.usize(0..1000), len);
-            let body = (len > MIDDLE_LEN).then(|| self.stock.as_mut()?.take()).flatten();
+            let body = (len > MIDDLE_LEN).then(|| self.page_pool.as_mut()?.take()).flatten();
             match body {
                 None => frame.bytes_mut().copy_from_slice(&bytes),
                 Some(mut body) => {
@@ -89,7 +89,7 @@ impl Lane {
         self.held.extend(frames);
         while self.held.len() > held {
             let Some(mut frame) = self.held.pop_front() else { return };
-            frame.gather();
+            frame.linearize();
             let sent = self.expected.pop_front().expect("nothing arrives that was not sent");
             assert_eq!(frame.bytes(), sent.bytes);
             assert_eq!(frame.offload, sent.offload);
@@ -121,9 +121,9 @@ fn round_trips(seed: u64, ends: Ends) {
     let (mut up, mut down) = (Lane::default(), Lane::default());
     let slabs = Slabs::new(&mut machine.grants(), HOST).expect("the guest has memory");
     if ends == Ends::InPages {
-        front.lend_pages().expect("the test has descriptors");
+        front.receive_in_place().expect("the test has descriptors");
         front.send_from(&slabs);
-        up.stock = Some(slabs.stock());
+        up.page_pool = Some(slabs.page_pool());
     }
     let rounds = if cfg!(miri) { 30 } else { 300 };
     for round in 0..rounds {
@@ -149,7 +149,7 @@ fn round_trips(seed: u64, ends: Ends) {
     slabs.close(&mut machine.grants()).expect("nothing refers to a slab");
 }
 
-/// Serves both ends until nothing waits; a lost wake-up or page would make it take for ever.
+/// Serves both ends until nothing waits; after a lost wake-up or page, this would never return.
 fn drain(front: &mut Front, back: &mut Back, up: &mut Lane, down: &mut Lane, pool: &mut FramePool) {
     for _ in 0..500 {
         front.egress(&mut up.waiting, pool).expect("the backend is honest");
@@ -221,8 +221,8 @@ fn frames_of_one_size_arrive_in_batches_and_cost_few_events() {
 }
 
 /// A frame of 64 KiB that the frontend received and left in its pages.
-fn lent(front: &mut Front, back: &mut Back, pool: &mut FramePool) -> Frame {
-    front.lend_pages().expect("the test has descriptors");
+fn in_place(front: &mut Front, back: &mut Back, pool: &mut FramePool) -> Frame {
+    front.receive_in_place().expect("the test has descriptors");
     let frame = pool.take(65_000).expect("the pool has room");
     back.egress(&mut FrameQueue::from([frame]), pool).expect("the frontend is honest");
     let mut frames = take(front, pool);
@@ -235,7 +235,7 @@ fn lent(front: &mut Front, back: &mut Back, pool: &mut FramePool) -> Frame {
 fn a_queue_that_sleeps_is_woken_when_a_frame_is_gone_and_posts_its_pages() {
     let (_machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
-    let frame = lent(&mut front, &mut back, &mut pool);
+    let frame = in_place(&mut front, &mut back, &mut pool);
     let rings = |front: &Front| {
         let mut last = false;
         front.wakers(&mut |fd, _| {
@@ -265,7 +265,7 @@ fn a_queue_that_sleeps_is_woken_when_a_frame_is_gone_and_posts_its_pages() {
 fn pages_that_a_frame_refers_to_stay_granted() {
     let (_machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
-    let frame = lent(&mut front, &mut back, &mut pool);
+    let frame = in_place(&mut front, &mut back, &mut pool);
     drop(back);
     assert!(front.close().is_err());
     drop(frame);
@@ -273,7 +273,7 @@ fn pages_that_a_frame_refers_to_stay_granted() {
     let (machine, mut front, back) = pair();
     let slabs = Slabs::new(&mut machine.grants(), HOST).expect("the guest has memory");
     front.send_from(&slabs);
-    let body = slabs.stock().take().expect("all of them are free");
+    let body = slabs.page_pool().take().expect("all of them are free");
     drop(back);
     front.close().expect("nothing refers to a page");
     assert!(slabs.close(&mut machine.grants()).is_err());

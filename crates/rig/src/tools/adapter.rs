@@ -9,7 +9,8 @@ use std::path::Path;
 use super::course::Course;
 use super::{Flow, Load};
 
-/// Seconds that a client goes on after those that count, so that it is watched to their end.
+/// Seconds for which a client runs on after the measured ones, so that these are observed to their
+/// end.
 const TAIL: f64 = 0.2;
 
 /// A tool: its programs, their arguments, and how their output is read.
@@ -19,44 +20,44 @@ pub(super) struct Adapter {
     pub(super) server: fn(&Load, &Flow) -> Vec<String>,
     /// The words of a stream's client.
     pub(super) client: fn(&Load, &Flow) -> Vec<String>,
-    /// What the output says of the seconds that count.
+    /// Extracts the result for the measured seconds from the output.
     pub(super) parse: fn(&str, &Load) -> Result<Reading, String>,
     /// A file with all samples, if the client writes one.
     pub(super) log: Option<Log>,
 }
 
-/// The name of a metric, and how its values were during the run.
+/// The name of a metric, and the course of its values.
 pub(super) type NamedCourse = (&'static str, Course);
 
 /// A file that a client writes at its end.
 pub(super) struct Log {
-    /// The client's words for it.
+    /// The client's arguments for it.
     pub(super) words: fn(&Path) -> Vec<String>,
-    /// The metric of its samples, and how these were during the run.
+    /// Extracts the metric of its samples and their course.
     pub(super) parse: fn(&mut dyn BufRead, &Load) -> Result<NamedCourse, String>,
 }
 
-/// What is known of a tool's programs; [`Program::named`] is what most are like.
+/// The properties of a tool's programs; [`Program::named`] has the usual ones.
 pub(super) struct Program {
-    /// As the parameter `tool` has it.
+    /// Its value of the parameter `tool`.
     pub(super) name: &'static str,
     /// The clients' program.
     pub(super) client: &'static str,
     /// The servers' program.
     pub(super) server: &'static str,
-    /// The Debian package that has both.
+    /// The Debian package that contains both.
     pub(super) package: &'static str,
-    /// Words with which the client tells its version; none if it cannot.
+    /// Arguments with which the client prints its version; empty if it cannot.
     pub(super) version_words: &'static [&'static str],
     /// Whether a server listens on a TCP port before its client may start.
     pub(super) listens: Listens,
-    /// From the port on which a server listens to that of its stream.
+    /// Offset from the port on which a server listens to that of its stream.
     pub(super) stream_port_offset: u16,
-    /// Whose output is read.
+    /// The end whose output is read.
     pub(super) printed_by: Side,
-    /// Seconds from its start on of which it tells nothing that counts.
+    /// Seconds after its start for which it reports nothing usable.
     pub(super) settling_seconds: f64,
-    /// Environment variables that change what it does; those of the user are not meant.
+    /// Environment variables that change its behaviour; the user's are removed.
     pub(super) settings: &'static [&'static str],
 }
 
@@ -72,19 +73,19 @@ pub(super) enum Side {
     Server,
 }
 
-/// What a tool said of one stream.
+/// The result of a tool for one stream.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Reading {
-    /// Bit/s, if it is about that.
+    /// Bit/s, if the tool measures that.
     pub(super) bps: Option<f64>,
     /// Anything else, by name of the metric.
     pub(super) values: Vec<(&'static str, f64)>,
-    /// How one of these was during the run, by name of the metric.
+    /// The course of one of these over the run, by name of the metric.
     pub(super) course: Option<NamedCourse>,
 }
 
 impl Program {
-    /// One program for both ends, in a package of its name, whose client tells of a TCP stream.
+    /// One program for both ends, in a package with its name, whose client reports on a TCP stream.
     pub(super) const fn named(name: &'static str) -> Program {
         Program {
             name,
@@ -101,17 +102,17 @@ impl Program {
     }
 }
 
-/// Seconds that a client is asked to go on, for tools that take whole ones.
+/// Running time of a client, for tools that accept whole seconds only.
 pub(super) fn whole_seconds(load: &Load) -> f64 {
     (load.warmup_seconds + load.seconds + TAIL).ceil()
 }
 
-/// Words and values that are no strings yet.
+/// Converts words and values to strings.
 pub(super) fn words(plain: &[&dyn fmt::Display]) -> Vec<String> {
     plain.iter().map(ToString::to_string).collect()
 }
 
-/// An option with its value, or nothing if the tool is to choose.
+/// An option with its value, or nothing to leave the choice to the tool.
 pub(super) fn option(name: &str, value: Option<u64>) -> Vec<String> {
     value.map_or_else(Vec::new, |value| words(&[&name, &value]))
 }

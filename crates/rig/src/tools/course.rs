@@ -1,29 +1,29 @@
-//! How a value changed during a run, and how often it had which size.
+//! The course of a value over a run, and the distribution of its samples.
 
 use serde::{Deserialize, Serialize};
 
 use crate::average::{float, median, quantile, sorted};
 
-/// Seconds between two readings of a tool: the least that iperf3 offers.
+/// Seconds between two readings of a tool: the shortest interval of iperf3.
 pub(super) const INTERVAL: f64 = 0.1;
 /// Steps of a course at most, so that records stay small however long a run is.
 const STEPS_MAX: f64 = 200.0;
-/// A quantile for each percent, and the ends.
+/// A quantile for each percent, with both ends.
 const QUANTILES: usize = 101;
 
-/// A value during the seconds that count, in the unit of its metric.
+/// A value over the measured seconds, in the unit of its metric.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Course {
     /// Seconds of a step.
     pub step_seconds: f64,
-    /// A value for each step; `None` if there was none in it.
+    /// A value for each step; `None` for a step without samples.
     pub values: Vec<Option<f64>>,
-    /// The least of all samples, what one percent of them is below, and so on to the largest.
+    /// The percentiles of all samples, from the least value to the largest.
     pub quantiles: Vec<f64>,
 }
 
-/// How many steps so many seconds have, and how long each is.
+/// The number of steps in some seconds, and the length of each.
 pub(super) fn steps(seconds: f64) -> (usize, f64) {
     let count = (seconds / INTERVAL).round().clamp(1.0, STEPS_MAX);
     let count = (1..=200).find(|steps| float(*steps) >= count).unwrap_or(1);
@@ -31,13 +31,13 @@ pub(super) fn steps(seconds: f64) -> (usize, f64) {
 }
 
 impl Course {
-    /// Of one value for each step, each of which is a sample.
+    /// A course with one value for each step, each of which is a sample.
     pub(super) fn of_steps(step_seconds: f64, values: Vec<f64>) -> Course {
         let quantiles = quantiles(&values);
         Course { step_seconds, values: values.into_iter().map(Some).collect(), quantiles }
     }
 
-    /// Of samples with their seconds: the median of each step.
+    /// A course of samples with their times: the median of each step.
     pub(super) fn of_samples(seconds: f64, samples: &[(f64, f64)]) -> Course {
         let (count, step_seconds) = steps(seconds);
         let mut in_steps = vec![Vec::new(); count];
@@ -53,7 +53,7 @@ impl Course {
         Course { step_seconds, values, quantiles: quantiles(&all) }
     }
 
-    /// Together with that of another stream: rates add up.
+    /// Adds the course of another stream: rates add up.
     pub(super) fn sum(&mut self, other: &Course) {
         for (value, more) in self.values.iter_mut().zip(&other.values) {
             *value = value.zip(*more).map(|(value, more)| value + more);
@@ -62,7 +62,7 @@ impl Course {
         self.quantiles = quantiles(&values);
     }
 
-    /// The same of times, of which the longer one counts.
+    /// The same for times, where the longer one counts.
     pub(super) fn longest(&mut self, other: &Course) {
         for (value, other) in self.values.iter_mut().zip(&other.values) {
             *value = [*value, *other].into_iter().flatten().reduce(f64::max);
@@ -73,7 +73,7 @@ impl Course {
     }
 }
 
-/// None if there are no samples.
+/// The quantiles of samples; empty without samples.
 fn quantiles(samples: &[f64]) -> Vec<f64> {
     if samples.is_empty() {
         return Vec::new();

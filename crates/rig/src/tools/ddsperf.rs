@@ -1,5 +1,5 @@
-//! ddsperf of Cyclone DDS, which tells once a second, at whole seconds since its start. A second
-//! that lies in the warm-up, or is the one in which both ends found each other, does not count.
+//! ddsperf of Cyclone DDS, which reports once a second, at whole seconds since its start. Seconds
+//! in the warm-up, and the one in which the ends discover each other, do not count.
 //!
 //! DDS chooses its UDP ports itself, so that its streams cannot be put on a queue.
 
@@ -7,7 +7,7 @@ use super::Load;
 use super::adapter::{Adapter, Listens, Program, Reading, Side, words};
 use crate::average::{mean, median};
 
-/// The first second, in which both ends meet.
+/// The first second, in which the ends discover each other.
 const SETTLING_SECONDS: f64 = 1.0;
 
 pub(super) const THROUGHPUT: Adapter = Adapter {
@@ -31,12 +31,12 @@ const PROGRAM: Program = Program {
     version_words: &[],
     listens: Listens::No,
     settling_seconds: SETTLING_SECONDS,
-    // Names other networks and protocols to use.
+    // It selects other networks and protocols.
     settings: &["CYCLONEDDS_URI"],
     ..Program::named("ddsperf")
 };
 
-/// One second more than those that count and those before them, in which both ends meet.
+/// The warm-up and measured seconds, and one more in which the ends discover each other.
 fn seconds(load: &Load) -> f64 {
     load.warmup_seconds.ceil() + load.seconds.ceil() + SETTLING_SECONDS
 }
@@ -57,7 +57,7 @@ fn parse_throughput(text: &str, load: &Load) -> Result<Reading, String> {
 fn parse_ping(text: &str, load: &Load) -> Result<Reading, String> {
     let of = |name| all(text, load, |words| microseconds_after(words, name));
     let (medians, high, most) = (of("50%")?, of("99%")?, of("max")?);
-    // Of percentiles of seconds their medians; the longest is the longest of all.
+    // Percentiles are the medians over the seconds; the maximum is that of all seconds.
     let values = vec![
         ("rtt-median-us", median(&medians)),
         ("rtt-p99-us", median(&high)),
@@ -66,7 +66,7 @@ fn parse_ping(text: &str, load: &Load) -> Result<Reading, String> {
     Ok(Reading { bps: None, values, course: None })
 }
 
-/// Something of every line that tells of a second that counts; there has to be one.
+/// Extracts a value from every line about a measured second; there must be at least one.
 fn all(
     text: &str,
     load: &Load,
@@ -75,12 +75,12 @@ fn all(
     let of_line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let end: f64 = words.get(1)?.parse().ok()?;
-        // A tick that comes late or early is still that of its second.
+        // A report that is early or late still belongs to its second.
         (end.round() - 1.0 >= load.warmup_seconds.max(SETTLING_SECONDS)).then(|| value(&words))?
     };
     let found: Vec<f64> = text.lines().filter_map(of_line).collect();
     match found[..] {
-        [] => Err(format!("it reported no second that counts: {}", text.trim())),
+        [] => Err(format!("it reported no usable interval: {}", text.trim())),
         _ => Ok(found),
     }
 }

@@ -1,5 +1,5 @@
-//! iperf 2, with which the oldest figures were measured. What counts is what its client sent, a
-//! tenth of a second at a time.
+//! iperf 2, with which the oldest figures were measured. The result is what its client sent, in
+//! intervals of a tenth of a second.
 
 use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
 use super::course::INTERVAL;
@@ -22,7 +22,7 @@ fn server(load: &Load, flow: &Flow) -> Vec<String> {
 
 fn client(load: &Load, flow: &Flow) -> Vec<String> {
     let mut line = words(&[&"--client", &flow.address, &"--port", &flow.port]);
-    // Without an address of ours it takes the port for a part of a name.
+    // Without a local address it parses the port as part of a name.
     let port = format!("0.0.0.0:{}", flow.source_port);
     line.extend(words(&[&"--bind", &port, &"--time", &whole_seconds(load)]));
     line.extend(words(&[&"--interval", &INTERVAL, &"--format", &"b"]));
@@ -35,11 +35,11 @@ fn sizes(load: &Load) -> Vec<String> {
 }
 
 fn parse(text: &str, load: &Load) -> Result<Reading, String> {
-    // The last of all is the sum.
+    // The last one is the total.
     let mut spans: Vec<Span> = text.lines().filter_map(span).collect();
     spans.pop();
     if spans.is_empty() {
-        return Err(format!("it printed nothing that counts: {}", text.trim()));
+        return Err(format!("it printed no usable interval: {}", text.trim()));
     }
     counted(spans, load)
 }

@@ -1,5 +1,5 @@
-//! iperf3. What the sender has handed to its kernel is what counts, a tenth of a second at a time:
-//! that differs from what arrived by no more than changes in the sockets' buffers.
+//! iperf3. The result is what the sender has passed to its kernel, in intervals of a tenth of a
+//! second: that differs from what arrived only by changes in the sockets' buffers.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ use super::{Flow, Load};
 pub(super) const ADAPTER: Adapter =
     Adapter { program: Program::named("iperf3"), server, client, parse, log: None };
 
-/// What it writes with `--json`, as far as it matters.
+/// The relevant part of its `--json` output.
 #[derive(Debug, Deserialize)]
 struct Report {
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Servers that have to listen before their clients may start.
+//! Servers that must listen before their clients may start.
 
 use std::fs;
 use std::thread;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
-/// From the start of a server until it listens.
+/// The longest time from the start of a server until it listens.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two checks of whether it does.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
-/// A socket that listens, as `/proc/PID/net/tcp` spells it.
+/// Pause between two checks of whether it does.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The state of a listening socket in `/proc/PID/net/tcp`.
 const LISTENS: &str = "0A";
 
 /// Waits until a server listens on a port of its network namespace.
@@ -25,13 +25,13 @@ pub(super) fn wait_for(
         if launcher.stop().is_due() {
             return Err(PartError::Interrupted);
         }
-        if let Some(trouble) = server.early_end() {
+        if let Some(trouble) = server.premature_exit() {
             return Err(trouble);
         }
         if Instant::now() > deadline {
             return Err(PartError::Failed(format!("a server does not listen on port {port}")));
         }
-        thread::sleep(LOOK_PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

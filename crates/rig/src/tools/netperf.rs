@@ -1,4 +1,4 @@
-//! netperf, in the interim results of its `TCP_STREAM`: it has no warm-up that it would leave out.
+//! netperf, by the interim results of its `TCP_STREAM`, because it cannot exclude a warm-up.
 
 use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
 use super::course::INTERVAL;
@@ -19,18 +19,18 @@ pub(super) const ADAPTER: Adapter = Adapter {
     log: None,
 };
 
-/// Of the data connection, above that of the control connection.
+/// Offset of the data connection's port from that of the control connection.
 const DATA_PORT_OFFSET: u16 = 10_000;
 
 fn server(_: &Load, flow: &Flow) -> Vec<String> {
-    // In the foreground, and without a child that serves, whose time we would not see.
+    // In the foreground, and without a serving child, whose CPU time we would not count.
     words(&[&"-D", &"-f", &"-4", &"-p", &flow.port])
 }
 
 fn client(load: &Load, flow: &Flow) -> Vec<String> {
     let mut line = words(&[&"-H", &flow.address, &"-4", &"-p", &flow.port, &"-t", &"TCP_STREAM"]);
     line.extend(words(&[&"-l", &whole_seconds(load), &"-D", &INTERVAL, &"-P", &"0", &"-f", &"k"]));
-    // What follows is for the test, not for netperf.
+    // These options belong to the test, not to netperf itself.
     let ports = format!("{},{}", flow.source_port, flow.port.wrapping_add(DATA_PORT_OFFSET));
     line.extend(words(&[&"--", &"-P", &ports]));
     line.extend(option("-s", load.window));
@@ -39,7 +39,7 @@ fn client(load: &Load, flow: &Flow) -> Vec<String> {
     line
 }
 
-/// Its interim results come late when the stream stalls, and say so.
+/// Interim results are late when the stream stalls, and their interval shows it.
 fn parse(text: &str, load: &Load) -> Result<Reading, String> {
     let interims: Vec<Interim> = text.lines().filter_map(interim).collect();
     let Some(first) = interims.first() else {

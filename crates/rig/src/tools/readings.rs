@@ -1,4 +1,4 @@
-//! Readings that a tool gives every so often, and what they say of the seconds that count.
+//! Periodic readings of a tool, and the result for the measured seconds.
 
 use super::Load;
 use super::adapter::Reading;
@@ -7,24 +7,24 @@ use super::course::{Course, steps};
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
-    /// Seconds from the start of the stream.
+    /// Its start, in seconds from the start of the stream.
     pub(super) start: f64,
-    /// The same.
+    /// Its end, in the same unit.
     pub(super) end: f64,
-    /// Bytes that were sent in between.
+    /// Bytes sent in between.
     pub(super) bytes: f64,
-    /// Segments that were sent again in between, if the tool tells.
+    /// Segments retransmitted in between, if the tool reports them.
     pub(super) retransmits: Option<f64>,
 }
 
-/// Of the seconds that count, readings have to cover at least this part.
+/// Readings must cover at least this fraction of the measured seconds.
 const COVERED_MIN: f64 = 0.5;
 
-/// Bit/s during the seconds that count, and segments that were sent again in them, if the tool
-/// tells. A reading counts if its middle is in them.
+/// Bit/s over the measured seconds, and the segments retransmitted in them, if the tool reports
+/// those. A reading counts if its middle is in the measured seconds.
 ///
 /// # Errors
-/// If they are not covered.
+/// If the readings do not cover the measured seconds.
 pub(super) fn counted(
     spans: impl IntoIterator<Item = Span>,
     load: &Load,
@@ -36,7 +36,7 @@ pub(super) fn counted(
     let mut in_steps = vec![0.0; count];
     for span in spans {
         let middle = (span.start + span.end) / 2.0;
-        // What was sent in a reading is spread evenly over the steps that it is in.
+        // The bytes of a reading are spread evenly over the steps that it overlaps.
         let mut begin = warmup_seconds;
         for bytes in &mut in_steps {
             let within = span.end.min(begin + step) - span.start.max(begin);
@@ -52,8 +52,7 @@ pub(super) fn counted(
             retransmits = span.retransmits.map(|more| more + retransmits.unwrap_or(0.0));
         }
     }
-    // A reading more or less at each end is its timer's inexactness, and on a busy machine timers
-    // are late.
+    // Timers are inexact, and late on a busy machine, so a reading may be missing at each end.
     if covered < (seconds - 2.0 * longest).max(seconds * COVERED_MIN) {
         return Err(format!("it reported {covered:.2} s instead of {seconds:.2} s"));
     }
@@ -72,7 +71,7 @@ mod tests {
     use super::super::example;
     use super::*;
 
-    /// So many seconds that count, after so many that do not.
+    /// A load with this warm-up and these measured seconds.
     fn load(warmup_seconds: f64, seconds: f64) -> Load {
         Load { warmup_seconds, seconds, ..example() }
     }
@@ -95,7 +94,7 @@ mod tests {
         assert_eq!(values, [("retransmits", 2.0)]);
         let (metric, course) = course.expect("it has one");
         assert_eq!((metric, course.values.len()), ("throughput-bps", 2));
-        // 125 bytes in a tenth of a second, but for what was beside the steps.
+        // 125 bytes in a tenth of a second, except at the ends of the steps.
         for value in course.values.into_iter().flatten() {
             assert!(value > 9_900.0, "{value}");
         }

@@ -1,5 +1,5 @@
-//! sockperf: ping-pong over TCP, one message of 64 bytes at a time. It leaves a warm-up of its own
-//! out, and its figures are of all that follows.
+//! sockperf: ping-pong over TCP, one message of 64 bytes at a time. It excludes its own warm-up,
+//! and its figures cover everything after it.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) const ADAPTER: Adapter = Adapter {
 };
 
 const MESSAGE_LEN: u32 = 64;
-/// Lines of a log that are read: half a minute of the fastest round trips that there are.
+/// Lines of a log that are read: half a minute of the fastest possible round trips.
 const SAMPLES_MAX: usize = 4_000_000;
 
 fn server(_: &Load, flow: &Flow) -> Vec<String> {
@@ -37,7 +37,7 @@ fn parse(text: &str, _: &Load) -> Result<Reading, String> {
             let (name, value) = line.strip_prefix("sockperf: --->")?.split_once('=')?;
             (name.trim() == what).then(|| value.trim().parse().ok())?
         });
-        found.ok_or_else(|| format!("it did not tell `{what}`: {}", text.trim()))
+        found.ok_or_else(|| format!("it did not print `{what}`: {}", text.trim()))
     };
     let values = vec![
         ("rtt-median-us", value("percentile 50.000")?),
@@ -51,8 +51,8 @@ fn log_words(file: &Path) -> Vec<String> {
     words(&[&"--full-log", &file.display()])
 }
 
-/// Lines such as `0, 2.580002848, 2.580010341, 7.493`: a number, when it was sent, when the reply
-/// came, and the round trip in microseconds. Other lines are headings.
+/// Lines such as `0, 2.580002848, 2.580010341, 7.493`: a number, the times of sending and of the
+/// reply, and the round trip in microseconds. Other lines are headings.
 fn parse_log(log: &mut dyn BufRead, load: &Load) -> Result<(&'static str, Course), String> {
     let mut samples: Vec<(f64, f64)> = Vec::new();
     for line in log.lines().take(SAMPLES_MAX) {
@@ -70,7 +70,7 @@ fn parse_log(log: &mut dyn BufRead, load: &Load) -> Result<(&'static str, Course
     for (sent, _) in &mut samples {
         *sent -= begin;
     }
-    // It leaves its warm-up out, and ends when it ends.
+    // The log excludes the warm-up and ends with the last sample.
     let end = samples.last().map_or(0.0, |(sent, _)| *sent);
     Ok(("rtt-median-us", Course::of_samples(end.clamp(load.seconds * 0.5, load.seconds), &samples)))
 }

@@ -1,4 +1,4 @@
-//! Which version of a tool is installed, as it says itself or as its package does.
+//! The installed version of a tool, from the tool itself or from its package.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::child::{Child, Ended};
 use crate::launcher;
 use crate::stop::Stop;
 
-/// For a program to tell its version.
+/// The longest time for a program to print its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// `None` if it is not installed.
+/// The version of a tool; `None` if it is not installed.
 pub(super) fn of(program: &Program) -> Option<String> {
     match program.version_words {
         [] => package_version(program.package),
@@ -19,14 +19,14 @@ pub(super) fn of(program: &Program) -> Option<String> {
     }
 }
 
-/// The first line of what a program says about its version.
+/// The first line that a program prints about its version.
 fn said(program: &str, words: &[&str]) -> Option<String> {
-    // iperf 2 fails when it has printed it.
+    // iperf 2 exits with a failure after printing it.
     let Ended { output, .. } = ran(program, words)?;
     output.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// The version of a Debian package; `None` if it is not installed, or this is no Debian.
+/// The version of a Debian package; `None` if it is not installed, or this is not Debian.
 fn package_version(package: &str) -> Option<String> {
     let show = ["--show", "--showformat=${Package} ${Version}", package];
     let Ended { status, output } = ran("dpkg-query", &show)?;
@@ -34,7 +34,7 @@ fn package_version(package: &str) -> Option<String> {
     (status.success() && !text.is_empty()).then(|| text.to_owned())
 }
 
-/// How a program ended that has nothing to wait for.
+/// Runs a program that needs no input, and returns how it ended.
 fn ran(program: &str, words: &[&str]) -> Option<Ended> {
     let mut command = Command::new(launcher::find(program)?);
     command.args(words);

@@ -1,11 +1,11 @@
 //! Every state of a small ring, one step at a time.
 //!
-//! A state is how far each of the six indices of a ring is ahead of the hindmost one; no two are
-//! further apart than the ring has slots. For rings of 2, 4 and 8 slots each such state is made,
-//! beginning at indices on both sides of the wrap and of half the range. In each the halves must do
-//! with every operation what plain counting says, for each index that a peer may write within two
-//! rings of the private one and of its opposite. Since each operation leads to a state that is
-//! itself examined, this holds for every schedule.
+//! A state is the distance of each of the ring's six indices from the lowest one; no two are
+//! further apart than the ring has slots. For rings of 2, 4 and 8 slots the test creates each such
+//! state, with indices on both sides of the wrap and of half the range. In each state every
+//! operation of the halves must do what plain counting says, for each index that a peer may write
+//! within two rings of the private one and of its opposite. Since each operation leads to a state
+//! that is itself examined, this holds for every schedule.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ impl<const COUNT: u32> Numbered for Small<COUNT> {
     }
 }
 
-/// Entries since `start`, each number at most the one before.
+/// Entries since `start`; each number is at most the previous one.
 #[derive(Debug, Clone, Copy)]
 struct State {
     start: u32,
@@ -49,7 +49,7 @@ struct State {
     responses_published: u32,
 }
 
-/// Both halves in some state, and their page, which a hostile peer writes.
+/// Both halves in some state, and their page, into which a hostile peer writes.
 struct Ring<const COUNT: u32> {
     state: State,
     front: FrontRing<Small<COUNT>>,
@@ -118,8 +118,8 @@ impl<const COUNT: u32> Ring<COUNT> {
         self.page.read(SLOTS + 4 * size(self.state.index(distance) % COUNT))
     }
 
-    /// What is published is what the page says, and the peer's entries are read as they stand, in
-    /// order, as many as there are and fit.
+    /// The page shows what was published, and the peer's entries are read unchanged, in order, as
+    /// many as exist and fit.
     fn check_reading(&self) {
         let state = self.state;
         let indices = [REQ_PROD, RSP_PROD].map(|index| self.page.load(index, Ordering::Relaxed));
@@ -146,8 +146,8 @@ impl<const COUNT: u32> Ring<COUNT> {
         }
     }
 
-    /// A producer is believed up to what the ring can hold for it, and is a fault from there on.
-    /// Nothing behind it is read.
+    /// A producer index is accepted up to what the ring can hold, and is a fault beyond that.
+    /// Nothing after it is read.
     fn check_producers(&self) {
         let state = self.state;
         let outstanding = state.requests_consumed - state.responses_pushed;
@@ -179,7 +179,7 @@ impl<const COUNT: u32> Ring<COUNT> {
         }
     }
 
-    /// Arming says that enough wait exactly when they do, and stores where the event is wanted.
+    /// Arming reports enough entries exactly if there are, and stores where the event is wanted.
     fn check_arming(mut self) {
         let state = self.state;
         let consumed = state.index(state.requests_consumed);
@@ -203,7 +203,7 @@ impl<const COUNT: u32> Ring<COUNT> {
         }
     }
 
-    /// Consuming moves on by exactly so many entries: the next read begins behind them.
+    /// Consuming advances by exactly that many entries: the next read begins after them.
     fn check_consuming(mut self) {
         let state = self.state;
         let mut window = [0; 8];
@@ -222,8 +222,8 @@ impl<const COUNT: u32> Ring<COUNT> {
         assert_eq!(self.front.peek_responses(&mut window), Ok(0));
     }
 
-    /// A push writes its own slot and no other, and no shared index. Each request that was consumed
-    /// gets one response, in its own slot, and there is no room for another.
+    /// A push writes its own slot and no other, and no shared index. Each consumed request gets one
+    /// response, in its own slot, and there is no room for another.
     fn check_pushing(mut self) {
         let state = self.state;
         let mut expected: Vec<u32> = (0..COUNT).map(|distance| self.slot(distance)).collect();
@@ -244,7 +244,7 @@ impl<const COUNT: u32> Ring<COUNT> {
         assert_eq!(indices(&self.page), before);
     }
 
-    /// A backend that takes over serves what has no response, from where the page stands. A
+    /// A backend that attaches serves the requests without a response, from the page's indices. A
     /// response that was pushed and not published has overwritten its request.
     fn check_attaching(&self) {
         let state = self.state;
@@ -272,7 +272,7 @@ fn check_publishing<const COUNT: u32>(state: State, page: &SharedPages) {
         assert_eq!(ring.front.publish_requests() == Notify::Peer, is_crossed);
         let published = page.load(REQ_PROD, Ordering::Relaxed);
         assert_eq!(published, state.index(state.requests_pushed));
-        assert_eq!(ring.front.publish_requests(), Notify::NoOne, "there is nothing new");
+        assert_eq!(ring.front.publish_requests(), Notify::None, "there is nothing new");
     }
     for event in near_and_far(state.index(state.responses_published), COUNT) {
         let mut ring = Ring::<COUNT>::at(state, page);
@@ -282,7 +282,7 @@ fn check_publishing<const COUNT: u32>(state: State, page: &SharedPages) {
         assert_eq!(ring.back.publish_responses() == Notify::Peer, is_crossed);
         let published = page.load(RSP_PROD, Ordering::Relaxed);
         assert_eq!(published, state.index(state.responses_pushed));
-        assert_eq!(ring.back.publish_responses(), Notify::NoOne, "there is nothing new");
+        assert_eq!(ring.back.publish_responses(), Notify::None, "there is nothing new");
     }
 }
 
@@ -306,7 +306,8 @@ fn size(count: u32) -> usize {
     usize::try_from(count).expect("32 bits fit")
 }
 
-/// Every index within one ring of the wrap, and of half the range. In Miri, which is slow, one.
+/// Every index within one ring of the wrap, and of half the range. In Miri, which is slow, only
+/// one.
 fn starts(slots: u32) -> impl Iterator<Item = u32> {
     let all = [0, 1 << 31].into_iter().flat_map(move |centre: u32| {
         (0..=2 * slots).map(move |step| centre.wrapping_sub(slots).wrapping_add(step))

@@ -1,4 +1,4 @@
-//! Peers that write into the page what no honest peer would.
+//! Peers that write invalid data into the page.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,15 +8,15 @@ use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
 use crate::page::{self, Numbered, set};
 
-/// Where rings stand when the peer misbehaves; the last two wrap around within a ring's length.
+/// Indices of the rings when the peer misbehaves; the last two wrap around within a ring's length.
 const STARTS: [u32; 4] = [0, 1000, u32::MAX - 100, u32::MAX];
 
-/// How far a producer may be put away from its consumer: half the range, behind by one, behind by
-/// a ring, one more than the ring holds.
+/// Distances of a producer from its consumer: half the range, behind by one, behind by a ring, one
+/// more than the ring holds.
 const JUMPS: [u32; 6] = [1 << 31, u32::MAX, u32::MAX - 255, 257, 300, (1 << 31) - 1];
 
-/// How often a producer that flips is read. The interpreter of Miri is slow.
-const LOOKS: usize = if cfg!(miri) { 200 } else { 100_000 };
+/// How often to read a producer that flips. The interpreter of Miri is slow.
+const READS: usize = if cfg!(miri) { 200 } else { 100_000 };
 
 fn overrun<L: Layout>(produced: u32, ahead: u32) -> RingFault {
     RingFault { ring: L::NAME, produced, ahead, slots: 256 }
@@ -119,9 +119,9 @@ fn a_ring_whose_responses_are_ahead_of_its_requests_is_not_attached() {
 }
 
 /// A check and a use of the producer must be of one value (XSA-155): the peer flips it between a
-/// good one and a bad one all the time, and what we see is one or the other, never a mixture.
+/// valid and an invalid one all the time, and every read yields one or the other, never a mixture.
 #[test]
-fn a_producer_that_flips_during_a_look_is_seen_once() {
+fn a_producer_that_flips_is_read_once_per_poll() {
     let [front, back, peer] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
@@ -134,7 +134,7 @@ fn a_producer_that_flips_during_a_look_is_seen_once() {
             }
         });
         let mut window = [Tx::request(0); 300];
-        for _ in 0..LOOKS {
+        for _ in 0..READS {
             match back.peek_requests(&mut window) {
                 Ok(seen) => assert!(seen == (3, 3) || seen == (0, 0)),
                 Err(fault) => assert_eq!(fault, overrun::<Tx>(1 << 31, 1 << 31)),

@@ -1,5 +1,5 @@
-//! Both halves of a ring against a model that has all the time and memory in the world: indices of
-//! 64 bits that never wrap, and no page.
+//! Both halves of a ring against a model without limits: 64-bit indices that never wrap, and no
+//! page.
 
 use std::fmt::Debug;
 use std::sync::atomic::Ordering;
@@ -11,15 +11,15 @@ use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 use crate::page::{self, Numbered};
 
 const SLOTS: u64 = 256;
-/// Of one schedule. The interpreter of Miri is slow.
+/// Steps of one schedule. The interpreter of Miri is slow.
 const STEPS: usize = if cfg!(miri) { 100 } else { 10_000 };
-/// Schedules from each place.
+/// Schedules from each starting index.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 4 };
 /// Entries that a schedule must have moved.
 const MOVED_MIN: u64 = if cfg!(miri) { 1 } else { 4 * SLOTS };
 
-/// What both sides have done so far. Each number counts entries since the ring began, plus the
-/// index that it began at; it is never less than the next one's.
+/// The progress of both sides. Each number counts entries since the ring began, plus the index at
+/// which it began; it is never less than the next one.
 #[derive(Debug, Clone, Copy)]
 struct Model {
     requests_pushed: u64,
@@ -28,9 +28,9 @@ struct Model {
     responses_pushed: u64,
     responses_published: u64,
     responses_consumed: u64,
-    /// Where the backend wants to be woken.
+    /// The index at which the backend wants to be woken.
     request_event: u64,
-    /// Where the frontend wants to be woken.
+    /// The index at which the frontend wants to be woken.
     response_event: u64,
 }
 
@@ -57,7 +57,7 @@ impl Model {
 /// The rule of `ring.h`: an event is sent when the producer moves onto or past the event index.
 //= netif.h:notify-when-crossed
 fn crossed(old: u64, new: u64, event: u64) -> Notify {
-    if old < event && event <= new { Notify::Peer } else { Notify::NoOne }
+    if old < event && event <= new { Notify::Peer } else { Notify::None }
 }
 
 fn armed(produced: u64, consumed: u64, count: u64) -> Waiting {
@@ -179,8 +179,8 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
         }
     }
 
-    /// A backend that restarts finds what has no response yet, and serves it again. Responses that
-    /// were pushed but not published have overwritten their requests, so none may stand there.
+    /// A restarted backend finds the requests without a response, and serves them again. Responses
+    /// that were pushed but not published have overwritten their requests, so there must be none.
     fn attach_again(&mut self) {
         if self.model.responses_pushed != self.model.responses_published {
             return;

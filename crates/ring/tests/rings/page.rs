@@ -13,7 +13,7 @@ pub(crate) fn handles<const N: usize>() -> [SharedPages; N] {
     [(); N].map(|()| page.clone())
 }
 
-/// Sets one of the four indices, as a peer that keeps to nothing would.
+/// Sets one of the four indices, as a hostile peer may.
 pub(crate) fn set(page: &SharedPages, index: usize, value: u32) {
     page.store(index, value, Ordering::SeqCst);
 }

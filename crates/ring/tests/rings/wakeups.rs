@@ -1,8 +1,8 @@
 //! No side sleeps while there is work for it: the handshake between publishing and arming.
 //!
-//! One pair of loops, of a frontend and a backend that sleep whenever they may, is run in two ways:
-//! by two threads on real memory, and by the loom model checker in every order that the memory
-//! model allows. Both run the real halves of the ring.
+//! The loops of a frontend and a backend, which sleep whenever they may, run in two ways: on two
+//! threads with real memory, and in the loom model checker in every order that the memory model
+//! allows. Both use the real halves of the ring.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -83,7 +83,7 @@ mod real_memory {
     /// The interpreter of Miri is slow.
     const ENTRIES: u32 = if cfg!(miri) { 60 } else { 60_000 };
 
-    /// Pending or not, however often it is sent.
+    /// Pending or not, however often an event is sent.
     struct Channel {
         to_peer: SyncSender<()>,
         from_peer: Receiver<()>,
@@ -120,8 +120,8 @@ mod real_memory {
     }
 }
 
-/// The model checker repeats each test in every order of the two sides' accesses, stale values of
-/// relaxed loads among them, and fails when both sides sleep for good.
+/// The model checker repeats each test in every order of the two sides' accesses, including stale
+/// values of relaxed loads, and fails if both sides sleep for good.
 mod every_interleaving {
     use std::sync::atomic::Ordering;
 
@@ -158,8 +158,8 @@ mod every_interleaving {
         }
     }
 
-    /// The words of a page. Those of slots are accessed without any order of their own, so that
-    /// only the indices can keep a side from reading a stale one.
+    /// The words of a page. Those of slots are accessed without ordering, so only the indices can
+    /// keep a side from reading a stale one.
     #[derive(Clone)]
     struct Words(Arc<[AtomicU32; WORDS]>);
 
@@ -218,8 +218,8 @@ mod every_interleaving {
         (front, BackRing::attach(page).expect("a new ring is sound"))
     }
 
-    /// Serves one request, so that both event indices lie behind their producers and no event is
-    /// due unless a side asks for it again.
+    /// Serves one request, so that both event indices are behind their producers and no event is
+    /// due unless a side requests it again.
     fn serve_one(front: &mut FrontRing<Tiny, Words>, back: &mut BackRing<Tiny, Words>) {
         front.push_request(Tiny::request(0));
         assert_eq!(front.publish_requests(), Notify::Peer);
@@ -280,8 +280,8 @@ mod every_interleaving {
         }
     }
 
-    /// Switches of thread in one execution that neither side asked for. Three pass as well, in
-    /// fifteen times the time.
+    /// Involuntary thread switches in one execution. The tests also pass with three, in fifteen
+    /// times the time.
     const PREEMPTIONS_MAX: usize = 2;
 
     #[test]

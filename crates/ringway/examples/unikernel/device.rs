@@ -7,8 +7,8 @@
 use std::cell::RefCell;
 
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortDown,
-    PortQueue, Woken,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortQueue,
+    QueueDown, Woken,
 };
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
@@ -47,8 +47,8 @@ impl<Q: PortQueue> VifDevice<Q> {
     /// Sends what waits to leave, and takes in what has arrived.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used.
-    pub(crate) fn exchange(&mut self) -> Result<(), PortDown> {
+    /// [`QueueDown`] when the queue can no longer be used.
+    pub(crate) fn exchange(&mut self) -> Result<(), QueueDown> {
         let Some(queue) = &mut self.queue else { return Ok(()) };
         queue.egress(&mut self.leaving, self.pool.get_mut())?;
         if self.arrived.is_empty() {
@@ -63,8 +63,8 @@ impl<Q: PortQueue> VifDevice<Q> {
     /// unless it has to wait until frames have left.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used.
-    pub(crate) fn arm(&mut self) -> Result<Pending, PortDown> {
+    /// [`QueueDown`] when the queue can no longer be used.
+    pub(crate) fn arm(&mut self) -> Result<Pending, QueueDown> {
         let may_go_on = !self.arrived.is_empty() && !self.is_full();
         match &mut self.queue {
             _ if may_go_on => Ok(Pending::Work),
@@ -81,8 +81,8 @@ impl<Q: PortQueue> VifDevice<Q> {
     /// Takes the event.
     ///
     /// # Errors
-    /// [`PortDown`] when the queue can no longer be used.
-    pub(crate) fn woken(&mut self) -> Result<(), PortDown> {
+    /// [`QueueDown`] when the queue can no longer be used.
+    pub(crate) fn woken(&mut self) -> Result<(), QueueDown> {
         self.queue.as_mut().map_or(Ok(()), |queue| queue.woken(Woken::Unknown))
     }
 }

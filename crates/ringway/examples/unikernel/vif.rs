@@ -14,7 +14,7 @@ use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor};
 use ringway_hypervisor::{Hypervisor as _, QueueEvents};
 use ringway_netfront::VifQueue;
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
-use ringway_xenbus::frontend::{Allocation, Input, QueueCount, Wish};
+use ringway_xenbus::frontend::{Allocation, Input, Preferences, QueueCount};
 use ringway_xenbus::{KeySet, Keys, QueueConfig, Vif};
 use ringway_xenstore::{Client, Watched};
 use rustix::event::{Timespec, epoll};
@@ -53,7 +53,7 @@ impl Guest {
         let mac = keys.context("the vif is gone")?.mac()?.context("the vif has no address")?;
         let wakers = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&wakers, &store, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        let end = FrontendEnd::new(vif, wish());
+        let end = FrontendEnd::new(vif, preferences());
         end.watch(&mut store)?;
         Ok(Guest { store, end, link: Link { hypervisor, vif, idle: None, wakers }, mac })
     }
@@ -90,7 +90,7 @@ impl Guest {
         fault: impl Display,
     ) -> Result<()> {
         let Guest { store, end, link, .. } = self;
-        Ok(end.recover(store, &mut Serving { link, device }, wish(), fault.to_string())?)
+        Ok(end.recover(store, &mut Serving { link, device }, preferences(), fault.to_string())?)
     }
 
     /// Leaves the backend, which may take `limit` to let go.
@@ -121,8 +121,8 @@ impl Guest {
 }
 
 /// One queue, whatever is offered, and no work left to the backend: smoltcp does all itself.
-fn wish() -> Wish {
-    Wish { queues: QueueCount::AtMost(1), features: OffloadCaps::NONE.into() }
+fn preferences() -> Preferences {
+    Preferences { queues: QueueCount::AtMost(1), features: OffloadCaps::NONE.into() }
 }
 
 impl Link {

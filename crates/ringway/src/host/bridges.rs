@@ -11,14 +11,17 @@ pub(crate) struct Bridges {
 }
 
 impl Bridges {
-    /// Makes all bridges, or none.
+    /// Creates all bridges, or none.
     pub(crate) fn make(bridges: &[Bridge]) -> Result<Bridges> {
         let mut ours = Bridges { made: Vec::new() };
         for bridge in bridges {
             let name = &bridge.name.0;
             let mut netlink = Netlink::open()?;
             netlink.add_bridge(name).with_context(|| {
-                format!("[[bridge]] {name}: expected a name that no interface of this host has")
+                format!(
+                    "[[bridge]] {name}: an interface of this host has this name; choose another \
+                     one"
+                )
             })?;
             ours.made.push(name.clone());
             netlink.set(name, &[LinkSetting::Up])?;
@@ -37,7 +40,7 @@ impl Drop for Bridges {
         for name in &self.made {
             let removed = Netlink::open().and_then(|mut netlink| netlink.delete(name));
             if let Err(error) = removed {
-                tracing::warn!("bridge {name} stays: {error}");
+                tracing::warn!("cannot remove bridge {name}: {error}");
             }
         }
     }

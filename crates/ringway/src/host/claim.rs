@@ -15,14 +15,15 @@ use serde::{Deserialize, Serialize};
 use super::process::ProcessRecord;
 use crate::description::Host;
 
-/// Bytes of a socket's path (`sun_path`), less those that the longest name in the directory takes.
+/// Bytes of the directory's path: those of a socket's path (`sun_path`), less the longest name in
+/// the directory.
 const DIR_LEN_MAX: usize = 107 - "/guest-12345678901234567890123456789012.sock".len();
-/// Lock files that may vanish while we take them, before we give up.
+/// Lock files that may vanish while we lock them, before we give up.
 const LOCK_ATTEMPTS_MAX: usize = 16;
-/// What the description is called in the run directory.
+/// Name of the description in the run directory.
 const DESCRIPTION: &str = "host.json";
 
-/// Where a host runs whose user names no directory.
+/// The run directory of a host whose user names none.
 pub(crate) fn default_dir() -> PathBuf {
     let uid = geteuid().as_raw();
     if uid == 0 {
@@ -46,14 +47,14 @@ pub(crate) struct State {
 /// A run directory that is ours. Dropping it removes what we put there.
 pub(crate) struct Claim {
     dir: RunDir,
-    /// Found out at the start, because who enters a user namespace becomes root there.
+    /// Determined at the start, because a process that enters a user namespace becomes root there.
     is_default: bool,
     state: State,
     _lock: File,
 }
 
 impl Claim {
-    /// Takes a directory; what a killed host left there is removed.
+    /// Takes a directory and removes what a killed host left in it.
     pub(crate) fn take(path: &Path) -> Result<Claim> {
         let shown = path.display();
         let len = path.as_os_str().len();
@@ -73,14 +74,14 @@ impl Claim {
         &self.dir
     }
 
-    /// Leaves the description for the host's processes.
+    /// Writes the description for the host's processes.
     pub(crate) fn write_description(&self, host: &Host) -> Result<()> {
         let path = self.dir.path().join(DESCRIPTION);
         fs::write(&path, serde_json::to_vec_pretty(host)?)
             .with_context(|| format!("write {}", path.display()))
     }
 
-    /// Changes what the next host will find should this one be killed.
+    /// Changes what the next host finds if this one is killed.
     pub(crate) fn record(&mut self, change: impl FnOnce(&mut State)) -> Result<()> {
         change(&mut self.state);
         let path = self.dir.state();
@@ -97,15 +98,15 @@ impl Drop for Claim {
         if let Err(error) = remove_files(&self.dir) {
             tracing::warn!("{}: {error:#}", self.dir.path().display());
         }
-        // Of these the next host is only to know if this one was killed.
+        // The next host needs these panics only if this one was killed.
         let _ = fs::remove_file(self.dir.panics());
         let _ = fs::remove_file(self.dir.vhosts());
-        // While we hold the lock, so that it is not another one's lock that goes.
+        // While we hold the lock, so that we do not remove another host's lock.
         let _ = fs::remove_file(self.dir.lock());
         // It stays if it holds files that are not ours.
         let _ = fs::remove_dir(self.dir.path());
         if self.is_default {
-            // Its parent is ours as well, and stays while it holds another host.
+            // The parent is ours as well; it stays while it holds the directory of another host.
             let _ = self.dir.path().parent().map(fs::remove_dir);
         }
     }
@@ -118,17 +119,17 @@ pub(crate) fn read_description(dir: &RunDir) -> Result<Host> {
     serde_json::from_slice(&content).with_context(|| format!("read {}", path.display()))
 }
 
-/// What the host in a directory has made; nothing if there is no such directory.
+/// What the host in a directory has made; empty if there is no such directory.
 pub(crate) fn read_state(dir: &RunDir) -> State {
-    // A state file that cannot be read is as good as none: it is only written whole.
+    // An unreadable state file counts as a missing one: it is only ever written whole.
     fs::read(dir.state())
         .ok()
         .and_then(|content| serde_json::from_slice(&content).ok())
         .unwrap_or_default()
 }
 
-/// Makes the directory, for its user only. One that is there must be like that already, because
-/// who can write to it can take the place of any process.
+/// Creates the directory with access for its user only. An existing one must already be restricted
+/// like that, because a user who can write to it can take the place of any process.
 fn make_private(path: &Path) -> Result<()> {
     let shown = path.display();
     DirBuilder::new()
@@ -152,20 +153,20 @@ fn make_private(path: &Path) -> Result<()> {
     }
 }
 
-/// Who can rename what is in the parent can put another directory in the place of ours, and
-/// need not own ours: such as another user who has made `/tmp/ringway-1000` before its user did.
+/// A user who can rename entries of the parent can replace our directory without owning it: for
+/// example one who created `/tmp/ringway-1000` before user 1000 did.
 fn check_parent(path: &Path, parent: &Path, uid: u32) -> Result<()> {
     let found = fs::metadata(parent).with_context(|| format!("{}", parent.display()))?;
     let is_trusted = [0, uid, UNMAPPED].contains(&found.uid());
-    // A group of its own has every user on many systems.
+    // Group write access is fine: on many systems each user has a group of their own.
     let is_open = found.mode() & 0o002 != 0 && found.mode() & 0o1000 == 0;
     if is_trusted && !is_open {
         return Ok(());
     }
     bail!(
         "run directory {}: {} belongs to {} and has mode {:o}, so others could put another \
-         directory in its place; expected one of root or of user {uid}, or choose \
-         another with --dir",
+         directory in its place; use one that belongs to root or to user {uid}, or choose another \
+         with --dir",
         path.display(),
         parent.display(),
         found.uid(),
@@ -173,7 +174,7 @@ fn check_parent(path: &Path, parent: &Path, uid: u32) -> Result<()> {
     )
 }
 
-/// Users that a user namespace does not know, root among them, are this one there
+/// In a user namespace, users that it does not map, root among them, appear as this one
 /// (`user_namespaces(7)`).
 const UNMAPPED: u32 = 65534;
 
@@ -195,7 +196,7 @@ fn lock(dir: &RunDir) -> Result<File> {
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
             bail!(
-                "another `ringway run` (process {}) uses {}: end it, or choose another directory \
+                "another `ringway run` (process {}) uses {}: stop it, or choose another directory \
                  with --dir",
                 holder.trim(),
                 dir.path().display()
@@ -211,13 +212,17 @@ fn lock(dir: &RunDir) -> Result<File> {
             return Ok(file);
         }
     }
-    bail!("{} is removed again and again", path.display())
+    bail!("another process keeps removing {}", path.display())
 }
 
 fn remove_leftovers(before: &State) {
     for process in &before.processes {
         if process.is_alive() {
-            tracing::warn!("{} (process {}) was left and is killed", process.name, process.pid);
+            tracing::warn!(
+                "killing {} (process {}), which an earlier run left behind",
+                process.name,
+                process.pid
+            );
             if let Err(error) = process.kill() {
                 tracing::warn!("{}: {error}", process.name);
             }
@@ -229,14 +234,16 @@ fn remove_leftovers(before: &State) {
             if link.kind.as_deref() == Some("bridge") { netlink.delete(name) } else { Ok(()) }
         });
         match removed {
-            Ok(()) => tracing::warn!("bridge {name} was left and is removed"),
+            Ok(()) => tracing::warn!("removing bridge {name}, which an earlier run left behind"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!("bridge {name} was left: {error}"),
+            Err(error) => tracing::warn!(
+                "cannot remove bridge {name}, which an earlier run left behind: {error}"
+            ),
         }
     }
 }
 
-/// Removes what hosts put into their directory; not the lock, and nothing else.
+/// Removes what hosts put into their directory, except the lock, and nothing else.
 fn remove_files(dir: &RunDir) -> io::Result<()> {
     for entry in fs::read_dir(dir.path())? {
         let entry = entry?;
@@ -247,7 +254,7 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
         if is_ours {
             fs::remove_file(entry.path())?;
         } else if name == "switch" || name.starts_with("tenant-") {
-            // A directory of one process, with its socket in it.
+            // The directory of one process, with its socket.
             fs::remove_dir_all(entry.path())?;
         }
     }
@@ -301,7 +308,7 @@ mod tests {
         let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
         fs::set_permissions(parent.path(), mode(0o777)).expect("ours");
         assert!(refusal(&path).contains("could put another directory in its place"));
-        // As in /tmp, where no user renames what is another's.
+        // As in /tmp, where users cannot rename each other's files.
         fs::set_permissions(parent.path(), mode(0o1777)).expect("ours");
         Claim::take(&path).expect("free");
     }

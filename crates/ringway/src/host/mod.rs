@@ -1,9 +1,9 @@
-//! A whole emulated host: the processes it consists of, and who looks after them.
+//! A whole emulated host: its processes and their supervisor.
 //!
 //! [`supervisor`] starts a broker, a backend and the guests, each a process of its own, and acts
 //! as the toolstack. All that it makes belongs to a value that removes it when dropped, so a start
-//! that fails half-way leaves nothing. For the case that it is killed itself, its processes die
-//! with it, and a state file tells the next one what else there was.
+//! that fails half-way leaves nothing behind. If the supervisor itself is killed, its processes die
+//! with it, and a state file lists for the next one what else there was.
 
 mod bridges;
 mod claim;
@@ -20,7 +20,7 @@ pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;
 pub(crate) use supervisor::Supervisor;
 
-/// Which hypervisor a verb is about.
+/// The hypervisor that a verb works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HypervisorKind {
     /// Ringway's own, on any machine.
@@ -30,5 +30,5 @@ pub(crate) enum HypervisorKind {
     Xen,
 }
 
-/// What the broker says on its standard output once it serves.
+/// What the broker prints on its standard output once it serves.
 pub(crate) const BROKER_READY: &str = "ready";

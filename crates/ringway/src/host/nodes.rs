@@ -14,7 +14,7 @@ pub(crate) fn vif(guest: DomId, handle: u32) -> Vif {
     Vif { backend: BACKEND, frontend: guest, handle }
 }
 
-/// Makes the nodes that every host has.
+/// Creates the nodes that every host has.
 pub(crate) fn make_host(store: &mut Client) -> Result<(), XsError> {
     let home = domain_path(BACKEND);
     store.transaction(|tx| {
@@ -24,7 +24,7 @@ pub(crate) fn make_host(store: &mut Client) -> Result<(), XsError> {
     })
 }
 
-/// Makes the nodes of a guest and its vifs, all at once.
+/// Creates the nodes of a guest and its vifs in one transaction.
 pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Result<(), XsError> {
     let home = domain_path(domid);
     store.transaction(|tx| {
@@ -33,7 +33,7 @@ pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Res
         tx.write(&format!("{home}/domid"), domid.to_string())?;
         let own = Permissions::new(domid, Rights::None);
         make_dir(tx, &format!("{home}/data"), &own)?;
-        // Where a frontend reports errors, which on a stock host only root may make.
+        // The frontend reports errors here. On a stock host only root may create this directory.
         make_dir(tx, &format!("{home}/error"), &own)?;
         for (handle, described) in (0..).zip(&guest.vifs) {
             make_vif(tx, vif(domid, handle), described)?;
@@ -59,7 +59,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
     device::apply(tx, &vif.backend_dir(), &limits(described).changes())
 }
 
-/// What limits a vif.
+/// The limits of a vif.
 pub(crate) fn limits(described: &GuestVif) -> VifLimits {
     VifLimits {
         rate: described.rate.as_ref().map(|it| it.rate),
@@ -74,7 +74,7 @@ pub(crate) fn limits(described: &GuestVif) -> VifLimits {
 }
 
 /// Asks the backend to let go of all vifs of a guest.
-pub(crate) fn ask_to_let_go(store: &mut Client, domid: DomId, vifs: u32) -> Result<(), XsError> {
+pub(crate) fn request_release(store: &mut Client, domid: DomId, vifs: u32) -> Result<(), XsError> {
     for handle in 0..vifs {
         let dir = vif(domid, handle).backend_dir();
         device::change(store, &dir, &Device::removal_changes())?;
@@ -83,7 +83,7 @@ pub(crate) fn ask_to_let_go(store: &mut Client, domid: DomId, vifs: u32) -> Resu
 }
 
 /// Whether the backend has let go of all of them.
-pub(crate) fn has_let_go(store: &mut Client, domid: DomId, vifs: u32) -> Result<bool, XsError> {
+pub(crate) fn is_released(store: &mut Client, domid: DomId, vifs: u32) -> Result<bool, XsError> {
     for handle in 0..vifs {
         let state = device::state(store, &vif(domid, handle).backend_state())?;
         if !matches!(state, XenbusState::Closed | XenbusState::Unknown) {

@@ -15,17 +15,17 @@ use tracing::level_filters::LevelFilter;
 
 use crate::stop::wait_readable;
 
-/// How long a process that was killed may take to be gone.
+/// How long a killed process may take to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A process, in a way that does not confuse it with a later one of the same number.
+/// A process, identified so that a later one with the same PID is not mistaken for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
     /// What it is: `broker`, `backend` or `guest NAME`.
     pub(crate) name: String,
-    /// Its number.
+    /// Its PID.
     pub(crate) pid: u32,
-    /// When it started, in clock ticks since the machine did.
+    /// When it started, in clock ticks since boot.
     pub(crate) start_time: u64,
 }
 
@@ -40,11 +40,11 @@ impl ProcessRecord {
         start_time(self.pid).is_ok_and(|start| start == self.start_time)
     }
 
-    /// A descriptor that is readable once it has ended; `NotFound` if it has.
+    /// A descriptor that is readable once the process has ended; `NotFound` if it already has.
     pub(crate) fn open(&self) -> io::Result<OwnedFd> {
         let pid = as_pid(self.pid).ok_or(io::ErrorKind::NotFound)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // Once the descriptor is open the number cannot come to mean another process.
+        // Once the descriptor is open, the PID cannot be reused for another process.
         if self.is_alive() { Ok(pidfd) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
@@ -60,8 +60,8 @@ impl ProcessRecord {
 /// its exit status is left.
 pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is the program's name in parentheses, in which anything may occur; the
-    // rest begins with the third, the state.
+    // The second field is the program's name in parentheses and may contain any character; the rest
+    // begins with the third field, the state.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = rest.split_ascii_whitespace();
     let is_gone = fields.next().is_none_or(|state| matches!(state, "Z" | "X"));
@@ -88,7 +88,7 @@ impl Process {
         Process::start_with(name, level, arguments, [Stdio::null(), stdout])
     }
 
-    /// The same, with standard input and output.
+    /// As [`start`](Process::start), with the given standard input and output.
     pub(crate) fn start_with(
         name: &str,
         level: LevelFilter,
@@ -102,11 +102,11 @@ impl Process {
             .arg("--parent")
             .arg(std::process::id().to_string())
             .args(arguments)
-            // The service manager's wish for signs of life is the backend's to fulfil, for us.
+            // The service manager expects signs of life from the supervisor, not from its children.
             .env_remove("WATCHDOG_PID")
             .stdin(stdin)
             .stdout(stdout)
-            // Ctrl-C is for us: we end the others in order.
+            // Ctrl-C goes to the supervisor alone, which ends the others in order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("start the {name} process"))?;
@@ -139,16 +139,16 @@ impl Process {
         self.child.try_wait()
     }
 
-    /// Leaves it to itself: it ends with this process and no earlier.
+    /// Lets it run on its own: it ends with this process and no earlier.
     pub(crate) fn leave(self) {
-        // Its descriptor stays open with it.
+        // Its descriptor stays open, too.
         std::mem::forget(self);
     }
 
     /// Asks it to end.
     pub(crate) fn ask_to_end(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), as_pid(self.record.pid)) {
-            // It is our child and was not waited for, so the number is still its own.
+            // It is our child and was not waited for, so the PID is still its own.
             let _ = kill_process(pid, Signal::TERM);
         }
     }
@@ -160,11 +160,11 @@ impl Process {
     }
 
     /// Waits until it has ended, and kills it after a time.
-    pub(crate) fn end_by(&mut self, deadline: Instant) {
+    pub(crate) fn wait_or_kill(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         let waited = wait_readable(&[self.pidfd.as_fd()], Some(left));
         if !waited.is_ok_and(|ready| ready.contains(&true)) {
-            tracing::warn!("{} did not end when asked and is killed", self.record.name);
+            tracing::warn!("{} did not stop on request; killing it", self.record.name);
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

@@ -107,14 +107,14 @@ fn sentence(event: &Event<'_>) -> String {
             format!("serving the vifs of domain {domid}, in {dir}; Ctrl-C ends it\n")
         }
         Event::BackendRestarted { restarts, .. } => {
-            format!("the backend was started again ({restarts} so far)\n")
+            format!("the backend was restarted ({restarts} restarts so far)\n")
         }
         Event::ProcessRestarted { process, restarts, .. } => {
-            format!("the process {process} was started again ({restarts} so far)\n")
+            format!("the process {process} was restarted ({restarts} restarts so far)\n")
         }
         Event::GuestEnded { name, .. } => format!("guest {name} has ended\n"),
         Event::GuestStarted { name, domid, .. } => {
-            format!("guest {name} was started again as domain {domid}\n")
+            format!("guest {name} was restarted as domain {domid}\n")
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Starts the processes of a host, looks after them, and is their toolstack.
+//! Starts and supervises the processes of a host, and is their toolstack.
 //!
-//! One thread, one loop: it waits for the end of a process, a change in XenStore, or the signal
-//! that ends all. Nothing in it waits for a single guest.
+//! One thread runs one loop, which waits for the end of a process, a change in XenStore, or the
+//! signal that ends the host. It never waits for a single guest.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -30,22 +30,22 @@ use crate::stop::{Stop, wait_readable};
 
 /// How long the broker may take until it serves.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an error may be held back to see whether the broker's end is its reason.
+/// How long to hold back an error to find out whether the broker's end is its cause.
 const BROKER_END_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long the backend may take to let go of a guest that is gone.
+/// How long the backend may take to release a guest that is gone.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a process may take to end when asked: a guest says goodbye to its backend.
+/// How long a process may take to end when asked: a guest closes its vifs with the backend first.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
-/// A process that lives shorter than this after its start did not work at all.
+/// A process that ends sooner than this after its start did not work at all.
 const LIFE_MIN: Duration = Duration::from_secs(1);
-/// Until the next attempt when a process did not work at all.
+/// Time until the next attempt when a process did not work at all.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// How often the backend may be killed before the host is ready, until that is no accident.
+/// How often the backend may be killed before the host is ready; more than that fails the start.
 const EARLY_DEATHS_MAX: u64 = 3;
 
 /// A running host. Dropping it ends everything at once; [`run`](Supervisor::run) does it in order.
 ///
-/// The fields are dropped from first to last, so what is needed longest comes last.
+/// Fields are dropped from first to last, so what is needed longest comes last.
 pub(crate) struct Supervisor {
     guests: Vec<GuestSlot>,
     backend: Serving,
@@ -60,18 +60,18 @@ pub(crate) struct Supervisor {
     is_ready: bool,
 }
 
-/// Who serves the guests' vifs.
+/// The processes that serve the guests' vifs.
 enum Serving {
-    /// One process, all of them.
+    /// One process serves all of them.
     Together(Backend),
-    /// A process for each tenant.
+    /// One process serves each tenant.
     Isolated(Box<Isolation>),
 }
 
 struct Backend {
     process: Option<Process>,
     restarts: u64,
-    /// When to start it, if it does not run.
+    /// When to start it, if it is not running.
     due: Instant,
 }
 
@@ -84,9 +84,9 @@ struct GuestSlot {
 /// Where a guest is in its life.
 enum Life {
     Running(DomId, Process),
-    /// Its process is gone, and its backend has until then to let go.
+    /// Its process is gone; the backend has until this time to release its vifs.
     Leaving(DomId, Instant),
-    /// It is made again then.
+    /// It is created again at this time.
     Waiting(Instant),
     Gone,
 }
@@ -101,7 +101,8 @@ impl Supervisor {
         show: Show,
     ) -> Result<Supervisor> {
         let mut claim = Claim::take(dir)?;
-        // Its domains are not those of an earlier host, whatever their numbers are.
+        // The domains of this host are not those of an earlier one, even if their numbers are the
+        // same.
         let _ = std::fs::remove_file(claim.dir().panics());
         let _ = std::fs::remove_file(claim.dir().vhosts());
         let is_private = enter_namespaces(host.network)?;
@@ -166,7 +167,7 @@ impl Supervisor {
     pub(crate) fn run(mut self, stop: &Stop) -> Result<()> {
         let outcome = self.look_after(stop).map_err(|error| self.explain(error));
         if outcome.is_ok() {
-            tracing::info!("ending {} guests, the backend and the broker", self.guests.len());
+            tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
             self.end();
         }
         outcome
@@ -181,8 +182,8 @@ impl Supervisor {
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
             }
-            // An event that came together with one of the replies above does not make the
-            // descriptor readable, and may tell of what has changed since it was read.
+            // A watch event that arrived together with one of the replies above does not make the
+            // descriptor readable, and may report a change made after the node was read.
             if self.take_watches()? {
                 continue;
             }
@@ -202,7 +203,7 @@ impl Supervisor {
         }
     }
 
-    /// An error, or why there is one: whatever else fails when the broker ends, that is the reason.
+    /// The cause of an error: the broker's end if it has ended, else the error itself.
     fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         // Its connections close a moment before it has ended.
         let _ = wait_readable(&[self.broker.as_fd()], Some(BROKER_END_TIMEOUT));
@@ -215,13 +216,13 @@ impl Supervisor {
             return isolation.take_watches(&mut self.store);
         }
         let mut is_any = false;
-        while self.store.next_watch().context("XenStore is lost")?.is_some() {
+        while self.store.next_watch().context("the connection to XenStore was lost")?.is_some() {
             is_any = true;
         }
         Ok(is_any)
     }
 
-    /// The time until something is due.
+    /// The time until the next deadline.
     fn next_deadline(&self) -> Option<Duration> {
         let backend = match &self.backend {
             Serving::Together(backend) => backend.process.is_none().then_some(backend.due),
@@ -237,7 +238,7 @@ impl Supervisor {
 
     fn check_broker(&mut self) -> Result<()> {
         match self.broker.ended()? {
-            Some(status) => bail!("the broker ended ({status}), and with it every domain"),
+            Some(status) => bail!("the broker ended ({status}), which ends every domain"),
             None => Ok(()),
         }
     }
@@ -261,7 +262,7 @@ impl Supervisor {
                     bail!("the backend ended {deaths} times ({status}) before the host was ready");
                 }
             }
-            tracing::warn!("the backend ended ({status}) and is started again");
+            tracing::warn!("the backend ended ({status}); restarting it");
             let pause = if is_young { RESTART_PAUSE } else { Duration::ZERO };
             backend.process = None;
             backend.due = Instant::now() + pause;
@@ -289,24 +290,24 @@ impl Supervisor {
                 if !self.is_ready {
                     let name = format!("guest {}", slot.guest.name);
                     fail_if_failed(&name, status)?;
-                    // Without it the host would never be ready, and one that is made again may
-                    // be killed again, so its first end is the start's.
+                    // Without it the host would never be ready, and a new one may be killed as
+                    // well, so the first end of a guest ends the start.
                     bail!("{name} ended ({status}) before the host was ready");
                 }
                 tracing::warn!("guest {} (domain {domid}) ended ({status})", slot.guest.name);
                 slot.life = Life::Leaving(domid, now + LET_GO_TIMEOUT);
                 slot.is_connected = false;
-                nodes::ask_to_let_go(&mut self.store, domid, vifs)?;
+                nodes::request_release(&mut self.store, domid, vifs)?;
                 self.show.event(&Event::GuestEnded { name: &slot.guest.name.0, domid: domid.0 });
                 self.record_processes()?;
             }
             Life::Leaving(domid, due) => {
                 let (domid, is_late) = (*domid, *due <= now);
-                if !is_late && !nodes::has_let_go(&mut self.store, domid, vifs)? {
+                if !is_late && !nodes::is_released(&mut self.store, domid, vifs)? {
                     return Ok(());
                 }
                 if is_late {
-                    tracing::warn!("the backend did not let go of domain {domid} in time");
+                    tracing::warn!("the backend did not release domain {domid} in time");
                 }
                 slot.life = match slot.guest.on_exit {
                     OnExit::Destroy => Life::Gone,
@@ -342,7 +343,7 @@ impl Supervisor {
                 memory_bytes: guest.memory_mib << 20,
                 role: Role::Guest,
             })
-            .with_context(|| format!("make a domain for guest {name}"))?;
+            .with_context(|| format!("create a domain for guest {name}"))?;
         let started = nodes::make_guest(&mut self.store, domid, guest)
             .with_context(|| format!("write the XenStore nodes of guest {name}"))
             .and_then(|()| {
@@ -371,7 +372,7 @@ impl Supervisor {
         self.toolstack.destroy_domain(domid).with_context(|| format!("destroy domain {domid}"))
     }
 
-    /// Notes which guests have become connected, and says when all of them are.
+    /// Records which guests have connected, and reports when all of them have.
     fn note_connections(&mut self) -> Result<()> {
         for slot in &mut self.guests {
             let Life::Running(domid, _) = slot.life else { continue };
@@ -434,7 +435,7 @@ impl Supervisor {
         self.claim.record(|state| state.processes = processes)
     }
 
-    /// Ends guests, backend and broker, in this order; the rest goes when it is dropped.
+    /// Ends guests, backend and broker, in this order; the rest is removed on drop.
     fn end(&mut self) {
         if let Serving::Isolated(isolation) = &mut self.backend {
             isolation.stopping();
@@ -452,7 +453,7 @@ impl Supervisor {
             process.ask_to_end();
         }
         for process in ending {
-            process.end_by(deadline);
+            process.wait_or_kill(deadline);
         }
         let backend = match &mut self.backend {
             Serving::Together(backend) => backend.process.as_mut(),
@@ -463,13 +464,14 @@ impl Supervisor {
         };
         for process in backend.into_iter().chain([&mut self.broker]) {
             process.ask_to_end();
-            process.end_by(Instant::now() + END_TIMEOUT);
+            process.wait_or_kill(Instant::now() + END_TIMEOUT);
         }
         tracing::debug!(guests = self.host.guests.len(), "the host has ended");
     }
 }
 
-/// Moves this process where the host is to be; true if that is a network namespace of its own.
+/// Moves this process into the host's namespaces; true if the host has a network namespace of its
+/// own.
 fn enter_namespaces(network: HostNetwork) -> Result<bool> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && network == HostNetwork::Caller {
@@ -489,13 +491,14 @@ fn start_broker(claim: &Claim, level: LevelFilter) -> Result<Process> {
     let mut broker = Process::start("broker", level, arguments, Stdio::piped())?;
     let stdout = broker.stdout().context("the broker has no standard output")?;
     wait_readable(&[stdout.as_fd()], Some(BROKER_TIMEOUT))?;
-    // Only what is there already is read: either the word, or the end because it is gone.
+    // This does not block: there is either the word, or the end of the output of a process that is
+    // gone.
     let mut word = String::new();
     if wait_readable(&[stdout.as_fd()], Some(Duration::ZERO))?.contains(&true) {
         BufReader::new(stdout).read_line(&mut word)?;
     }
     if word.trim() != super::BROKER_READY {
-        bail!("the broker did not start; its reason is above");
+        bail!("the broker did not start; see the reason above");
     }
     Ok(broker)
 }
@@ -506,10 +509,10 @@ fn start_backend(claim: &Claim, level: LevelFilter) -> Result<Process> {
     Process::start("backend", level, arguments, Stdio::null())
 }
 
-/// Before the host is ready, a process that gives up does so for a reason that stays.
+/// Before the host is ready, a process that gives up has a lasting reason.
 fn fail_if_failed(name: &str, status: ExitStatus) -> Result<()> {
     match status.code() {
-        Some(_) => bail!("{name} did not start; its reason is above"),
+        Some(_) => bail!("{name} did not start; see the reason above"),
         None => Ok(()),
     }
 }

@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 use ringway_xen::XenHypervisor;
 use ringway_xenstore::{Client, DomId};
 
-/// What a backend needs of it.
+/// The hypervisor and XenStore connections that a backend needs.
 pub(crate) fn connect_backend() -> Result<(XenHypervisor, Client)> {
     let mut store = Client::of_this_domain()?;
     let domid = own_domid(&mut store)?;
     Ok((XenHypervisor::backend(domid)?, store))
 }
 
-/// Its number.
+/// The number of this domain.
 pub(super) fn own_domid(store: &mut Client) -> Result<DomId> {
     let domid = store.read("domid").context("XenStore: read the number of this domain")?;
     let domid = domid.and_then(|domid| domid.parse().ok()).ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! A backend or a frontend in a domain of real Xen: one process, which systemd or an administrator
-//! looks after. Domains and vifs are the toolstack's.
+//! A backend or a frontend in a domain of real Xen: one process, supervised by systemd or an
+//! administrator. Domains and vifs belong to the toolstack.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -29,13 +29,12 @@ use crate::description::{self, GuestName, Host, OnExit};
 use crate::stop::{Stop, wait_readable};
 use crate::verb::{backend, opener};
 
-/// The kernel's backend, while its module is loaded.
+/// Exists while the module of the kernel's backend is loaded.
 const KERNEL_BACKEND: &str = "/sys/module/xen_netback";
 
-/// The kernel's frontend, likewise.
+/// Exists while the module of the kernel's frontend is loaded.
 const KERNEL_FRONTEND: &str = "/sys/module/xen_netfront";
-/// Pages that programs may grant, half of what a domain's grant table holds
-/// (`gnttab_max_frames`).
+/// Pages that programs may grant: half of what a domain's grant table holds (`gnttab_max_frames`).
 const GRANTS_WANTED: u32 = 16384;
 
 /// Serves all vifs of this domain until `stop`.
@@ -47,14 +46,14 @@ pub(crate) fn serve(
     stop: &Stop,
 ) -> Result<()> {
     check(&host)?;
-    // Polling takes time from virtual CPUs, those of the guests that it serves among them.
+    // Busy polling takes CPU time from other virtual CPUs, including those of the guests served.
     host.workers.poll_us.get_or_insert(0);
     if Path::new(KERNEL_BACKEND).exists() {
         bail!(
-            "{KERNEL_BACKEND}: the kernel's backend is loaded and would serve the same vifs; \
-             once no guest has a vif there, copy no-xen-netback.conf (in the package: \
-             /usr/share/doc/ringway/examples) to /etc/modprobe.d, which keeps it from coming back, \
-             and run `modprobe -r xen-netback`"
+            "{KERNEL_BACKEND}: the kernel's backend is loaded and would serve the same vifs. When \
+             no guest has a vif there any more, copy no-xen-netback.conf (in the package: \
+             /usr/share/doc/ringway/examples) to /etc/modprobe.d, which prevents it from being \
+             loaded again, and run `modprobe -r xen-netback`"
         );
     }
     let (hypervisor, mut store) = connect_backend()?;
@@ -68,7 +67,7 @@ pub(crate) fn serve(
     let opener = opener::start(&own)?;
     let config = backend::config(&host, (&own, own.clone()), Service::from_env())?;
     let sockets = Sockets::open(&config.dir)?.with_opener(opener);
-    // Everything that needs more rights is open, and no thread has been started.
+    // Everything that needs more privileges is open, and no thread has been started.
     confine(dir, BACKEND_DEVICES, Role::Vifs)?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
@@ -76,7 +75,7 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Has the vifs of this domain served by a process for each tenant, until `stop`.
+/// Serves the vifs of this domain with one process per tenant, until `stop`.
 fn supervise(
     host: &Host,
     store: &mut Client,
@@ -85,7 +84,7 @@ fn supervise(
     stop: &Stop,
 ) -> Result<()> {
     let root = Vif::backend_root(domid);
-    // A driver domain's toolstack may have yet to make it, and to give it away.
+    // In a driver domain the toolstack may not have created this node and granted access to it yet.
     unless_refused(store.mkdir(&root), ())?;
     store.watch(&root, "vifs")?;
     remove_stale_errors(store, domid)?;
@@ -135,9 +134,9 @@ impl Guest {
     pub(crate) fn of_this_domain() -> Result<Guest> {
         if Path::new(KERNEL_FRONTEND).exists() {
             bail!(
-                "{KERNEL_FRONTEND}: the kernel's frontend is loaded and has the same vifs; \
-                 put a line `blacklist xen-netfront` into /etc/modprobe.d/no-xen-netfront.conf, \
-                 which keeps it from coming back, and run `modprobe -r xen-netfront`"
+                "{KERNEL_FRONTEND}: the kernel's frontend is loaded and uses the same vifs. Put a \
+                 line `blacklist xen-netfront` into /etc/modprobe.d/no-xen-netfront.conf, which \
+                 prevents it from being loaded again, and run `modprobe -r xen-netfront`"
             );
         }
         let mut store = Client::of_this_domain()?;
@@ -150,7 +149,7 @@ impl Guest {
         Ok(Guest { name: name.unwrap_or_else(unnamed), hypervisor, store })
     }
 
-    /// The guest as other commands find it.
+    /// The guest's description for other commands.
     pub(crate) fn description(&self) -> description::Guest {
         description::Guest {
             name: self.name.clone(),
@@ -170,25 +169,26 @@ pub(crate) fn claim(dir: &Path, host: &Host) -> Result<Claim> {
     Ok(claim)
 }
 
-/// Lets programs grant as many pages as 31 queues take: the kernel's own limit is for one. Where
-/// that is not permitted, the queue that finds no room says what to do.
+/// Raises the limit of pages that programs may grant to what 31 queues take: the kernel's default
+/// suffices for one. Where that is not permitted, the first queue that cannot grant its pages
+/// reports what to do.
 fn raise_grant_limit() {
     let limit = fs::read_to_string(LIMIT_FILE).ok().and_then(|limit| limit.trim().parse().ok());
     if limit.is_some_and(|limit: u32| limit < GRANTS_WANTED)
         && fs::write(LIMIT_FILE, GRANTS_WANTED.to_string()).is_ok()
     {
-        tracing::info!("{LIMIT_FILE} was {}, and is {GRANTS_WANTED} now", limit.unwrap_or(0));
+        tracing::info!("raised {LIMIT_FILE} from {} to {GRANTS_WANTED}", limit.unwrap_or(0));
     }
 }
 
-/// Whether a description makes sense where domains are not ours to make.
+/// Checks that a description is valid on Xen, where ringway does not create the domains.
 fn check(host: &Host) -> Result<()> {
     let foreign = [("guest", host.guests.is_empty()), ("bridge", host.bridges.is_empty())];
     for (section, is_empty) in foreign {
         if !is_empty {
             bail!(
-                "the description has a section [[{section}]]; with --hypervisor xen guests and \
-                 bridges are the toolstack's, so remove it"
+                "the description has a section [[{section}]]: remove it, because with \
+                 --hypervisor xen the toolstack manages guests and bridges"
             );
         }
     }

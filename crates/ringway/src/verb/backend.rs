@@ -28,7 +28,7 @@ pub(crate) struct Backend {
     /// Run directory
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Where the guests are
+    /// Where the guests run
     #[arg(long, value_name = "KIND", default_value = "emulated")]
     hypervisor: HypervisorKind,
     /// What the process does
@@ -85,7 +85,7 @@ fn connect(dir: &RunDir) -> Result<(EmuHypervisor, Client)> {
     Ok((hypervisor, Client::connect(&dir.xenstore())?))
 }
 
-/// Joins the trunks of all tenants and the uplink.
+/// Switches frames between the trunks of all tenants and the uplink.
 fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let link = link()?;
     let own = dir.switch();
@@ -105,7 +105,7 @@ fn run_tenant(
 ) -> Result<()> {
     let link = link()?;
     let own = dir.tenant(tenant);
-    // The uplink is the switch process's.
+    // The uplink belongs to the switch process.
     let host = Host { uplink: None, ..host.clone() };
     let service = Service::of_supervisor(Arc::clone(&link));
     let config = config(&host, (dir, own.clone()), service)?;
@@ -128,16 +128,16 @@ fn run_tenant(
     Ok(())
 }
 
-/// The way to the supervisor, which is this process's standard input.
+/// The link to the supervisor: this process's standard input.
 pub(crate) fn link() -> Result<Arc<Link>> {
     let link = rustix::stdio::stdin().try_clone_to_owned();
-    Ok(Arc::new(Link::new(link.context("standard input, the way to the supervisor")?)))
+    Ok(Arc::new(Link::new(link.context("standard input, the connection to the supervisor")?)))
 }
 
-/// Each has a share of what a process can map.
+/// Each has an equal share of the address space that a process can map.
 const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 
-/// A vif of virtio as the opener passes it on.
+/// A vif of virtio, as the opener passes it on.
 fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     let described: Vhost = serde_json::from_value(passed).map_err(|error| error.to_string())?;
     let (features, protocol) = described.features();
@@ -156,8 +156,8 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     })
 }
 
-/// What the description means for a process of the backend, with a directory of its own in that of
-/// the host.
+/// The configuration that the description implies for a backend process with a directory of its own
+/// in the host's run directory.
 pub(crate) fn config(
     host: &Host,
     (host_dir, dir): (&RunDir, RunDir),

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
     let domains = thread::Builder::new().name("domains".into()).spawn(move || domains.run())?;
     print(&format!("{BROKER_READY}\n"))?;
     while !stop.wait(std::time::Duration::from_secs(1))? {
-        // Neither ends by itself but by a failure, which ends the host.
+        // Either thread ends only on a failure, which ends the host.
         if store.is_finished() || domains.is_finished() {
             break;
         }
@@ -60,14 +60,14 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
     Ok(())
 }
 
-/// Lets XenStore know of a domain, and the domain of XenStore.
+/// Introduces a domain to XenStore, and XenStore to the domain.
 fn follow(dir: &RunDir, store: &ServerHandle, event: DomainEvent) -> io::Result<()> {
     match event {
         DomainEvent::Created(domid) => {
             store.introduce(domid)?;
             store.listen(listen(&dir.xenstore_of(domid.0))?, domid)
         }
-        // Its nodes stay until the toolstack has seen to its devices.
+        // Its nodes stay until the toolstack has removed its devices.
         DomainEvent::Died(_) => Ok(()),
         DomainEvent::Destroyed(domid) => {
             store.release(domid)?;

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
     let request = BackendRequest::Capture { vif: args.vif.clone(), snap_len: args.snaplen };
     let socket = args.target.serving(&args.vif)?;
     let ((), mut stream) = open(&socket, &request).map_err(|error| args.target.explain(error))?;
-    // Made only now, so that a refusal leaves no file.
+    // Created only now, so that a refusal leaves no file.
     let mut out = output(&args.write)?;
     let mut packets = 0_u64;
     let mut blocks = Blocks::default();
@@ -71,15 +71,18 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
             };
             let ready = wait_readable(fds, left)?;
             if last_call.is_none() && ready.get(1) == Some(&true) {
-                // The backend sends what it has seen until now, and ends the stream.
-                stream.get_ref().shutdown(Shutdown::Write).context("tell the backend")?;
+                // The backend then sends the remaining frames and ends the stream.
+                stream
+                    .get_ref()
+                    .shutdown(Shutdown::Write)
+                    .context("send the request to the backend")?;
                 last_call = Some(Instant::now());
             }
             if ready.first() != Some(&true) {
                 continue;
             }
         }
-        // No more than is there: who waited for the rest of a block would not notice Ctrl-C.
+        // Only what has arrived: waiting for the rest of a block would delay Ctrl-C.
         let received = stream.fill_buf().context("read from the backend")?;
         let len = received.len();
         if len == 0 {
@@ -114,10 +117,10 @@ fn output(path: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
-/// Puts blocks together, so that the file can be read whenever we stop.
+/// Assembles whole blocks, so that the file is valid whenever the capture stops.
 #[derive(Default)]
 struct Blocks {
-    /// The beginning of the next one.
+    /// The beginning of the next block.
     rest: Vec<u8>,
 }
 
@@ -145,7 +148,7 @@ impl Blocks {
     }
 }
 
-/// Type and bytes of a block, which both of its ends repeat.
+/// The type of a block and its length in bytes.
 fn read_head(head: [u8; BLOCK_HEAD_LEN]) -> Result<(u32, usize)> {
     let [a, b, c, d, e, f, g, h] = head;
     // The backend runs on this machine, so this is its byte order.

@@ -1,4 +1,4 @@
-//! `ringway completions` and `ringway man`: what a shell and man(1) want to know of us.
+//! `ringway completions` and `ringway man`: completion scripts for shells, and manual pages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,15 +25,15 @@ pub(crate) struct Man {
     dir: PathBuf,
 }
 
-/// Prints what completes the words of `command`.
+/// Prints the script that completes the words of `command`.
 pub(crate) fn run(args: &Completions, mut command: Command) -> Result<()> {
-    // Not straight to standard output, because a write that fails would be a panic there.
+    // Into a buffer first: the generator panics if a write to standard output fails.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "ringway", &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
-/// Writes the manual pages of `command` and what it is made of.
+/// Writes the manual pages of `command` and its subcommands.
 pub(crate) fn run_man(args: &Man, command: Command) -> Result<()> {
     let found = fs::metadata(&args.dir).with_context(|| args.dir.display().to_string())?;
     anyhow::ensure!(found.is_dir(), "{}: expected a directory", args.dir.display());

@@ -1,4 +1,4 @@
-//! `ringway doctor`: what slows this host's guest networking, or that of a saved one.
+//! `ringway doctor`: finds what slows the guest networking of this host or of a saved one.
 
 mod change;
 mod choice;
@@ -35,7 +35,8 @@ use crate::table;
 
 /// Find what slows the networking of this host and its guests, with evidence and advice
 ///
-/// Only `apply` and `try` change anything. It needs no privileges, and names what it may not read.
+/// Only `apply` and `try` change anything. It needs no privileges, and reports what it may not
+/// read.
 ///
 /// Exit codes: 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if too little could be
 /// read.
@@ -72,10 +73,11 @@ pub(crate) struct Doctor {
     /// Run only this check; may be repeated
     #[arg(long = "check", value_name = "ID", value_parser = known_check)]
     checks: Vec<String>,
-    /// Leave out the findings of a list, a TOML file with a check and a reason each
+    /// Skip known findings: a TOML file with a check and a reason for each
     ///
-    /// Each is a table [[skip]] with `check`, `reason` and perhaps `subject`; without a subject it
-    /// is all findings of the check. They are shown apart, and do not count.
+    /// Each is a table [[skip]] with `check`, `reason` and an optional `subject`; without a subject
+    /// it covers all findings of the check. Skipped findings are shown separately, and do not
+    /// count.
     #[arg(long, value_name = "FILE", conflicts_with = "all_netns")]
     skip: Option<PathBuf>,
     /// Also write the report as one HTML page, for a ticket
@@ -91,12 +93,12 @@ pub(crate) struct Doctor {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Save the evidence of this host, to be examined elsewhere
+    /// Save the evidence of this host, to examine it elsewhere
     ///
     /// It contains settings, counters, names of interfaces and guests, and addresses of
     /// connections, but no contents of packets and no keys.
     Record(Record),
-    /// Compare two saved hosts, or one at two times: what is found, and which settings differ
+    /// Compare two saved hosts, or one host at two times: findings and settings
     ///
     /// Exit codes: 0 if nothing is new or worse in the second, 3 for warnings, 4 for problems.
     Diff(diff::Diff),
@@ -160,7 +162,7 @@ fn diagnose(args: &Doctor) -> Result<ExitCode> {
     if args.all_netns {
         return everywhere::diagnose(args);
     }
-    // Before the wait, so that a mistake in it is said at once.
+    // Before the wait, so that an error in the file is reported at once.
     let skips = args.skip.as_deref().map(skips).transpose()?;
     let host = Host::new(source(args)?);
     let mut report = Report::of(&host, &args.checks);
@@ -179,7 +181,7 @@ fn diagnose(args: &Doctor) -> Result<ExitCode> {
     Ok(ExitCode::from(report.exit_code()))
 }
 
-/// A list of findings that do not count.
+/// Reads a list of findings that do not count.
 fn skips(path: &Path) -> Result<Skips> {
     let about = || format!("--skip {}", path.display());
     let text = fs::read_to_string(path).with_context(about)?;
@@ -199,7 +201,7 @@ fn source(args: &Doctor) -> Result<Source> {
     collected(args.interval, &args.paths)
 }
 
-/// The evidence of this host, with the paths that were asked for.
+/// The evidence of this host, with the requested paths.
 fn collected(interval: u64, paths: &[String]) -> Result<Source> {
     if paths.len() > HOSTS_MAX {
         bail!("--path: at most {HOSTS_MAX} hosts");
@@ -213,7 +215,7 @@ fn record(args: &Record) -> Result<()> {
         let source = collected(args.interval, &args.paths)?;
         return Ok(archive::write(&source, io::stdout().lock())?);
     }
-    // Before the wait, so that a refusal comes at once.
+    // Before the wait, so that an error is reported at once.
     let file = File::create(&args.file).with_context(|| format!("make {name}"))?;
     let source = collected(args.interval, &args.paths)?;
     archive::write(&source, BufWriter::new(file)).with_context(|| format!("write {name}"))
@@ -233,7 +235,7 @@ fn explain(id: &str) -> Result<()> {
     }
 }
 
-/// A check for those who choose one.
+/// A check, as `list` shows it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry {

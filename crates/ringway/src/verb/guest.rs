@@ -1,4 +1,4 @@
-//! `ringway guest`: the process of a guest, and what one can do with guests that run.
+//! `ringway guest`: the process of a guest, and commands for running guests.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -66,7 +66,7 @@ struct Here {
     /// Worker threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024))]
     workers: Option<u16>,
-    /// Most queues to request [default: one per CPU]
+    /// The maximum number of queues to request [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     queues: Option<u16>,
     /// Prefix of the devices' names, before the handle
@@ -74,7 +74,7 @@ struct Here {
     prefix: String,
 }
 
-/// Where a guest may run that is not of our making.
+/// Where a guest that ringway did not create may run.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum RealHypervisor {
     /// Xen
@@ -181,11 +181,11 @@ pub(crate) fn run(args: &Guest) -> Result<ExitCode> {
                 let Here { workers, queues, prefix, .. } = &args.here;
                 vhost_guest::run(&args.vhost, socket, (format!("{prefix}0"), *workers, *queues))?;
             }
-            None => be_one(&args.here)?,
+            None => run_frontend(&args.here)?,
         },
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Exec(args)) => return exec(args),
-        Some(Verb::Become(args)) => return become_command(args),
+        Some(Verb::Become(args)) => return exec_command(args),
         Some(Verb::Set(args)) => set(args)?,
         Some(Verb::Run(args)) => run_one(args)?,
     }
@@ -194,7 +194,7 @@ pub(crate) fn run(args: &Guest) -> Result<ExitCode> {
 
 fn list(args: &List) -> Result<()> {
     let names = args.target.guest_names()?;
-    // One that does not run is recognized by having no process.
+    // A guest that does not run has no process.
     let statuses: Vec<GuestStatus> = names
         .into_iter()
         .map(|name| {
@@ -238,13 +238,13 @@ fn exec(args: &Exec) -> Result<ExitCode> {
     let name = &args.name;
     let guest = args.target.guest(name)?;
     let process = ProcessRecord::of(name, guest.pid).and_then(|record| record.open());
-    let process = process.with_context(|| format!("guest {name} does not run"))?;
+    let process = process.with_context(|| format!("guest {name} is not running"))?;
     namespace::enter(guest.pid).with_context(|| format!("guest {name}"))?;
-    // A convenience: in a container it may be forbidden, and few commands read /sys.
+    // Errors are ignored: a container may forbid it, and few commands read /sys.
     let _ = namespace::remount_sysfs();
-    let stop = Stop::on_signals_to_us_alone()?;
-    // Not the command itself, which would not die with us. That must be asked for
-    // in the namespaces that it is to stay in, since entering them takes it back.
+    let stop = Stop::on_signals_ignoring_terminal()?;
+    // Not the command itself, which would not die with us: the parent-death signal must be set
+    // inside the final namespaces, since entering them clears it.
     let mut child = Command::new("/proc/self/exe")
         .arg0("ringway")
         .arg("--parent")
@@ -264,17 +264,17 @@ fn exec(args: &Exec) -> Result<ExitCode> {
         if ready.get(1) == Some(&true) {
             child.kill()?;
             child.wait()?;
-            bail!("guest {name} has ended, and the command with it");
+            bail!("guest {name} has ended, which killed the command");
         }
         if stop.take()? {
-            // It was not waited for, so the number is still its own.
+            // It was not waited for, so the PID is still its own.
             kill_process(pid, Signal::TERM)?;
         }
     }
 }
 
-/// Becomes a command, in the namespaces where this process is.
-fn become_command(args: &Become) -> Result<ExitCode> {
+/// Executes a command in the namespaces of this process.
+fn exec_command(args: &Become) -> Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("CMD is missing")?;
     let error = Command::new(program).args(arguments).exec();
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
@@ -282,7 +282,7 @@ fn become_command(args: &Become) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// As a shell tells it: a signal's number after 128.
+/// The exit code as in a shell: 128 plus the number of a signal.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
@@ -323,7 +323,7 @@ fn run_one(args: &RunOne) -> Result<()> {
 }
 
 /// Drives the vifs of this domain until Ctrl-C.
-fn be_one(args: &Here) -> Result<()> {
+fn run_frontend(args: &Here) -> Result<()> {
     let stop = Stop::on_signals()?;
     ringway_sys::process::raise_open_files_limit()?;
     let domain = xen::Guest::of_this_domain()?;
@@ -340,7 +340,7 @@ fn be_one(args: &Here) -> Result<()> {
         interfaces: BTreeMap::new(),
         others: Interface { queues: args.queues, ..Interface::default() },
     };
-    // No thread has been started, and what needs more rights is open after this.
+    // No thread has been started, and this opens the last things that need more privileges.
     let sockets = Sockets::open(&RunDir::new(&dir).guest(&domain.name.0))?;
     confine(&dir, FRONTEND_DEVICES, Role::Vifs)?;
     ringway_frontend::run(domain.hypervisor, domain.store, config, sockets, stop)?;

@@ -1,4 +1,4 @@
-//! `ringway lab`: studies of many queues, and what their records say.
+//! `ringway lab`: runs studies of many queues, and evaluates their records.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -29,9 +29,9 @@ use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
 
-/// As a shell tells of Ctrl-C.
+/// A shell's exit code after Ctrl-C.
 const INTERRUPTED: i32 = 130;
-/// Half of an interval, as a part of the mean, that is narrow enough.
+/// Half-width of a confidence interval, in percent of the mean, that ends a cell's repeats.
 const CI_PERCENT: f64 = 5.0;
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
@@ -114,14 +114,14 @@ struct Run {
     /// Repeat a cell until its mean is known to ± this many percent (95 % interval)
     #[arg(long, alias = "ci", value_name = "PERCENT", default_value_t = CI_PERCENT)]
     precision: f64,
-    /// Most runs of a cell
+    /// The maximum number of runs of a cell
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=10_000))]
     max_repeats: Option<u32>,
     /// Start no run that would end later than this many hours after the first [default: what the
     /// study says, or 6]
     #[arg(long, alias = "hours", value_name = "HOURS", conflicts_with = "quick")]
     max_hours: Option<f64>,
-    /// What a virtual machine boots, where a study has one: a folder with vmlinux and guest.cpio
+    /// The image of a study's virtual machine: a directory with vmlinux and guest.cpio
     #[arg(long, value_name = "DIR", env = "RINGWAY_MACHINE")]
     machine: Option<PathBuf>,
     /// Seed of the order of runs and of the choice of ports, to repeat them
@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Lab) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A study for those who choose one.
+/// A study, as `list` shows it.
 #[derive(Debug, Serialize)]
 struct Entry {
     id: String,
@@ -191,7 +191,7 @@ struct Entry {
     title: String,
     /// Runs of a whole study, at least.
     runs: usize,
-    /// What they take, without repeats that an interval asks for.
+    /// Their duration, without repeats that the confidence interval requires.
     seconds: f64,
     /// Why `run` refuses it, if it does.
     #[serde(rename = "cannot-run")]
@@ -226,7 +226,7 @@ fn list(args: &List) -> Result<()> {
     print(&format!("\n{}", ringway_sources::titles(cited.iter().map(String::as_str))))
 }
 
-/// The sources of places, each once.
+/// The sources of some places, each once.
 fn of(places: &[String]) -> String {
     let sources = ringway_sources::by_source(places.iter().map(String::as_str));
     sources.iter().map(|one| one.source.id.as_str()).collect::<Vec<_>>().join(" ")
@@ -239,16 +239,16 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     if !(args.precision > 0.0 && args.precision < 100.0) {
         bail!("--precision {}: expected more than 0 and less than 100 percent", args.precision);
     }
-    // Before the first thread, which catching signals does not start.
+    // Before the first thread; catching signals starts none.
     preflight::isolate()?;
     ringway_sys::process::raise_open_files_limit()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The second time it ends us at once, and what we have started with us.
+        // A second signal ends this process at once, and its children with it.
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
-    let scratch = Scratch::new("ringway-lab-").context("make a temporary directory")?;
+    let scratch = Scratch::new("ringway-lab-").context("create a temporary directory")?;
     let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
     let (study, notices) = preflight::without_absent_tunnels(&launcher, &study);
     notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
@@ -289,14 +289,14 @@ fn build() -> Build {
     }
 }
 
-/// The study with what the command line changes of it.
+/// The study with the changes from the command line.
 fn chosen(args: &Run) -> Result<Study> {
     let mut study = match (&args.file, &args.study) {
         (Some(file), _) => Study::read(file)?,
-        // What looks like a file is one: no shipped study has such a name.
+        // A name with a slash or a dot is a file: no shipped study has such a name.
         (None, Some(name)) if name.contains(['/', '.']) => Study::read(Path::new(name))?,
         (None, Some(id)) => study::shipped(id)?,
-        (None, None) => bail!("no study is named: `ringway lab list` shows them"),
+        (None, None) => bail!("no study given: `ringway lab list` shows all studies"),
     };
     if args.quick {
         study = study.quick();
@@ -321,7 +321,7 @@ fn make_report(dir: &Path) -> Result<()> {
     let records = Records::read(dir)?;
     let here = machine::describe(&build(), &BTreeSet::new());
     if !records.host.is_same_machine(&here) {
-        eprintln!("NOTICE: these are records of another machine: {}", records.host.name());
+        eprintln!("NOTICE: these records are of another machine: {}", records.host.name());
     }
     let files = report::write(dir, &records)?;
     for notice in &records.notices {
@@ -335,7 +335,7 @@ fn show_changes(args: &Compare) -> Result<()> {
     let (before, after) = (Records::read(&args.before)?, Records::read(&args.after)?);
     let changes = compare(&before, &after)?;
     if !before.host.is_same_machine(&after.host) {
-        eprintln!("NOTICE: these are two machines: what changed need not be ringway");
+        eprintln!("NOTICE: these are two machines: differences may have other causes than ringway");
     }
     if args.json {
         return print_json(&changes);
@@ -343,7 +343,7 @@ fn show_changes(args: &Compare) -> Result<()> {
     let mut text: String = changes
         .differences
         .iter()
-        .map(|difference| format!("NOTICE: not the same in both: {difference}\n"))
+        .map(|difference| format!("NOTICE: the two differ: {difference}\n"))
         .collect();
     let rows = changes.cells.iter().map(|cell| {
         let show = |value| {
@@ -376,7 +376,7 @@ fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",
-        Verdict::Unclear => "no change is shown",
+        Verdict::Unclear => "no change",
         Verdict::TooFewRuns => "too few runs",
     }
 }
@@ -384,13 +384,13 @@ fn word(verdict: Verdict) -> &'static str {
 fn summary(changes: &Changes) -> String {
     let count = |verdict| changes.cells.iter().filter(|cell| cell.verdict == verdict).count();
     let mut text = format!(
-        "Of {} cells {} better, {} worse; chances are raised for the number of cells.\n",
+        "Of {} cells {} better, {} worse; the test is corrected for the number of cells.\n",
         changes.cells.len(),
         count(Verdict::Better),
         count(Verdict::Worse),
     );
     if !changes.only_in_one.is_empty() {
-        text += &format!("Only in one of both: {}.\n", changes.only_in_one.join(", "));
+        text += &format!("Only in one of the two: {}.\n", changes.only_in_one.join(", "));
     }
     text
 }

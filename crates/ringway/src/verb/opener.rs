@@ -1,8 +1,8 @@
-//! `ringway opener`: the process that opens the sockets of virtio's vifs for a backend, which may
-//! open none.
+//! `ringway opener`: the process that opens the sockets of virtio vifs for a backend, which may
+//! open none itself.
 //!
-//! It serves no guest. The command line asks it, and not the backend, for vifs that are added and
-//! removed while the host runs: a backend that has been taken over cannot have it connect anywhere.
+//! It serves no guest. The command line sends requests to add and remove vifs to it and not to the
+//! backend, so that a compromised backend cannot make it connect anywhere.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
-use ringway_vhost_shell::{Mode, Opener as Sockets, Turn, Wanted};
+use ringway_vhost_shell::{Mode, Opener as Sockets, Turn, VifSocket};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::level_filters::LevelFilter;
 
@@ -33,7 +33,7 @@ pub(crate) struct Opener {
     dir: PathBuf,
 }
 
-/// Starts it for this process, with which it ends; the way to it.
+/// Starts the opener for this process, and returns the link to it. It ends with this process.
 pub(crate) fn start(dir: &RunDir) -> Result<Link> {
     let (link, theirs) = Link::pair().context("a pair of sockets")?;
     let arguments = ["opener".as_ref(), "--dir".as_ref(), dir.path().as_os_str()];
@@ -43,7 +43,7 @@ pub(crate) fn start(dir: &RunDir) -> Result<Link> {
 }
 
 pub(crate) fn run(args: &Opener) -> Result<()> {
-    // It ends with the backend, which is asked to end as well and may need it until then.
+    // Signals are ignored: the backend gets them, too, and may need the opener until it ends.
     let _signals = Stop::on_signals()?;
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
             opener.take(call);
         }
         if opener.turn()? == Next::End {
-            // The socket is the next one's by now.
+            // By now the socket belongs to the next opener.
             std::mem::forget(server);
             return Ok(());
         }
@@ -82,14 +82,14 @@ enum Next {
     End,
 }
 
-/// Vifs of virtio, and who waits for one of them to come or go.
+/// Vifs of virtio, and the calls that wait for one of them to appear or disappear.
 struct Opening {
     sockets: Sockets,
-    /// Those of the description.
+    /// The names of vifs in the description.
     described: Vec<String>,
-    /// Those that were added since, by their names.
+    /// Vifs added since, by name.
     added: BTreeMap<String, Vhost>,
-    /// Where the latter are kept for the next of these processes.
+    /// Where the added vifs are kept for the next opener.
     file: PathBuf,
     waiting: HashMap<String, Waiting>,
 }
@@ -117,7 +117,7 @@ impl Opening {
             sockets.add(wanted(&vhost, true)?, now);
             added.insert(vhost.name.0.clone(), vhost);
         }
-        // What stands in the way of each is known before all is said to be there.
+        // The problems of each vif are known before all are reported as present.
         sockets.turn(now)?;
         sockets.ready();
         Ok(Opening { sockets, described, added, file, waiting: HashMap::new() })
@@ -149,14 +149,17 @@ impl Opening {
         let [vhost] = <[Vhost; 1]>::try_from(parsed.vhosts)
             .map_err(|_| "expected one [[vhost]]".to_owned())?;
         if self.described.len() + self.added.len() >= usize::from(VHOSTS_MAX) {
-            return Err(format!("there are {VHOSTS_MAX} vifs of virtio, and can be no more"));
+            return Err(format!("there are {VHOSTS_MAX} virtio vifs, which is the limit"));
         }
         let name = &vhost.name.0;
         if self.waiting.contains_key(name) {
-            return Err(format!("{name} is being added or removed: try again"));
+            return Err(format!("{name} is being added or removed; try again"));
         }
         if self.sockets.has(name, Path::new(&vhost.socket.0)) {
-            return Err(format!("there is a vif {name}, or one with the socket {}", vhost.socket));
+            return Err(format!(
+                "a vif {name}, or one with the socket {}, exists already",
+                vhost.socket
+            ));
         }
         let wanted = wanted(&vhost, true).map_err(|error| error.to_string())?;
         self.sockets.add_now(wanted, Instant::now()).map_err(|error| error.to_string())?;
@@ -166,16 +169,16 @@ impl Opening {
     fn remove(&mut self, name: &str) -> Result<(), String> {
         if self.described.iter().any(|known| known == name) {
             return Err(format!(
-                "{name} is in the description: remove its [[vhost]] there, and start again"
+                "{name} is in the description: remove its [[vhost]] there, and restart the host"
             ));
         }
         if self.waiting.contains_key(name) {
-            return Err(format!("{name} is being added or removed: try again"));
+            return Err(format!("{name} is being added or removed; try again"));
         }
         if !self.added.contains_key(name) {
             let known: Vec<&str> = self.added.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(format!("there is no vif {name:?} that was added; there is {known}"));
+            return Err(format!("no vif {name:?} was added; there is {known}"));
         }
         self.sockets.remove(name);
         Ok(())
@@ -193,7 +196,7 @@ impl Opening {
                     (call, self.keep())
                 }
                 (Some(Waiting::Added(_, call)), Err(reason)) => {
-                    self.sockets.forget(&name);
+                    self.sockets.remove_unserved(&name);
                     (call, Err(reason))
                 }
                 (Some(Waiting::Removed(call)), outcome) => {
@@ -209,7 +212,7 @@ impl Opening {
         Ok(Next::Turn)
     }
 
-    /// Writes down what was added, for a backend that is started again.
+    /// Saves the added vifs, for a backend that restarts.
     fn keep(&self) -> Result<(), String> {
         let vhosts: Vec<&Vhost> = self.added.values().collect();
         let text = serde_json::to_vec_pretty(&vhosts).map_err(|error| error.to_string())?;
@@ -217,11 +220,11 @@ impl Opening {
         // A reader finds the old content or the new one.
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, &self.file))
-            .map_err(|error| format!("done, but not kept for a backend that starts again: {error}"))
+            .map_err(|error| format!("done, but lost when the backend restarts: {error}"))
     }
 }
 
-/// Who makes the socket of a vif.
+/// Which end creates the socket of a vif.
 pub(crate) fn mode(vhost: &Vhost) -> Mode {
     match vhost.mode {
         SocketMode::Client => Mode::Client,
@@ -229,7 +232,7 @@ pub(crate) fn mode(vhost: &Vhost) -> Mode {
     }
 }
 
-/// What an earlier process has kept.
+/// The vifs that an earlier opener has saved.
 fn read(file: &Path) -> Vec<Vhost> {
     let read = || -> Result<Vec<Vhost>> { Ok(serde_json::from_slice(&fs::read(file)?)?) };
     if !file.exists() {
@@ -241,8 +244,8 @@ fn read(file: &Path) -> Vec<Vhost> {
     })
 }
 
-fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<Wanted> {
-    Ok(Wanted {
+fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
+    Ok(VifSocket {
         name: vhost.name.0.clone(),
         path: PathBuf::from(&vhost.socket.0),
         mode: mode(vhost),

@@ -31,7 +31,7 @@ use crate::stop::Stop;
                         ringway run --config host.toml --workers 4 --policy static\n  \
                         ringway run --hypervisor xen")]
 pub(crate) struct Run {
-    /// Where the guests are
+    /// Where the guests run
     #[arg(long, value_name = "KIND", default_value = "emulated")]
     hypervisor: HypervisorKind,
     /// Description of the host in TOML: guests, switch, limits
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     /// How queues are placed on workers: balanced, static or per-queue [default: balanced]
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
-    /// Most queues that a vif may have [default: one per CPU]
+    /// The maximum number of queues of a vif [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     max_queues: Option<u16>,
     /// When the backend responds to transmit requests: copied or sent [default: copied]
@@ -75,7 +75,7 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
         bail!("{reason}");
     }
     let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
-    // The processes get this path, and have no other directory to start from.
+    // The processes get this path, and may have another working directory.
     let dir = std::path::absolute(dir)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;

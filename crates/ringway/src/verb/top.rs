@@ -52,15 +52,15 @@ enum Sort {
     Worker,
 }
 
-/// What is on the screen.
+/// The state of the screen.
 struct View {
     rates: Vec<QueueRate>,
     sort: Sort,
     is_reversed: bool,
-    /// Why there is nothing new, if so.
+    /// Why the last reading failed, if it did.
     trouble: Option<String>,
     summary: String,
-    /// How many rows are scrolled out at the top.
+    /// Rows scrolled out at the top.
     first_row: usize,
 }
 
@@ -119,7 +119,7 @@ fn show(
             }
         }
         if due <= Instant::now() {
-            // A backend that starts again is away for a moment.
+            // A backend that restarts is briefly unavailable.
             match look(&args.target) {
                 Ok(after) => {
                     view.renew(&before, &after);
@@ -174,7 +174,7 @@ impl View {
     }
 
     fn arrange(&mut self) {
-        // The largest first, where it is a rate.
+        // Rates are sorted largest first.
         let by =
             |of: fn(&QueueRate) -> f64| move |a: &QueueRate, b: &QueueRate| of(b).total_cmp(&of(a));
         let packets = by(|rate| rate.tx_packets_per_second + rate.rx_packets_per_second);

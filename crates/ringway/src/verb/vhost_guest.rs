@@ -15,13 +15,13 @@ use crate::description::{Cidr, Host, Mac};
 use crate::options::number;
 use crate::stop::Stop;
 
-/// What there is beside the path of the socket.
+/// The options of such a guest.
 #[derive(Debug, Args)]
 pub(crate) struct VhostGuest {
     /// Be a guest behind this vhost-user socket, with a device in this network namespace
     #[arg(long, value_name = "SOCKET", conflicts_with = "hypervisor")]
     vhost: Option<PathBuf>,
-    /// Who makes the socket: with `client` the back-end does, with `server` this process
+    /// Who creates the socket: with `client` the back-end, with `server` this process
     #[arg(long, value_name = "MODE", default_value = "client", requires = "vhost")]
     mode: SocketMode,
     /// An address of the device, such as 10.77.0.9/24; may be repeated
@@ -38,14 +38,14 @@ pub(crate) struct VhostGuest {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum SocketMode {
-    /// The back-end makes the socket
+    /// The back-end creates the socket
     Client,
-    /// This process makes it
+    /// This process creates it
     Server,
 }
 
 impl VhostGuest {
-    /// The socket, if this is to be such a guest.
+    /// The socket, if this process is to be such a guest.
     pub(crate) fn socket(&self) -> Option<&Path> {
         self.vhost.as_deref()
     }
@@ -84,7 +84,7 @@ pub(crate) fn run(
     let dir = config.socket.parent().unwrap_or(Path::new("/"));
     anyhow::ensure!(
         dir.is_dir(),
-        "{}: the directory does not exist: make it, or give the path of the back-end's socket",
+        "{}: the directory does not exist: create it, or give the path of the back-end's socket",
         dir.display()
     );
     confine(dir, FRONTEND_DEVICES, Role::VirtioGuest)?;
@@ -92,7 +92,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// An address that its administrator gives (the second bit), for one station (the first).
+/// A locally administered (second bit) unicast (first bit) address.
 fn random_mac() -> MacAddr {
     let [first, second, third, fourth, fifth, ..] =
         RandomState::new().build_hasher().finish().to_be_bytes();

@@ -1,4 +1,4 @@
-//! `ringway vif`: the state of vifs, per queue, and what can be changed while they run.
+//! `ringway vif`: shows the state of vifs per queue, and changes them while they run.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::stop::Stop;
 use crate::table;
 use crate::target::Target;
 
-/// Where the tenant stands in a list of vifs, if it does: after the guest.
+/// The column of the tenant in a list of vifs, where it is shown: after the guest.
 const TENANT_COLUMN: usize = 3;
 
 /// Show vifs and their counters per queue; add and remove vifs; change their limits
@@ -67,7 +67,8 @@ enum Verb {
     Set(Set),
     /// Take a vif out of quarantine
     ///
-    /// A vif over which the backend has panicked twice is in quarantine, unserved, for some hours.
+    /// If the backend panics twice while it serves a vif, the vif is in quarantine: it is not
+    /// served for some hours.
     Release(Release),
     /// Show the counters of each queue, or rates with --watch
     ///
@@ -109,8 +110,8 @@ struct Add {
     /// Queues that the guest may have
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=64))]
     queues: u16,
-    /// client: QEMU makes the socket (server=on), and it is dialled as soon as it is there.
-    /// server: QEMU dials
+    /// client: QEMU creates the socket (server=on), and ringway connects as soon as it exists.
+    /// server: ringway creates the socket, and QEMU connects
     #[arg(long, value_name = "MODE", default_value = "client")]
     mode: String,
     /// The guest's address: with it, the guest can use no other
@@ -122,7 +123,7 @@ struct Add {
     /// What the guest may transmit, such as 100Mb/s
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
-    /// Features to offer beside the usual ones, or with a - before them not to offer
+    /// Features to offer in addition to the default ones, or with a - before them, not to offer
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', allow_hyphen_values = true)]
     features: Vec<String>,
     /// Another key of [[vhost]], with its value as TOML
@@ -154,9 +155,9 @@ struct Set {
     vif: String,
     /// What to change
     setting: Setting,
-    /// To what
+    /// The new value
     value: String,
-    /// Have a guest of ringway connect again at once
+    /// Make a guest that runs ringway's frontend reconnect at once
     #[arg(long)]
     reconnect: bool,
 }
@@ -169,7 +170,7 @@ enum Setting {
     Rate,
     /// What the guest may receive
     RateRx,
-    /// Its share beside other vifs that have work: 1 to 1000
+    /// Its share while other vifs have work: 1 to 1000
     Weight,
     /// Frames that it may flood in a second
     FloodRate,
@@ -183,11 +184,12 @@ enum Setting {
     MulticastRate,
     /// Megabits of them
     MulticastMbit,
-    /// Frames that it may send in a second to addresses that the switch does not know
+    /// Frames that it may send to unknown addresses in a second
     UnknownRate,
     /// Megabits of them
     UnknownMbit,
-    /// Ports of which it gets copies, and nothing else: vif1.0, vif1.0:tx, vif1.0:rx, all, or none
+    /// The ports whose frames it gets copies of, and nothing else: vif1.0, vif1.0:tx, vif1.0:rx,
+    /// all, or none
     Mirror,
 }
 
@@ -223,16 +225,15 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
 }
 
 impl Add {
-    /// The vif as a description has it.
+    /// The vif as a section of a description.
     fn section(&self) -> Result<String> {
         let socket = std::path::absolute(&self.vhost)
             .with_context(|| format!("--vhost {}", self.vhost.display()))?;
         let socket = socket.to_str().context("--vhost: expected a path in UTF-8")?;
         let mut table = toml::Table::new();
         for key in &self.keys {
-            let one: toml::Table = toml::from_str(key).with_context(|| {
-                format!("--set {key}: expected KEY=VALUE, with a value of TOML")
-            })?;
+            let one: toml::Table = toml::from_str(key)
+                .with_context(|| format!("--set {key}: expected KEY=VALUE, with a TOML value"))?;
             table.extend(one);
         }
         table.insert("name".to_owned(), self.name.clone().into());
@@ -255,7 +256,7 @@ impl Set {
     fn request(&self) -> Result<BackendRequest> {
         let vif = self.vif.clone();
         if self.reconnect && !matches!(self.setting, Setting::MaxQueues) {
-            bail!("--reconnect is for max-queues: all others hold at once");
+            bail!("--reconnect is only for max-queues: all other limits apply at once");
         }
         let limit = match self.setting {
             Setting::Mirror => {
@@ -294,7 +295,7 @@ impl Set {
     }
 }
 
-/// What limits a vif, as people read it.
+/// A vif's limits, for people.
 fn limits(limits: &LimitsStatus) -> [(&'static str, String); 9] {
     let none = || "none".to_owned();
     let rate = |rate: Option<RateStatus>| {
@@ -346,7 +347,7 @@ fn list(args: &List) -> Result<()> {
         return print_json(&vifs);
     }
     let head = ["VIF", "KIND", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
-    // Only where tenants have processes of their own is there anything to say of them.
+    // Tenants are shown only if they have processes of their own.
     let is_isolated = vifs.iter().any(|vif| vif.tenant.is_some());
     let mut head = head.to_vec();
     if is_isolated {
@@ -421,7 +422,7 @@ fn show(args: &ShowOne) -> Result<()> {
     print(&(text + "\n" + &counters(&[vif])))
 }
 
-/// What there is to say of a vif of virtio, as people read it.
+/// The state of a virtio vif, for people.
 fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
     let origin = if virtio.at_run_time { "vif add" } else { "description" };
     let list = |names: &[String]| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
@@ -448,13 +449,13 @@ fn vlans(vif: &VifStatus) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
 }
 
-/// A vif's part in multicast for people: `3 groups`, `router`, `3 groups, hears all`.
+/// A vif's part in multicast for people: `3 groups`, `router`, `3 groups, receives all groups`.
 fn multicast(vif: &VifStatus) -> String {
     let Some(multicast) = vif.multicast else { return "not snooped".to_owned() };
     let groups = format!("{} groups", multicast.groups);
     match (multicast.is_router, multicast.hears_all) {
         (true, _) => "router".to_owned(),
-        (false, true) => groups + ", hears all",
+        (false, true) => groups + ", receives all groups",
         (false, false) => groups,
     }
 }

@@ -1,4 +1,4 @@
-//! `ringway xenstore`: like the stock tools, for the store of a host or any other socket.
+//! `ringway xenstore`: like the stock tools, for the XenStore of a host or of any other socket.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::output::{print, print_json};
 use crate::stop::{Stop, wait_readable};
 use crate::target::Target;
 
-/// Nodes that `ls` shows, and levels that it descends.
+/// Limit of the nodes that `ls` shows, and of the levels that it descends.
 const NODES_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 128;
 
@@ -125,7 +125,7 @@ struct Watch {
     /// The nodes
     #[arg(required = true)]
     path: Vec<String>,
-    /// End after so many events; the first for each path comes at once
+    /// End after this many events; each path has one at the start
     #[arg(short, value_name = "COUNT")]
     number: Option<u64>,
     /// Print a line of JSON for each
@@ -173,10 +173,10 @@ fn remove_dead(path: &Path) -> Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     let shown = path.display();
     if !found.file_type().is_socket() {
-        bail!("--socket {shown}: there is a file, expected nothing or a socket");
+        bail!("--socket {shown}: a file exists there; choose another path or remove it");
     }
     if UnixStream::connect(path).is_ok() {
-        bail!("--socket {shown}: another process listens there already");
+        bail!("--socket {shown}: another process already listens there");
     }
     fs::remove_file(path).with_context(|| format!("--socket {shown}"))
 }
@@ -202,7 +202,7 @@ fn ls(args: &Ls) -> Result<()> {
         if nodes.len() >= NODES_MAX {
             bail!("there are more than {NODES_MAX} nodes");
         }
-        // A node may go between the listing of its parent and now.
+        // The node may have been removed since its parent was listed.
         let Some(value) = client.read_bytes(&path)? else { continue };
         let permissions = match client.permissions(&path) {
             Ok(permissions) => permissions.to_string(),
@@ -256,19 +256,21 @@ fn read(args: &Paths) -> Result<()> {
     if args.json { print_json(&values) } else { Ok(()) }
 }
 
-/// A node's value, or a refusal if there is no such node.
+/// A node's value, or an error if there is no such node.
 fn require(client: &mut Client, path: &str) -> Result<Vec<u8>> {
     let value = client.read_bytes(path).with_context(|| path_hint(path))?;
     value.with_context(|| format!("there is no node {path}"))
 }
 
-/// What to say first when the store refuses to do something with a path.
+/// What to check first when XenStore refuses an operation on a path.
 fn path_hint(path: &str) -> String {
     let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-/_@".contains(&byte);
     if path.starts_with('/') && !path.ends_with('/') && path.bytes().all(is_sound) {
         path.to_owned()
     } else {
-        format!("PATH {path:?}: expected /, then names of letters, digits, - _ @ between slashes")
+        format!(
+            "PATH {path:?}: expected / and names of letters, digits, - _ @, separated by slashes"
+        )
     }
 }
 
@@ -300,7 +302,7 @@ fn watch(args: &Watch) -> Result<()> {
     loop {
         while let Some(event) = client.next_watch()? {
             let Watched::Node(event) = event else {
-                bail!("more has changed than could be shown");
+                bail!("there were more changes than could be shown");
             };
             if args.json {
                 let line = serde_json::json!({ "path": event.path, "token": event.token });
@@ -319,7 +321,7 @@ fn watch(args: &Watch) -> Result<()> {
     }
 }
 
-/// A value on one line: what is not printable is escaped, so that no guest controls a terminal.
+/// A value on one line, with unprintable characters escaped, so that no guest controls a terminal.
 fn escaped(value: &[u8]) -> String {
     let mut text = String::new();
     for byte in value {

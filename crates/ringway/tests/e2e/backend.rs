@@ -41,7 +41,7 @@ fn a_connection_survives_the_killing_of_the_backend_and_pauses_less_than_a_secon
     }
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 4);
     wait_for_traffic(&host);
-    // A backend that ends in its first second is taken for one that does not work.
+    // A backend that ends in its first second counts as not working.
     let age = Duration::from_millis(1200);
     host.wait("the backend to be settled", SOON, |host| {
         let started = std::fs::metadata(host.dir().join("backend.sock")).ok()?.modified().ok()?;
@@ -121,7 +121,7 @@ fn a_backend_without_descriptors_says_so_and_serves_its_guest_when_it_has_some()
     host.wait("the reason", SOON, |host| {
         host.node(error).filter(|text| text.contains("no more descriptors"))
     });
-    // It waits, and is not closed; nor is the other.
+    // It waits, and neither it nor the other one is closed.
     assert_eq!([STATES[0], STATES[1]].map(|node| host.node(node).expect("there")), ["2", "4"]);
     limit_to(before.current);
     host.wait("the guest to be served", SOON, |host| {
@@ -194,7 +194,7 @@ fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() 
     }
 }
 
-/// As Linux's frontend, which connects from `Initialising` alone.
+/// Like Linux's frontend, which connects only from `Initialising`.
 #[test]
 fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_backend() {
     let Some(_turn) = turn(&["xenstore-read"]) else { return };

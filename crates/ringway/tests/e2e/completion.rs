@@ -1,4 +1,5 @@
-//! Guests that wait for their backend: until it has copied what they sent, or until it has left.
+//! Guests that wait for their backend: until it has copied what they sent, or until the frames have
+//! left.
 
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ fn a_guest_that_waits_for_the_wire_survives_the_killing_of_the_backend() {
     let vif = "max-unanswered = 16";
     let host = Host::start(&describe("completion = \"sent\"", &[("a", "", vif), ("b", "", vif)]));
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 4);
-    // A backend that ends in its first second is taken for one that does not work.
+    // A backend that ends in its first second counts as not working.
     let age = Duration::from_millis(1200);
     host.wait("the backend to be settled", SOON, |host| {
         let started = std::fs::metadata(host.dir().join("backend.sock")).ok()?.modified().ok()?;

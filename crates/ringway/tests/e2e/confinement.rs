@@ -1,4 +1,4 @@
-//! The backend has given up what serving does not take.
+//! The backend has given up all privileges that serving does not need.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -128,7 +128,7 @@ fn confinement_can_be_turned_off_and_says_so() {
     assert_eq!(host.log_count("RINGWAY_CONFINE=off"), 5, "{}", host.log());
 }
 
-/// What the kernel says of each thread of a process.
+/// The kernel's status of each thread of a process.
 fn statuses_of(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task"));
     let paths = tasks.into_iter().flatten().flatten().map(|task| task.path().join("status"));

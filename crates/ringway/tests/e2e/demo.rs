@@ -41,7 +41,7 @@ fn the_demo_moves_traffic_on_all_queues_and_leaves_nothing() {
     }
     assert!(report["dropped"].is_object(), "{text}");
     assert_eq!(report["leftovers"], Value::Array(Vec::new()));
-    // What has no ports goes to queue 0: one ping and the ARP before it, in either direction.
+    // Packets without ports go to queue 0: one ping and the ARP before it, in each direction.
     for way in ["tx_packets", "rx_packets"] {
         let packets = report["ping"][way].as_array().expect("a list");
         assert_eq!(packets.len(), 4, "{text}");
@@ -94,7 +94,7 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
     assert!(place.exists());
     send(demo.0.id(), Signal::INT);
     // The others have it open as long as they live.
-    assert!(said.any(|line| line.contains("ended before it was done")));
+    assert!(said.any(|line| line.contains("ended before it was finished")));
     assert!(!demo.wait("the demo", SOON).success());
     assert!(!place.exists());
     let place = place.display().to_string();

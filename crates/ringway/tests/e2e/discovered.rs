@@ -74,7 +74,7 @@ struct Frontend {
 }
 
 impl<'a> Guest<'a> {
-    /// None, and a line that says so, without the right to make a network namespace.
+    /// `None`, with a line that says so, without permission to create a network namespace.
     fn new(host: &'a Host, memory_bytes: u64) -> Option<Guest<'a>> {
         let mut guest = Guest::paused(host, memory_bytes)?;
         guest.start();
@@ -139,7 +139,7 @@ impl<'a> Guest<'a> {
         frontend.thread.join().expect("no panic").expect("it ends in order");
     }
 
-    /// Ends it as a kill would: its grants stay, and no notification is sent.
+    /// Ends it like a kill: its grants stay, and no notification is sent.
     fn crash(&mut self) {
         let Some(frontend) = self.frontend.take() else { return };
         frontend.store.shutdown(Shutdown::Both).expect("connected");
@@ -288,7 +288,7 @@ fn vifs_come_and_go_and_share_what_grants_there_are() {
     guest.ping(1);
     let again = GuestRequest::SetQueues { handle: 2, queues: 1 };
     let socket = RunDir::new(host.dir()).guest(NAME);
-    ringway_control::ask::<_, ()>(&socket, &again).expect("it is known");
+    ringway_control::send_request::<_, ()>(&socket, &again).expect("it is known");
     assert_eq!(guest.connected(2), 1);
     assert_eq!(host.node(&guest.vif(2).frontend_error()), None, "the error is gone");
 

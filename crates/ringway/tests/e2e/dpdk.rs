@@ -1,10 +1,10 @@
-//! Guests of DPDK: its driver half of virtio (`net_virtio_user`) with every layout of rings.
+//! Guests of DPDK: its driver half of virtio (`net_virtio_user`) with every layout of rings; and
+//! DPDK's device (`net_vhost`) with guests of ours.
 //!
 //! DPDK's `testpmd` is the wire between two guests, each in a VLAN of its own: it has a port in
-//! either, and passes on what it receives by one to the other. So all that the guests say to each
-//! other crosses our device four times on its way to and fro, in both directions, and what comes
-//! back is compared with what was sent. TCP bears that `testpmd` drops what a full ring has no room
-//! for.
+//! each, and forwards between them. So all traffic between the guests crosses our device four times
+//! per round trip, in both directions, and the data that come back are compared with those that
+//! were sent. TCP tolerates that `testpmd` drops frames when a ring is full.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -12,20 +12,22 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::host::{Host, Running, SOON, describe};
 use crate::machine::Talk;
 use crate::vhost::kill_backend;
+use crate::virtio::{Maker, guest_of};
 
-/// Debian has it in the package `dpdk-dev`, and its drivers in packages of their own.
+/// From Debian's package `dpdk-dev`; its drivers are separate packages.
 const TESTPMD: &str = "dpdk-testpmd";
 /// The second guest.
 const ECHO: &str = "10.77.0.2";
-/// Connections at once, so that several queues have some.
+/// Concurrent connections, so that several queues have some.
 const TALKS: usize = 3;
-/// Has all combinations run, which takes five minutes.
+/// Set to run all combinations, which takes five minutes.
 const ALL: &str = "RINGWAY_TEST_DPDK_ALL";
 
 /// One combination of the options of DPDK's driver.
@@ -35,7 +37,7 @@ struct Case {
     mrg_rxbuf: bool,
     in_order: bool,
     vectorized: bool,
-    /// Whether DPDK makes the sockets.
+    /// Whether DPDK creates the sockets.
     server: bool,
     queues: usize,
 }
@@ -72,7 +74,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// `testpmd`, which ends when dropped.
+/// `testpmd` with two ports between which it forwards. It ends when dropped.
 struct Wire {
     process: Running,
     commands: ChildStdin,
@@ -88,21 +90,25 @@ impl Wire {
             let path = dir.join(names[port]).display().to_string();
             format!("net_virtio_user{port},path={path},{case}")
         };
-        let queues = case.queues.to_string();
+        // So that a frame takes several buffers.
+        let more: &[_] =
+            if case.mrg_rxbuf { &["--mbuf-size=640", "--enable-scatter"] } else { &[] };
+        Wire::between([&device(0), &device(1)], case.queues, more)
+    }
+
+    /// Starts it with two devices.
+    fn between([first, second]: [&str; 2], queues: usize, more: &[&str]) -> Wire {
+        let queues = queues.to_string();
         let prefix = format!("ringway-{}", std::process::id());
         // Into a pipe it would print in blocks of 4 KiB.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", TESTPMD, "--lcores", &lcores(), "--no-huge", "-m", "256"]);
         command.args(["--no-pci", "--no-telemetry", "--no-shconf", "--file-prefix", &prefix]);
-        command.args(["--force-max-simd-bitwidth=512", "--vdev", &device(0), "--vdev", &device(1)]);
+        command.args(["--force-max-simd-bitwidth=512", "--vdev", first, "--vdev", second]);
         command.args(["--", "-i", "--nb-cores=1"]);
         command.args(["--rxq", &queues, "--txq", &queues, "--rxd=256", "--txd=256"]);
         command.args(["--total-num-mbufs=16384", "--no-flush-rx", "--portlist=0,1"]);
-        if case.mrg_rxbuf {
-            // So that a frame takes several buffers.
-            command.args(["--mbuf-size=640", "--enable-scatter"]);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(more).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Running::start(&mut command);
         let commands = process.0.stdin.take().expect("it was piped");
         let lines = lines_of(&mut process.0);
@@ -127,13 +133,14 @@ impl Wire {
     }
 
     /// Waits until it forwards; a reason if its drivers are missing.
-    fn forwards(&mut self, case: Case) -> Result<(), String> {
-        // The prompt has no line of its own, so something is asked.
+    fn forwards(&mut self, case: &dyn fmt::Display) -> Result<(), String> {
+        // The prompt does not end its line, so a command is sent whose output does.
         self.say("show port summary all");
         if !self.hears("Number of available ports: 2") {
             let said = self.said.join("\n");
             if said.contains("failed to parse device") {
-                return Err(format!("{TESTPMD}: the driver librte-net-virtio is missing"));
+                let drivers = "librte-net-virtio or librte-net-vhost";
+                return Err(format!("{TESTPMD}: the driver {drivers} is missing"));
             }
             panic!("{case}: {TESTPMD} has not started:\n{said}");
         }
@@ -209,7 +216,7 @@ fn drivers_of_dpdk_move_what_is_sent_with_every_layout_of_rings() {
     let _echo = Running::start(echo.stderr(Stdio::null()));
     for case in cases() {
         let mut wire = Wire::start(place.path(), case);
-        if let Err(reason) = wire.forwards(case) {
+        if let Err(reason) = wire.forwards(&case) {
             let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
             return;
         }
@@ -229,5 +236,65 @@ fn drivers_of_dpdk_move_what_is_sent_with_every_layout_of_rings() {
         drop(talks);
         wire.end();
         println!("{case}");
+    }
+}
+
+/// Bytes that one guest sends to the other, which sends them back.
+const SENT: usize = 4 << 20;
+/// Where the guests find each other.
+const GUESTS: [(&str, &str); 2] = [("vm1", "10.77.0.1"), ("vm2", "10.77.0.2")];
+
+/// Two guests of ours at two ports of DPDK's device.
+fn talk_over_dpdk(queues: usize, maker: Maker) -> Result<(), String> {
+    let what = format!("net_vhost, {queues} queues, {maker:?} makes the sockets");
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let sent: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SENT).collect();
+    std::fs::write(dir.join("sent"), &sent).expect("written");
+    let [(first, address), (second, other)] = GUESTS;
+    let talk = format!(
+        "(socat -t60 - TCP:{other}:7,retry=300,interval=0.1 < {0}/sent > {0}/back 2> {0}/said; \
+         touch {0}/done) & ",
+        dir.display()
+    );
+    // DPDK's device says that it has 128 pairs of queues, and serves those of its options.
+    let start = |name, address, beside| guest_of(queues, address, dir, name, maker, beside);
+    let device = |port: usize| {
+        let (path, client) = (dir.join(GUESTS[port].0), u8::from(maker == Maker::Guest));
+        format!("net_vhost{port},iface={},queues={queues},client={client}", path.display())
+    };
+    let mut wire = Wire::between([&device(0), &device(1)], queues, &[]);
+    let _guests = [start(second, other, ""), start(first, address, &talk)];
+    wire.forwards(&what)?;
+    let limit = Instant::now() + 2 * SOON;
+    while !dir.join("done").exists() {
+        if Instant::now() > limit {
+            wire.said.extend(wire.lines.try_iter());
+            panic!("{what}: nothing came back\n{}", wire.said.join("\n"));
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    let back = std::fs::read(dir.join("back")).expect("it was written");
+    let said = std::fs::read_to_string(dir.join("said")).unwrap_or_default();
+    assert_eq!(back.len(), sent.len(), "{what}: {said}");
+    assert!(back == sent, "{what}: it came back changed");
+    wire.end();
+    println!("{what}");
+    Ok(())
+}
+
+/// Pause between two checks whether guests are done.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+#[test]
+fn guests_of_ours_move_what_is_sent_over_the_device_of_dpdk() {
+    let Some(_turn) = crate::turn(&[TESTPMD, "stdbuf", "socat", "unshare"]) else { return };
+    for (queues, maker) in
+        [(1, Maker::Backend), (2, Maker::Backend), (1, Maker::Guest), (4, Maker::Guest)]
+    {
+        if let Err(reason) = talk_over_dpdk(queues, maker) {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+            return;
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Guests that use XenStore as hard as they can, and a toolstack that uses it carelessly. They
-//! lose no more than their own vif, and no other guest notices.
+//! Guests that use XenStore as heavily as they can, and a careless toolstack. They lose at most
+//! their own vif, and no other guest is affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ fn be_refused(guest: &mut Guest, host: &Host) {
     assert!(reason.contains("request-rx-copy"), "{reason}");
 }
 
-/// That no other guest noticed.
+/// Asserts that no other guest was affected.
 fn check_others(host: &Host, backend: u32) {
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
     assert_eq!(host.event("backend-restarted"), None);

@@ -1,4 +1,4 @@
-//! A host that runs for one test, and what can be asked of it.
+//! A host that runs for one test, and queries to it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,12 +12,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take that takes a fraction of a second on an idle machine.
+/// Timeout for anything that takes a fraction of a second on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// Between two checks of something that is waited for.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Pause between two checks of an awaited condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Looks again and again until there is something, at most until the time is over.
+/// Polls until there is a result, or the time is over.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
     wait_or(limit, look, || format!("waited {limit:?} for {what}"))
 }
@@ -33,7 +33,7 @@ fn wait_or<T>(
             return found;
         }
         assert!(Instant::now() < deadline, "{}", complaint());
-        std::thread::park_timeout(LOOK_PAUSE);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -52,7 +52,8 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the process runs");
 }
 
-/// When a process started, by which a later one of its number is recognized; none if it has ended.
+/// The start time of a process, which distinguishes it from a later one with the same PID; `None`
+/// if it has ended.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -143,7 +144,7 @@ impl Host {
         self.place.path().join(name)
     }
 
-    /// Waits for something of this host; its log is part of the complaint.
+    /// Waits for a condition of this host; a failure prints its log.
     pub(crate) fn wait<T>(
         &self,
         what: &str,
@@ -203,14 +204,14 @@ impl Host {
         command.output().expect("the program can be started")
     }
 
-    /// What a verb prints, which must succeed.
+    /// The output of a verb, which must succeed.
     pub(crate) fn text(&self, arguments: &[&str]) -> String {
         text_of(self.verb(arguments), &arguments.join(" "))
     }
 
     pub(crate) fn backend(&self) -> Option<BackendStatus> {
         let dir = ringway_control::RunDir::new(self.dir());
-        ringway_control::ask(&dir.backend(), &ringway_control::BackendRequest::Status).ok()
+        ringway_control::send_request(&dir.backend(), &ringway_control::BackendRequest::Status).ok()
     }
 
     pub(crate) fn vifs(&self) -> Vec<VifStatus> {
@@ -223,7 +224,7 @@ impl Host {
 
     pub(crate) fn guest(&self, name: &str) -> Option<GuestStatus> {
         let dir = ringway_control::RunDir::new(self.dir());
-        ringway_control::ask(&dir.guest(name), &ringway_control::GuestRequest::Status).ok()
+        ringway_control::send_request(&dir.guest(name), &ringway_control::GuestRequest::Status).ok()
     }
 
     /// Bytes that a vif's guest has received.
@@ -239,7 +240,7 @@ impl Host {
         exec
     }
 
-    /// What a command in a guest prints, which must succeed.
+    /// The output of a command in a guest, which must succeed.
     pub(crate) fn guest_text(&self, guest: &str, command: &[&str]) -> String {
         let output = self.in_guest(guest, command).output().expect("it can be started");
         text_of(output, &format!("in {guest}: {command:?}\n{}", self.log()))
@@ -259,19 +260,19 @@ impl Host {
         self.tool_at("xenstored.sock", name, arguments)
     }
 
-    /// A stock tool for XenStore as another sees it.
+    /// A stock tool for XenStore, from the point of view of another domain.
     pub(crate) fn tool_at(&self, socket: &str, name: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(name);
         command.env("XENSTORED_PATH", self.dir().join(socket)).args(arguments);
         command.stdin(Stdio::null()).output().expect("xenstore-utils are installed")
     }
 
-    /// What a stock tool prints, which must succeed.
+    /// The output of a stock tool, which must succeed.
     pub(crate) fn tool_text(&self, name: &str, arguments: &[&str]) -> String {
         text_of(self.tool(name, arguments), &format!("{name} {arguments:?}"))
     }
 
-    /// The value of a node, by the stock tool; none if it is not there.
+    /// The value of a node, from the stock tool; `None` if it does not exist.
     pub(crate) fn node(&self, path: &str) -> Option<String> {
         let output = self.tool("xenstore-read", &[path]);
         let value = String::from_utf8(output.stdout).expect("text");
@@ -306,7 +307,7 @@ impl Drop for Host {
             }
             let deadline = Instant::now() + SOON;
             while matches!(self.supervisor.0.try_wait(), Ok(None)) && Instant::now() < deadline {
-                std::thread::park_timeout(LOOK_PAUSE);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
         }
         // What it started dies with it; if it did not, it must not disturb the next test.
@@ -369,7 +370,7 @@ pub(crate) fn namespace_of(pid: u32) -> String {
     link.trim_start_matches("net:[").trim_end_matches(']').to_owned()
 }
 
-/// What is in a directory; nothing if there is no such directory.
+/// The content of a directory; empty if it does not exist.
 pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

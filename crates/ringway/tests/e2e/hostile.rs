@@ -1,7 +1,8 @@
-//! A guest that breaks the protocol. It loses its vif and learns why; no one else notices.
+//! A guest that violates the protocol loses its vif and finds the reason in XenStore; no one else
+//! is affected.
 //!
-//! What hostile guests do is in the crate `hostile`, whose own test runs all of it. Here is what of
-//! it people and tools are shown.
+//! The attacks are in the crate `hostile`, whose own test runs all of them. These tests check what
+//! people and tools see of them.
 
 use ringway_datapath::MacAddr;
 use ringway_hostile::frame::ethernet;
@@ -83,7 +84,7 @@ impl<'a> Hostile<'a> {
         wait_for("a response", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
     }
 
-    /// Transmits so many frames of one slot each, from its own address.
+    /// Transmits a number of frames of one slot each, from its own address.
     pub(crate) fn send_frames(&mut self, count: usize, len: usize, to: MacAddr) {
         // The local experimental type, so that no kernel takes it for anything.
         let mut frame = ethernet(to, self.mac(), 0x88b5, &[]);
@@ -145,7 +146,10 @@ fn a_guest_that_breaks_the_protocol_loses_its_vif_and_no_other_guest_notices() {
             |queue| queue.push_tx(queue.request(0, 4000, 200, 0)),
             &["crosses its page", "4000", "200"],
         ),
-        (|queue| queue.push_tx(queue.request(0, 0, 60, NETTXF_MORE_DATA)), &["tx ring", "cut off"]),
+        (
+            |queue| queue.push_tx(queue.request(0, 0, 60, NETTXF_MORE_DATA)),
+            &["tx ring", "is incomplete"],
+        ),
     ];
     for (fault, parts) in faults {
         let mut guest = Hostile::new(&host);

@@ -83,7 +83,7 @@ fn frames_cross_within_a_tenant_between_tenants_and_to_the_uplink() {
     assert_eq!(whose, expected);
     assert_eq!(status.trunks.len(), 3);
     assert!(status.uplink.is_some_and(|uplink| uplink.queues[0].tx_packets > 0));
-    // What stays within a tenant does not cross its trunk: 8 MiB went from a to c.
+    // Traffic within a tenant does not cross its trunk: 8 MiB went from a to c.
     let received = |trunk: &ringway_control::VifStatus| {
         trunk.queues.iter().map(|queue| queue.rx_bytes).sum::<u64>()
     };
@@ -233,7 +233,7 @@ fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
     assert_eq!(states, ["serving", "serving", "silent"]);
     assert_eq!(status.vifs.len(), 2);
     host.ping("b", "10.77.0.4");
-    // A process that was stopped is not stuck, and goes on.
+    // A process that was stopped is not stuck, and continues.
     send(before, Signal::CONT);
     host.wait("the tenant", SOON, |host| {
         let tenant = tenant(host, "red")?;
@@ -241,7 +241,7 @@ fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
     });
     let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep: false };
     let socket = RunDir::new(host.dir()).backend();
-    let _ = ringway_control::ask::<_, ()>(&socket, &request);
+    let _ = ringway_control::send_request::<_, ()>(&socket, &request);
     // A loop of ten seconds of CPU time, which are many more on a busy machine.
     host.wait("the tenant's next process", 30 * SOON, |host| {
         let tenant = tenant(host, "red")?;
@@ -342,7 +342,7 @@ fn a_process_of_a_tenant_that_writes_rubbish_into_its_trunk_is_cut_off_alone() {
     send(before, Signal::STOP);
     intruder.write(&mut fastrand::Rng::with_seed(11));
     host.wait("the tenant to be cut off", SOON, |host| {
-        // What goes to all has the switch process read every trunk.
+        // A broadcast makes the switch process read every trunk.
         let unknown = ["ping", "-n", "-c", "1", "-w", "1", "10.77.0.99"];
         let _ = host.in_guest("b", &unknown).output();
         (host.log_count("cut off") > 0).then_some(())

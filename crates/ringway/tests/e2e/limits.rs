@@ -1,4 +1,5 @@
-//! Limits of a vif: they hold over all its queues and connections, and can be changed meanwhile.
+//! Limits of a vif apply to all its queues and connections together, and can be changed while it
+//! runs.
 
 use std::time::Instant;
 

@@ -19,10 +19,10 @@ pub(crate) const ADDRESS: &str = "10.77.0.9";
 const BOOT: Duration = Duration::from_secs(120);
 /// How long the image may take, with a download of a kernel.
 const IMAGE: Duration = Duration::from_secs(400);
-/// Bytes that are sent before their echo is waited for.
+/// Bytes that are sent before waiting for their echo.
 const WINDOW: usize = 64 << 10;
 
-/// What a machine boots: a folder with kernel and initramfs.
+/// The folder with the kernel and initramfs that a machine boots.
 pub(crate) struct Image(PathBuf);
 
 impl Image {
@@ -102,7 +102,7 @@ impl Machine {
         assert_eq!(status.1, "up", "{}", self.console());
     }
 
-    /// Runs a command, which must succeed; what it prints.
+    /// Runs a command, which must succeed, and returns its output.
     pub(crate) fn run(&mut self, command: &str) -> String {
         writeln!(self.commands, "{command}").expect("the machine runs");
         let (text, status) = self.status(3 * SOON);
@@ -183,7 +183,7 @@ impl Talk {
         Talk { _process: process, echoed, complaint }
     }
 
-    /// Waits until it has gone on for some windows.
+    /// Waits until it has sent some more windows.
     pub(crate) fn goes_on(&self, host: &Host, what: &str) {
         let before = self.echoed.load(Ordering::Relaxed);
         host.wait(what, 6 * SOON, |_| {
@@ -207,7 +207,7 @@ fn numbers(seed: u64) -> Vec<u8> {
     std::iter::repeat_with(next).take(WINDOW / 8).flatten().collect()
 }
 
-/// Waits until a file is there.
+/// Waits until a file exists.
 pub(crate) fn wait_for_file(path: &Path) {
     wait_for(&path.display().to_string(), SOON, || path.exists().then_some(()));
 }

@@ -55,15 +55,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for the turn of a test, which ends when the result is dropped. None, and a line that says
-/// so, if this machine lacks what the test needs: programs, and rights to make networks.
+/// Waits for the turn of a test, which ends when the result is dropped. `None`, with a line that
+/// says so, if this machine lacks what the test needs: programs, and permission to create networks.
 fn turn(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     // A test that failed has cleaned up all the same.
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match missing(programs) {
         None => Some(turn),
         Some(reason) => {
-            // Past the capture of the test harness, so that it is seen.
+            // It bypasses the test harness's capture, so that it is visible.
             let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
             None
         }

@@ -1,8 +1,8 @@
 //! A virtual machine that moves from one QEMU to another while it talks.
 //!
-//! Both are front-ends of one host here, each with a vif and a socket of its own. What our device
-//! writes into the guest's memory while QEMU copies that has to be in the log of both, or the
-//! connection of the guest, whose bytes are compared, finds pages of the past at its new place.
+//! Both are front-ends of one host here, each with a vif and a socket of its own. Whatever our
+//! device writes into the guest's memory while QEMU copies it must be in the dirty log of both.
+//! Otherwise the guest's connection, whose bytes are compared, finds stale pages after the move.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ fn description(dir: &Path, features: &str) -> String {
     text
 }
 
-/// The end of a machine's socket that it makes.
+/// The end of the socket that the machine creates.
 fn chardev(dir: &Path, name: &str) -> String {
     format!("socket,id=c,path={},server=on", dir.join(name).display())
 }

@@ -1,4 +1,4 @@
-//! A vif that gets copies of others' frames, seen by a socket in its guest.
+//! A vif that receives copies of other vifs' frames, observed by a socket in its guest.
 
 use std::process::Stdio;
 

@@ -1,4 +1,5 @@
-//! Multicast between real stacks: sockets join, a querier asks, and members alone hear it.
+//! Multicast between real stacks: sockets join, a querier asks, and only members receive the
+//! frames.
 
 use std::process::Stdio;
 
@@ -107,7 +108,7 @@ fn who_joined_a_group_hears_it_and_who_did_not_is_left_alone() {
         let seen = watch.wait_with_output().expect("it ends");
         String::from_utf8_lossy(&seen.stdout).trim().to_owned()
     };
-    // Without a querier nothing is held back but what only routers need.
+    // Without a querier everything is flooded except what only routers need.
     let seen = send_and_watch();
     assert!(seen.starts_with("v4=1 v6=1"), "{seen}");
 

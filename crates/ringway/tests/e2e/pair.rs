@@ -18,10 +18,10 @@ use tempfile::TempDir;
 use crate::knobs::is_inconclusive;
 
 pub(crate) const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "iperf3", "ping", "ss"];
-/// The host's end, which is called as a guest's backend is: the doctor takes it for one.
+/// The host's end, named like a guest's backend, so that the doctor treats it as one.
 pub(crate) const VIF: &str = "vif1.0";
 pub(crate) const GUEST: &str = "10.98.0.2";
-/// How long a change may take to be taken back after its time.
+/// How long the revert of a change may take after its deadline.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host and a guest, each a namespace, with a link between them and a server in the guest.
@@ -41,7 +41,7 @@ struct Relay {
 }
 
 const DELAY: Duration = Duration::from_millis(10);
-/// Frames under way; more are lost.
+/// Frames in flight; further ones are lost.
 const FRAMES_MAX: usize = 20_000;
 
 impl Relay {
@@ -91,7 +91,7 @@ fn arrived(under_way: &mut VecDeque<(Instant, Vec<u8>)>) -> Option<(Instant, Vec
 }
 
 impl Pair {
-    /// With a veth. None, and a line that says so, without the rights.
+    /// A pair linked by veth. `None`, with a line that says so, without the privileges.
     pub(crate) fn new(name: &str) -> Option<Pair> {
         let pair = Pair::apart(name)?;
         let Pair { host, guest, .. } = &pair;
@@ -248,7 +248,11 @@ impl Pair {
             }
             assert!(is_found, "{check}: {report:#}");
             let applied = ok(&mut self.fix(netns, &format!("apply {check} --interval 2")));
-            assert!(text(&applied.stdout).contains("read back"), "{}", text(&applied.stdout));
+            assert!(
+                text(&applied.stdout).contains("applied and verified"),
+                "{}",
+                text(&applied.stdout)
+            );
             ok(&mut self.fix(netns, "confirm"));
         }
         let after = self.throughput();

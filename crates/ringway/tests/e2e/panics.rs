@@ -1,5 +1,5 @@
-//! A worker panics. The process ends at once, the next one takes everyone up, and a guest over
-//! which it happens again is left out.
+//! A worker panics. The process ends at once, the next one takes over all vifs, and a guest that
+//! causes another panic is left out.
 
 use std::ffi::OsStr;
 
@@ -13,13 +13,13 @@ fn start() -> Host {
     Host::start_with(place, &pair(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))])
 }
 
-/// Has the worker of a vif panic, and waits until so many backends have been started again.
+/// Makes the worker of a vif panic, and waits until a number of backends have been restarted.
 pub(crate) fn panic_over(host: &Host, vif: &str, restarts: u64) {
     host.wait("the vif", SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
     let request = BackendRequest::Panic { vif: vif.to_owned() };
     let socket = RunDir::new(host.dir()).backend();
     // It may end before it has replied.
-    let _ = ringway_control::ask::<_, ()>(&socket, &request);
+    let _ = ringway_control::send_request::<_, ()>(&socket, &request);
     host.wait("the next backend", SOON, |host| {
         host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
     });
@@ -73,6 +73,6 @@ fn a_process_that_is_not_under_test_does_not_panic_when_it_is_asked_to() {
     let host = Host::start(&pair());
     let request = BackendRequest::Panic { vif: "vif1.0".to_owned() };
     let socket = RunDir::new(host.dir()).backend();
-    let refusal = ringway_control::ask::<_, ()>(&socket, &request).expect_err("refused");
+    let refusal = ringway_control::send_request::<_, ()>(&socket, &request).expect_err("refused");
     assert!(refusal.to_string().contains("not under test"), "{refusal}");
 }

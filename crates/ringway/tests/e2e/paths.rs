@@ -1,5 +1,5 @@
-//! The ways a frame can take: offloads or none, one event channel or two, switch, bridge, uplink,
-//! and each placement of queues on workers.
+//! The paths that a frame can take: with or without offloads, one event channel or two, switch,
+//! bridge, uplink, and each placement of queues on workers.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What the program says to input that it cannot use.
+//! Error messages for invalid input.
 
 use std::fs;
 use std::process::{Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use crate::host::{Host, names_in, pair, ringway};
 use crate::turn;
 
-/// The refusal of a command, in one piece.
+/// The error message of a command, in one line.
 fn refusal(output: &Output, what: &str) -> String {
     assert!(!output.status.success(), "{what} was accepted");
     assert!(output.status.code().is_some(), "{what}: {}", output.status);

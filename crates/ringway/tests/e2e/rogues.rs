@@ -1,5 +1,5 @@
-//! Front-ends and guests of virtio that do what they may not. Each loses its port, and it is said
-//! why, once and with numbers, and two honest guests beside them lose no frame.
+//! Virtio front-ends and guests that break the protocol. Each loses its port; the reason is
+//! reported once, with numbers; and two honest guests beside them lose no frame.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,13 +20,13 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use crate::host::{Host, Running, SOON, describe};
 use crate::virtio::{KEY, LEN, START, event, ring_requests};
 
-/// Entries of its rings.
+/// Entries of each ring.
 const SIZE: u16 = 256;
-/// What is before the next one of a chain, what the device writes, and what stands for a table.
+/// Descriptor flags: next, write, indirect.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// Where the ring by which it transmits is in its memory: descriptors, heads, and what was used.
+/// Addresses of the transmit ring in its memory: descriptors, available and used ring.
 const RING: u64 = 0x10000;
 const AVAILABLE: u64 = RING + 0x4000;
 
@@ -48,11 +48,11 @@ impl Rogue {
     }
 
     fn send(&mut self, request: Request) {
-        // The back-end may have closed it for what came before.
+        // The back-end may have closed it after an earlier message.
         let _ = self.connection.send(request.write(Ack::No));
     }
 
-    /// Shares its memory, as `key` has it.
+    /// Shares its memory, as `key` describes it.
     fn share(&mut self, key: RegionKey, file: OwnedFd) {
         self.send(Request::SetFeatures(Features::of(&[VIRTIO_F_VERSION_1])));
         self.send(Request::SetMemTable(vec![Region { key, file }]));
@@ -67,13 +67,13 @@ impl Rogue {
         }
     }
 
-    /// All that an honest one does.
+    /// The complete set-up of an honest front-end.
     fn begin(&mut self) {
         self.share(KEY, clone(&self.memory));
         self.rings();
     }
 
-    /// Without features of the protocol rings are enabled from the start.
+    /// Without protocol features, rings are enabled from the start.
     fn enable(&mut self) {
         for ring in 0..2 {
             self.send(Request::SetVringEnable { ring, is_enabled: true });
@@ -90,7 +90,7 @@ impl Rogue {
         self.write(&[&bytes.concat()[..], &next.to_le_bytes()].concat(), place);
     }
 
-    /// Makes chains available, up to an index, the first of which has this head.
+    /// Makes chains available up to an index; the first has this head.
     fn transmit(&self, head: u16, index: u16) {
         self.write(&head.to_le_bytes(), AVAILABLE + 4);
         self.write(&index.to_le_bytes(), AVAILABLE + 2);
@@ -115,10 +115,10 @@ fn clone(fd: &OwnedFd) -> OwnedFd {
     fd.try_clone().expect("a descriptor")
 }
 
-/// Where its guest has bytes of its own, and how many.
+/// The address and number of its guest's bytes.
 const BUFFER: (u64, u32) = (START + 0x40000, 100);
 
-/// What one does, and what is said of it.
+/// An attack, and its expected error message.
 type Deed = (&'static str, fn(&mut Rogue), &'static [&'static str]);
 
 const DEEDS: &[Deed] = &[
@@ -190,7 +190,7 @@ const DEEDS: &[Deed] = &[
         },
         &["tx queue", "descriptor 999", "256"],
     ),
-    ("next", |it| it.one(BUFFER, NEXT, 300), &["goes on at descriptor 300", "256"]),
+    ("next", |it| it.one(BUFFER, NEXT, 300), &["continues at descriptor 300", "256"]),
     ("loop", |it| it.one(BUFFER, NEXT, 0), &["more than 256 descriptors"]),
     ("table", |it| it.one(BUFFER, INDIRECT, 0), &["flags 0x4", "may not be there"]),
     ("writable", |it| it.one(BUFFER, WRITE, 0), &["flags 0x2", "descriptor 0"]),
@@ -211,7 +211,7 @@ const DEEDS: &[Deed] = &[
             it.begin();
             it.send(Request::SetMemTable(Vec::new()));
         },
-        &["took back all memory", "0x100000 bytes, regions: 1", "pairs: 1"],
+        &["withdrew all memory", "0x100000 bytes, regions: 1", "pairs: 1"],
     ),
     (
         "region-removed",
@@ -222,7 +222,7 @@ const DEEDS: &[Deed] = &[
             it.enable();
             it.send(Request::RemMemReg(KEY));
         },
-        &["took back all memory", "0x100000 bytes, regions: 1", "pairs: 1"],
+        &["withdrew all memory", "0x100000 bytes, regions: 1", "pairs: 1"],
     ),
     (
         "region-of-rings-removed",
@@ -250,7 +250,7 @@ const DEEDS: &[Deed] = &[
             // Until it is closed.
             let _ = it.socket.write_all(&message.repeat(100_000));
         },
-        &["64 replies wait", "reads none"],
+        &["64 replies wait", "does not read them"],
     ),
     (
         "area-lies",
@@ -277,7 +277,7 @@ const DEEDS: &[Deed] = &[
     ),
 ];
 
-/// Pings between the honest ones, every 10 ms.
+/// Pings between the honest guests, every 10 ms.
 const PINGS: &str = "2500";
 
 #[test]
@@ -308,7 +308,7 @@ fn of_each_rogue_it_is_said_why_its_port_closes_and_honest_guests_lose_no_frame(
         let reason = vif.error.clone().unwrap_or_default();
         println!("{name}: {reason}");
         assert!(vif.queues.is_empty(), "{name}: {vif:?}");
-        // The reason is shown a moment before it is written, where the front-end stays.
+        // If the front-end stays, the reason is shown a moment before it is logged.
         let of_it = format!("vif=\"{name}\"");
         let is_said = |line: &&str| line.contains(&reason) && line.contains(&of_it);
         let lines = || host.log().lines().filter(is_said).count();

@@ -1,5 +1,5 @@
-//! What guests may send: a guest that takes the place of others against real ones, and real ones
-//! under the strictest rules.
+//! What guests may send: a guest that impersonates others, and real guests under the strictest
+//! rules.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::hostile::Hostile;
 use crate::traffic::Iperf;
 use crate::turn;
 
-/// The addresses that a description gives by default.
+/// The default addresses of a description.
 const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);
 const MAC_B: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x02, 0x00]);
 const IP_B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -27,7 +27,7 @@ fn ethernet(dst: MacAddr, src: MacAddr, ethertype: u16, packet: &[u8]) -> Vec<u8
     frame
 }
 
-/// An ARP reply that tells everybody who has an address.
+/// A broadcast ARP reply that announces an address.
 fn arp(src: MacAddr, sender: (MacAddr, Ipv4Addr)) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 2];
     for _ in 0..2 {
@@ -37,7 +37,7 @@ fn arp(src: MacAddr, sender: (MacAddr, Ipv4Addr)) -> Vec<u8> {
     ethernet(MacAddr::BROADCAST, src, 0x0806, &packet)
 }
 
-/// An ARP request between two of the hosts that examples have, with the tag of a VLAN or without.
+/// An ARP request between two hosts of the examples, with or without a VLAN tag.
 pub(crate) fn arp_question(src: MacAddr, from: u8, whom: u8, vid: Option<u8>) -> Vec<u8> {
     let mut frame = arp(src, (src, Ipv4Addr::new(10, 77, 0, from)));
     frame[21] = 1;
@@ -76,7 +76,7 @@ fn icmpv6(src: MacAddr, source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A router's advertisement of a prefix of 64 bits, for as long as it takes.
+/// A router advertisement of a 64-bit prefix, repeated as long as needed.
 fn router_advertisement(src: MacAddr, source: Ipv6Addr, prefix: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 1, 0x51, 0x80, 0, 1, 0x51, 0x80, 0, 0, 0, 0]);
@@ -101,7 +101,7 @@ fn udp(src: MacAddr, source: Ipv4Addr, ports: [u16; 2]) -> Vec<u8> {
     ethernet(MacAddr::BROADCAST, src, 0x0800, &packet)
 }
 
-/// What of a vif was refused, once a reason has been counted as often as that.
+/// The dropped frames of a vif by reason, when one reason has this count.
 fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String, u64> {
     host.wait(&format!("{reason} to be counted"), SOON, |host| {
         let refused = host.vif(vif)?.refused;
@@ -149,7 +149,7 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
     let dropped = &vif.queues[0].dropped;
     assert!(dropped["no_route"] >= 200, "to the link's own addresses: {dropped:?}");
 
-    // The victim's address is where it was, and no other was learned.
+    // The victim's address has not moved, and no other was learned.
     let fdb = host.backend().expect("it responds").fdb;
     let of = |mac: MacAddr| fdb.iter().filter(move |entry| entry.mac == mac.to_string());
     let place: Vec<_> = of(MAC_B).map(|entry| (entry.port.as_str(), entry.is_static)).collect();
@@ -161,9 +161,11 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
     host.ping("b", "10.77.0.254");
     let addresses = host.guest_text("a", &["ip", "-6", "addr", "show"]);
     assert!(!addresses.contains("2001:db8:bad"), "{addresses}");
-    // Said once, with what opens it.
-    host.wait("a line", SOON, |host| (host.log_count("what its rules refuse") > 0).then_some(()));
-    assert_eq!(host.log_count("what its rules refuse"), 1, "{}", host.log());
+    // Logged once, with the setting that allows it.
+    host.wait("a line", SOON, |host| {
+        (host.log_count("frames that its rules drop") > 0).then_some(())
+    });
+    assert_eq!(host.log_count("frames that its rules drop"), 1, "{}", host.log());
     let shown = host.text(&["vif", "show", &name]);
     assert!(shown.contains("bad_source") && shown.contains("locking-mode  default"), "{shown}");
 }
@@ -172,7 +174,7 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
 fn a_locked_guest_cannot_take_the_ip_address_of_another() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
-    // As a vif line with ip= has it.
+    // As a vif line with ip= sets it.
     let mut guest = Hostile::with_keys(&host, &[("ip", "10.77.0.66 fd77::66")]);
     guest.connect();
     let (own, name) = (guest.mac(), guest.name());
@@ -197,8 +199,8 @@ fn a_locked_guest_cannot_take_the_ip_address_of_another() {
     assert_eq!(status.locking_mode, "locked");
     assert_eq!(status.allowed_ips, ["10.77.0.66", "fd77::66"]);
 
-    // What the same frames do to a guest without rules shows that they would work,
-    // and that rules change while a guest is connected.
+    // The effect of the same frames on a guest without rules shows that they would work, and that
+    // rules change while a guest is connected.
     let mode = format!("{}/locking-mode", guest.vif().backend_dir());
     host.tool_text("xenstore-write", &[&mode, "unlocked"]);
     host.wait("the change", SOON, |host| {
@@ -214,13 +216,13 @@ fn a_locked_guest_cannot_take_the_ip_address_of_another() {
     });
     attack(&mut guest, 1);
     refused(&host, &name, "port_disabled", 1);
-    // What cannot be read changes nothing.
+    // An invalid value changes nothing.
     host.tool_text("xenstore-write", &[&mode, "looked"]);
     host.wait("a line", SOON, |host| (host.log_count("expected unlocked") > 0).then_some(()));
     assert_eq!(host.vif(&name).expect("it is listed").locking_mode, "disabled");
 }
 
-/// Honest guests on the switch and on a bridge, each locked to what it is given.
+/// Honest guests on the switch and on a bridge, each locked to its assigned addresses.
 #[test]
 fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     let Some(_turn) = turn(&["ping", "ip", "python3", "xenstore-read"]) else { return };
@@ -231,12 +233,12 @@ fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     );
     let of_b = format!("{locked}\ndhcp-server = true");
     let host = Host::start(&describe("", &[("a", "", &of_a), ("b", "", &of_b)]));
-    // ARP, neighbor discovery, and duplicate address detection of all that a guest begins with.
+    // ARP, neighbor discovery, and duplicate address detection of a guest's first addresses.
     host.ping("a", "10.77.0.2");
     host.ping("a", "fd77::2");
     host.ping("b", "fd77::1");
 
-    // An address that it makes of a router's prefix.
+    // An address that it derives from a router's prefix.
     let mut router = Hostile::with_keys(&host, &[("ringway-router", "1")]);
     router.connect();
     let own = router.mac();
@@ -249,7 +251,7 @@ fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     });
     let addresses = host.guest_text("a", &["ip", "-6", "-o", "addr", "show"]);
     assert!(!addresses.contains("dadfailed"), "{addresses}");
-    // The prefix is not on the list of b, which is refused.
+    // The prefix is not on the list of b, so frames from such an address are dropped.
     host.guest_text("b", &["ip", "route", "flush", "cache"]);
 
     // DHCP: a server in b, and a client in a that has no address.
@@ -265,7 +267,7 @@ fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     host.ping("a", "10.77.0.2");
     for vif in ["vif1.0", "vif2.0"] {
         let mut refused = host.vif(vif).expect("it is listed").refused;
-        // b may have made itself an address of the prefix, which is not on its list.
+        // b may have derived an address from the prefix, which is not on its list.
         let others =
             refused.remove("nd_spoofed").is_some() || refused.remove("ip_source").is_some();
         assert!(refused.is_empty() && !(others && vif == "vif1.0"), "{vif}: {refused:?}");
@@ -320,7 +322,7 @@ fn a_guest_on_a_bridge_is_held_to_its_rules_as_well() {
     let neighbor = neighbor(&host, "a", "10.77.0.2");
     assert!(neighbor.contains(&MAC_B.to_string()), "{neighbor}");
     host.ping("a", "10.77.0.2");
-    // A guest may have a bridge of its own when it may have more addresses.
+    // A guest may have its own bridge if it may have more addresses.
     let node = format!("{}/ringway-addresses-per-vif", guest.vif().backend_dir());
     host.tool_text("xenstore-write", &[&node, "8"]);
     host.wait("the change", SOON, |host| host.vif(&name).filter(|vif| vif.addresses_max == 8));
@@ -354,7 +356,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     host.ping("p", "10.77.0.254");
     assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.4"), "p is private");
 
-    // A trunk speaks to each VLAN with its tag, and only then.
+    // A trunk reaches each VLAN with its tag, and only with it.
     let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
     trunk.connect();
     let (own, name) = (trunk.mac(), trunk.name());
@@ -374,7 +376,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     }
     let vlan = refused(&host, &name, "vlan", 2);
     assert_eq!(vlan["vlan"], 2, "{vlan:?}");
-    // Its tag does not bring a guest into another VLAN.
+    // A tag does not take a guest into another VLAN.
     let mut access = Hostile::with_keys(&host, &[("ringway-vlan", "10")]);
     access.connect();
     for vid in [10, 20] {
@@ -393,7 +395,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     let shown = host.text(&["vif", "show", &name]);
     assert!(shown.contains("tagged 10,20"), "{shown}");
 
-    // A guest that is connected changes its VLAN.
+    // The VLAN of a connected guest changes.
     let node = "/local/domain/0/backend/vif/3/0/ringway-vlan";
     host.tool_text("xenstore-write", &[node, "10"]);
     host.wait("the change", SOON, |host| host.vif("vif3.0").filter(|vif| vif.vlan == Some(10)));

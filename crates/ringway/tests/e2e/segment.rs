@@ -1,5 +1,5 @@
-//! One segment of TCP, which a kernel leaves uncut, is one frame from guest to guest, and so are
-//! the datagrams of UDP that a program sends with one call.
+//! One TCP segment that a kernel does not cut is one frame from guest to guest, and so are the UDP
+//! datagrams that a program sends with one call.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,14 +14,14 @@ use crate::machine::ADDRESS;
 use crate::vhost::wait_for_queues;
 use crate::virtio::{Maker, description, guest_at, guest_with};
 
-/// What Linux puts into one segment at most, in full frames of an MTU of 1500 bytes.
+/// The longest segment of Linux, in full frames of an MTU of 1500 bytes.
 const SEGMENT: u64 = 44 * 1448;
-/// Where it is sent to.
+/// Its destination.
 const PORT: u16 = 9;
-/// Windows that it fits into, from the start.
+/// Windows that it fits into from the start.
 const WINDOWS: &str = "ip route change 10.77.0.0/24 dev eth0 initcwnd 1000 initrwnd 1000";
 const BUFFERS: &str = "echo 4096 4194304 6291456 > /proc/sys/net/ipv4/tcp_rmem";
-/// A retransmission or a neighbour's question is one more frame: then it is tried again.
+/// A retransmission or a neighbour request is one more frame; then the test tries again.
 const TRIES: u32 = 10;
 
 /// Frames and bytes that a guest has transmitted and received.
@@ -34,7 +34,7 @@ fn carried(vif: &VifStatus) -> Carried {
     [tx.fold((0, 0), sum), rx.fold((0, 0), sum)]
 }
 
-/// What the sender has transmitted and the receiver received, once it stays the same for a while.
+/// What the sender transmitted and the receiver received, when it no longer changes.
 fn settled(host: &Host, sender: &str, receiver: &str) -> Carried {
     let look = || {
         let [from, to] = [sender, receiver].map(|name| carried(&host.vif(name).expect("served")));
@@ -51,7 +51,7 @@ fn settled(host: &Host, sender: &str, receiver: &str) -> Carried {
     }
 }
 
-/// Looks until exactly one frame of a segment has come and gone.
+/// Tries until exactly one frame of a segment was transmitted and received.
 fn crosses(host: &Host, sender: &str, receiver: &str, mut begin: impl FnMut() -> Option<Running>) {
     for attempt in 1..=TRIES {
         let _receiving = begin();
@@ -74,7 +74,7 @@ fn crosses(host: &Host, sender: &str, receiver: &str, mut begin: impl FnMut() ->
     panic!("no segment of {SEGMENT} bytes was one frame\n{}", host.log());
 }
 
-/// What serves connections with a byte, so that windows are known, and then a segment at once.
+/// A server that sends a byte, so that windows are known, and then a segment at once.
 fn speaker(dir: &Path) -> String {
     let file = dir.join("speak");
     let text = format!(
@@ -100,7 +100,7 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
     for is_to_xen in [false, true] {
         let host = Host::start(&description(dir, &[("vm1", "server")]));
         in_a(&host, &windows).wait("the windows", SOON);
-        // What it runs beside its device ends with it.
+        // Its other processes end with it.
         let beside = match is_to_xen {
             true => format!("{windows} & {speaks} &"),
             false => {
@@ -122,18 +122,19 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
     }
 }
 
-/// Bytes of a datagram, and how many go with one call (`UDP_SEGMENT`).
+/// Bytes of a datagram, and datagrams for each call (`UDP_SEGMENT`).
 const DATAGRAM: usize = 1400;
 const DATAGRAMS: usize = 40;
-/// Where the receiver is, if it is of virtio.
+/// The address of the receiver, if it is a virtio guest.
 const SECOND: &str = "10.77.0.10";
 
-/// What hears datagrams, and appends what is in them to a file.
+/// A receiver of datagrams, which appends their contents to a file.
 fn hears_datagrams(file: &Path) -> String {
     format!("socat -u -b 65536 UDP-RECV:{PORT} OPEN:{},creat,append", file.display())
 }
 
-/// What sends a file with one call, again and again: the first may come before who hears it.
+/// A sender that repeatedly sends a file with one call: the first may come before the receiver is
+/// ready.
 fn sends_datagrams(file: &Path, to: &str) -> String {
     let (socket, option) = ("UDP-SENDTO", "setsockopt-int=17:103");
     let len = DATAGRAM * DATAGRAMS;
@@ -144,7 +145,7 @@ fn sends_datagrams(file: &Path, to: &str) -> String {
     )
 }
 
-/// Waits until one call was so many frames for its sender and its receiver, and its data came.
+/// Waits until one call was this many frames at its sender and its receiver, and its data arrived.
 fn arrives(host: &Host, ends: [&str; 2], frames: [u64; 2], sent: &[u8], file: &Path) {
     let len = u64::try_from(sent.len()).expect("short");
     let [sender, receiver] = ends;

@@ -1,4 +1,4 @@
-//! Notifications to the service manager, which the test plays: sd_notify(3).
+//! Notifications to the service manager, whose part the test takes: sd_notify(3).
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -16,17 +16,17 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::host::{Host, Running, SOON, pair, send};
 use crate::turn;
 
-/// What the service manager waits for a sign of life.
+/// How long the service manager waits for a sign of life.
 const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// Receives messages of several lines, and gives them out line by line.
+/// Receives messages of several lines, and returns them line by line.
 struct Notices {
     socket: UnixDatagram,
     lines: VecDeque<String>,
 }
 
 impl Notices {
-    /// The next line, if one comes within this time.
+    /// The next line, if one arrives within this time.
     fn next(&mut self, patience: Duration) -> Option<String> {
         let deadline = Instant::now() + patience;
         while self.lines.is_empty() {
@@ -69,31 +69,30 @@ fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     let variables = [
         ("NOTIFY_SOCKET", path.as_os_str()),
         ("WATCHDOG_USEC", OsStr::new(&interval)),
-        // As if the supervisor itself had been meant.
+        // As if the supervisor itself were the target.
         ("WATCHDOG_PID", OsStr::new("1")),
     ];
     let host = Host::start_with(place, &pair(), &variables);
 
-    // A start that takes long, because there are many vifs, shows signs of life; and it may be that
-    // both vifs are connected by then.
+    // A long start, because of many vifs, gives signs of life; both vifs may be connected by then.
     let before = notices.wait_for("READY=1", SOON);
     let is_life = |line: &String| line.starts_with("STATUS=") || line == "WATCHDOG=1";
     assert!(before.iter().all(is_life), "{before:?}");
     if !before.iter().any(|line| line == CONNECTED) {
         notices.wait_for(CONNECTED, SOON);
     }
-    // Each is due within half of the interval, and the control thread looks every half second.
+    // Each is due within half of the interval, and the control thread checks every half second.
     for _ in 0..3 {
         notices.wait_for("WATCHDOG=1", WATCHDOG);
     }
 
     let backend = host.pid_of("backend");
     send(backend, Signal::STOP);
-    // One may be on its way.
+    // One may be in flight.
     while notices.next(Duration::from_millis(100)).is_some() {}
     assert_eq!(notices.next(2 * WATCHDOG), None, "it is stopped");
     send(backend, Signal::CONT);
-    // It was not stuck, and does not think so.
+    // It was not stuck, and the watchdog does not report it.
     for _ in 0..4 {
         notices.wait_for("WATCHDOG=1", SOON);
     }
@@ -105,7 +104,7 @@ fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     assert!(status.success(), "{status}\n{log}");
 }
 
-/// A host whose backend is watched, and may be disturbed.
+/// A host whose backend has a watchdog and can be disturbed.
 fn watched() -> (Host, Notices) {
     let place = tempfile::tempdir().expect("a directory can be made");
     let path = place.path().join("notify");
@@ -130,8 +129,9 @@ fn a_worker_that_is_stuck_ends_the_process_with_a_reason_and_everyone_is_served_
         host.wait("the vif", SOON, connected);
         let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep };
         let socket = RunDir::new(host.dir()).backend();
-        ringway_control::ask::<_, ()>(&socket, &request).expect("it does as the test wants");
-        // Two seconds of CPU time, which are many more on a busy machine.
+        ringway_control::send_request::<_, ()>(&socket, &request)
+            .expect("it does as the test wants");
+        // Two seconds of CPU time, which take much longer on a busy machine.
         host.wait("the next backend", 12 * SOON, |host| {
             host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
         });
@@ -144,7 +144,7 @@ fn a_worker_that_is_stuck_ends_the_process_with_a_reason_and_everyone_is_served_
     }
 }
 
-/// Loops of ordinary priority that have one CPU, until they are dropped.
+/// Busy loops of ordinary priority on one CPU, until they are dropped.
 struct BusyCpu {
     stop: Arc<AtomicBool>,
     loops: Vec<thread::JoinHandle<()>>,
@@ -187,14 +187,14 @@ fn a_starved_backend_is_left_alone() {
         sched_setaffinity(Some(id), &only).expect("it is allowed");
         rustix::process::setpriority_process(Some(id), 19).expect("lower is allowed");
     }
-    // Work for it, of which it gets little done.
+    // Work for it, with which it makes little progress.
     let flood = Running::start(&mut host.in_guest("a", &["ping", "-q", "-i", "0.01", "10.77.0.2"]));
     thread::sleep(4 * WATCHDOG);
     drop(flood);
     drop(busy);
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
     let log = host.log();
-    assert!(!log.contains("for a new one to serve"), "{log}");
+    assert!(!log.contains("so that a new one can serve"), "{log}");
     host.ping("a", "10.77.0.2");
 }
 
@@ -216,7 +216,7 @@ fn the_supervisor_of_tenants_reports_for_all_processes() {
     for _ in 0..3 {
         notices.wait_for("WATCHDOG=1", WATCHDOG);
     }
-    // A tenant that hangs is the supervisor's to replace, and no reason to end all others.
+    // The supervisor replaces a tenant that hangs, without ending the others.
     send(host.pid_of("tenant domain-1"), Signal::STOP);
     for _ in 0..3 {
         notices.wait_for("WATCHDOG=1", WATCHDOG);

@@ -1,4 +1,4 @@
-//! Programs of the world in guests: a DHCP client and servers, and TCP over VLAN interfaces.
+//! Common programs in guests: a DHCP client and servers, and TCP over VLAN interfaces.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::traffic::{random_file, send_file};
 use crate::turn;
 
-/// What udhcpc calls with what it was given.
+/// The script that udhcpc calls with its lease.
 const SCRIPT: &str = "#!/bin/sh
 case $1 in
 deconfig) ip address flush dev $interface ;;
@@ -16,7 +16,7 @@ bound) ip address add $ip/24 dev $interface && echo $ip $serverid > $LEASE ;;
 esac
 ";
 
-/// Starts a DHCP server in a guest, which gives one address away.
+/// Starts a DHCP server in a guest, which offers one address.
 fn serve(host: &Host, guest: &str, address: &str) -> Running {
     let [config, leases, pid] =
         ["conf", "leases", "pid"].map(|kind| host.file(&format!("dhcp-{guest}.{kind}")));
@@ -60,12 +60,12 @@ fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_reply_and_by_no_othe
         let refused = host.vif(vif).map(|vif| vif.refused).unwrap_or_default();
         refused.get("dhcp_server_only").copied().unwrap_or(0)
     };
-    // One that may not reply, alone: there might as well be none.
+    // Only a server that may not reply: the client gets no address.
     let _rogue = serve(&host, "rogue", "10.77.0.66");
     assert!(!ask(&host).status().expect("it starts").success(), "{}", host.log());
     host.wait("its offers to be counted", SOON, |host| (refused(host, "vif3.0") > 0).then_some(()));
     assert!(!host.file("lease").exists());
-    // Both: the client hears the one that may.
+    // Both servers: the client receives replies of the permitted one.
     let _server = serve(&host, "s", "10.77.0.50");
     let before = refused(&host, "vif3.0");
     host.wait("a lease", 3 * SOON, |host| {
@@ -83,9 +83,9 @@ fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_reply_and_by_no_othe
     }
 }
 
-/// A VLAN interface for kernels without one: a TAP device whose frames leave by `eth0` with a tag,
-/// and which gets those that come there with it. The kernel takes the tag out of what a packet
-/// socket receives, and says it beside the frame.
+/// A VLAN interface for kernels without one: a TAP device whose frames leave through `eth0` with a
+/// tag, and which gets the frames that arrive there with that tag. The kernel removes the tag from
+/// what a packet socket receives, and reports it beside the frame.
 const VLAN_INTERFACE: &str = "
 import fcntl, os, pathlib, select, socket, struct, subprocess, sys
 vid, name, ready = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -110,7 +110,7 @@ while True:
                 os.write(tap, frame)
 ";
 
-/// Makes interfaces of VLANs in a guest: the kernel's, or ours where it has none.
+/// Creates VLAN interfaces in a guest: the kernel's, or the test's if the kernel has none.
 fn make_vlans(host: &Host, guest: &str, vids: &[u16]) -> Vec<Running> {
     let mut relays = Vec::new();
     for vid in vids {
@@ -134,7 +134,7 @@ fn make_vlans(host: &Host, guest: &str, vids: &[u16]) -> Vec<Running> {
 fn a_guest_on_a_trunk_exchanges_tcp_with_each_vlan_by_its_interfaces() {
     let Some(_turn) = turn(&["ip", "ping", "python3", "socat"]) else { return };
     for isolate in ["", "isolate = true"] {
-        // What a packet socket receives has its checksum only where none is left blank.
+        // What a packet socket receives has its checksum only if no sender leaves it blank.
         let plain = "sg = false\ncsum = false\ngso = false\n";
         let of = |rules: &str| format!("{plain}{rules}");
         let [t, a, c] = ["trunk = [10, 20]", "vlan = 10", "vlan = 20"].map(of);
@@ -163,7 +163,7 @@ fn a_guest_on_a_trunk_exchanges_tcp_with_each_vlan_by_its_interfaces() {
         ] {
             assert!(send_file(&host, from, to, address, &file), "{isolate}: {from} to {to}");
         }
-        // The VLANs are apart all the same.
+        // The VLANs stay separate.
         host.guest_text("a", &["ip", "address", "add", "10.79.0.2/24", "dev", "eth0"]);
         let ping = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", "10.79.0.3"];
         assert!(!host.in_guest("a", &ping).output().expect("it starts").status.success());

@@ -1,4 +1,4 @@
-//! XenStore of a running host, by the stock tools.
+//! XenStore of a running host, with the stock tools.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
 //! The life of a vif under a stock toolstack: its hotplug script, its limits, its removal. The test
-//! plays the toolstack and its script.
+//! takes the part of the toolstack and its script.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ const SCRIPT: (&str, &str) = ("script", "/etc/xen/scripts/vif-bridge");
 const BRIDGE: (&str, &str) = ("bridge", "xenbr0");
 const VIF_A: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
-/// `ip` where the backend is.
+/// `ip` in the backend's namespace.
 pub(crate) fn ip(host: &Host, arguments: &str) -> Option<String> {
     let mut command = Command::new("nsenter");
     command.args(["--target", &host.pid_of("backend").to_string(), "--net"]);
@@ -42,7 +42,7 @@ fn write(host: &Host, vif: Vif, key: &str, value: &str) {
     host.store().write(&format!("{}/{key}", vif.backend_dir()), value).expect("written");
 }
 
-/// What libxl writes to remove a vif, which it then waits to see closed.
+/// What libxl writes to remove a vif; then it waits until the vif is closed.
 fn remove(host: &Host, vif: Vif) {
     let dir = vif.backend_dir();
     host.store()
@@ -66,7 +66,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     let mut guest = Hostile::with_keys(&host, &keys);
     let vif = guest.vif();
     wait_state(&host, vif, "2");
-    // What a script finds, which renames it.
+    // What a script that renames it finds.
     let name = guest.name();
     let link = ip_ok(&host, &format!("-d link show {name}"));
     assert!(ip(&host, "link show guest-tap").is_none());
@@ -86,7 +86,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     write(&host, vif, "hotplug-status", "connected");
     wait_state(&host, vif, "4");
 
-    // The guest closes its interface and opens it again: no script is run for that.
+    // The guest closes its interface and opens it again: no script runs for that.
     for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {
         guest.set_state(guests);
         wait_state(&host, vif, ours);
@@ -96,8 +96,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     wait_state(&host, vif, "4");
     assert_eq!(host.log_count("waiting for the hotplug script"), 1);
 
-    // The backend is asked to close, by a domain that may write its state, while the vif is to
-    // stay.
+    // A domain that may write the backend's state asks it to close, while the vif stays.
     write(&host, vif, "state", "5");
     host.wait("nothing to be attached", SOON, |host| {
         host.vif(&guest.name()).filter(|vif| vif.queues.is_empty())
@@ -112,7 +111,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     assert_eq!(host.vif(&guest.name()).map(|vif| vif.name), None);
 }
 
-/// As `vif-bridge` does for `vifname=`: the device comes as `vifD.H`, and is renamed.
+/// As `vif-bridge` does for `vifname=`: the device appears as `vifD.H`, and is renamed.
 #[test]
 fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
     let Some(_turn) = turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
@@ -125,7 +124,7 @@ fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
         "web0".to_owned()
     });
     let vif_b = Vif { frontend: DomId(2), ..VIF_A };
-    // An administrator renames this one, and XenStore does not say so.
+    // An administrator renames this one, without a change in XenStore.
     hand_to_script_with(&host, vif_b, |host| {
         ip_ok(host, "link set vif2.0 name other0");
         "other0".to_owned()
@@ -150,12 +149,12 @@ fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
         assert!(ip(&host, "link show vif1.0").is_none(), "a second device");
         assert!(ip(&host, "link show vif2.0").is_none(), "a second device");
     }
-    // An interface that has no note is no vif's, whatever its name.
+    // An interface without a note belongs to no vif, whatever its name is.
     ip_ok(&host, "link set web0 alias mine");
     end_backend(&host, Signal::KILL, || {});
     host.wait("another device", SOON, |host| ip(host, "link show vif1.0"));
     let log = host.log();
-    assert!(log.contains("for which no script is run") && log.contains("ifalias"), "{log}");
+    assert!(log.contains("no hotplug script runs for it") && log.contains("ifalias"), "{log}");
     assert_eq!([index("web0"), index("other0")], before);
 
     for (vif, name) in [(VIF_A, "vif1.0"), (vif_b, "other0")] {
@@ -177,7 +176,7 @@ fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
     guest.publish(&[]);
     write(&host, vif, "hotplug-status", "connected");
     wait_state(&host, vif, "4");
-    // `xl destroy`: the guest's directory goes first.
+    // `xl destroy`: the guest's directory is removed first.
     host.store().remove(&vif.frontend_dir()).expect("removed");
     wait_state(&host, vif, "6");
     assert_eq!(host.vif(&guest.name()).expect("listed").queues.len(), 0);
@@ -193,7 +192,7 @@ fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
     write(&host, vif, "hotplug-error", reason);
     write(&host, vif, "hotplug-status", "error");
     guest.expect_closed(&["hotplug script", reason]);
-    // Whichever it saw first, what the guest says or the script: this guest never closes its end.
+    // Whichever it saw first, the guest's state or the script's: this guest never closes its end.
     wait_state(&host, vif, "6");
     remove(&host, vif);
 }
@@ -227,14 +226,13 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() 
     assert!(ip_ok(&host, "link show othertap").contains("othertap"));
 }
 
-/// Makes the guest's vif one with a script, as a backend that is started finds it; and is the
-/// script.
+/// Gives the guest's vif a script, as a starting backend finds it, and takes the script's part.
 fn hand_to_script(host: &Host, vif: Vif) {
     hand_to_script_with(host, vif, |_| format!("vif{}.{}", vif.frontend, vif.handle));
 }
 
-/// The same for a script that first does something else with the device, and then goes on with
-/// another name of it.
+/// The same for a script that first does something else with the device, and then continues under
+/// another name.
 fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> String) {
     write(host, vif, SCRIPT.0, SCRIPT.1);
     end_backend(host, Signal::KILL, || {});
@@ -246,7 +244,7 @@ fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> Strin
     write(host, vif, "hotplug-status", "connected");
 }
 
-/// Ends the backend, and lets another one start when something is done.
+/// Stops the backend, does something, and then lets another one start.
 fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
     let backend = host.pid_of("backend");
     host.signal(Signal::STOP);
@@ -280,7 +278,7 @@ fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_v
     ping();
     let before = ip_ok(&host, "-o link show vif1.0");
     end_backend(&host, Signal::KILL, || {});
-    // The kernel says NO-CARRIER until its queues are there again.
+    // The kernel reports NO-CARRIER until its queues are back.
     let place =
         |link: &str| link.split(' ').skip_while(|word| *word != "master").nth(1).map(str::to_owned);
     let after = ip_ok(&host, "-o link show vif1.0");
@@ -293,11 +291,11 @@ fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_v
         host.vif("vif1.0").filter(|vif| vif.queues.len() == 1 && vif.state == "Connected")
     });
     ping();
-    // In order, as for an upgrade: no guest loses its place by that, either.
+    // An orderly stop, as for an upgrade: no guest loses its connection by that, either.
     end_backend(&host, Signal::TERM, || {});
     ping();
 
-    // A vif that goes while no backend is there takes its device with it, and no other's.
+    // A vif that is removed while no backend runs loses its device, and no other vif does.
     end_backend(&host, Signal::KILL, || {
         let mut store = host.store();
         store.remove(&vif_b.backend_dir()).expect("removed");
@@ -307,7 +305,7 @@ fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_v
     });
     ip_ok(&host, "link show vif1.0");
 
-    // One that is on its way out is closed by the next backend, for the toolstack waits for that.
+    // The next backend closes a vif that is being removed, because the toolstack waits for that.
     end_backend(&host, Signal::KILL, || {
         write(&host, VIF_A, "online", "0");
         write(&host, VIF_A, "state", "5");
@@ -324,12 +322,13 @@ fn a_guest_transmits_at_its_rate_and_at_another_when_that_changes() {
     let host = Host::start(&pair());
     let rate = |bytes: &str| write(&host, VIF_A, "rate", bytes);
     let run = || Iperf::start_with(&host, "b", ("a", "10.77.0.1"), 2, &["-P", "2"]).finish().rate();
-    // The client of `b` is sent to by `a`, whose tx is what is limited.
+    // `a` sends to the client of `b`, and the tx of `a` is limited.
     for (bytes, wanted) in [("100000,50000", 16e6), ("10000,2000", 40e6)] {
         rate(bytes);
         let seen = run();
         println!("{bytes}: {seen:.0} bit/s, at most {wanted:.0}");
-        // How near a busy machine comes to it is TCP's affair; `worker/credit.rs` tests the rest.
+        // How near TCP comes to the limit depends on the load of the machine; `worker/credit.rs`
+        // tests the rest.
         assert!((0.5 * wanted..=1.1 * wanted).contains(&seen), "{bytes}: {seen}");
     }
     for unlimited in ["0,0", "banana"] {

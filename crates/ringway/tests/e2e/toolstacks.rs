@@ -1,6 +1,6 @@
-//! The life of a vif under the toolstacks of Qubes and of XCP-ng. The test plays them: it writes
-//! the keys that they write, in their order, waits for what they wait for, and calls scripts as
-//! they do. docs/qubes.md and docs/xcp-ng.md have the sources.
+//! The life of a vif under the toolstacks of Qubes and of XCP-ng. The test takes their part: it
+//! writes their keys in their order, waits for the same states, and calls scripts as they do.
+//! docs/qubes.md and docs/xcp-ng.md have the sources.
 
 use std::process::{Command, Output};
 
@@ -15,12 +15,12 @@ use crate::turn;
 
 const PROGRAMS: [&str; 5] = ["nsenter", "ip", "ping", "xenstore-read", "xenstore-rm"];
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/toolstacks");
-/// What an administrator of XCP-ng has udev call.
+/// What an administrator of XCP-ng configures udev to call.
 const UDEV_HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/xenopsd-vif");
 const MEMORY: u64 = 64 << 20;
 const MAC: &str = "00:16:3e:5e:6c:07";
 
-/// A domain's vif, as a toolstack thinks of it.
+/// A domain's vif, as the toolstack sees it.
 struct Plug<'a> {
     host: &'a Host,
     vif: Vif,
@@ -33,7 +33,7 @@ impl Plug<'_> {
         format!("vif{}.{}", self.vif.frontend, self.vif.handle)
     }
 
-    /// Runs a program where the backend is.
+    /// Runs a program in the backend's namespace.
     fn run(&self, environment: &[(&str, &str)], command: &[&str]) -> Output {
         let mut enter = Command::new("nsenter");
         enter.args(["--target", &self.host.pid_of("backend").to_string(), "--net"]);
@@ -53,8 +53,8 @@ impl Plug<'_> {
         self.host.wait(&what, SOON, |_| (self.has_device() == is_there).then_some(()));
     }
 
-    /// Makes both directories in one transaction, the frontend's first, and what `before` and
-    /// `after` name.
+    /// Creates both directories in one transaction, the frontend's first, and the nodes of `before`
+    /// and `after`.
     fn make(
         &self,
         before: &[(String, String)],
@@ -93,7 +93,7 @@ impl Plug<'_> {
         self.host.store().remove(path).expect("domain 0 may");
     }
 
-    /// What libxl and xenopsd write alike when a vif is to go.
+    /// What both libxl and xenopsd write to remove a vif.
     fn ask_to_go(&self) {
         let (online, state) = (self.vif.online(), self.vif.backend_state());
         let asked = self.host.store().transaction(|tx| {
@@ -106,7 +106,7 @@ impl Plug<'_> {
         asked.expect("domain 0 may");
     }
 
-    /// Nothing is left of a vif that is gone, in XenStore or outside.
+    /// Nothing remains of a removed vif, in XenStore or outside.
     fn assert_gone(&self) {
         self.wait_device(false);
         let name = self.device();
@@ -129,7 +129,7 @@ fn ping_from_guest(host: &Host, address: &str) {
     text_of(ping.output().expect("ping"), &host.log());
 }
 
-/// Ends a domain after its vifs have gone, as both toolstacks do.
+/// Destroys a domain after its vifs were removed, as both toolstacks do.
 fn destroy(guest: Guest<'_>, host: &Host, domid: DomId) {
     drop(guest);
     host.store().remove(&format!("/local/domain/{domid}")).expect("domain 0 may");
@@ -195,7 +195,7 @@ impl<'a> Qube<'a> {
         self.0.run(&environment, &[&script, command, "type_if=vif"])
     }
 
-    /// `xl devd` calls the script when the backend waits for the guest.
+    /// `xl devd` calls the script while the backend waits for the guest.
     fn online(&self) -> Output {
         wait_state(self.0.host, self.0.vif, "2");
         assert!(self.0.has_device(), "a script finds its device");
@@ -236,7 +236,7 @@ fn set_up_qube() {
     }
 }
 
-/// Makes a vif for a qube, with traffic both ways.
+/// Creates a vif for a qube, with traffic both ways.
 fn plugged_qube<'a>(host: &'a Host, guest: &Guest<'a>) -> Qube<'a> {
     let qube = Qube::make(host, guest);
     let online = qube.online();
@@ -273,7 +273,7 @@ fn qubes_plugs_unplugs_and_restarts_a_qube() {
         guest.wait_until(0, "to be gone", Option::is_none);
         assert!(!discovered::has_link(0), "the qube's device is still there");
     }
-    // A reboot is another domain with the same vif (`on_reboot` is `destroy`).
+    // A reboot creates another domain with the same vif (`on_reboot` is `destroy`).
     let qube = plugged_qube(&host, &guest);
     guest.stop();
     qube.detach(true);
@@ -290,7 +290,7 @@ fn qubes_is_given_the_reason_of_its_script() {
     let Some(_turn) = turn(&PROGRAMS) else { return };
     let host = start();
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };
-    // Left by someone: the script's own route is refused.
+    // A route that was left behind: the script cannot add its own.
     let stale = format!("{} dev lo metric {}", QUBE[0], 32752 - guest.vif(0).frontend.0);
     ip_ok(&host, "link set lo up");
     ip_ok(&host, &format!("route add {stale}"));
@@ -306,7 +306,7 @@ fn qubes_is_given_the_reason_of_its_script() {
     qube.detach(true);
     guest.wait_until(0, "to be gone", Option::is_none);
     ip_ok(&host, &format!("route del {stale}"));
-    // The next one is not burdened with that.
+    // This does not affect the next vif.
     plugged_qube(&host, &guest).detach(false);
     guest.stop();
 }
@@ -380,25 +380,25 @@ impl<'a> Vm<'a> {
         vm
     }
 
-    /// A key for xenopsd's own eyes, and its script's.
+    /// A key for xenopsd and its script only.
     fn private(&self, key: &str) -> String {
         format!("/xapi/{}/private/vif/{}/{key}", self.uuid, self.plug.vif.handle)
     }
 
-    /// What the script says of its work.
+    /// What the script reports.
     fn hotplug(&self) -> String {
         let Vif { frontend, handle, .. } = self.plug.vif;
         format!("/xapi/{}/hotplug/{frontend}/vif/{handle}/hotplug", self.uuid)
     }
 
-    /// udev says of the network device what the kernel's backend would say of the vif.
+    /// udev's event for the network device stands for the one of the kernel's backend for the vif.
     fn udev(&self, action: &str) -> Output {
         let device = self.plug.device();
         let environment = [("ACTION", action), ("INTERFACE", &device), ("SUBSYSTEM", "net")];
         self.plug.run(&environment, &[UDEV_HELPER, &format!("{SCRIPTS}/vif-xenopsd")])
     }
 
-    /// What xenopsd waits for when it has made a vif, or why it is not going to be.
+    /// What xenopsd waits for after it created a vif, or the reason for a failure.
     fn plugged(&self) -> Result<(), String> {
         self.plug.wait_device(true);
         self.udev("add");
@@ -409,7 +409,8 @@ impl<'a> Vm<'a> {
         })
     }
 
-    /// The backend lets the device go before xenopsd removes its directory: xenopsd waits for that.
+    /// The backend releases the device before xenopsd removes its directory: xenopsd waits for
+    /// that.
     fn wait_unplugged(&self) {
         self.plug.wait_device(false);
         self.udev("remove");
@@ -498,7 +499,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
     let vif = guest.vif(0);
     for _ in 0..2 {
         let vm = plugged_vm(&host, &guest);
-        // Neither locking nor the word to the guest that its cable is out is the backend's.
+        // The backend neither locks the vif nor reports a disconnected cable to the guest.
         vm.plug.remove(&vm.private("locking-mode"));
         vm.plug.write(&vm.private("locking-mode"), "locked");
         vm.plug.write(&vm.private("ipv4-allowed"), "10.78.0.9");
@@ -507,7 +508,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
         vm.plug.write(&disconnect, "1");
         vm.ping(0);
         vm.plug.write(&disconnect, "0");
-        // To another network, which xenopsd tells its script by itself.
+        // To another network; xenopsd itself notifies its script.
         vm.plug.write(&vm.private("bridge"), "xapi1");
         let (path, script) = (
             format!("backend/vif/{}/{}", vif.frontend, vif.handle),
@@ -520,7 +521,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
         guest.wait_until(0, "to be gone", Option::is_none);
         assert!(!discovered::has_link(0), "the VM's device is still there");
     }
-    // A reboot is another domain.
+    // A reboot creates another domain.
     let vm = plugged_vm(&host, &guest);
     guest.stop();
     vm.unplug_by_force();
@@ -528,7 +529,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };
     guest.start();
     assert_ne!(guest.vif(0).frontend, vif.frontend);
-    // That xenopsd takes the device from under a guest that runs.
+    // xenopsd removes the device of a running guest.
     plugged_vm(&host, &guest).unplug_by_force();
     guest.wait_until(0, "to be gone", Option::is_none);
     plugged_vm(&host, &guest).unplug();
@@ -545,7 +546,7 @@ fn xcp_ng_is_given_the_reason_of_its_script() {
     let vm = Vm::make(&host, &guest, "xapi7");
     let reason = vm.plugged().expect_err("there is no such bridge");
     assert!(reason.contains("xapi7"), "{reason}");
-    // The script has not said `error` to the backend, which goes on waiting.
+    // The script has not reported `error` to the backend, which continues to wait.
     assert_ne!(host.node(&vm.plug.vif.backend_state()).as_deref(), Some("4"));
     vm.unplug_by_force();
     guest.wait_until(0, "to be gone", Option::is_none);

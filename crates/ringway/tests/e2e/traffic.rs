@@ -1,4 +1,4 @@
-//! TCP between guests, and what can be said of it afterwards.
+//! TCP between guests, and its results.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::host::{Host, Running, SOON, wait_for};
 /// Seconds between two reports of iperf3.
 const INTERVAL: f64 = 0.1;
 
-/// A transfer that runs.
+/// A running transfer.
 pub(crate) struct Iperf {
     client: Running,
     _server: Running,
@@ -22,7 +22,7 @@ pub(crate) struct Iperf {
 }
 
 impl Iperf {
-    /// One guest receives from another for so many seconds.
+    /// One guest receives from another for this many seconds.
     pub(crate) fn start(host: &Host, to: &str, from: (&str, &str), seconds: u32) -> Iperf {
         Iperf::start_with(host, to, from, seconds, &[])
     }
@@ -61,25 +61,25 @@ impl Iperf {
     }
 }
 
-/// A transfer that has ended without an error, so its connection has lived to its end.
+/// A transfer that ended without an error, so its connection survived to the end.
 pub(crate) struct Transfer {
     report: Value,
 }
 
 impl Transfer {
-    /// What the receiver got, in bits per second.
+    /// The receiver's throughput in bits per second.
     pub(crate) fn rate(&self) -> f64 {
         let rate = &self.report["end"]["sum_received"]["bits_per_second"];
         rate.as_f64().expect("a rate")
     }
 
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub(crate) fn retransmits(&self) -> u64 {
         self.report["end"]["sum_sent"]["retransmits"].as_u64().expect("TCP counts them")
     }
 
-    /// The most seconds in a row in which the receiver got nothing: an upper bound, as the
-    /// reports before and after may have been empty nearly to their ends.
+    /// The longest time in seconds in which the receiver got nothing: an upper bound, because the
+    /// intervals before and after may have been almost empty.
     pub(crate) fn longest_gap(&self) -> f64 {
         let (mut longest, mut now) = (0.0_f64, 0.0_f64);
         for interval in self.report["intervals"].as_array().expect("a list") {
@@ -92,7 +92,7 @@ impl Transfer {
     }
 }
 
-/// The longest time in which a guest received no frame, while it is watched.
+/// The longest time in which a guest received no frame, while it is observed.
 pub(crate) fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Duration {
     let devices = format!("/proc/{}/net/dev", host.pid_of(&format!("guest {guest}")));
     let received = || -> Option<u64> {
@@ -113,7 +113,7 @@ pub(crate) fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Du
     longest
 }
 
-/// Sends a file from one guest to another over TCP, and says whether it arrived as it was.
+/// Sends a file from one guest to another over TCP, and returns whether it arrived unchanged.
 pub(crate) fn send_file(host: &Host, from: &str, to: &str, address: &str, file: &Path) -> bool {
     let arrived = host.file(&format!("arrived-{from}-{to}"));
     let _ = fs::remove_file(&arrived);
@@ -135,7 +135,7 @@ pub(crate) fn send_file(host: &Host, from: &str, to: &str, address: &str, file: 
     fs::read(&arrived).expect("arrived") == fs::read(file).expect("sent")
 }
 
-/// A file of bytes that no checksum would be right for by chance.
+/// A file of bytes for which no checksum is right by chance.
 pub(crate) fn random_file(path: &Path, mebibytes: u32) {
     let mut dd = Command::new("head");
     dd.args(["-c", &(mebibytes << 20).to_string(), "/dev/urandom"]).stdout(create(path));

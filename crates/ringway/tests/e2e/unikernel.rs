@@ -11,7 +11,7 @@ use crate::turn;
 
 /// Bytes of the long response: many times every buffer on the way.
 const LONG: usize = 4_000_000;
-/// Its path, and seconds that any of it may take, for `curl`.
+/// Its path, and the time limit for `curl` in seconds.
 const LONG_PATH: &str = "bytes/4000000";
 const SECONDS_MAX: &str = "60";
 

@@ -9,12 +9,12 @@ use rustix::process::Signal;
 use crate::host::{Host, SOON, describe, send};
 use crate::machine::{ADDRESS, Image, Machine, QEMU, Talk, wait_for_file};
 
-/// A guest `a` with vif `vif1.0`, and a place for a virtual machine.
+/// A guest `a` with vif `vif1.0`, and a directory for a virtual machine.
 fn description(dir: &Path, mode: &str) -> String {
     description_with(dir, mode, "", "")
 }
 
-/// The same, with further keys of the vif of `a` and of the machine's.
+/// The same, with further keys for the vif of `a` and for that of the machine.
 fn description_with(dir: &Path, mode: &str, of_a: &str, of_machine: &str) -> String {
     let socket = dir.join("net");
     let vhost = format!(
@@ -47,7 +47,7 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
     let waiting = host.vif("vm1").expect("it is listed");
     assert_eq!((waiting.kind.as_str(), waiting.state.as_str()), ("virtio", "Waiting"));
     let reason = waiting.error.expect("there is no socket");
-    assert!(reason.contains("the front-end has to make it"), "{reason}");
+    assert!(reason.contains("the front-end must create it"), "{reason}");
     let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
     let mut machine = Machine::start(&image, place.path(), &chardev);
     machine.booted();
@@ -75,7 +75,7 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
     assert!(gone.error.is_some(), "{gone:?}");
 }
 
-/// Descriptors that a process has open, and mappings of the memory of machines.
+/// A process' open descriptors, and its mappings of machines' memory.
 fn held(pid: u32) -> (usize, usize) {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
@@ -107,15 +107,15 @@ fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing
     machine.booted();
     let talk = Talk::start(&host, "a");
     talk.goes_on(&host, "after a reset");
-    // The path is of no more use, but the connection stands.
+    // The path no longer works, but the connection stays.
     std::fs::remove_file(dir.join("net")).expect("it was there");
     talk.goes_on(&host, "without its socket");
 
     machine.kill();
     let gone = host.wait("the machine to be gone", SOON, |host| {
         let vif = host.vif("vm1").filter(|vif| vif.state == "Waiting" && vif.queues.is_empty())?;
-        // The opener finds out a moment later that there is no socket.
-        vif.error.filter(|reason| reason.contains("the front-end has to make it"))
+        // The opener notices a moment later that there is no socket.
+        vif.error.filter(|reason| reason.contains("the front-end must create it"))
     });
     println!("{gone}");
     host.wait("all of it to be let go", SOON, |_| (held(backend) == before).then_some(()));
@@ -149,7 +149,7 @@ fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
     machine.booted();
     let (own, other) = (vlan(5, &format!("{ADDRESS}/24")), vlan(6, "10.78.0.9/24"));
     machine.run(&format!("ip address flush dev eth0; {own} && {other}"));
-    // Segments of TCP that the kernel leaves uncut have a tag before their headers.
+    // TCP segments that the kernel does not cut have a tag before their headers.
     let talk = Talk::start(&host, "a");
     talk.goes_on(&host, "with tags at one end");
     let refused = |host: &Host| host.vif("vm1")?.refused.get("vlan").copied();
@@ -161,7 +161,7 @@ fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
     talk.goes_on(&host, "beside another VLAN");
 }
 
-/// Commands that make an interface of a VLAN above `eth0`.
+/// Commands that create a VLAN interface on `eth0`.
 fn vlan(id: u16, address: &str) -> String {
     let name = format!("eth0.{id}");
     format!(

@@ -1,4 +1,4 @@
-//! Guests of our own behind vhost-user sockets, and front-ends that mean harm beside them.
+//! The test's own guests behind vhost-user sockets, with malicious front-ends beside them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use ringway_vhost::frontend::{Agreement, Wish};
+use ringway_vhost::frontend::{Negotiated, Preferences};
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
-use ringway_vhost_shell::{Connection, Driver, FrontendEnd, Meeting, Mode, Note, Parts, Received};
+use ringway_vhost_shell::{Connection, Driver, Endpoint, FrontendEnd, Mode, Note, Parts, Received};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
@@ -22,14 +22,14 @@ use crate::machine::{ADDRESS, Talk, wait_for_file};
 use crate::panics::panic_over;
 use crate::vhost::{kill_backend, wait_for_queues};
 
-/// The end of the socket `net` that makes it.
+/// The end that creates the socket `net`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     Backend,
     Guest,
 }
 
-/// Guests `a` and `b` of Xen, and vifs of virtio by name and mode, each with a socket of its name.
+/// Xen guests `a` and `b`, and virtio vifs by name and mode, each with a socket of its name.
 pub(crate) fn description(dir: &Path, vhosts: &[(&str, &str)]) -> String {
     let mut text = describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "")]);
     for (name, mode) in vhosts {
@@ -42,18 +42,30 @@ pub(crate) fn description(dir: &Path, vhosts: &[(&str, &str)]) -> String {
     text
 }
 
-/// A guest in namespaces of its own, with an echo at TCP port 7.
+/// A guest in its own namespaces, with an echo server on TCP port 7.
 fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
     guest_with(dir, name, maker, "")
 }
 
-/// The same with something else that runs in its namespace.
+/// The same with another program in its namespace.
 pub(crate) fn guest_with(dir: &Path, name: &str, maker: Maker, beside: &str) -> Running {
     guest_at(ADDRESS, dir, name, maker, beside)
 }
 
-/// The same with an address of its own.
+/// The same with its own address.
 pub(crate) fn guest_at(
+    address: &str,
+    dir: &Path,
+    name: &str,
+    maker: Maker,
+    beside: &str,
+) -> Running {
+    guest_of(8, address, dir, name, maker, beside)
+}
+
+/// The same with a number of queues, or fewer if the back-end has fewer.
+pub(crate) fn guest_of(
+    queues: usize,
     address: &str,
     dir: &Path,
     name: &str,
@@ -63,12 +75,12 @@ pub(crate) fn guest_at(
     let mode = if maker == Maker::Guest { "server" } else { "client" };
     let script = format!(
         "ip link set lo up; socat TCP-LISTEN:7,fork,reuseaddr EXEC:cat,nofork & {beside} \
-         exec {} guest --vhost {} --mode {mode} --address {address}/24 --queues 8",
+         exec {} guest --vhost {} --mode {mode} --address {address}/24 --queues {queues}",
         env!("CARGO_BIN_EXE_ringway"),
         dir.join(name).display()
     );
     let mut command = Command::new("unshare");
-    // What is in the namespace of processes ends with its first one.
+    // Everything in a PID namespace ends with its first process.
     command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]);
     let log = File::create(dir.join("guest-log")).expect("created");
     command.args(["sh", "-c", &script]).stdin(Stdio::null()).stderr(log);
@@ -96,8 +108,8 @@ fn a_guest_talks_with_either_end_making_the_socket_and_either_first() {
     }
 }
 
-/// A frame that a backend has taken from one queue and not put into another is lost with it; what
-/// lies in the queues of the guest is not. What the switch has no port for yet is counted.
+/// A frame that a backend has taken from one queue and not yet put into another is lost with the
+/// backend; frames in the guest's queues are not. Frames without a port on the switch are counted.
 #[test]
 fn what_lies_in_the_queues_of_a_guest_outlives_backends_that_are_killed() {
     let Some(_turn) = crate::turn(&["socat", "unshare", "ping"]) else { return };
@@ -118,7 +130,7 @@ fn what_lies_in_the_queues_of_a_guest_outlives_backends_that_are_killed() {
     wait_for_file(&pings);
     let mut dropped = 0;
     for kill in 1..=KILLS {
-        // Each backend counts for itself.
+        // Each backend has its own counters.
         dropped += dropped_by(&host);
         kill_backend(&host);
         talk.goes_on(&host, "after the backend was killed");
@@ -141,8 +153,8 @@ fn what_lies_in_the_queues_of_a_guest_outlives_backends_that_are_killed() {
     assert!(lost <= dropped + KILLS * BATCH_MAX, "{lost} lost, {dropped} counted");
 }
 
-/// Frames that a backend has dropped, for whatever reason: those for a port that is not yet
-/// connected again are among them.
+/// Frames that a backend dropped for any reason, including those for a port that has not
+/// reconnected yet.
 fn dropped_by(host: &Host) -> usize {
     let vifs = ["vif1.0", "vif2.0", "vm1"].into_iter().filter_map(|name| host.vif(name));
     let drops: Vec<u64> = vifs
@@ -222,13 +234,13 @@ fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_
         kill_backend(&host);
         talk.goes_on(&host, "after the backend was killed");
         let again = host.verb(&["vif", "add", name, "--vhost", &socket("vm9")]);
-        assert!(String::from_utf8_lossy(&again.stderr).contains("there is a vif"), "{again:?}");
+        assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");
         host.text(&["vif", "remove", name]);
         assert!(host.vif(name).is_none());
         assert_eq!(dir.join(name).exists(), maker == Maker::Guest, "whose socket it was");
         drop((talk, guest));
     }
-    // Another one of the same name is a new one; what was removed does not come back.
+    // Another vif of the same name is a new one; the removed one does not return.
     add("vm1", "server", &[]);
     kill_backend(&host);
     host.wait("the vif", SOON, |host| host.vif("vm1").map(drop));
@@ -239,7 +251,7 @@ fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     assert!(refused(&["vif", "remove", "vm0"]).contains("is in the description"));
-    assert!(refused(&["vif", "remove", "vm7"]).contains("there is no vif"));
+    assert!(refused(&["vif", "remove", "vm7"]).contains("no vif \"vm7\" was added"));
     let known = refused(&["vif", "add", "vm3", "--vhost", "/x", "--set", "colour=1"]);
     assert!(known.contains("colour"), "{known}");
     let known = refused(&["vif", "add", "vm3", "--vhost", &socket("none/vm3"), "--mode", "server"]);
@@ -319,7 +331,7 @@ fn a_vif_of_virtio_over_which_the_backend_panics_twice_is_left_out_until_it_is_r
 struct Unsealed {
     memory: OwnedFd,
     kicks: Vec<OwnedFd>,
-    /// By which it is called; none if it polls.
+    /// The descriptor of its calls; none if it polls.
     calls: Vec<OwnedFd>,
 }
 
@@ -339,7 +351,7 @@ fn clone(fd: &OwnedFd) -> OwnedFd {
     fd.try_clone().expect("a descriptor")
 }
 
-/// What a front-end says of one of its rings.
+/// What a front-end sends about one of its rings.
 pub(crate) fn ring_requests(ring: u16, call: Option<OwnedFd>, kick: OwnedFd) -> [Request; 5] {
     let start = START + u64::from(ring) * 0x10000;
     let addresses =
@@ -355,17 +367,17 @@ pub(crate) fn ring_requests(ring: u16, call: Option<OwnedFd>, kick: OwnedFd) -> 
 
 /// Bytes of its memory.
 pub(crate) const LEN: u64 = 1 << 20;
-/// Where the back-end is to see it.
+/// Its address for the back-end.
 pub(crate) const START: u64 = 1 << 32;
 pub(crate) const KEY: RegionKey =
     RegionKey { guest_address: START, size: LEN, user_address: START, file_offset: 0 };
 
 impl Driver for Unsealed {
-    fn wish(&self) -> Wish {
-        Wish { features: Features::of(&[VIRTIO_F_VERSION_1]), protocol: 0, pairs: 1 }
+    fn preferences(&self) -> Preferences {
+        Preferences { features: Features::of(&[VIRTIO_F_VERSION_1]), protocol: 0, pairs: 1 }
     }
 
-    fn make(&mut self, _: Agreement) -> Result<Parts, String> {
+    fn make(&mut self, _: Negotiated) -> Result<Parts, String> {
         let regions = vec![Region { key: KEY, file: clone(&self.memory) }];
         let mut requests = Vec::new();
         for ring in 0..2_u16 {
@@ -422,7 +434,7 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
     wait_for_state(&host, "half", "Initialising");
     talk.goes_on(&host, "beside half a message");
 
-    // A table of two regions, and not one descriptor.
+    // A table of two regions without descriptors.
     let mut files = UnixStream::connect(dir.join("files")).expect("it listens");
     let mut table = vec![5, 0, 0, 0, 1, 0, 0, 0, 72, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
     table.extend([1; 64]);
@@ -432,8 +444,8 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
 
     // Memory that goes away while the rings run.
     let mut cutter = Unsealed::new(Vec::new());
-    let meeting = Meeting::new(&dir.join("cut"), Mode::Client, Instant::now()).expect("a place");
-    let mut end = FrontendEnd::new(meeting);
+    let endpoint = Endpoint::new(&dir.join("cut"), Mode::Client, Instant::now()).expect("a place");
+    let mut end = FrontendEnd::new(endpoint);
     wait_for("the session", SOON, || {
         end.turn(&mut cutter, Instant::now()).expect("the place is there");
         end.is_up().then_some(())
@@ -443,7 +455,7 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
     for kick in &cutter.kicks {
         rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
     }
-    wait_for_error(&host, "cut", "was cut while it was in use");
+    wait_for_error(&host, "cut", "was truncated while it was in use");
     talk.goes_on(&host, "beside memory that was cut");
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
     let dropped = host.vif("vm1").expect("it is there").queues;
@@ -461,14 +473,14 @@ fn a_front_end_whose_calls_block_stops_no_worker() {
     wait_for_queues(&host, 4);
     let talk = Talk::start(&host, "a");
     let mut front_end = Unsealed::new(vec![event(), event()]);
-    let meeting = Meeting::new(&dir.join("full"), Mode::Client, Instant::now()).expect("a place");
-    let mut end = FrontendEnd::new(meeting);
+    let endpoint = Endpoint::new(&dir.join("full"), Mode::Client, Instant::now()).expect("a place");
+    let mut end = FrontendEnd::new(endpoint);
     wait_for("the session", SOON, || {
         end.turn(&mut front_end, Instant::now()).expect("the place is there");
         end.is_up().then_some(())
     });
     wait_for_state(&host, "full", "Connected");
-    // What it transmits by ring 1 is a buffer of 100 bytes, after which it is to be called.
+    // On ring 1 it transmits a buffer of 100 bytes, and wants a call after it.
     let call = &front_end.calls[1];
     fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("it is ours");
     rustix::io::read(call, &mut [0; 8]).expect("it was called when it was taken over");
@@ -517,7 +529,7 @@ fn a_front_end_that_changes_its_rings_without_end_has_the_workers_seldom() {
     }
     let mut calls = [0; 8];
     rustix::io::read(&call, &mut calls).expect("it was called");
-    // Of both rings, each time that workers are given the pair.
+    // From both rings, each time that workers get the pair.
     let attached = u64::from_ne_bytes(calls) / 2;
     let paced = started.elapsed().as_millis() / 50;
     println!("{attached} times in {:?}", started.elapsed());
@@ -533,5 +545,5 @@ fn await_reply(connection: &mut Connection) {
     }
 }
 
-/// Far more than a front-end may make at once.
+/// Far more than a front-end may create at once.
 const CHANGES: u32 = 2000;

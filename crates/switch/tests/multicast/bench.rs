@@ -15,7 +15,7 @@ pub(crate) const ROUTER: [u8; 4] = [10, 0, 0, 1];
 pub(crate) const MEMBERSHIP: u32 = 260;
 
 pub(crate) struct Bench {
-    /// What senders say of the checksums of their frames.
+    /// The state that senders give for the checksums of their frames.
     pub(crate) checksum: Checksum,
     pub(crate) switch: Switch,
     pub(crate) policies: Vec<PortPolicy>,
@@ -79,7 +79,7 @@ impl Bench {
         self.policies[usize::from(port)] = PortPolicy::open().in_vlans(vlan);
     }
 
-    /// Lets time pass, in which what has aged is looked for.
+    /// Lets time pass, and removes what has aged.
     pub(crate) fn pass(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.now.0 += 1;

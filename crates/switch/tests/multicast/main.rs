@@ -1,4 +1,4 @@
-//! Multicast snooping: who hears a group, by what stations and routers said.
+//! Multicast snooping: which ports receive a group, given the messages of stations and routers.
 
 mod bench;
 mod packets;
@@ -80,12 +80,12 @@ fn what_receivers_would_take_is_read() {
     let report_v6 = mld(MLD_REPORT, 0, group_v6(0x77), near(7));
     let refused = Verdict::Drop(DropReason::RouterOnly);
     let mut bench = Bench::quiet(Unregistered::Flood);
-    // No receiver takes them, and so nothing is learned.
+    // No receiver accepts them, so nothing is learned.
     for packet in [&query, &report, &report_v6] {
         assert_eq!(bench.send(A, &spoilt(packet.clone())), Verdict::Flood);
     }
     assert_eq!(bench.switch.group_entries(), []);
-    // A guest may say that its sums are right, and others' kernels believe it.
+    // A guest may mark its checksums as valid, and other guests' kernels believe it.
     bench.checksum = Checksum::Validated;
     assert_eq!(bench.send(A, &spoilt(query.clone())), refused);
     assert_eq!(bench.heard(A, &spoilt(report.clone())), [UPLINK]);
@@ -149,7 +149,7 @@ fn without_a_querier_all_hear_all() {
     assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
     // None of MLD.
     assert_eq!(bench.heard(C, &data_v6(group_v6(1))).len(), 5);
-    // A querier that has gone does not leave stations without what they no longer report.
+    // When a querier is gone, stations still receive the groups that they no longer report.
     bench.pass(250);
     assert_eq!(bench.heard(C, &data_v4(G)).len(), 5);
 }
@@ -173,7 +173,7 @@ fn queries_of_every_version_make_stations_known() {
     // A mantissa of 0x1f, shifted by 3 + 2: 99.2 s.
     assert_eq!(response(&igmpv3_query(0xaf, ROUTER), true, 100), (5, 1));
     assert_eq!(response(&mld(MLD_QUERY, 3000, [0; 16], near(1)), false, 3), (5, 1));
-    // One that has no address yet asks as well, and says of no router.
+    // A querier without an address also asks, but does not indicate a router.
     assert_eq!(response(&igmp(QUERY, 10, [0; 4], [0; 4]), true, 1), (5, 1));
 }
 
@@ -273,7 +273,7 @@ fn a_guest_that_says_it_is_a_router_is_refused() {
     let mut first = igmp(QUERY, 100, [0; 4], STATION);
     first[14 + 6] = 0x20;
     assert_eq!(bench.send(A, &first), Verdict::Drop(DropReason::Undetermined));
-    // What receivers refuse may pass, and says nothing.
+    // Messages that receivers refuse may pass, and are not learned from.
     let mut wrong = igmp(QUERY, 100, [0; 4], STATION);
     let end = wrong.len() - 1;
     wrong[end] ^= 1;
@@ -420,7 +420,7 @@ fn whatever_happens_who_asked_for_a_group_hears_it() {
                 9 if random.u8(..10) == 0 => {
                     bench.switch.leave(PortId(port));
                     bench.join(port, &VlanRules::default(), Role::Ordinary);
-                    // Its station still wants what it asked for.
+                    // Its station still wants its group.
                 }
                 _ => {
                     let heard = bench.heard(UPLINK, &data_v4(group));
@@ -436,7 +436,7 @@ fn whatever_happens_who_asked_for_a_group_hears_it() {
                             let is_member = wanted.contains_key(&(*port, group));
                             is_member || bench.multicast(*port).hears_all
                         };
-                        // Who has left is kept for a moment.
+                        // A member that has left is kept for a moment.
                         let is_settled = bench.now.0 > bench.passed_at + 3;
                         assert!(!is_settled || heard.iter().all(is_meant), "seed {seed}");
                     }

@@ -1,4 +1,4 @@
-//! What stations and routers send, byte by byte from the RFCs, and by no code of the switch.
+//! Packets of stations and routers, built byte by byte from the RFCs, without the switch's code.
 
 pub(crate) const QUERY: u8 = 0x11;
 pub(crate) const V1_REPORT: u8 = 0x12;

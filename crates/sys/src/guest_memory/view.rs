@@ -1,4 +1,4 @@
-//! One user's way into guest memory, for every access to a buffer.
+//! Checked access to the buffers in guest memory, for one user.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::prefetch::{Intent, prefetch};
 #[derive(Debug)]
 pub struct GuestView {
     memory: Arc<GuestMemory>,
-    /// The regions of the table, side by side: an access follows no pointer on its way.
+    /// The regions of the table, side by side, so that an access follows no pointers.
     places: Box<[Place]>,
     last: Cell<usize>,
-    /// How many mappings of the process were lost when this table was last found whole.
+    /// The process's count of lost mappings when this table was last found complete.
     lost_seen: Cell<u32>,
 }
 
-/// A region as a view has it.
+/// A view's entry for a region.
 #[derive(Debug)]
 struct Place {
     guest_address: u64,
@@ -32,7 +32,7 @@ struct Place {
 impl GuestView {
     /// A view of a table.
     pub fn new(memory: Arc<GuestMemory>) -> GuestView {
-        // One less, so that the first look is at the table itself.
+        // One less, so that the first check reads the table itself.
         let lost_seen = Cell::new(lost_count().wrapping_sub(1));
         let places = memory.regions.iter().map(|region| Place {
             guest_address: region.guest_address,
@@ -76,8 +76,7 @@ impl GuestView {
         })
     }
 
-    /// [`copy_to`](GuestView::copy_to) for a value and the bytes behind it: what stands before a
-    /// frame, and the frame.
+    /// [`copy_to`](GuestView::copy_to) for a value and the bytes after it: a header and its frame.
     ///
     /// # Errors
     /// [`OutsideMemory`]; some bytes may have been copied.
@@ -96,7 +95,7 @@ impl GuestView {
         self.copy_to(address.wrapping_add(size_of::<T>() as u64), then)
     }
 
-    /// [`copy_from`](GuestView::copy_from) for a value and the bytes behind it.
+    /// [`copy_from`](GuestView::copy_from) for a value and the bytes after it.
     ///
     /// # Errors
     /// [`OutsideMemory`]; some bytes may have been copied.
@@ -115,13 +114,13 @@ impl GuestView {
         self.copy_from(address.wrapping_add(size_of::<T>() as u64), then)
     }
 
-    /// Has the processor fetch the first bytes of a buffer that is about to be copied, if they are
-    /// where the last access was. A hint, as the peer may say anything of a buffer: what is not in
-    /// the table is fetched by no one.
+    /// Prefetches the first bytes of a buffer that is about to be copied, if they are in the region
+    /// of the last access. Only a hint: the peer chooses the address, and addresses outside the
+    /// table are ignored.
     #[inline]
     pub fn prefetch(&self, address: u64, len: u32, intent: Intent) {
         let Some(rest) = len.checked_sub(1) else { return };
-        // A header and a short frame are in two lines.
+        // A header and a short frame take two lines.
         let rest = u64::from(rest).min(CACHE_LINE);
         if let Some((pages, offset)) = self.in_last(address, rest as usize + 1) {
             let first = pages.at(offset, rest as usize + 1);
@@ -139,7 +138,7 @@ impl GuestView {
         self.visit(address, len, |_, _, _| {})
     }
 
-    /// Whether a file ended before its region did. Costs a load while no file of any peer did.
+    /// Whether a file was truncated below its region. Costs one load as long as no peer's file was.
     #[inline]
     pub fn is_lost(&self) -> bool {
         let lost = lost_count();
@@ -153,7 +152,7 @@ impl GuestView {
         is_lost
     }
 
-    /// Shows the pieces that some bytes lie in: one for each region, which must touch.
+    /// Calls `visit` for each piece of a range: one per region; the regions must be contiguous.
     #[inline]
     fn visit(
         &self,
@@ -168,7 +167,7 @@ impl GuestView {
         self.visit_slowly(address, len, piece)
     }
 
-    /// Where some bytes are, if they are in the region of the last access.
+    /// The location of a range, if it is in the region of the last access.
     #[inline]
     fn in_last(&self, address: u64, len: usize) -> Option<(&SharedPages, usize)> {
         let place = self.places.get(self.last.get())?;
@@ -186,7 +185,7 @@ impl GuestView {
     ) -> Result<(), OutsideMemory> {
         let outside = OutsideMemory { address, len: len as u64 };
         let (mut at, mut left) = (address, len as u64);
-        // Each turn goes to the next region, so there are at most as many as regions.
+        // Each iteration goes to the next region, so there are at most as many as regions.
         while left > 0 {
             let index = self.memory.find(at).ok_or(outside)?;
             self.last.set(index);
@@ -195,12 +194,12 @@ impl GuestView {
             let count = left.min(region.len - offset);
             piece(&region.pages, offset as usize, count as usize);
             left -= count;
-            // No region wraps.
+            // No region wraps around.
             at += count;
         }
         Ok(())
     }
 }
 
-/// Bytes of a cache line, on nearly all processors.
+/// Bytes of a cache line, on nearly all CPUs.
 const CACHE_LINE: u64 = 64;

@@ -16,7 +16,7 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: `Mapping` only remembers what to unmap; munmap may be called from any thread.
+// SAFETY: `Mapping` only records what to unmap; munmap may be called from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: no method of `Mapping` takes a shared reference.
 unsafe impl Sync for Mapping {}
@@ -25,13 +25,13 @@ impl SharedPages {
     /// Maps `len` bytes of `fd` from `offset`, shared, for reading and writing.
     ///
     /// # Errors
-    /// What mmap(2) reports. The caller makes sure that the file cannot shrink (a sealed memfd, or
-    /// a device mapping); otherwise an access behind its end would be fatal.
+    /// What mmap(2) reports. The caller ensures that the file cannot shrink (a sealed memfd, or a
+    /// device mapping); otherwise an access beyond its end would be fatal.
     pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<SharedPages> {
         SharedPages::map_with(ProtFlags::READ | ProtFlags::WRITE, fd, offset, len)
     }
 
-    /// The same for reading only: writing ends the process, as the system has it (`SIGSEGV`).
+    /// The same for reading only: a write ends the process with `SIGSEGV`.
     ///
     /// # Errors
     /// As [`map`](SharedPages::map).
@@ -39,7 +39,7 @@ impl SharedPages {
         SharedPages::map_with(ProtFlags::READ, fd, offset, len)
     }
 
-    /// A part of a mapping that may lose its file.
+    /// A part of a mapping whose file may be truncated.
     pub(crate) fn guarded(mapping: Arc<GuardedMapping>, range: Range<usize>) -> SharedPages {
         let (base, len) = (mapping.base(), mapping.len());
         SharedPages { base, len, _memory: mapping }.slice(range)

@@ -11,7 +11,7 @@ use rustix::ioctl::{IoctlOutput, Opcode};
 use super::{opcode, open, request};
 use crate::explain;
 
-/// One bound port, with a file of its own, so that its readiness is that of the port alone.
+/// One bound port, with its own file, so that the file's readiness is that of the port alone.
 /// Dropping it closes the port.
 #[derive(Debug)]
 pub struct Evtchn {
@@ -19,16 +19,16 @@ pub struct Evtchn {
     port: EvtchnPort,
 }
 
-/// Whether the device is there and may be used.
+/// Whether the device exists and may be used.
 ///
 /// # Errors
-/// With the remedy if not.
+/// If not, with the remedy.
 pub fn check() -> io::Result<()> {
     open_device().map(drop)
 }
 
 impl Evtchn {
-    /// Makes a port that `remote` may bind to.
+    /// Creates a port that `remote` may bind to.
     ///
     /// # Errors
     /// If the device cannot be opened, or the domain has no port left.
@@ -43,11 +43,12 @@ impl Evtchn {
         Ok(Evtchn { fd, port: number(port) })
     }
 
-    /// Binds to the port that `remote` has made for us.
+    /// Binds to a port that `remote` has created for us.
     ///
     /// # Errors
     /// If the device cannot be opened; of kind `NotFound` if there is no such domain,
-    /// `InvalidInput` if there is no such port, or it is bound, or for another domain.
+    /// `InvalidInput` if there is no such port, or if the port is bound already or meant for
+    /// another domain.
     pub fn interdomain(remote: DomId, port: EvtchnPort) -> io::Result<Evtchn> {
         let mut argument = BindInterdomain { remote_domain: remote.0.into(), remote_port: port.0 };
         let fd = open_device()?;
@@ -68,7 +69,7 @@ impl Evtchn {
     /// Makes the other end pending.
     ///
     /// # Errors
-    /// What the kernel reports; a port whose other end is gone is not one to it.
+    /// What the kernel reports; it does not treat a port without another end as an error.
     pub fn notify(&self) -> io::Result<()> {
         let mut argument = Notify { port: self.port.0 };
         // SAFETY: it is the event channel device, which takes this structure for this opcode.
@@ -76,7 +77,7 @@ impl Evtchn {
         Ok(())
     }
 
-    /// Takes a pending event, if there is one, and lets the next one come.
+    /// Takes a pending event, if there is one, and lets the next one arrive.
     ///
     /// # Errors
     /// What the kernel reports.

@@ -22,7 +22,7 @@ pub struct Gntalloc {
 /// Pages that can be shared in one run.
 pub const RUN_MAX: usize = 512;
 
-/// Pages that all programs of this domain may share, in all.
+/// The file with the limit of pages that all programs of this domain may share together.
 pub const LIMIT_FILE: &str = "/sys/module/xen_gntalloc/parameters/limit";
 
 impl Gntalloc {
@@ -34,8 +34,8 @@ impl Gntalloc {
         Ok(Gntalloc { fd: open("/dev/xen/gntalloc", "xen-gntalloc", OFlags::empty())? })
     }
 
-    /// Takes `count` zeroed pages and grants each to `peer`; also tells the number by which
-    /// [`release`](Gntalloc::release) knows them.
+    /// Takes `count` zeroed pages and grants each to `peer`; also returns the number by which
+    /// [`release`](Gntalloc::release) identifies them.
     ///
     /// # Errors
     /// Of kind `InvalidInput` if `count` is 0 or more than [`RUN_MAX`], `OutOfMemory` at the
@@ -54,7 +54,7 @@ impl Gntalloc {
             grefs: [0; RUN_MAX],
         };
         // SAFETY: it is the grant allocator, which takes this head for this opcode and writes as
-        // many references after it as the head asks for, which are not more than there is room for.
+        // many references after it as the head requests, which is not more than there is room for.
         unsafe { request::<ALLOC_GREF, _>(&self.fd, &mut run) }
             .map_err(|error| out_of_memory(error, count))?;
         let index = run.head.index;
@@ -68,7 +68,7 @@ impl Gntalloc {
         }
     }
 
-    /// Ends the grants of a run. Its memory goes when it is neither mapped here nor used by the
+    /// Ends the grants of a run. Its memory is freed when it is neither mapped here nor used by the
     /// peer.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Gntalloc {
     }
 }
 
-/// The kernel does not tell its own limit from a full grant table.
+/// The kernel reports its own limit and a full grant table as the same error.
 fn out_of_memory(error: Errno, count: usize) -> io::Error {
     match error {
         Errno::NOSPC | Errno::NOMEM => {
@@ -90,8 +90,8 @@ fn out_of_memory(error: Errno, count: usize) -> io::Error {
             io::Error::new(
                 io::ErrorKind::OutOfMemory,
                 format!(
-                    "no room to grant {count} more pages; the limit of all programs is {}, and a \
-                     larger one can be written to {LIMIT_FILE}",
+                    "no room to grant {count} more pages; the limit for all programs is {}; write \
+                     a larger one to {LIMIT_FILE}",
                     limit.trim()
                 ),
             )
@@ -115,7 +115,7 @@ struct RunHead {
     index: u64,
 }
 
-/// The structure as it is declared, with one reference: its size is in the opcode.
+/// The structure as the kernel declares it, with one reference: the opcode contains its size.
 #[repr(C)]
 struct OneRun {
     head: RunHead,

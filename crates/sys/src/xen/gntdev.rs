@@ -18,14 +18,14 @@ pub struct Gntdev {
     fd: Arc<OwnedFd>,
 }
 
-/// What keeps a page mapped in the driver; drop it after the pages.
+/// Keeps a page mapped in the driver; drop it after the pages.
 #[derive(Debug)]
 pub struct Mapping {
     device: Gntdev,
     index: u64,
 }
 
-/// Working memory of copies, kept so that they do not allocate. Holds nothing between two of them.
+/// Working memory of copies, kept so that they do not allocate. Empty between copies.
 #[derive(Debug, Default)]
 pub struct CopyScratch {
     segments: Vec<Segment>,
@@ -42,10 +42,10 @@ impl Gntdev {
         Ok(Gntdev { fd: Arc::new(fd) })
     }
 
-    /// Maps one page. One at a time, because a single bad reference fails the whole call.
+    /// Maps one page. One per call, because a single bad reference fails the whole call.
     ///
     /// # Errors
-    /// Of kind `NotFound` if the peer does not grant it so.
+    /// Of kind `NotFound` if the peer does not grant it with this access.
     pub fn map(
         &self,
         peer: DomId,
@@ -64,10 +64,10 @@ impl Gntdev {
         } else {
             SharedPages::map_read_only(&*self.fd, argument.index, PAGE_SIZE)
         };
-        // Xen is asked only now, and whatever it says about a reference becomes this.
+        // Only now does the kernel call Xen, and it reports every bad reference as this error.
         let refused = |error: io::Error| match error.kind() {
             io::ErrorKind::InvalidInput => {
-                let what = format!("domain {peer} does not grant it to us so");
+                let what = format!("domain {peer} does not grant it to this domain in this way");
                 io::Error::new(io::ErrorKind::NotFound, what)
             }
             _ => explain(error, "map a granted page"),
@@ -126,8 +126,8 @@ impl Gntdev {
         })
     }
 
-    /// Submits what is sound, and only that: a segment that crosses a page would fail all others
-    /// (`EINVAL` for the whole call).
+    /// Submits only valid operations: a segment that crosses a page would fail all others (`EINVAL`
+    /// for the whole call).
     fn copy(
         &self,
         scratch: &mut CopyScratch,
@@ -172,7 +172,7 @@ impl Drop for Mapping {
 }
 
 impl CopyScratch {
-    /// Where the local bytes of an operation are, if they lie in their buffer.
+    /// The address of the local bytes of an operation, if they are inside their buffer.
     fn local_address(&self, op: &GrantCopy) -> Option<u64> {
         let local = self.locals.get(usize::from(op.local))?;
         let offset = usize::try_from(op.local_offset).ok()?;

@@ -1,7 +1,7 @@
-//! The devices by which Linux gives a program Xen's grants and event channels.
+//! The devices with which Linux gives a program access to Xen's grants and event channels.
 //!
 //! Structures and numbers are those of `xen/evtchn.h`, `xen/gntdev.h` and `xen/gntalloc.h` among
-//! the kernel's headers for user space. Opening a device says what to do when it is not there.
+//! the kernel's headers for user space. The error of opening a missing device names the remedy.
 
 pub mod evtchn;
 pub mod gntalloc;
@@ -18,7 +18,7 @@ use rustix::ioctl::{Direction, Ioctl, IoctlOutput, Opcode, ioctl};
 
 use crate::explain;
 
-/// Opens a device of Xen's; `module` is the kernel module that makes it.
+/// Opens a Xen device; `module` is the kernel module that provides it.
 fn open(path: &str, module: &str, flags: OFlags) -> io::Result<OwnedFd> {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty()).map_err(|error| {
         let remedy = match error {
@@ -34,7 +34,7 @@ fn open(path: &str, module: &str, flags: OFlags) -> io::Result<OwnedFd> {
     })
 }
 
-/// The number of a request that is declared with a `T`, as these devices do: `_IOC_NONE` although
+/// The number of a request that is declared with a `T`. These devices use `_IOC_NONE` although
 /// there is an argument.
 const fn opcode<T>(group: u8, number: u8) -> Opcode {
     from_components(Direction::None, group, number, size_of::<T>())
@@ -43,8 +43,8 @@ const fn opcode<T>(group: u8, number: u8) -> Opcode {
 /// A request whose argument is one structure, which the kernel may change.
 struct Request<'a, const OPCODE: Opcode, T>(&'a mut T);
 
-// SAFETY: the pointer is to a live `T` that nothing else refers to meanwhile; that the driver takes
-// a `T` for this opcode is promised by the caller of `request`.
+// SAFETY: the pointer is to a live `T` that nothing else refers to meanwhile; the caller of
+// `request` promises that the driver takes a `T` for this opcode.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<'_, OPCODE, T> {
     type Output = IoctlOutput;
     const IS_MUTATING: bool = true;
@@ -71,6 +71,6 @@ unsafe fn request<const OPCODE: Opcode, T>(
     fd: impl AsFd,
     argument: &mut T,
 ) -> rustix::io::Result<IoctlOutput> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe { ioctl(fd, Request::<OPCODE, T>(argument)) }
 }

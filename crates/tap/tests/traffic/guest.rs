@@ -33,7 +33,7 @@ impl Guest {
         thread::spawn(move || {
             let device = unshare_network().and_then(|()| equip(number, queues, caps));
             let is_ready = device.is_ok();
-            // A receiver that is gone has failed and says so itself.
+            // If the receiver is gone, it has failed and reports that itself.
             let _ = ready.send(device);
             if is_ready {
                 to_do.iter().for_each(|job| job());
@@ -63,7 +63,7 @@ impl Guest {
         v6(self.number)
     }
 
-    /// All of them are owned by one thread, so they may share their counters.
+    /// One thread owns them all, so they may share their counters.
     pub(crate) fn ports(&self) -> Vec<TapQueue> {
         self.tap.queues(Side::Guest, |_| Arc::clone(&self.counters))
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget,
-    PortDown, PortQueue, QueueCounters, Receipts, Wakers, Woken,
+    PortQueue, QueueCounters, QueueDown, Receipts, Wakers, Woken,
 };
 use ringway_hypervisor::Hypervisor;
 use ringway_loopback::{Limits, Loopback};
@@ -36,7 +36,7 @@ type Outcome = Result<(), Box<dyn Error>>;
 const MTU_FRAME_LEN: usize = 1514;
 
 fn main() -> Outcome {
-    // Root may make network namespaces as it is; anybody else in a user namespace of theirs.
+    // Root may create network namespaces directly; other users need a user namespace of their own.
     if unshare_network().is_err() {
         if let Err(error) = enter_user_namespace().and_then(|()| unshare_network()) {
             println!("SKIPPED everything: {error}");
@@ -44,7 +44,7 @@ fn main() -> Outcome {
         }
     }
     match TunFile::open("probe", QueueMode::Single) {
-        // The driver is missing or closed to us; anything else is a failure.
+        // The driver is missing or inaccessible; anything else is a failure.
         Err(error) if error.to_string().starts_with("/dev/net/tun") => {
             println!("SKIPPED everything: {error}");
             return Ok(());
@@ -123,7 +123,7 @@ fn transfer(caps: OffloadCaps, in_pages: bool) -> Result<Report, Box<dyn Error>>
         let queues = ports.iter_mut().flatten();
         let mut grants = Loopback::new().create_domain(DomId(1), Limits::default())?.grants()?;
         for queue in queues {
-            queue.use_stock(Slabs::new(&mut grants, DomId(0))?.stock());
+            queue.use_page_pool(Slabs::new(&mut grants, DomId(0))?.page_pool());
         }
     }
     let [of_a, of_b] = ports;
@@ -151,7 +151,7 @@ fn queues_come_and_go() -> Outcome {
         a.tap.set_enabled(count)?;
         b.tap.set_enabled(count)?;
         assert_eq!(a.tap.queues(Side::Guest, |_| Arc::default()).len(), usize::from(count));
-        // The wire still has all the queues: those that are disabled just say nothing.
+        // The wire still has all the queues: disabled ones have no frames.
         stream(&a, &b, b.v4())?;
     }
     for count in [0, 5] {
@@ -212,10 +212,10 @@ fn deleted_device() -> Outcome {
     Netlink::open()?.delete(tap.name())?;
     let mut frames = FrameQueue::from([frame(&mut pool, 60)?]);
     let down = queue.egress(&mut frames, &mut pool);
-    assert!(matches!(down, Err(PortDown::Host(_))), "{down:?}");
+    assert!(matches!(down, Err(QueueDown::Host(_))), "{down:?}");
     assert_eq!(frames.len(), 1, "the frame is still the caller's");
     let down = queue.ingress(Budget::BATCH, &mut pool, &mut FrameBatch::new());
-    assert!(matches!(down, Err(PortDown::Host(_))), "{down:?}");
+    assert!(matches!(down, Err(QueueDown::Host(_))), "{down:?}");
     Ok(())
 }
 
@@ -254,7 +254,7 @@ fn inherited_descriptor() -> Outcome {
     Ok(())
 }
 
-/// A slow line behind a bridge: what waits in its queue is still on its way.
+/// A slow line behind a bridge: frames that wait in its queue are still in flight.
 fn held_receipts() -> Outcome {
     const FRAMES: usize = 3;
     let tap = Tap::create_multi_queue("tap0", 1)?;
@@ -276,7 +276,7 @@ fn held_receipts() -> Outcome {
         let mut frames = FrameQueue::new();
         for number in 0..FRAMES {
             let mut frame = frame(&mut pool, MTU_FRAME_LEN)?;
-            // From one station to another, and of no protocol.
+            // From one station to another, without a known protocol.
             frame.bytes_mut()[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0x88]);
             frame.set_receipt(Some(receipts.issue(number)));
             frames.push_back(frame);
@@ -335,7 +335,7 @@ fn joined(queues: u16, caps: OffloadCaps) -> Result<(Guest, Guest, Wire), Box<dy
 /// A stream is the numbers below this one, four bytes each.
 const STREAM_WORDS: u32 = 1 << 20;
 const STREAM_LEN: u64 = 4 << 20;
-/// When a stream has failed; it takes milliseconds.
+/// The time after which a stream has failed; it normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends a stream of a known content and checks what arrives.

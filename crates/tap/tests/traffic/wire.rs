@@ -1,4 +1,4 @@
-//! The smallest worker there can be: it joins each queue of one device to one of another.
+//! A minimal worker: it joins each queue of one device to one of another.
 
 use std::error::Error;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue, QueueDown,
 };
 use ringway_tap::TapQueue;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -50,7 +50,7 @@ impl Wire {
 }
 
 impl Report {
-    /// Takes every buffer that the budget allows: none is held, and none was forgotten.
+    /// Takes every buffer that the budget allows: no buffer is held or was leaked.
     pub(crate) fn assert_nothing_leaked(&self) {
         let mut pool = FramePool::new(Arc::clone(&self.budget));
         for len in [SMALL_LEN, LARGE_LEN] {
@@ -82,7 +82,7 @@ fn run(
     Ok(report)
 }
 
-/// Until a frame waits, or the wire is to stop: then true.
+/// Sleeps until a frame waits, or until the wire must stop; true in the latter case.
 fn sleep(a: &[TapQueue], b: &[TapQueue], mut stopped: &UnixStream) -> Result<bool, Box<dyn Error>> {
     let mut fds: Vec<_> = std::iter::once(stopped.as_fd())
         .chain(a.iter().chain(b).map(AsFd::as_fd))
@@ -102,7 +102,7 @@ fn cross(
     waiting: &mut FrameQueue,
     pool: &mut FramePool,
     report: &mut Report,
-) -> Result<(), PortDown> {
+) -> Result<(), QueueDown> {
     let mut batch = FrameBatch::new();
     from.ingress(Budget::BATCH, pool, &mut batch)?;
     for frame in &batch {

@@ -1,15 +1,15 @@
-//! A device without memory, rings or network, which writes down what it is asked.
+//! A device without memory, rings or network, which records its calls.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES, Wanted};
+use ringway_vhost::backend::{AreaRequest, Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Area, PairPlan, Region, RegionKey};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_wire::virtio::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Nothing here takes so long on a machine that is not stuck.
+/// A generous limit: only a machine that is stuck takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct Recorder {
     pub(crate) notes: Vec<String>,
     /// Why memory is refused, if it is.
     pub(crate) refusal: Option<String>,
-    /// What was asked for to note what is under way, and what was given.
-    pub(crate) wanted: Option<Wanted>,
+    /// The inflight area that was requested, and the one that was received.
+    pub(crate) wanted: Option<AreaRequest>,
     pub(crate) area: Option<Area>,
 }
 
@@ -88,7 +88,7 @@ impl Device for Recorder {
         Bases { rx: 0, tx: 0 }
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn apply_changes(&mut self) -> Result<(), String> {
         self.settled += 1;
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Device for Recorder {
 
     fn set_mtu(&mut self, _: u16) {}
 
-    fn make_area(&mut self, wanted: Wanted) -> Result<(), String> {
+    fn make_area(&mut self, wanted: AreaRequest) -> Result<(), String> {
         self.wanted = Some(wanted);
         Ok(())
     }
@@ -107,11 +107,11 @@ impl Device for Recorder {
         Ok(())
     }
 
-    fn forget_area(&mut self) {
+    fn drop_area(&mut self) {
         self.area = None;
     }
 
-    fn agreed(&mut self, features: Features) {
+    fn negotiated(&mut self, features: Features) {
         self.features = features;
     }
 
@@ -125,7 +125,7 @@ impl Device for Recorder {
     }
 }
 
-/// Turns an end until something holds.
+/// Gives an end turns until a condition holds.
 pub(crate) fn until(
     end: &mut BackendEnd,
     device: &mut Recorder,

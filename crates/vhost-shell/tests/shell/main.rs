@@ -1,4 +1,4 @@
-//! Ends over real sockets: with a front-end of ours, with a hostile one, and with QEMU.
+//! Ends over real sockets: with our front-end, with a hostile one, and with QEMU.
 
 mod device;
 mod opener;

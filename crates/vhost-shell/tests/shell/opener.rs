@@ -6,8 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringway_control::{AreaWanted, Link, OpenerNews, OpenerOrder, Received};
-use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn, Wanted};
+use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
+use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn, VifSocket};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -17,12 +17,12 @@ fn pair() -> (Opener, Link) {
     (Opener::new(Link::new(theirs)), ours)
 }
 
-fn wanted(dir: &Path, name: &str, mode: Mode) -> Wanted {
+fn wanted(dir: &Path, name: &str, mode: Mode) -> VifSocket {
     let path = dir.join(name);
-    Wanted { name: name.to_owned(), path, mode, vhost: Value::Null, at_run_time: true }
+    VifSocket { name: name.to_owned(), path, mode, vhost: Value::Null, at_run_time: true }
 }
 
-/// All that has come, in words, and the last connection.
+/// All messages that have arrived, in words, and the last connection.
 fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
     let (mut all, mut connection) = (Vec::new(), None);
     loop {
@@ -30,12 +30,12 @@ fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
             Received::Message(news, files) => {
                 connection = files.into_iter().next().or(connection);
                 all.push(match news {
-                    OpenerNews::Added { name, .. } => format!("{name} added"),
-                    OpenerNews::Removed { name } => format!("{name} removed"),
-                    OpenerNews::Connected { name } => format!("{name} connected"),
-                    OpenerNews::Waits { name, .. } => format!("{name} waits"),
-                    OpenerNews::AreaSent { name, error } => format!("{name} area {error:?}"),
-                    OpenerNews::Ready => "ready".to_owned(),
+                    OpenerEvent::Added { name, .. } => format!("{name} added"),
+                    OpenerEvent::Removed { name } => format!("{name} removed"),
+                    OpenerEvent::Connected { name } => format!("{name} connected"),
+                    OpenerEvent::Waiting { name, .. } => format!("{name} waits"),
+                    OpenerEvent::AreaSent { name, error } => format!("{name} area {error:?}"),
+                    OpenerEvent::Ready => "ready".to_owned(),
                 });
             }
             Received::Nothing | Received::End => return (all, connection),
@@ -43,7 +43,7 @@ fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
     }
 }
 
-/// The next connection, once the one before is closed, which a thread does.
+/// The next connection, after a thread has closed the previous one.
 fn next_connection(opener: &mut Opener, backend: &Link, now: Instant) -> Option<OwnedFd> {
     for turn in 0..6000 {
         opener.turn(now + turn * Duration::from_secs(1)).expect("a link");
@@ -55,7 +55,7 @@ fn next_connection(opener: &mut Opener, backend: &Link, now: Instant) -> Option<
     None
 }
 
-/// Both ends of a connection have the same bytes.
+/// Checks that both ends of a connection are connected to each other.
 fn is_connected(connection: OwnedFd, mut other: &UnixStream) {
     let mut connection = UnixStream::from(connection);
     connection.set_nonblocking(false).expect("a socket");
@@ -78,11 +78,11 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
     let (all, connection) = news(&backend);
     assert_eq!(all, ["vm connected"]);
     is_connected(connection.expect("its descriptor"), &first);
-    // The next one waits until the backend wants it, and no longer than a pause.
+    // The next connection waits until the backend wants it, and no longer than a pause.
     let second = UnixStream::connect(dir.path().join("vm")).expect("it listens");
     opener.turn(now).expect("a link");
     assert!(news(&backend).0.is_empty());
-    let again = OpenerOrder::Again { name: "vm".to_owned(), was_good: true };
+    let again = OpenerOrder::Disconnected { name: "vm".to_owned(), has_worked: true };
     backend.send(&again, &[]).expect("there is room");
     let connection = next_connection(&mut opener, &backend, now);
     is_connected(connection.expect("its descriptor"), &second);
@@ -132,7 +132,7 @@ fn orders_for_vifs_that_are_not_there_do_nothing_and_what_cannot_be_made_is_trie
     assert!(error.expect_err("no directory").to_string().contains("later/vm"));
     opener.add(early, now);
     for name in ["other", "vm"] {
-        let again = OpenerOrder::Again { name: name.to_owned(), was_good: false };
+        let again = OpenerOrder::Disconnected { name: name.to_owned(), has_worked: false };
         backend.send(&again, &[]).expect("there is room");
     }
     opener.turn(now).expect("a link");
@@ -165,16 +165,16 @@ fn a_front_end_gets_areas_that_the_backend_may_neither_make_nor_send() {
     while ask(&area(2, 256, 1 << 40)).contains("no front-end") {}
     assert!(ask(&area(2, 256, 1 << 40)).contains("expected at most"));
     assert_eq!(ask(&area(2, 256, 8320)), "vm area None");
-    // Its header, and the rest.
+    // Its header, followed by its payload.
     let mut received = (0..2).map(|_| front_end.receive().expect("it is whole"));
     let Some(Connected::Message(message)) = received.nth(1) else { panic!("no area came") };
     assert_eq!((message.request, message.files.len()), (31, 1));
-    // Bytes, where they begin, rings and entries of each.
+    // Bytes, file offset, rings and entries of each.
     let parts = [&8320_u64.to_ne_bytes()[..], &[0; 8], &[2, 0, 0, 1], &[0; 4]];
     assert_eq!(message.payload, parts.concat());
     let stat = rustix::fs::fstat(&message.files[0]).expect("a file");
     assert_eq!(stat.st_size, 8320);
-    // Who reads none has room for some only.
+    // A front-end that reads none has room for only some of them.
     let refused = (0..1000).map(|_| ask(&area(2, 256, 8320))).find(|it| it != "vm area None");
     let refused = refused.expect("there is a limit");
     assert!(refused.contains("no room") || refused.contains("more than 128"), "{refused}");

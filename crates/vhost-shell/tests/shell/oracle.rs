@@ -1,5 +1,5 @@
-//! The protocol against another implementation of it: the front-end of rust-vmm's crate `vhost`.
-//! Byte for byte it says what ours would, and our back-end serves it.
+//! The protocol against another implementation: the front-end of rust-vmm's crate `vhost`. It sends
+//! byte for byte what ours would, and our back-end serves it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{Addresses, Region, RegionKey};
-use ringway_vhost_shell::{BackendEnd, Meeting, Mode, State};
+use ringway_vhost_shell::{BackendEnd, Endpoint, Mode, State};
 use ringway_wire::vhost_user::{
     REPLY_MASK, VERSION, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
 };
@@ -45,7 +45,7 @@ fn memory() -> File {
     File::from(memory)
 }
 
-/// A session as a virtual machine monitor has it, of two rings.
+/// A session of a virtual machine monitor, with two rings.
 fn session(frontend: &mut Frontend) -> vhost::Result<()> {
     let memory = memory();
     let region = VhostUserMemoryRegionInfo {
@@ -89,7 +89,7 @@ fn session(frontend: &mut Frontend) -> vhost::Result<()> {
     Ok(())
 }
 
-/// The same as ours, with what is replied where something is.
+/// The same requests of our front-end, with their replies, if any.
 fn expected() -> Vec<(Request, Option<u64>)> {
     let protocol = VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
     let event = || Some(memory().into());
@@ -142,7 +142,7 @@ fn a_front_end_of_rust_vmm_says_byte_for_byte_what_ours_would() {
 fn a_front_end_of_rust_vmm_is_served() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
-    let mut end = BackendEnd::new(Meeting::new(&path, Mode::Server, Instant::now()).expect("one"));
+    let mut end = BackendEnd::new(Endpoint::new(&path, Mode::Server, Instant::now()).expect("one"));
     let mut device = Recorder::new(2);
     let talking = std::thread::spawn(move || {
         let mut frontend = Frontend::connect(&path, RINGS).expect("it listens");
@@ -150,10 +150,10 @@ fn a_front_end_of_rust_vmm_is_served() {
         frontend
     });
     until(&mut end, &mut device, "served", |end, device| {
-        end.state() == State::Serves && device.served.len() == 1 && talking.is_finished()
+        end.state() == State::Serving && device.served.len() == 1 && talking.is_finished()
     });
     assert_eq!((device.memory.as_slice(), device.features), (&[KEY][..], features()));
     drop(talking.join().expect("it has said all"));
-    until(&mut end, &mut device, "left", |end, _| end.state() == State::Alone);
-    assert_eq!(device.notes, ["Met", "Left"]);
+    until(&mut end, &mut device, "left", |end, _| end.state() == State::Disconnected);
+    assert_eq!(device.notes, ["Connected", "Disconnected"]);
 }

@@ -1,4 +1,5 @@
-//! A stock QEMU as front-end: its firmware drives the first pair of queues, so no system is needed.
+//! A stock QEMU as front-end: its firmware drives the first pair of queues, so no guest system is
+//! needed.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -6,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringway_vhost_shell::{BackendEnd, Meeting, Mode, State};
+use ringway_vhost_shell::{BackendEnd, Endpoint, Mode, State};
 use ringway_wire::virtio::VIRTIO_F_VERSION_1;
 use tempfile::TempDir;
 
@@ -24,7 +25,7 @@ impl Drop for Machine {
     }
 }
 
-/// Starts one, unless the program is not installed.
+/// Starts a virtual machine, unless QEMU is not installed.
 fn start(dir: &Path, chardev: &str, memory: &str) -> Option<Machine> {
     let arguments = [
         "-accel tcg -display none -nodefaults -boot n -m 64",
@@ -52,8 +53,8 @@ fn start(dir: &Path, chardev: &str, memory: &str) -> Option<Machine> {
     }
 }
 
-/// The machine's monitor. Nothing waits for its replies: the thread that serves the monitor may be
-/// waiting for the back-end, which lives on the test's own thread.
+/// The machine's monitor. Its replies are never awaited: the thread that serves the monitor may be
+/// waiting for the back-end, which runs on the test's own thread.
 struct Monitor(UnixStream);
 
 impl Monitor {
@@ -78,7 +79,7 @@ impl Monitor {
 }
 
 fn end(dir: &Path, mode: Mode) -> BackendEnd {
-    BackendEnd::new(Meeting::new(&dir.join("net"), mode, Instant::now()).expect("a place"))
+    BackendEnd::new(Endpoint::new(&dir.join("net"), mode, Instant::now()).expect("a place"))
 }
 
 #[test]
@@ -86,21 +87,21 @@ fn qemu_listens_and_its_rings_are_served_through_resets_and_restarts_of_ours() {
     let dir = TempDir::new().expect("a directory");
     let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
-    until(&mut back, &mut device, "served", |end, _| end.state() == State::Serves);
+    until(&mut back, &mut device, "served", |end, _| end.state() == State::Serving);
     assert!(device.features.has(VIRTIO_F_VERSION_1));
     assert!(!device.memory.is_empty());
-    // Ours ends, and the next one dials: rings go on without the guest's doing.
+    // Our back-end ends, and the next one dials: rings continue without the guest's involvement.
     drop(back);
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
-    until(&mut back, &mut device, "served again", |end, _| end.state() == State::Serves);
-    // The machine starts again, and its driver with it.
+    until(&mut back, &mut device, "served again", |end, _| end.state() == State::Serving);
+    // The machine reboots, and its driver starts again.
     let mut monitor = Monitor::open(dir.path());
     monitor.command("system_reset");
-    until(&mut back, &mut device, "stopped", |end, _| end.state() != State::Serves);
-    until(&mut back, &mut device, "served after a reset", |end, _| end.state() == State::Serves);
+    until(&mut back, &mut device, "stopped", |end, _| end.state() != State::Serving);
+    until(&mut back, &mut device, "served after a reset", |end, _| end.state() == State::Serving);
     monitor.command("quit");
-    until(&mut back, &mut device, "left", |end, _| end.state() == State::Alone);
-    assert_eq!(device.notes, ["Met", "Left"], "nothing of it is an error");
+    until(&mut back, &mut device, "left", |end, _| end.state() == State::Disconnected);
+    assert_eq!(device.notes, ["Connected", "Disconnected"], "nothing of it is an error");
 }
 
 #[test]
@@ -108,11 +109,11 @@ fn qemu_dials_a_socket_of_ours() {
     let dir = TempDir::new().expect("a directory");
     let (mut back, mut device) = (end(dir.path(), Mode::Server), Recorder::new(2));
     let Some(_machine) = start(dir.path(), "reconnect=1", ",share=on") else { return };
-    until(&mut back, &mut device, "served", |end, _| end.state() == State::Serves);
+    until(&mut back, &mut device, "served", |end, _| end.state() == State::Serving);
     drop(back);
     let mut back = end(dir.path(), Mode::Server);
     let mut device = Recorder::new(2);
-    until(&mut back, &mut device, "served again", |end, _| end.state() == State::Serves);
+    until(&mut back, &mut device, "served again", |end, _| end.state() == State::Serving);
 }
 
 #[test]
@@ -131,6 +132,6 @@ fn more_queues_than_are_offered_are_named() {
     let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(1));
     until(&mut back, &mut device, "a reason", |end, _| {
-        end.error().is_some_and(|reason| reason.contains("there are 1 queues: does it want more"))
+        end.error().is_some_and(|reason| reason.contains("there are 1 queues: if it needs more"))
     });
 }

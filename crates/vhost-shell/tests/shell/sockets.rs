@@ -1,4 +1,4 @@
-//! Both ends of ours, and hostile ones.
+//! Both of our ends, and hostile ones.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,12 +8,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringway_vhost::backend::{Awaits, FEATURES, PROTOCOL_FEATURES};
-use ringway_vhost::frontend::{Event, Wish};
+use ringway_vhost::backend::{FEATURES, Missing, PROTOCOL_FEATURES};
+use ringway_vhost::frontend::{Event, Preferences};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{Addresses, Frontend, Region, RegionKey};
 use ringway_vhost_shell::{
-    BackendEnd, Connection, Meeting, Mode, Place, Received, State, TURN_READS,
+    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, Received, State, TURN_READS,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use crate::device::{PATIENCE, Recorder, until};
 
 fn end(path: &Path, mode: Mode) -> BackendEnd {
-    BackendEnd::new(Meeting::new(path, mode, Instant::now()).expect("a place to meet"))
+    BackendEnd::new(Endpoint::new(path, mode, Instant::now()).expect("a place to meet"))
 }
 
 fn event() -> OwnedFd {
@@ -46,9 +46,9 @@ struct Guest {
 impl Guest {
     fn new(socket: UnixStream) -> Guest {
         socket.set_nonblocking(true).expect("a socket of ours");
-        let wish = Wish { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 2 };
+        let preferences = Preferences { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 2 };
         let connection = Connection::new(socket.into());
-        Guest { connection, session: Frontend::new(wish), events: Vec::new() }
+        Guest { connection, session: Frontend::new(preferences), events: Vec::new() }
     }
 
     fn turn(&mut self) {
@@ -83,16 +83,16 @@ impl Guest {
         }
     }
 
-    /// Begins a session, and goes on until two pairs are served.
+    /// Begins a session, and continues until two pairs are served.
     fn serve(&mut self, end: &mut BackendEnd, device: &mut Recorder) {
         let mut has_begun = false;
         until(end, device, "served", |end, device| {
             self.turn();
-            if !has_begun && self.events.iter().any(|it| matches!(it, Event::Agreed(_))) {
+            if !has_begun && self.events.iter().any(|it| matches!(it, Event::Negotiated(_))) {
                 has_begun = true;
                 self.hand_over();
             }
-            end.state() == State::Serves && device.served.len() == 2
+            end.state() == State::Serving && device.served.len() == 2
         });
     }
 }
@@ -100,12 +100,12 @@ impl Guest {
 #[test]
 fn a_socket_is_dialled_when_it_appears() {
     let dir = TempDir::new().expect("a directory");
-    // Not even the directory is there.
+    // Even the directory is missing.
     let path = dir.path().join("run/vm1.sock");
     let (mut end, mut device) = (end(&path, Mode::Client), Recorder::new(2));
     assert!(!end.turn(&mut device, Instant::now()).expect("it waits"));
     let obstacle = end.error().expect("there is no front-end");
-    assert!(obstacle.contains("does not exist: the front-end has to make it"), "{obstacle}");
+    assert!(obstacle.contains("does not exist: the front-end must create it"), "{obstacle}");
     assert_eq!(end.due(), None, "it waits for the directory, and does not poll");
     fs::create_dir(dir.path().join("run")).expect("a directory");
     let mut is_watched = false;
@@ -130,12 +130,12 @@ fn a_socket_that_is_there_is_dialled_at_once_and_again_when_its_owner_comes_back
     guest.serve(&mut end, &mut device);
     drop((guest, listener));
     fs::remove_file(&path).expect("its owner removes it");
-    until(&mut end, &mut device, "left", |end, _| end.state() == State::Alone);
+    until(&mut end, &mut device, "left", |end, _| end.state() == State::Disconnected);
     assert!(device.served.is_empty() && device.memory.is_empty());
     let listener = UnixListener::bind(&path).expect("a socket");
     until(&mut end, &mut device, "met again", |end, _| end.session().is_some());
     Guest::new(listener.accept().expect("it has dialled").0).serve(&mut end, &mut device);
-    assert_eq!(device.notes, ["Met", "Left", "Met"]);
+    assert_eq!(device.notes, ["Connected", "Disconnected", "Connected"]);
 }
 
 #[test]
@@ -143,16 +143,16 @@ fn front_ends_dial_a_socket_that_we_make() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let mut device = Recorder::new(2);
-    // What an earlier process has left is in the way of no one.
+    // A socket that an earlier process has left is replaced.
     drop(UnixListener::bind(&path).expect("a socket"));
     let mut end = end(&path, Mode::Server);
     for _ in 0..2 {
         let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
         guest.serve(&mut end, &mut device);
         drop(guest);
-        until(&mut end, &mut device, "left", |end, _| end.state() == State::Alone);
+        until(&mut end, &mut device, "left", |end, _| end.state() == State::Disconnected);
     }
-    let taken = Meeting::new(&path, Mode::Server, Instant::now()).expect_err("it is taken");
+    let taken = Endpoint::new(&path, Mode::Server, Instant::now()).expect_err("it is taken");
     assert!(taken.to_string().contains("another process listens at it"), "{taken}");
 }
 
@@ -178,23 +178,23 @@ fn a_flood_of_messages_and_half_a_message_have_no_more_than_a_turn() {
     let mut was_cut = false;
     let mut has_begun = false;
     until(served, three, "served", |end, device| {
-        // As fast as it can.
+        // As fast as possible.
         while flood.write(&owner).is_ok_and(|sent| sent == owner.len()) {}
         was_cut |= flooded.turn(one, Instant::now()).expect("it is met");
         halved.turn(two, Instant::now()).expect("it is met");
         guest.turn();
-        if !has_begun && guest.events.iter().any(|it| matches!(it, Event::Agreed(_))) {
+        if !has_begun && guest.events.iter().any(|it| matches!(it, Event::Negotiated(_))) {
             has_begun = true;
             guest.hand_over();
         }
-        end.state() == State::Serves && device.served.len() == 2
+        end.state() == State::Serving && device.served.len() == 2
     });
     assert!(was_cut, "a turn has {TURN_READS} reads");
-    assert_eq!(halved.state(), State::Awaits(Awaits::Driver));
+    assert_eq!(halved.state(), State::Waiting(Missing::Driver));
 }
 
 #[test]
-fn who_breaks_the_protocol_is_closed_with_the_reason_and_may_come_back_after_a_pause() {
+fn a_protocol_violation_closes_the_connection_and_delays_the_next() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
@@ -213,7 +213,7 @@ fn who_breaks_the_protocol_is_closed_with_the_reason_and_may_come_back_after_a_p
 }
 
 #[test]
-fn who_reads_no_reply_is_closed() {
+fn a_client_that_reads_no_reply_is_disconnected() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
@@ -225,11 +225,11 @@ fn who_reads_no_reply_is_closed() {
         device.notes.iter().any(|note| note.starts_with("Closed"))
     });
     let reason = end.error().expect("a reason");
-    assert_eq!(reason, "64 replies wait, and the front-end reads none");
+    assert_eq!(reason, "64 replies wait, and the front-end does not read them");
 }
 
 #[test]
-fn who_takes_memory_back_while_rings_run_may_share_it_again_and_it_is_said_once() {
+fn memory_removed_while_rings_run_may_return_and_is_reported_once() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
@@ -239,14 +239,17 @@ fn who_takes_memory_back_while_rings_run_may_share_it_again_and_it_is_said_once(
         guest.session.ask(Request::SetMemTable(Vec::new()));
         until(&mut end, &mut device, "stopped", |end, device| {
             guest.turn();
-            device.served.is_empty() && end.state() == State::Awaits(Awaits::Memory)
+            device.served.is_empty() && end.state() == State::Waiting(Missing::Memory)
         });
         let reason = end.error().expect("nothing is served");
-        assert!(reason.contains("(0x100000 bytes, regions: 1) while rings ran"), "{reason}");
+        assert!(
+            reason.contains("(0x100000 bytes, regions: 1) while rings in it were running"),
+            "{reason}"
+        );
         guest.session.ask(Request::SetMemTable(vec![region()]));
         until(&mut end, &mut device, "served", |end, device| {
             guest.turn();
-            end.state() == State::Serves && device.served.len() == 2
+            end.state() == State::Serving && device.served.len() == 2
         });
         assert_eq!(end.error(), None);
     }
@@ -280,10 +283,10 @@ fn a_front_end_that_leaves_after_it_read_the_number_of_queues_may_want_more() {
     drop(socket);
     until(&mut end, &mut device, "left", |_, device| device.notes.len() == 2);
     let reason = end.error().expect("a reason");
-    assert!(reason.contains("there are 2 queues: does it want more"), "{reason}");
+    assert!(reason.contains("there are 2 queues: if it needs more"), "{reason}");
 }
 
-/// A socket that takes as long as this to be closed: it has bytes that are not read.
+/// A socket whose close takes this long: it has unread bytes.
 fn lingering(time: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let address = listener.local_addr().expect("it has one");
@@ -305,14 +308,14 @@ fn a_descriptor_that_takes_long_to_close_delays_no_other() {
     let mut front_end = Connection::new(socket.into());
     let (file, other) = lingering(2 * PATIENCE);
     let started = Instant::now();
-    // A request of which nothing is kept.
+    // A request that is not stored.
     let request = Request::SetVringErr { ring: 0, file: Some(file) }.write(Ack::No);
     front_end.send(request).expect("there is room");
     until(&mut end, &mut device, "closed", |_, device| device.notes.len() == 2);
     assert!(started.elapsed() < PATIENCE, "a turn waits for it");
     let reason = end.error().expect("a reason");
     assert!(reason.starts_with("SET_VRING_ERR came with a socket, expected an event"), "{reason}");
-    // The next one has to wait until it is closed, which the other end may hasten.
+    // The next connection waits until this one is closed, which the other end can speed up.
     let _next = UnixStream::connect(&path).expect("it listens");
     let due = end.due();
     until(&mut end, &mut device, "put off", |end, _| end.due() > due);
@@ -323,7 +326,7 @@ fn a_descriptor_that_takes_long_to_close_delays_no_other() {
 }
 
 #[test]
-fn who_works_for_a_moment_only_waits_longer_each_time() {
+fn a_front_end_that_fails_early_waits_longer_each_time() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
@@ -333,7 +336,7 @@ fn who_works_for_a_moment_only_waits_longer_each_time() {
         guest.serve(&mut end, &mut device);
         let now = Instant::now();
         end.close(&mut device, "a fault of its rings", now);
-        pauses.push(end.place().due().expect("a pause").duration_since(now));
+        pauses.push(end.source().due().expect("a pause").duration_since(now));
     }
     assert!(pauses[2] > pauses[0], "{pauses:?}");
 }
@@ -357,15 +360,15 @@ fn nothing_is_read_while_an_area_is_on_its_way_by_another_hand() {
         device.wanted.is_some()
     });
     let wanted = device.wanted.take().expect("it was asked for");
-    // Packed queues were agreed on: 32 bytes, and 32 for each descriptor, in lines of 64.
+    // Packed queues were negotiated: 32 bytes, and 32 for each descriptor, aligned to 64.
     assert_eq!((wanted.rings, wanted.size, wanted.len), (4, 256, 4 * 8256));
     assert!(end.waker().is_none(), "what comes meanwhile waits");
     assert!(!end.turn(&mut device, Instant::now()).expect("a place"));
     assert!(!guest.events.iter().any(|event| matches!(event, Event::Status(_))));
-    // What the other process does.
+    // The work of the other process.
     let reply = wanted.reply(memfd_create("area", MemfdFlags::CLOEXEC).expect("a file"));
     guest.session.take(reply).expect("it was asked for");
-    end.area_came(&mut device, Ok(()), Instant::now());
+    end.on_area_sent(&mut device, Ok(()), Instant::now());
     until(&mut end, &mut device, "replied to", |_, _| {
         guest.turn();
         guest.events.iter().any(|event| matches!(event, Event::Status(_)))
@@ -377,12 +380,12 @@ fn nothing_is_read_while_an_area_is_on_its_way_by_another_hand() {
         guest.turn();
         device.area.is_some()
     });
-    // Where it cannot be made, the front-end would wait for ever.
+    // If the area cannot be made, the front-end would wait for ever.
     guest.session.ask(Request::GetInflightFd { rings: 4, size: 256 });
     until(&mut end, &mut device, "asked", |_, device| {
         guest.turn();
         device.wanted.is_some()
     });
-    end.area_came(&mut device, Err("there is no memory".to_owned()), Instant::now());
+    end.on_area_sent(&mut device, Err("there is no memory".to_owned()), Instant::now());
     assert_eq!(end.error().as_deref(), Some("there is no memory"));
 }

@@ -2,19 +2,19 @@
 
 use crate::device::{Device, STEP, addresses, file, region};
 use ringway_vhost::backend::{FEATURES, Offer, PROTOCOL_FEATURES};
-use ringway_vhost::frontend::{Agreement, Event, Wish};
+use ringway_vhost::frontend::{Event, Negotiated, Preferences};
 use ringway_vhost::{Fault, Frontend, Inbox, Message, Request};
 use ringway_wire::vhost_user::{
     Op, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
-    VHOST_USER_PROTOCOL_F_REPLY_ACK,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS,
 };
 use ringway_wire::virtio::{Features, VIRTIO_NET_F_HOST_TSO4};
 
-fn wish() -> Wish {
-    Wish { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 4 }
+fn preferences() -> Preferences {
+    Preferences { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 4 }
 }
 
-/// Carries all messages over, cut into bytes, until neither end has anything to say.
+/// Transfers all messages, split into single bytes, until neither end has any.
 fn run(frontend: &mut Frontend, device: &mut Device) -> Result<Vec<Event>, Fault> {
     let mut events = Vec::new();
     loop {
@@ -43,9 +43,9 @@ fn over_the_wire(message: Message) -> Message {
     }
 }
 
-fn agreement(events: &[Event]) -> Option<Agreement> {
+fn agreement(events: &[Event]) -> Option<Negotiated> {
     events.iter().find_map(|event| match event {
-        Event::Agreed(agreement) => Some(*agreement),
+        Event::Negotiated(agreement) => Some(*agreement),
         _ => None,
     })
 }
@@ -65,11 +65,11 @@ fn serve(protocol: u64) {
     let tso = Features::of(&[VIRTIO_NET_F_HOST_TSO4]);
     let features = FEATURES.without(tso);
     let offer = Offer { features, floor: Features::NONE, protocol, pairs: 2, mtu_max: 9000 };
-    let (mut device, mut frontend) = (Device::with(offer), Frontend::new(wish()));
+    let (mut device, mut frontend) = (Device::with(offer), Frontend::new(preferences()));
     let events = run(&mut frontend, &mut device).unwrap();
-    let agreed = agreement(&events).unwrap();
+    let negotiated = agreement(&events).unwrap();
     let pairs = if protocol & VHOST_USER_PROTOCOL_F_MQ == 0 { 1 } else { 2 };
-    assert_eq!(agreed, Agreement { features, protocol, pairs });
+    assert_eq!(negotiated, Negotiated { features, protocol, pairs });
     frontend.share(vec![region(0), region(1)]);
     frontend.ask(Request::NetSetMtu(1500));
     frontend.ask(Request::SendRarp([2, 0, 0, 0, 0, 1]));
@@ -89,6 +89,24 @@ fn both_ends_agree_and_rings_are_served() {
 }
 
 #[test]
+fn a_driver_that_is_ready_says_so_if_its_status_was_agreed_on() {
+    for protocol in [0, VHOST_USER_PROTOCOL_F_STATUS] {
+        let (mut device, preferences) = (Device::new(1), Preferences { protocol, ..preferences() });
+        let mut frontend = Frontend::new(preferences);
+        run(&mut frontend, &mut device).unwrap();
+        frontend.finish();
+        frontend.ask(Request::GetStatus);
+        let events = run(&mut frontend, &mut device).unwrap();
+        let status = events.iter().find_map(|event| match event {
+            Event::Status(status) => Some(*status),
+            _ => None,
+        });
+        // ACKNOWLEDGE, DRIVER, DRIVER_OK and FEATURES_OK.
+        assert_eq!(status, (protocol != 0).then_some(0b1111), "{events:?}");
+    }
+}
+
+#[test]
 fn every_set_of_protocol_features_will_do() {
     let bits = (0..17).map(|bit| 1 << bit).filter(|bit| PROTOCOL_FEATURES & bit != 0);
     let bits: Vec<u64> = bits.collect();
@@ -98,8 +116,8 @@ fn every_set_of_protocol_features_will_do() {
 }
 
 #[test]
-fn an_area_for_what_is_under_way_comes_and_goes_back() {
-    let (mut device, mut frontend) = (Device::new(1), Frontend::new(wish()));
+fn an_inflight_area_is_passed_to_the_front_end_and_back() {
+    let (mut device, mut frontend) = (Device::new(1), Frontend::new(preferences()));
     run(&mut frontend, &mut device).unwrap();
     frontend.ask(Request::GetInflightFd { rings: 2, size: 128 });
     let mut events = run(&mut frontend, &mut device).unwrap();
@@ -113,12 +131,12 @@ fn an_area_for_what_is_under_way_comes_and_goes_back() {
 
 #[test]
 fn a_reply_that_was_not_asked_for_is_a_fault() {
-    let mut frontend = Frontend::new(wish());
+    let mut frontend = Frontend::new(preferences());
     let reply =
         |op: Op| Message { request: op.number(), flags: 4, payload: vec![0; 8], files: Vec::new() };
     let words = frontend.take(reply(Op::GetQueueNum)).unwrap_err().to_string();
     assert_eq!(words, "GET_QUEUE_NUM is replied to, expected a reply to GET_FEATURES");
-    let mut frontend = Frontend::new(wish());
+    let mut frontend = Frontend::new(preferences());
     let words = frontend.take(reply(Op::GetFeatures)).unwrap_err().to_string();
     assert_eq!(words, "the back-end lacks version 1 of virtio");
 }
@@ -127,7 +145,7 @@ fn a_reply_that_was_not_asked_for_is_a_fault() {
 fn a_request_that_the_back_end_could_not_do_is_named() {
     let acks = VHOST_USER_PROTOCOL_F_REPLY_ACK | VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
     let (mut device, mut frontend) =
-        (Device::new(1), Frontend::new(Wish { protocol: acks, ..wish() }));
+        (Device::new(1), Frontend::new(Preferences { protocol: acks, ..preferences() }));
     run(&mut frontend, &mut device).unwrap();
     frontend.share(vec![region(0)]);
     frontend.next_message().unwrap();

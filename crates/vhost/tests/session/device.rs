@@ -1,4 +1,5 @@
-//! A back-end without a data path: does what a session says, and checks that it may be done.
+//! A back-end without a data path: carries out a session's actions, and checks that they are
+//! allowed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,8 +13,7 @@ use ringway_vhost::{
 };
 use ringway_wire::virtio::Features;
 
-/// How far a ring gets while it is served.
-/// What is offered by default.
+/// The features offered by default.
 pub(crate) const USUAL: Features = FEATURES.without(OPT_IN);
 
 pub(crate) const STEP: u32 = 7;
@@ -24,9 +24,9 @@ type Served = (u16, Addresses, u32);
 pub(crate) struct Device {
     pub(crate) session: Backend,
     pub(crate) memory: Vec<RegionKey>,
-    /// What is being served: features, and for each ring its size, addresses and base.
+    /// The pairs being served: features, and for each ring its size, addresses and base.
     pub(crate) served: BTreeMap<u16, (Features, [Served; 2])>,
-    /// The same of pairs that are not enabled, of which what is transmitted is dropped.
+    /// The same for disabled pairs, whose transmitted frames are dropped.
     pub(crate) drained: BTreeMap<u16, (Features, [Served; 2])>,
     pub(crate) sent: Vec<Message>,
     pub(crate) starts: usize,
@@ -136,7 +136,7 @@ impl Device {
                 assert!(self.served.is_empty() && self.drained.is_empty(), "the area is in use");
                 self.has_area = true;
             }
-            Action::ForgetArea => self.has_area = false,
+            Action::DropArea => self.has_area = false,
         }
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn addresses(ring: u16) -> Addresses {
     Addresses { descriptor, available: descriptor + 0x4000, used: descriptor + 0x8000, log: None }
 }
 
-/// What QEMU asks once for each pair before its guest runs, in its order.
+/// The requests that QEMU sends once for each pair before its guest runs, in its order.
 pub(crate) fn greeting(pair: u16) -> Vec<Request> {
     let mut greeting = vec![
         Request::GetFeatures,
@@ -179,8 +179,8 @@ pub(crate) fn greeting(pair: u16) -> Vec<Request> {
     greeting
 }
 
-/// What QEMU 7.2 with `mq=on` asks when the driver of its guest is ready, or after a reconnection:
-/// each pair is a device of its own.
+/// The requests that QEMU 7.2 with `mq=on` sends when its guest's driver is ready, or after a
+/// reconnection: each pair is a device of its own.
 pub(crate) fn driver_ok(pair: u16, base: u32) -> Vec<Request> {
     let mut asked = vec![
         Request::SetFeatures(USUAL),

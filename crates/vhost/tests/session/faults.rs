@@ -1,7 +1,7 @@
-//! What a front-end may do wrong, and in which words it is refused.
+//! Protocol violations by a front-end, and the texts of their refusals.
 
 use crate::device::{Device, USUAL, addresses, driver_ok, enable, file, greeting, region};
-use ringway_vhost::backend::{Awaits, FEATURES, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::backend::{FEATURES, Missing, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Fault, Inbox, Message, Region, Request};
 use ringway_wire::vhost_user::{
     HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_PAGEFAULT, VringState,
@@ -73,7 +73,7 @@ fn numbers_of_bytes_and_descriptors_are_those_of_the_request() {
 }
 
 #[test]
-fn what_was_not_agreed_on_is_refused() {
+fn a_request_that_was_not_negotiated_is_refused() {
     let unknown = Message { request: 99, flags: 0, payload: Vec::new(), files: Vec::new() };
     assert_eq!(refusal(unknown), "request 99 is unknown");
     assert_eq!(
@@ -86,13 +86,13 @@ fn what_was_not_agreed_on_is_refused() {
     );
     let mut device = Device::new(1);
     let early = device.ask(Request::AddMemReg(region(0))).unwrap_err();
-    assert!(matches!(early, Fault::NotAgreed { .. }));
+    assert!(matches!(early, Fault::NotNegotiated { .. }));
     let features = Features::of(&[VIRTIO_F_VERSION_1, VIRTIO_NET_F_RSS]);
     let words = device.ask(Request::SetFeatures(features)).unwrap_err().to_string();
-    assert_eq!(words, "SET_FEATURES takes rss, which was not offered");
+    assert_eq!(words, "SET_FEATURES sets rss, which was not offered");
     let asked = Request::SetProtocolFeatures(VHOST_USER_PROTOCOL_F_PAGEFAULT);
     let words = device.ask(asked).unwrap_err().to_string();
-    assert_eq!(words, "SET_PROTOCOL_FEATURES takes 0x100, which was not offered");
+    assert_eq!(words, "SET_PROTOCOL_FEATURES sets 0x100, which was not offered");
 }
 
 #[test]
@@ -157,21 +157,21 @@ fn a_guest_keeps_what_it_has_though_less_is_configured_now() {
 #[test]
 fn an_old_driver_and_memory_of_its_own_are_named() {
     let mut device = Device::new(1);
-    assert_eq!(device.session.awaits(), Awaits::Driver);
+    assert_eq!(device.session.missing(), Missing::Driver);
     for request in greeting(0).into_iter().chain(enable(0, true)) {
         device.ask(request).unwrap();
     }
     device.ask(Request::SetFeatures(Features::NONE)).unwrap();
-    assert_eq!(device.session.awaits(), Awaits::Version1);
+    assert_eq!(device.session.missing(), Missing::Version1);
     device.ask(Request::SetFeatures(USUAL)).unwrap();
-    assert_eq!(device.session.awaits(), Awaits::Memory);
+    assert_eq!(device.session.missing(), Missing::Memory);
     device.ask(Request::AddMemReg(region(0))).unwrap();
-    assert_eq!(device.session.awaits(), Awaits::Rings);
+    assert_eq!(device.session.missing(), Missing::Rings);
     device.ask(Request::SetVringEnable { ring: 0, is_enabled: false }).unwrap();
     for request in driver_ok(0, 0) {
         device.ask(request).unwrap();
     }
-    assert_eq!(device.session.awaits(), Awaits::Enabled);
+    assert_eq!(device.session.missing(), Missing::Enabled);
 }
 
 #[test]
@@ -182,13 +182,13 @@ fn half_a_message_is_waited_for_without_blocking() {
     for byte in &bytes[..bytes.len() - 1] {
         assert!(inbox.wanted() >= 1);
         assert!(inbox.take(&[*byte], []).unwrap().is_none());
-        assert!(inbox.is_amid());
+        assert!(inbox.has_partial_message());
     }
     assert_eq!(inbox.wanted(), 1);
     let whole = inbox.take(&bytes[bytes.len() - 1..], []).unwrap().unwrap();
     assert_eq!(whole.payload, FEATURES.0.as_bytes());
     assert!(whole.needs_reply());
-    assert_eq!((inbox.is_amid(), inbox.wanted()), (false, HEADER_LEN));
+    assert_eq!((inbox.has_partial_message(), inbox.wanted()), (false, HEADER_LEN));
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! What QEMU 7.2 with `mq=on` sends, as it was observed, and the same in other orders.
+//! The requests that QEMU 7.2 with `mq=on` sends, as observed, and the same in other orders.
 
 use crate::device::{
     Device, STEP, USUAL, addresses, driver_ok, enable, file, greeting, region, rings,
 };
-use ringway_vhost::backend::{Awaits, FEATURES, Offer, PROTOCOL_FEATURES, without_orphans};
+use ringway_vhost::backend::{FEATURES, Missing, Offer, PROTOCOL_FEATURES, with_dependencies_met};
 use ringway_vhost::{Fault, Request};
 use ringway_wire::virtio::{
     Features, VIRTIO_F_RING_PACKED, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ,
@@ -24,7 +24,7 @@ fn booted() -> Device {
     for pair in 0..PAIRS {
         ask_all(&mut device, greeting(pair));
     }
-    // Enabled before anything was agreed on, many times.
+    // Enabled many times before negotiation.
     for _ in 0..9 {
         ask_all(&mut device, enable(0, true));
         ask_all(&mut device, enable(1, false));
@@ -46,7 +46,7 @@ fn a_guest_boots_with_one_pair_and_takes_the_other() {
     assert_eq!(device.memory.len(), 2, "a region that comes again is the same");
     ask_all(&mut device, enable(1, true));
     assert_eq!(served(&device), [0, 1]);
-    assert_eq!(device.session.awaits(), Awaits::Nothing);
+    assert_eq!(device.session.missing(), Missing::Nothing);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn after_a_reconnection_rings_are_enabled_before_features_are_set() {
     }
     assert_eq!(served(&device), [0, 1]);
     let bases = |pair: u16| device.served[&pair].1.map(|(_, _, base)| base);
-    // The call that comes after a ring has begun has it begin once more.
+    // A call descriptor for a running ring restarts it.
     assert_eq!(bases(0)[0], 55675 + STEP);
     assert_eq!(bases(1)[0], 55675 + STEP);
 }
@@ -97,7 +97,7 @@ fn at_its_end_rings_are_stopped_and_enabled_once_more() {
     }
     assert_eq!(served(&device), [0; 0]);
     ask_all(&mut device, [Request::GetStatus, Request::SetStatus(0)]);
-    // The guest starts again.
+    // The guest reboots.
     for pair in 0..PAIRS {
         ask_all(&mut device, driver_ok(pair, 0));
     }
@@ -115,19 +115,19 @@ fn memory_that_comes_while_rings_run_is_added_between_two_runs() {
     assert_eq!((served(&device), device.memory.len()), (vec![0], 2));
     ask_all(&mut device, [Request::SetMemTable(Vec::new())]);
     assert_eq!(served(&device), [0; 0]);
-    assert_eq!(device.session.awaits(), Awaits::Memory);
-    let taken_back = device.session.taken_back().expect("rings ran").to_string();
-    let expected = "(0x200000 bytes, regions: 2) while rings ran in it (pairs: 1)";
-    assert!(taken_back.contains(expected), "{taken_back}");
-    // There is nothing more to take.
+    assert_eq!(device.session.missing(), Missing::Memory);
+    let removed_memory = device.session.removed_memory().expect("rings ran").to_string();
+    let expected = "(0x200000 bytes, regions: 2) while rings in it were running (pairs: 1)";
+    assert!(removed_memory.contains(expected), "{removed_memory}");
+    // There are no more actions.
     ask_all(&mut device, [Request::SetMemTable(Vec::new())]);
-    assert_eq!(device.session.taken_back().expect("rings ran").to_string(), taken_back);
+    assert_eq!(device.session.removed_memory().expect("rings ran").to_string(), removed_memory);
     ask_all(&mut device, [Request::SetMemTable(vec![region(0), region(1)])]);
     assert_eq!(served(&device), [0]);
-    assert_eq!(device.session.taken_back(), None);
+    assert_eq!(device.session.removed_memory(), None);
     ask_all(&mut device, [0, 1].map(|it| Request::RemMemReg(crate::device::region_key(it))));
-    let taken_back = device.session.taken_back().expect("rings ran").to_string();
-    assert!(taken_back.contains("(0x100000 bytes, regions: 1)"), "{taken_back}");
+    let removed_memory = device.session.removed_memory().expect("rings ran").to_string();
+    assert!(removed_memory.contains("(0x100000 bytes, regions: 1)"), "{removed_memory}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn writes_are_logged_while_a_guest_moves() {
     assert_eq!(device.served[&0].1[1].1.log, Some(0x1000));
 }
 
-/// What comes once for one pair, of which every order is tried.
+/// The requests that come once for one pair, for trying every order.
 fn parts() -> Vec<fn() -> Request> {
     vec![
         || Request::SetFeatures(USUAL),
@@ -159,7 +159,7 @@ fn parts() -> Vec<fn() -> Request> {
     ]
 }
 
-/// What else the second ring takes comes first: it is as the first.
+/// The remaining requests of the second ring come first: they are like those of the first.
 fn with_second_ring() -> Device {
     let mut device = Device::new(1);
     ask_all(
@@ -174,8 +174,8 @@ fn with_second_ring() -> Device {
     device
 }
 
-/// After each set of requests any two others may change places, so every order of all of them ends
-/// the same. None of them serves anything before all have come.
+/// After each set of requests any two others may change places, so every order of all of them has
+/// the same result. None of them starts a pair before all have arrived.
 #[test]
 fn every_order_of_requests_ends_with_the_pair_served() {
     let parts = parts();
@@ -190,7 +190,7 @@ fn every_order_of_requests_ends_with_the_pair_served() {
         }
         let is_all = set | last.iter().fold(0, |set, part| set | 1 << part) == all;
         assert_eq!(device.served.len(), usize::from(is_all), "after {set:b} and {last:?}");
-        (device.served, device.session.awaits())
+        (device.served, device.session.missing())
     };
     for set in 0..all {
         let left: Vec<usize> = (0..parts.len()).filter(|part| set >> part & 1 == 0).collect();
@@ -202,7 +202,7 @@ fn every_order_of_requests_ends_with_the_pair_served() {
     }
 }
 
-/// At each moment of a whole boot something else comes between, and the rest as before.
+/// At each moment of a whole boot an additional request arrives, and the rest as before.
 #[test]
 fn whatever_comes_between_leaves_a_device_that_can_be_served_again() {
     let disturbances: Vec<fn() -> Request> = vec![
@@ -224,20 +224,20 @@ fn whatever_comes_between_leaves_a_device_that_can_be_served_again() {
     };
     let count = boot().len();
     for disturbance in &disturbances {
-        // Before it was agreed on, some is a fault.
+        // Some are faults before negotiation.
         for moment in greeting(0).len()..=count {
             let mut device = Device::new(PAIRS);
             for (place, request) in boot().into_iter().enumerate() {
                 if place == moment {
                     device.ask(disturbance()).unwrap();
                 }
-                // A ring that is set up while it runs is a fault; one that was stopped is not.
+                // Setting up a running ring is a fault; setting up a stopped one is not.
                 device.ask(request).unwrap();
             }
             if moment == count {
                 device.ask(disturbance()).unwrap();
             }
-            // Whatever was left out comes again.
+            // All missing requests are sent again.
             for ring in [0, 1, 2, 3] {
                 device.ask(Request::GetVringBase { ring }).unwrap();
             }
@@ -254,12 +254,12 @@ fn whatever_comes_between_leaves_a_device_that_can_be_served_again() {
 fn a_running_ring_takes_no_other_size_or_base() {
     let mut device = booted();
     let fault = device.ask(Request::SetVringBase { ring: 1, base: 3 }).unwrap_err();
-    assert!(matches!(fault, Fault::Runs { ring: 1, .. }));
-    assert_eq!(fault.to_string(), "SET_VRING_BASE for ring 1, which runs");
+    assert!(matches!(fault, Fault::RingRunning { ring: 1, .. }));
+    assert_eq!(fault.to_string(), "SET_VRING_BASE for ring 1, which is running");
 }
 
 #[test]
-fn a_packed_ring_goes_on_at_two_places_that_have_32_bits() {
+fn a_packed_ring_continues_at_a_32_bit_base_with_two_positions() {
     let base = 0x8007_8003;
     let mut device = Device::new(1);
     let refused = device.ask(Request::SetVringBase { ring: 0, base }).unwrap_err().to_string();
@@ -280,7 +280,8 @@ fn a_packed_ring_goes_on_at_two_places_that_have_32_bits() {
 
 #[test]
 fn a_feature_is_not_offered_without_those_that_it_needs() {
-    let offered = |left_out: &[u32]| without_orphans(FEATURES.without(Features::of(left_out)));
+    let offered =
+        |left_out: &[u32]| with_dependencies_met(FEATURES.without(Features::of(left_out)));
     assert_eq!(offered(&[]), FEATURES);
     let names = |features: Features| FEATURES.without(features).names().collect::<Vec<_>>();
     assert_eq!(

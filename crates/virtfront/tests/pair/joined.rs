@@ -46,7 +46,7 @@ impl Joined {
         Joined { front, back, front_counters, back_counters, control, memory, features }
     }
 
-    /// Another device goes on at the bases of this one, as after `kill -9`.
+    /// Another device attaches at the bases of this one, as after `kill -9`.
     #[allow(dead_code, reason = "each suite uses what it needs")]
     pub(crate) fn attach_again(&mut self) {
         let bases = self.control.bases();

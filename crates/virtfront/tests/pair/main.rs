@@ -1,5 +1,5 @@
-//! Both ends of a virtio-net device on one memory: what goes in comes out, in order, whatever was
-//! agreed on; and neither end sleeps while there is work for it.
+//! Both ends of a virtio-net device on one memory: frames arrive as they were sent, in order, with
+//! all features; and neither end sleeps while there is work for it.
 
 mod joined;
 
@@ -12,7 +12,7 @@ use ringway_wire::virtio::*;
 
 use joined::Joined;
 
-/// Features by which a test goes round: layout, events, order, and what concerns frames.
+/// The feature sets of the tests: layout, events, order, and frame features.
 fn sets() -> impl Iterator<Item = Features> {
     let choices =
         [VIRTIO_F_RING_PACKED, VIRTIO_RING_F_EVENT_IDX, VIRTIO_F_IN_ORDER, VIRTIO_NET_F_MRG_RXBUF];
@@ -126,7 +126,7 @@ fn frames_of_all_lengths_arrive_in_order_both_ways_with_every_set_of_features() 
 }
 
 #[test]
-fn what_a_sender_left_undone_is_said_in_the_header() {
+fn the_header_describes_offloaded_work() {
     for base in sets() {
         let features = base.or(Features::of(&OFFLOADS));
         let mut joined = Joined::new(features, 256, 65_600);
@@ -164,7 +164,7 @@ fn what_a_sender_left_undone_is_said_in_the_header() {
 }
 
 #[test]
-fn an_end_takes_undone_only_what_it_agreed_to() {
+fn an_end_accepts_only_negotiated_offloads() {
     let mut bits = vec![VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF];
     let caps = |bits: &[u32]| {
         let joined = Joined::new(Features::of(bits), 256, 1514);
@@ -173,18 +173,18 @@ fn an_end_takes_undone_only_what_it_agreed_to() {
     for caps in caps(&bits) {
         assert!(caps.scatter_gather && !caps.checksum_v4 && !caps.gso_v4);
     }
-    // Segmentation without checksums is not believed.
+    // Segmentation without checksums is ignored.
     bits.push(VIRTIO_NET_F_GUEST_TSO4);
     assert!(!caps(&bits)[1].gso_v4);
     bits.push(VIRTIO_NET_F_GUEST_CSUM);
     let [front, back] = caps(&bits);
     assert!(back.gso_v4 && back.checksum_v6 && !back.gso_v6 && !front.checksum_v4);
     assert!(!back.uso_v4 && !front.uso_v4);
-    // Each version of IP by itself in one direction, and both at once in the other.
+    // Each version of IP alone in one direction, and both together in the other.
     bits.extend([VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO]);
     let [front, back] = caps(&bits);
     assert!(!back.uso_v4 && back.uso_v6 && front.uso_v4 && front.uso_v6 && !front.gso_v4);
-    // That a checksum was verified may be said only to who knows what it means.
+    // Only a peer that negotiated checksums may be notified that one was verified.
     let mut joined = Joined::new(Features::of(&bits[..2]), 256, 1514);
     let mut pool = pool();
     let mut frame = tcp(&mut pool, 100, 1);

@@ -7,14 +7,16 @@ use ringway_sys::guest_memory::GuestView;
 use ringway_wire::virtio::{PackedDesc, VRING_DESC_F_WRITE};
 
 use super::inflight::PackedInflight;
-use super::{Position, Unpublished, desc_at, entry_of, flags_at, notify, wish, wish_none};
+use super::{
+    Position, Unpublished, desc_at, entry_of, flags_at, notify, request_event, suppress_events,
+};
 use crate::chain::Entry;
 use crate::{
-    Access, Buffers, Chain, Notify, QueueAreas, QueueFault, QueueMemory, QueueOptions, Waiting,
-    Want,
+    Access, Buffers, Chain, Notify, NotifyWhen, QueueAreas, QueueFault, QueueMemory, QueueOptions,
+    Waiting,
 };
 
-/// Takes chains and uses each once, in order.
+/// Takes chains and uses each one once, in order.
 #[derive(Debug)]
 pub struct PackedDevice<M = SharedPages> {
     areas: QueueAreas<M>,
@@ -22,27 +24,27 @@ pub struct PackedDevice<M = SharedPages> {
     access: Access,
     /// The next descriptor to take.
     next: Position,
-    /// Slots from the oldest chain that is not used to there.
+    /// Slots from the oldest chain that is not used up to `next`.
     taken: u16,
-    /// Where no descriptor was available at the last look.
+    /// Where the last poll found no available descriptor.
     end_seen: Position,
-    /// Where the next used descriptor goes.
+    /// The position of the next used descriptor.
     used: Position,
     unpublished: Unpublished,
     is_polling: bool,
-    /// Where it is noted what is under way, if it is.
+    /// The record of chains in flight, if the front-end wants one.
     inflight: Option<Box<PackedInflight<M>>>,
 }
 
-/// Where a device stands, to go back to.
+/// A position of the device to return to.
 #[derive(Debug, Clone, Copy)]
-pub struct PackedMark(Position, u16);
+pub struct PackedPosition(Position, u16);
 
 impl<M: QueueMemory> PackedDevice<M> {
-    /// Takes over a queue at a place, with the wrap counter in the top bit.
+    /// Attaches to a queue at a position whose top bit is the wrap counter.
     ///
     /// # Errors
-    /// [`QueueFault::RanAhead`] if the queue has no such place.
+    /// [`QueueFault::RanAhead`] if the queue has no such position.
     pub fn attach(
         areas: QueueAreas<M>,
         options: QueueOptions,
@@ -67,12 +69,16 @@ impl<M: QueueMemory> PackedDevice<M> {
         })
     }
 
-    /// Goes on where an earlier device noted that it was: what it had taken and not used is in the
-    /// ring again, and comes first.
+    /// Continues where an earlier device recorded its position. Chains that it took and did not use
+    /// are written back to the ring and come first.
     ///
     /// # Errors
     /// [`QueueFault::Inflight`].
-    pub(crate) fn resume(&mut self, noted: M, descriptors: u16) -> Result<(), QueueFault> {
+    pub(crate) fn attach_with_inflight(
+        &mut self,
+        noted: M,
+        descriptors: u16,
+    ) -> Result<(), QueueFault> {
         let ring = (&self.areas.descriptors, self.areas.size);
         let (inflight, at) = PackedInflight::open(noted, descriptors, ring, self.used)?;
         (self.next, self.end_seen, self.used) = (at, at, at);
@@ -80,19 +86,19 @@ impl<M: QueueMemory> PackedDevice<M> {
         Ok(())
     }
 
-    /// Where a successor would go on, once everything is published.
+    /// The position for a successor, once everything is published.
     pub fn base(&self) -> u16 {
         self.used.bits()
     }
 
-    /// Nothing: each descriptor says itself whether it is available.
+    /// Does nothing: each descriptor says whether it is available.
     ///
     /// # Errors
-    /// None.
+    /// Never.
     #[inline]
-    pub fn look(&mut self) -> Result<(), QueueFault> {
+    pub fn poll(&mut self) -> Result<(), QueueFault> {
         if !self.is_polling {
-            wish_none(&self.areas.device);
+            suppress_events(&self.areas.device);
             self.is_polling = true;
         }
         Ok(())
@@ -128,7 +134,8 @@ impl<M: QueueMemory> PackedDevice<M> {
         if chain.id >= size {
             return Err(QueueFault::IdOutOfRange { id: chain.id, size });
         }
-        // A driver that makes available what it has not got back would let us overtake ourselves.
+        // A driver that makes a chain available before it got that chain back would let `next`
+        // overtake `used`.
         let ahead = self.taken + chain.slots;
         if ahead > size {
             return Err(QueueFault::RanAhead { produced: self.next.bits(), ahead, size });
@@ -138,8 +145,8 @@ impl<M: QueueMemory> PackedDevice<M> {
         Ok(Some(chain))
     }
 
-    /// Reads a chain of several descriptors, or one in a table. Each turn adds a buffer, of which
-    /// there may be as many as the queue has entries.
+    /// Reads a chain of several descriptors, or one in an indirect table. Each iteration adds a
+    /// buffer; the number of buffers is limited to the entries of the queue.
     #[inline(never)]
     fn walk(
         &self,
@@ -167,10 +174,9 @@ impl<M: QueueMemory> PackedDevice<M> {
         }
     }
 
-    /// Descriptors of a table follow each other, and only the flag of the direction counts; where
-    /// the device reads, not even that one. DPDK's driver has it set in descriptors that are for
-    /// the device to read (22.11, `vring_desc_init_indirect_packed`), and DPDK's device does not
-    /// read it.
+    /// Descriptors of an indirect table follow each other, and only the direction flag counts; for
+    /// readable chains not even that. DPDK's driver sets it in descriptors for the device to read
+    /// (22.11, `vring_desc_init_indirect_packed`), and DPDK's device does not read it.
     fn walk_table(
         &self,
         guest: &GuestView,
@@ -191,22 +197,22 @@ impl<M: QueueMemory> PackedDevice<M> {
         Ok(())
     }
 
-    /// Where the next chain is taken.
+    /// The position of the next chain to take.
     #[inline]
-    pub fn mark(&self) -> PackedMark {
-        PackedMark(self.next, self.taken)
+    pub fn position(&self) -> PackedPosition {
+        PackedPosition(self.next, self.taken)
     }
 
-    /// Gives back the chains that were taken since, none of which was used.
+    /// Returns the chains taken since that position; none of them may have been used.
     #[inline]
-    pub fn go_back(&mut self, mark: PackedMark) {
-        (self.next, self.taken) = (mark.0, mark.1);
+    pub fn rewind(&mut self, position: PackedPosition) {
+        (self.next, self.taken) = (position.0, position.1);
     }
 
-    /// Uses the oldest chain that was taken and not used, with so many bytes written.
+    /// Uses the oldest chain that was taken and not used, with `written` bytes written.
     ///
     /// # Panics
-    /// If there is no such chain: a mistake of ours.
+    /// If there is no such chain, which is an error of the caller.
     #[inline]
     pub fn push_used(&mut self, chain: Chain, written: u32) {
         self.taken = self.taken.checked_sub(chain.slots).expect("a chain is used that was taken");
@@ -216,7 +222,7 @@ impl<M: QueueMemory> PackedDevice<M> {
             inflight.take((&self.areas.descriptors, size), at, chain.slots);
         }
         let flags = at.used() | if written > 0 { VRING_DESC_F_WRITE } else { 0 };
-        // The address is of no meaning in a used descriptor, and the flags come last.
+        // The address has no meaning in a used descriptor, and the flags are written last.
         let place = desc_at(at.index) + std::mem::offset_of!(PackedDesc, len);
         self.areas.descriptors.write(place, written);
         self.areas.descriptors.store(place + size_of::<u32>(), chain.id, Ordering::Relaxed);
@@ -224,31 +230,31 @@ impl<M: QueueMemory> PackedDevice<M> {
         self.used.advance(chain.slots, size);
     }
 
-    /// Makes the used chains visible.
+    /// Makes the used chains visible to the driver.
     #[inline]
     pub fn publish(&mut self) -> Notify {
         if let Some(inflight) = &mut self.inflight {
-            inflight.publishes(self.used);
+            inflight.begin_publish(self.used);
         }
         let published = self.unpublished.publish(&self.areas.descriptors);
         if let Some(inflight) = &mut self.inflight {
-            inflight.published(self.used);
+            inflight.end_publish(self.used);
         }
         match published {
-            None => Notify::No,
+            None => Notify::None,
             Some(slots) => notify(&self.areas.driver, self.areas.size, self.used, slots),
         }
     }
 
-    /// Asks for a kick, and looks once more.
-    pub fn arm(&mut self, want: Want) -> Waiting {
-        let at = match want {
-            Want::Any => self.next,
-            Want::More => self.end_seen,
+    /// Requests a kick, and polls once more.
+    pub fn arm(&mut self, when: NotifyWhen) -> Waiting {
+        let at = match when {
+            NotifyWhen::Any => self.next,
+            NotifyWhen::More => self.end_seen,
         };
-        wish(&self.areas.device, at, self.options.event_idx);
+        request_event(&self.areas.device, at, self.options.event_idx);
         self.is_polling = false;
         let flags = self.areas.descriptors.load(flags_at(at.index), Ordering::Relaxed);
-        if at.is_available(flags) { Waiting::Something } else { Waiting::Nothing }
+        if at.is_available(flags) { Waiting::Ready } else { Waiting::Idle }
     }
 }

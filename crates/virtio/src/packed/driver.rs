@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ringway_sys::SharedPages;
 use ringway_wire::virtio::{PackedDesc, VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, event};
 
-use super::{Position, Unpublished, desc_at, flags_at, notify, wish, wish_none};
+use super::{Position, Unpublished, desc_at, flags_at, notify, request_event, suppress_events};
 use crate::outstanding::Outstanding;
 use crate::{
     Access, Buffer, Notify, QueueAreas, QueueMemory, QueueOptions, Used, UsedFault, Waiting,
@@ -18,7 +18,7 @@ pub struct PackedDriver<M = SharedPages> {
     areas: QueueAreas<M>,
     options: QueueOptions,
     access: Access,
-    /// Numbers of buffers that no chain has.
+    /// Buffer ids that no chain uses.
     free_ids: VecDeque<u16>,
     free: u16,
     outstanding: Outstanding,
@@ -29,7 +29,7 @@ pub struct PackedDriver<M = SharedPages> {
 }
 
 impl<M: QueueMemory> PackedDriver<M> {
-    /// Makes a new queue in areas that hold zeros.
+    /// Creates a queue in zeroed areas.
     pub fn new(areas: QueueAreas<M>, options: QueueOptions, access: Access) -> PackedDriver<M> {
         let size = areas.size;
         for area in [&areas.driver, &areas.device] {
@@ -50,16 +50,16 @@ impl<M: QueueMemory> PackedDriver<M> {
         }
     }
 
-    /// Descriptors that can be pushed.
+    /// Free descriptors.
     #[inline]
     pub fn free(&self) -> usize {
         usize::from(self.free)
     }
 
-    /// Makes a chain of buffers, and returns by which number the device gives it back.
+    /// Makes a chain of buffers, and returns the number by which the device returns it.
     ///
     /// # Panics
-    /// If there are no buffers or more than free descriptors.
+    /// If there are no buffers, or more than there are free descriptors.
     #[inline]
     pub fn push(&mut self, buffers: &[Buffer]) -> u16 {
         assert!((1..=self.free()).contains(&buffers.len()), "a chain for a queue that is full");
@@ -82,7 +82,8 @@ impl<M: QueueMemory> PackedDriver<M> {
         id
     }
 
-    /// Makes a chain of a table that the caller has written, whose buffers have `room` bytes.
+    /// Makes a chain of an indirect table that the caller has written, whose buffers have `room`
+    /// bytes.
     ///
     /// # Panics
     /// If no descriptor is free.
@@ -95,7 +96,7 @@ impl<M: QueueMemory> PackedDriver<M> {
         id
     }
 
-    /// Writes all of a descriptor but its flags.
+    /// Writes a descriptor except its flags.
     #[inline]
     fn write(&self, at: Position, buffer: Buffer, id: u16) {
         let place = desc_at(at.index);
@@ -114,23 +115,23 @@ impl<M: QueueMemory> PackedDriver<M> {
         self.free -= slots;
     }
 
-    /// Makes the chains visible.
+    /// Makes the chains visible to the device.
     #[inline]
     pub fn publish(&mut self) -> Notify {
         match self.unpublished.publish(&self.areas.descriptors) {
-            None => Notify::No,
+            None => Notify::None,
             Some(slots) => notify(&self.areas.device, self.areas.size, self.avail, slots),
         }
     }
 
-    /// Nothing: each descriptor says itself whether it is used.
+    /// Does nothing: each descriptor says whether it is used.
     ///
     /// # Errors
-    /// None.
+    /// Never.
     #[inline]
-    pub fn look(&mut self) -> Result<(), UsedFault> {
+    pub fn poll(&mut self) -> Result<(), UsedFault> {
         if !self.is_polling {
-            wish_none(&self.areas.driver);
+            suppress_events(&self.areas.driver);
             self.is_polling = true;
         }
         Ok(())
@@ -143,30 +144,31 @@ impl<M: QueueMemory> PackedDriver<M> {
     #[inline]
     pub fn take(&mut self) -> Result<Option<Used>, UsedFault> {
         let size = self.areas.size;
-        if !self.outstanding.is_skipping() {
+        if !self.outstanding.has_more_completed() {
             let index = self.next_used.index;
             // Acquire: orders this load before our reads of the descriptor and its buffers.
             let flags = self.areas.descriptors.load(flags_at(index), Ordering::Acquire);
-            // Where nothing is outstanding, what is used was taken back in this round or the last.
+            // With nothing outstanding, a used descriptor is one that was already taken back, in
+            // this round or the previous one.
             if self.free == size || !self.next_used.is_used(flags) {
                 return Ok(None);
             }
             let desc: PackedDesc = self.areas.descriptors.read(desc_at(index));
-            self.outstanding.end(u32::from(desc.id), desc.len, size)?;
+            self.outstanding.record_used(u32::from(desc.id), desc.len, size)?;
         }
-        let Some((used, slots)) = self.outstanding.next_ended() else { return Ok(None) };
+        let Some((used, slots)) = self.outstanding.next_completed() else { return Ok(None) };
         self.free_ids.push_back(used.id);
         self.free += slots;
         self.next_used.advance(slots, size);
         Ok(Some(used))
     }
 
-    /// Asks for a call when a chain is used, and looks once more.
+    /// Requests a call when a chain is used, and polls once more.
     pub fn arm(&mut self) -> Waiting {
-        wish(&self.areas.driver, self.next_used, self.options.event_idx);
+        request_event(&self.areas.driver, self.next_used, self.options.event_idx);
         self.is_polling = false;
         let flags = self.areas.descriptors.load(flags_at(self.next_used.index), Ordering::Relaxed);
         let is_used = self.free < self.areas.size && self.next_used.is_used(flags);
-        if is_used { Waiting::Something } else { Waiting::Nothing }
+        if is_used { Waiting::Ready } else { Waiting::Idle }
     }
 }

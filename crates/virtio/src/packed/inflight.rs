@@ -1,14 +1,15 @@
-//! What of a packed queue is under way, in memory that outlives a device: the part of one queue in
-//! the area of `VHOST_USER_SET_INFLIGHT_FD`.
+//! Records which chains of a packed queue are in flight, in memory that outlives the device: one
+//! queue's part of the area of `VHOST_USER_SET_INFLIGHT_FD`.
 //!
-//! A used descriptor takes the place of one that was available, and our device writes all of a
-//! batch but the flags of the first before it publishes it. So it copies each chain into the area
-//! before it uses it. Where a device was killed, the next one writes the copies back: then the ring
-//! is as if no chain of theirs had been taken, which the driver cannot tell, as it reads no
-//! descriptor but the one that is used next. Where that is stands in the area, and nowhere else.
+//! A used descriptor overwrites an available one, and our device writes all of a batch except the
+//! flags of its first descriptor before it publishes the batch. So the device copies each chain
+//! into the area before it uses it. After a device is killed, its successor writes the copies back,
+//! and the ring is as if none of those chains had been taken. The driver cannot tell, because it
+//! reads only the descriptor that is used next. The position of that descriptor is recorded in the
+//! area and nowhere else.
 //!
-//! Order is the specification's, so that any device can go on. Within a process, later stores are
-//! never seen without earlier ones by who comes after its end.
+//! The stores follow the specification's order, so that any device can continue. A successor that
+//! starts after the process has ended never sees a later store without the earlier ones.
 //!
 //! The peer can write the area at any moment. It is read once, when a queue is taken over.
 
@@ -21,24 +22,24 @@ use ringway_wire::virtio::PackedDesc;
 use super::{Position, ROUND_FLAGS, desc_at, flags_at};
 use crate::{InflightFault, QueueMemory};
 
-/// The part of one queue.
+/// One queue's part of the area.
 #[derive(Debug)]
 pub(super) struct PackedInflight<M = SharedPages> {
     area: M,
-    /// Of each entry of the area the one behind it in the list of those that are free, which is
-    /// believed here only.
+    /// For each entry of the area, the next one in the free list. This private copy is the only one
+    /// trusted.
     next: Box<[u16]>,
-    /// The first that is free.
+    /// The first free entry.
     free: u16,
-    /// Chains that are copied so far: their order.
+    /// Chains copied so far, which numbers them in order.
     count: u64,
     /// The first and last entry of each chain that was used and is not published.
     batch: Vec<(u16, u16)>,
 }
 
 impl<M: QueueMemory> PackedInflight<M> {
-    /// Takes it over. What was under way is in the ring again, and the queue goes on at the place
-    /// that is returned, which is `base` where nothing was noted before. The area has `entries`
+    /// Attaches to the area. Chains in flight are written back to the ring. Returns the position to
+    /// continue from, which is `base` if nothing was recorded before. The area has `entries`
     /// entries, and the ring `size`.
     ///
     /// # Errors
@@ -62,8 +63,8 @@ impl<M: QueueMemory> PackedInflight<M> {
         match inflight.area.load(at::VERSION, Ordering::Relaxed) {
             0 => {
                 inflight.area.store(at::DESC_NUM, entries, Ordering::Relaxed);
-                inflight.note_used(base);
-                inflight.note_old(base);
+                inflight.record_used(base);
+                inflight.record_old(base);
                 inflight.free_all();
                 inflight.area.store(at::VERSION, VERSION, Ordering::Release);
                 return Ok((inflight, base));
@@ -75,9 +76,10 @@ impl<M: QueueMemory> PackedInflight<M> {
         if found != entries {
             return Err(InflightFault::Size { found, expected: entries });
         }
-        let place = inflight.settle(ring, size)?;
+        let place = inflight.recover_position(ring, size)?;
         let heads = inflight.restore((ring, size), place)?;
-        // What is left of the marks is always a beginning of what is in the ring from there on.
+        // Clear the marks from the last to the first, so that the remaining ones are always a
+        // prefix of what the ring holds from there on.
         for head in heads.into_iter().rev() {
             inflight.area.write(entry_at(head) + at::INFLIGHT, 0_u8);
         }
@@ -85,10 +87,10 @@ impl<M: QueueMemory> PackedInflight<M> {
         Ok((inflight, place))
     }
 
-    /// Where the queue goes on. The last batch may have been published and still be marked, or have
-    /// been noted as published and not be: the device ended in between. This one may end here, too,
-    /// and the next one has to find the same.
-    fn settle(&self, ring: &M, size: u16) -> Result<Position, InflightFault> {
+    /// The position to continue from. The device may have ended after it published the last batch
+    /// and before it cleared the marks, or after it recorded the batch as published and before it
+    /// published it. This device may end here, too, and its successor must reach the same result.
+    fn recover_position(&self, ring: &M, size: u16) -> Result<Position, InflightFault> {
         let place = |index: usize, wrap: usize| {
             let found = Position {
                 index: self.area.load(index, Ordering::Relaxed),
@@ -104,26 +106,26 @@ impl<M: QueueMemory> PackedInflight<M> {
         let free = self.area.load(at::FREE_HEAD, Ordering::Relaxed);
         let old_free = self.area.load(at::OLD_FREE_HEAD, Ordering::Relaxed);
         let flags = ring.load(flags_at(old.index), Ordering::Relaxed);
-        let batch = self.listed(free, old_free);
-        // Without a mark in the batch, only the last of its notes are missing.
+        let batch = self.entries_before(free, old_free);
+        // If no chain of the batch is marked, only the last records of publishing it are missing.
         let is_published = used != old
             && (!old.is_available(flags) || !batch.iter().any(|it| self.is_marked(*it)));
         if is_published {
-            // As it would have been noted: the mark of a place that is half written is no mark.
+            // Complete the record. A position that is only half written is never used.
             self.unmark(&batch);
             self.area.store(at::OLD_FREE_HEAD, free, Ordering::Relaxed);
-            self.note_old(used);
+            self.record_old(used);
             return Ok(used);
         }
-        self.note_used(old);
+        self.record_used(old);
         self.area.store(at::FREE_HEAD, old_free, Ordering::Relaxed);
-        // A chain of which the note was not complete.
-        self.unmark(&self.listed(old_free, u16::MAX));
+        // Clears a chain whose record is incomplete.
+        self.unmark(&self.entries_before(old_free, u16::MAX));
         Ok(old)
     }
 
-    /// The entries of a list before `end`, as far as there are such.
-    fn listed(&self, mut index: u16, end: u16) -> Vec<u16> {
+    /// The entries of a list before `end`, as far as they are valid.
+    fn entries_before(&self, mut index: u16, end: u16) -> Vec<u16> {
         let mut listed = Vec::new();
         while index != end && usize::from(index) < self.next.len() {
             if listed.len() == self.next.len() {
@@ -145,8 +147,8 @@ impl<M: QueueMemory> PackedInflight<M> {
         }
     }
 
-    /// Writes all chains that are under way into the ring, in the order in which they were taken;
-    /// their first entries.
+    /// Writes all chains in flight into the ring, in the order in which they were taken, and
+    /// returns their first entries.
     fn restore(
         &self,
         (ring, size): (&M, u16),
@@ -183,7 +185,7 @@ impl<M: QueueMemory> PackedInflight<M> {
         Ok(heads.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// Lists all entries as free. No chain is under way, and no batch.
+    /// Lists all entries as free: no chain in flight, and no batch.
     fn free_all(&self) {
         self.area.store(at::FREE_HEAD, 0, Ordering::Relaxed);
         self.area.store(at::OLD_FREE_HEAD, 0, Ordering::Relaxed);
@@ -192,9 +194,9 @@ impl<M: QueueMemory> PackedInflight<M> {
         }
     }
 
-    /// Copies a chain before it is used: so many slots of the ring, from a place on. Only a driver
-    /// that makes available what it has not got back has more than there are entries; then what is
-    /// under way is its own loss.
+    /// Copies a chain of `slots` ring slots from `place` on, before it is used. Only a driver that
+    /// makes chains available before it got them back exceeds the entries of the area; the record
+    /// is then incomplete, which harms only that driver.
     pub(super) fn take(&mut self, (ring, size): (&M, u16), mut place: Position, slots: u16) {
         let head = self.free;
         if self.count_free(slots) < slots {
@@ -217,27 +219,28 @@ impl<M: QueueMemory> PackedInflight<M> {
         self.batch.push((head, last));
     }
 
-    /// The batch is about to be published, and the queue then goes on at a place.
-    pub(super) fn publishes(&mut self, place: Position) {
+    /// Records that the batch is about to be published, and that the queue then continues at
+    /// `place`.
+    pub(super) fn begin_publish(&mut self, place: Position) {
         for (head, last) in &self.batch {
             self.area.store(entry_at(*last) + at::NEXT, self.free, Ordering::Relaxed);
             self.next[usize::from(*last)] = self.free;
             self.free = *head;
         }
         self.area.store(at::FREE_HEAD, self.free, Ordering::Relaxed);
-        self.note_used(place);
+        self.record_used(place);
     }
 
-    /// The batch is published.
-    pub(super) fn published(&mut self, place: Position) {
+    /// Records that the batch is published.
+    pub(super) fn end_publish(&mut self, place: Position) {
         for (head, _) in self.batch.drain(..) {
             self.area.write(entry_at(head) + at::INFLIGHT, 0_u8);
         }
         self.area.store(at::OLD_FREE_HEAD, self.free, Ordering::Relaxed);
-        self.note_old(place);
+        self.record_old(place);
     }
 
-    /// How many of so many entries are free.
+    /// The number of free entries, counted up to `wanted`.
     fn count_free(&self, wanted: u16) -> u16 {
         let (mut index, mut count) = (self.free, 0);
         while count < wanted {
@@ -247,12 +250,12 @@ impl<M: QueueMemory> PackedInflight<M> {
         count
     }
 
-    fn note_used(&self, place: Position) {
+    fn record_used(&self, place: Position) {
         self.area.store(at::USED_IDX, place.index, Ordering::Relaxed);
         self.area.write(at::USED_WRAP, u8::from(place.wrap));
     }
 
-    fn note_old(&self, place: Position) {
+    fn record_old(&self, place: Position) {
         self.area.store(at::OLD_USED_IDX, place.index, Ordering::Relaxed);
         self.area.write(at::OLD_USED_WRAP, u8::from(place.wrap));
     }
@@ -276,7 +279,7 @@ impl<M: QueueMemory> PackedInflight<M> {
     }
 }
 
-/// The only version that there is.
+/// The only version.
 const VERSION: u16 = 1;
 
 fn entry_at(index: u16) -> usize {

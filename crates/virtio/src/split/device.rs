@@ -13,60 +13,72 @@ use super::{avail_at, desc_at, entry_of, used_at};
 use crate::chain::Entry;
 use crate::inflight::Inflight;
 use crate::{
-    Access, Buffer, Buffers, Chain, Notify, QueueAreas, QueueFault, QueueMemory, QueueOptions,
-    Waiting, Want, crosses,
+    Access, Buffer, Buffers, Chain, Notify, NotifyWhen, QueueAreas, QueueFault, QueueMemory,
+    QueueOptions, Waiting, crosses,
 };
 
-/// Takes chains and uses each once, in order.
+/// Takes chains and uses each one once, in order.
 #[derive(Debug)]
 pub struct SplitDevice<M = SharedPages> {
     areas: QueueAreas<M>,
     options: QueueOptions,
     access: Access,
-    /// Where the driver was at the last look.
+    /// The driver's index at the last poll.
     avail_seen: u16,
     /// The next entry to take.
     next: u16,
-    /// What was read ahead, once: the entries from `ahead_from` on.
-    ahead: Box<ArrayVec<Ahead, AHEAD_MAX>>,
-    ahead_from: u16,
+    /// Entries that were read ahead once, from index `prefetched_from` on.
+    prefetched: Box<ArrayVec<Prefetched, PREFETCHED_MAX>>,
+    prefetched_from: u16,
     used_pvt: u16,
     used_published: u16,
-    /// Whether the driver is asked not to kick; without indices of events only.
+    /// Whether the driver is asked not to kick; only without event indices.
     is_polling: bool,
-    /// Where it is noted what is under way, if it is.
+    /// The record of chains in flight, if the front-end wants one.
     inflight: Option<Box<Inflight<M>>>,
-    /// Chains from `again_from` on that an earlier device had taken, and used others before them.
-    again: Box<[u16]>,
-    again_from: u16,
+    /// Chains, from index `resubmitted_from` on, that an earlier device took and did not use while
+    /// it used later ones.
+    resubmitted: Box<[u16]>,
+    resubmitted_from: u16,
 }
 
-/// Entries that are read ahead at most: what a batch of frames takes.
-const AHEAD_MAX: usize = 64;
+/// The most entries that are read ahead: a batch of frames.
+const PREFETCHED_MAX: usize = 64;
 
-/// An entry of the available ring, and the descriptor that it names.
+/// An entry of the available ring that was read ahead, and its descriptor.
 #[derive(Debug, Clone, Copy)]
-struct Ahead {
+pub struct Prefetched {
     head: u16,
     desc: Desc,
+    /// The chain has one buffer, of the right direction and of a possible length.
+    is_single: bool,
 }
 
-/// Where a device stands, to go back to.
+impl Prefetched {
+    /// The chain's only buffer, if it has one.
+    #[inline]
+    pub fn single(&self) -> Option<Buffer> {
+        let Desc { addr: address, len, .. } = self.desc;
+        self.is_single.then_some(Buffer { address, len })
+    }
+}
+
+/// A position of the device to return to.
 #[derive(Debug, Clone, Copy)]
-pub struct SplitMark(u16);
+pub struct SplitPosition(u16);
 
 impl<M: QueueMemory> SplitDevice<M> {
-    /// Takes over a queue whose chains before `base` were used.
+    /// Attaches to a queue whose chains before `base` were used.
     ///
-    /// After a crash a front-end gives the used index of the queue: chains that were taken and not
-    /// used are then taken again.
+    /// After a crash a front-end gives the used index of the queue, so chains that were taken and
+    /// not used are taken again.
     pub fn attach(
         areas: QueueAreas<M>,
         options: QueueOptions,
         access: Access,
         base: u16,
     ) -> SplitDevice<M> {
-        // A predecessor may have left its wish not to be kicked.
+        // A predecessor may have left its request not to be kicked.
         areas.device.store(used::FLAGS, 0, Ordering::Relaxed);
         SplitDevice {
             areas,
@@ -74,36 +86,41 @@ impl<M: QueueMemory> SplitDevice<M> {
             access,
             avail_seen: base,
             next: base,
-            ahead: Box::default(),
-            ahead_from: base,
+            prefetched: Box::default(),
+            prefetched_from: base,
             used_pvt: base,
             used_published: base,
             is_polling: false,
             inflight: None,
-            again: Box::default(),
-            again_from: base,
+            resubmitted: Box::default(),
+            resubmitted_from: base,
         }
     }
 
-    /// Takes what an earlier device noted: what it had taken and not used comes first, in its
-    /// order.
+    /// Continues from the record of an earlier device: the chains that it took and did not use come
+    /// first, in their order.
     ///
     /// # Errors
     /// [`QueueFault::Inflight`].
-    pub(crate) fn resume(&mut self, noted: M, descriptors: u16) -> Result<(), QueueFault> {
+    pub(crate) fn attach_with_inflight(
+        &mut self,
+        noted: M,
+        descriptors: u16,
+    ) -> Result<(), QueueFault> {
         let available = self.areas.driver.load(avail::IDX, Ordering::Acquire);
         let indices = [self.used_published, available];
-        let (inflight, again) = Inflight::open(noted, descriptors, self.areas.size, indices)?;
-        (self.inflight, self.again) = (Some(Box::new(inflight)), again.into());
+        let (inflight, resubmitted) = Inflight::open(noted, descriptors, self.areas.size, indices)?;
+        (self.inflight, self.resubmitted) = (Some(Box::new(inflight)), resubmitted.into());
         Ok(())
     }
 
-    /// The head of a chain. What was taken before stands for as many of the entries behind
-    /// the used index: as many were used before their turn.
+    /// The head of a chain. The chains of `resubmitted` replace as many entries behind the used
+    /// index, because the earlier device used as many chains out of order.
     #[inline]
     fn head_at(&self, index: u16) -> u16 {
-        let again = self.again.get(usize::from(index.wrapping_sub(self.again_from)));
-        match again {
+        let resubmitted =
+            self.resubmitted.get(usize::from(index.wrapping_sub(self.resubmitted_from)));
+        match resubmitted {
             Some(head) => *head,
             None => {
                 let at = avail_at(index, self.areas.size);
@@ -112,28 +129,28 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    /// Where a successor would go on.
+    /// The base for a successor.
     pub fn base(&self) -> u16 {
         self.used_published
     }
 
-    /// Reads how far the driver is: once for a batch.
+    /// Reads the driver's progress: once per batch.
     ///
     /// # Errors
     /// [`QueueFault::RanAhead`].
     #[inline]
-    pub fn look(&mut self) -> Result<(), QueueFault> {
+    pub fn poll(&mut self) -> Result<(), QueueFault> {
         // Acquire: orders this load before our reads of the entries it covers.
         let produced = self.areas.driver.load(avail::IDX, Ordering::Acquire);
         let size = self.areas.size;
-        // What is taken and not used still has its descriptors, so it counts.
+        // Chains that are taken and not used still occupy their descriptors, so they count.
         let ahead = produced.wrapping_sub(self.used_pvt);
         if ahead > size || ahead < self.next.wrapping_sub(self.used_pvt) {
             return Err(QueueFault::RanAhead { produced, ahead, size });
         }
-        if ahead < self.ahead_end().wrapping_sub(self.used_pvt) {
-            // It went back: what was read ahead is not available any more.
-            self.ahead.clear();
+        if ahead < self.prefetched_end().wrapping_sub(self.used_pvt) {
+            // The index moved back: entries read ahead are not available any more.
+            self.prefetched.clear();
         }
         self.avail_seen = produced;
         if !self.options.event_idx && !self.is_polling && ahead > 0 {
@@ -143,7 +160,7 @@ impl<M: QueueMemory> SplitDevice<M> {
         Ok(())
     }
 
-    /// Takes the next chain of those that the last look found.
+    /// Takes the next of the chains that the last poll found.
     ///
     /// # Errors
     /// [`QueueFault`].
@@ -157,7 +174,8 @@ impl<M: QueueMemory> SplitDevice<M> {
             return Ok(None);
         }
         self.read_ahead(guest)?;
-        let Ahead { head, desc: first } = self.next_ahead().expect("one was read at least");
+        let Prefetched { head, desc: first, .. } =
+            self.next_ahead().expect("one was read at least");
         buffers.clear();
         let entry = entry_of(first);
         if entry.has_next() || entry.is_indirect() {
@@ -169,20 +187,45 @@ impl<M: QueueMemory> SplitDevice<M> {
         Ok(Some(Chain { id: head, slots: 1 }))
     }
 
-    /// The next chain, if it was read ahead, is one buffer, and is the next to be used as well.
-    /// Nearly all are, and that is why there is this way beside [`take`](SplitDevice::take).
+    /// The next chains, as far as they were read ahead. They are empty if the next chain to take is
+    /// not the next to be used.
     #[inline]
-    pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
-        let Ahead { head, desc } = self.next_ahead()?;
-        let is_plain = desc.flags == self.access.flag()
-            && u64::from(desc.len) <= self.access.bytes_max()
-            && desc.addr.checked_add(u64::from(desc.len)).is_some();
-        let is_next = self.used_pvt == self.next && self.inflight.is_none();
-        let chain = Chain { id: head, slots: 1 };
-        (is_plain && is_next).then_some((chain, Buffer { address: desc.addr, len: desc.len }))
+    pub fn prefetched(&self) -> &[Prefetched] {
+        if self.used_pvt != self.next || self.inflight.is_some() {
+            return &[];
+        }
+        let index = self.next.wrapping_sub(self.prefetched_from);
+        self.prefetched.get(usize::from(index)..).unwrap_or(&[])
     }
 
-    /// Takes and uses the chain that [`peek_single`](SplitDevice::peek_single) has shown.
+    /// Takes and uses the first `count` chains of [`prefetched`](SplitDevice::prefetched),
+    /// without a byte written.
+    ///
+    /// # Panics
+    /// If it has fewer, which is an error of the caller.
+    #[inline]
+    pub fn use_prefetched(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let mut next = self.next;
+        for Prefetched { head, .. } in &self.prefetched()[..count] {
+            let elem = UsedElem { id: u32::from(*head), len: 0 };
+            self.areas.device.write(used_at(next, self.areas.size), elem);
+            next = next.wrapping_add(1);
+        }
+        (self.next, self.used_pvt) = (next, next);
+    }
+
+    /// The next chain, if it was read ahead, has one buffer, and is also the next to be used.
+    /// Nearly all chains are like this, hence this path beside [`take`](SplitDevice::take).
+    #[inline]
+    pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
+        let ahead = self.prefetched().first()?;
+        Some((Chain { id: ahead.head, slots: 1 }, ahead.single()?))
+    }
+
+    /// Takes and uses the chain that [`peek_single`](SplitDevice::peek_single) has returned.
     #[inline]
     pub fn use_single(&mut self, chain: Chain, written: u32) {
         let elem = UsedElem { id: u32::from(chain.id), len: written };
@@ -193,25 +236,25 @@ impl<M: QueueMemory> SplitDevice<M> {
 
     /// The next chain, if it was read ahead.
     #[inline]
-    fn next_ahead(&self) -> Option<Ahead> {
-        let index = self.next.wrapping_sub(self.ahead_from);
-        self.ahead.get(usize::from(index)).copied()
+    fn next_ahead(&self) -> Option<Prefetched> {
+        let index = self.next.wrapping_sub(self.prefetched_from);
+        self.prefetched.get(usize::from(index)).copied()
     }
 
-    /// Where what was read ahead ends, or the next chain if that is behind it.
+    /// The end of the entries read ahead, or the next chain if that is behind it.
     #[inline]
-    fn ahead_end(&self) -> u16 {
-        let count = u16::try_from(self.ahead.len()).expect("a batch is small");
+    fn prefetched_end(&self) -> u16 {
+        let count = u16::try_from(self.prefetched.len()).expect("a batch is small");
         match self.next_ahead() {
-            Some(_) => self.ahead_from.wrapping_add(count),
+            Some(_) => self.prefetched_from.wrapping_add(count),
             None => self.next,
         }
     }
 
-    /// Reads the entries that the last look found, unless the next one is known.
+    /// Reads the entries that the last poll found, unless the next one was already read.
     ///
     /// # Errors
-    /// [`QueueFault::HeadOutOfRange`] if the next one is no good.
+    /// [`QueueFault::HeadOutOfRange`] if the next one is invalid.
     #[inline]
     pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
         match self.next == self.avail_seen || self.next_ahead().is_some() {
@@ -220,34 +263,38 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    /// The guest's processor has written entries, descriptors and buffers, so each first access
-    /// waits for it. Here these accesses do not wait for each other.
+    /// The guest's CPU has written entries, descriptors and buffers, so each first access misses
+    /// the cache. Here the misses overlap.
     #[inline(never)]
     fn read_entries(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
         let size = self.areas.size;
-        self.ahead.clear();
-        self.ahead_from = self.next;
-        let found = usize::from(self.avail_seen.wrapping_sub(self.next)).min(AHEAD_MAX);
+        self.prefetched.clear();
+        self.prefetched_from = self.next;
+        let found = usize::from(self.avail_seen.wrapping_sub(self.next)).min(PREFETCHED_MAX);
         let mut index = self.next;
-        while self.ahead.len() < found {
+        while self.prefetched.len() < found {
             let head = self.head_at(index);
             if head >= size {
-                match self.ahead.is_empty() {
+                match self.prefetched.is_empty() {
                     true => return Err(QueueFault::HeadOutOfRange { head, size }),
-                    // Those before it come first.
+                    // The chains of `resubmitted` come first.
                     false => return Ok(()),
                 }
             }
             let desc: Desc = self.areas.descriptors.read(desc_at(head));
             guest.prefetch(desc.addr, desc.len, self.access.intent());
-            self.ahead.push(Ahead { head, desc });
+            let is_single = desc.flags == self.access.flag()
+                && u64::from(desc.len) <= self.access.bytes_max()
+                && desc.addr.checked_add(u64::from(desc.len)).is_some();
+            self.prefetched.push(Prefetched { head, desc, is_single });
             index = index.wrapping_add(1);
         }
         Ok(())
     }
 
-    /// Reads a chain of several descriptors, or one in a table. Each turn adds a buffer, of which
-    /// there may be as many as the queue has entries: a loop ends there.
+    /// Reads a chain of several descriptors, or one in an indirect table. Each iteration adds a
+    /// buffer; the number of buffers is limited to the entries of the queue, which ends a loop of
+    /// descriptors.
     #[inline(never)]
     fn walk(
         &self,
@@ -303,22 +350,22 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    /// Where the next chain is taken.
+    /// The position of the next chain to take.
     #[inline]
-    pub fn mark(&self) -> SplitMark {
-        SplitMark(self.next)
+    pub fn position(&self) -> SplitPosition {
+        SplitPosition(self.next)
     }
 
-    /// Gives back the chains that were taken since, none of which was used.
+    /// Returns the chains taken since that position; none of them may have been used.
     #[inline]
-    pub fn go_back(&mut self, mark: SplitMark) {
-        self.next = mark.0;
+    pub fn rewind(&mut self, position: SplitPosition) {
+        self.next = position.0;
     }
 
-    /// Uses the oldest chain that was taken and not used, with so many bytes written.
+    /// Uses the oldest chain that was taken and not used, with `written` bytes written.
     ///
     /// # Panics
-    /// If there is no such chain: a mistake of ours.
+    /// If there is no such chain, which is an error of the caller.
     #[inline]
     pub fn push_used(&mut self, chain: Chain, written: u32) {
         assert!(self.used_pvt != self.next, "a chain is used that was not taken");
@@ -330,23 +377,23 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    /// Makes the used chains visible.
+    /// Makes the used chains visible to the driver.
     #[inline]
     pub fn publish(&mut self) -> Notify {
         let (old, new) = (self.used_published, self.used_pvt);
         if old == new {
-            return Notify::No;
+            return Notify::None;
         }
         self.used_published = new;
         // Release: orders our writes of entries and buffers before the index that covers them.
         self.areas.device.store(used::IDX, new, Ordering::Release);
-        // Orders that store before the load of the driver's wish. The partner is the fence by which
-        // the driver orders its wish before its last look: one side sees the other's store.
+        // Orders that store before the load of the driver's event request. The partner is the fence
+        // between the driver's request and its last poll: one side sees the other's store.
         self.areas.driver.fence();
         if let Some(inflight) = &mut self.inflight {
-            inflight.published(new);
-            if usize::from(new.wrapping_sub(self.again_from)) >= self.again.len() {
-                self.again = Box::default();
+            inflight.record_published(new);
+            if usize::from(new.wrapping_sub(self.resubmitted_from)) >= self.resubmitted.len() {
+                self.resubmitted = Box::default();
             }
         }
         let is_wanted = if self.options.event_idx {
@@ -356,14 +403,14 @@ impl<M: QueueMemory> SplitDevice<M> {
             let flags = self.areas.driver.load(avail::FLAGS, Ordering::Relaxed);
             flags & VRING_AVAIL_F_NO_INTERRUPT == 0
         };
-        if is_wanted { Notify::Peer } else { Notify::No }
+        if is_wanted { Notify::Peer } else { Notify::None }
     }
 
-    /// Asks for a kick, and looks once more.
-    pub fn arm(&mut self, want: Want) -> Waiting {
-        let from = match want {
-            Want::Any => self.next,
-            Want::More => self.avail_seen,
+    /// Requests a kick, and polls once more.
+    pub fn arm(&mut self, when: NotifyWhen) -> Waiting {
+        let from = match when {
+            NotifyWhen::Any => self.next,
+            NotifyWhen::More => self.avail_seen,
         };
         if self.options.event_idx {
             let event = used::avail_event(usize::from(self.areas.size));
@@ -372,9 +419,9 @@ impl<M: QueueMemory> SplitDevice<M> {
             self.areas.device.store(used::FLAGS, 0, Ordering::Relaxed);
             self.is_polling = false;
         }
-        // Orders the wish before the load of the index; see `publish`.
+        // Orders the request before the load of the index; see `publish`.
         self.areas.driver.fence();
         let produced = self.areas.driver.load(avail::IDX, Ordering::Relaxed);
-        if produced == from { Waiting::Nothing } else { Waiting::Something }
+        if produced == from { Waiting::Idle } else { Waiting::Ready }
     }
 }

@@ -22,7 +22,7 @@ pub struct SplitDriver<M = SharedPages> {
     areas: QueueAreas<M>,
     options: QueueOptions,
     access: Access,
-    /// Descriptors that no chain has, in the order in which they came back.
+    /// Descriptors that no chain uses, in the order in which they were freed.
     free: VecDeque<u16>,
     outstanding: Outstanding,
     avail_pvt: u16,
@@ -33,7 +33,7 @@ pub struct SplitDriver<M = SharedPages> {
 }
 
 impl<M: QueueMemory> SplitDriver<M> {
-    /// Makes a new queue, whose indices begin at `start`: the device's base has to be the same.
+    /// Creates a queue whose indices begin at `start`, which must also be the device's base.
     pub fn new(
         areas: QueueAreas<M>,
         options: QueueOptions,
@@ -61,16 +61,16 @@ impl<M: QueueMemory> SplitDriver<M> {
         }
     }
 
-    /// Descriptors that can be pushed.
+    /// Free descriptors.
     #[inline]
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Makes a chain of buffers, and returns by which number the device gives it back.
+    /// Makes a chain of buffers, and returns the number by which the device returns it.
     ///
     /// # Panics
-    /// If there are no buffers or more than free descriptors.
+    /// If there are no buffers, or more than there are free descriptors.
     #[inline]
     pub fn push(&mut self, buffers: &[Buffer]) -> u16 {
         let count = buffers.len();
@@ -93,7 +93,8 @@ impl<M: QueueMemory> SplitDriver<M> {
         head
     }
 
-    /// Makes a chain of a table that the caller has written, whose buffers have `room` bytes.
+    /// Makes a chain of an indirect table that the caller has written, whose buffers have `room`
+    /// bytes.
     ///
     /// # Panics
     /// If no descriptor is free.
@@ -116,12 +117,12 @@ impl<M: QueueMemory> SplitDriver<M> {
         self.avail_pvt = self.avail_pvt.wrapping_add(1);
     }
 
-    /// Makes the chains visible.
+    /// Makes the chains visible to the device.
     #[inline]
     pub fn publish(&mut self) -> Notify {
         let (old, new) = (self.avail_published, self.avail_pvt);
         if old == new {
-            return Notify::No;
+            return Notify::None;
         }
         self.avail_published = new;
         // Release: orders our writes of entries and descriptors before the index.
@@ -135,15 +136,15 @@ impl<M: QueueMemory> SplitDriver<M> {
             let flags = self.areas.device.load(used::FLAGS, Ordering::Relaxed);
             flags & VRING_USED_F_NO_NOTIFY == 0
         };
-        if is_wanted { Notify::Peer } else { Notify::No }
+        if is_wanted { Notify::Peer } else { Notify::None }
     }
 
-    /// Reads how far the device is: once for a batch.
+    /// Reads the device's progress: once per batch.
     ///
     /// # Errors
     /// [`UsedFault::RanAhead`].
     #[inline]
-    pub fn look(&mut self) -> Result<(), UsedFault> {
+    pub fn poll(&mut self) -> Result<(), UsedFault> {
         // Acquire: orders this load before our reads of the entries and buffers it covers.
         let produced = self.areas.device.load(used::IDX, Ordering::Acquire);
         let ahead = produced.wrapping_sub(self.next_used);
@@ -159,27 +160,27 @@ impl<M: QueueMemory> SplitDriver<M> {
         Ok(())
     }
 
-    /// Takes back the next chain of those that the last look found.
+    /// Takes back the next of the chains that the last poll found.
     ///
     /// # Errors
     /// [`UsedFault`].
     #[inline]
     pub fn take(&mut self) -> Result<Option<Used>, UsedFault> {
-        if !self.outstanding.is_skipping() {
+        if !self.outstanding.has_more_completed() {
             if self.next_used == self.used_seen {
                 return Ok(None);
             }
             let elem = used_at(self.next_used, self.areas.size);
             let UsedElem { id, len } = self.areas.device.read(elem);
-            self.outstanding.end(id, len, self.used_seen.wrapping_sub(self.next_used))?;
+            self.outstanding.record_used(id, len, self.used_seen.wrapping_sub(self.next_used))?;
         }
-        let Some((used, slots)) = self.outstanding.next_ended() else { return Ok(None) };
+        let Some((used, slots)) = self.outstanding.next_completed() else { return Ok(None) };
         self.outstanding.give_back(used.id, slots, &mut self.free);
         self.next_used = self.next_used.wrapping_add(1);
         Ok(Some(used))
     }
 
-    /// Asks for a call when a chain is used, and looks once more.
+    /// Requests a call when a chain is used, and polls once more.
     pub fn arm(&mut self) -> Waiting {
         if self.options.event_idx {
             let event = avail::used_event(usize::from(self.areas.size));
@@ -188,9 +189,9 @@ impl<M: QueueMemory> SplitDriver<M> {
             self.areas.driver.store(avail::FLAGS, 0, Ordering::Relaxed);
             self.is_polling = false;
         }
-        // Orders the wish before the load of the index; see the device's `publish`.
+        // Orders the request before the load of the index; see the device's `publish`.
         self.areas.driver.fence();
         let produced = self.areas.device.load(used::IDX, Ordering::Relaxed);
-        if produced == self.next_used { Waiting::Nothing } else { Waiting::Something }
+        if produced == self.next_used { Waiting::Idle } else { Waiting::Ready }
     }
 }

@@ -1,4 +1,4 @@
-//! Every order of a few steps on the smallest queues, checked by the model.
+//! Every order of a few steps on the smallest queues, checked against the model.
 
 use ringway_virtio::{Access, Format, QueueOptions};
 
@@ -20,7 +20,7 @@ fn every_order_of_few_steps_agrees_with_plain_lists() {
     }
 }
 
-/// Tries all orders that begin with these steps, the last of which changes something.
+/// Tries all orders that begin with these steps, of which the last changes something.
 fn extend(ground: &Ground, options: QueueOptions, size: u16, steps: &mut Vec<Step>) {
     let mut bench = Bench::new(ground, options, Access::Readable, size, 1);
     let mut is_change = true;

@@ -6,16 +6,16 @@ use ringway_sys::guest_memory::{GuestMemory, GuestView, Region};
 use ringway_virtio::{Format, QueueAreas, QueueOptions, QueuePlace};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// Where the front-end has what the guest has at 0.
+/// The front-end's address of guest address 0.
 pub(crate) const USER: u64 = 1 << 32;
-/// The guest's address at which the second of two regions begins, which touch.
+/// The guest address of the second of two adjacent regions.
 pub(crate) const SEAM: u64 = 1 << 20;
 /// Bytes of both regions.
 pub(crate) const LEN: u64 = 2 << 20;
 
 const PAGE: u64 = 4096;
 
-/// A guest of two regions that touch and are in the other order in their file.
+/// A guest of two adjacent regions that are in reverse order in their file.
 pub(crate) struct Ground {
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) view: GuestView,
@@ -37,7 +37,7 @@ impl Ground {
         Ground { view: GuestView::new(Arc::clone(&memory)), memory }
     }
 
-    /// The areas of a queue, each at the beginning of pages of its own.
+    /// The areas of a queue, each at the start of its own pages.
     pub(crate) fn areas(&self, format: Format, size: u16) -> QueueAreas {
         QueueAreas::find(&self.memory, format, place(size)).expect("the place is sound")
     }

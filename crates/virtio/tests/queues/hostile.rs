@@ -1,4 +1,4 @@
-//! Peers that write what no honest one writes: each ends the queue with what it did, in numbers.
+//! Peers that break the protocol: each violation ends the queue with a fault that has its numbers.
 
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,7 @@ impl Victim {
         Victim { ground, areas, device }
     }
 
-    /// Puts descriptors into the ring, from the first on.
+    /// Writes descriptors into the ring, from the first on.
     fn descs(self, descs: &[(u64, u32, u16, u16)]) -> Victim {
         for (number, &(addr, len, flags, next)) in descs.iter().enumerate() {
             self.areas.descriptors.write(16 * number, Desc { addr, len, flags, next });
@@ -46,7 +46,7 @@ impl Victim {
         self
     }
 
-    /// Puts descriptors into guest memory.
+    /// Writes descriptors into guest memory.
     fn table(self, at: u64, descs: &[(u64, u32, u16, u16)]) -> Victim {
         for (number, &(addr, len, flags, next)) in (0..).zip(descs) {
             let desc = Desc { addr, len, flags, next };
@@ -68,7 +68,7 @@ impl Victim {
 
     fn take(&mut self) -> Result<Option<(Chain, Vec<Buffer>)>, QueueFault> {
         let mut buffers = Buffers::new(SIZE);
-        self.device.look()?;
+        self.device.poll()?;
         let chain = self.device.take(&self.ground.view, &mut buffers)?;
         Ok(chain.map(|chain| (chain, buffers.list().to_vec())))
     }
@@ -141,7 +141,7 @@ fn what_is_shown_as_one_buffer_is_only_what_may_be_copied() {
             .descriptors
             .write(0, Desc { addr: 0, len: 1, flags: access_flag(access), next: 0 });
         let (chain, _) = victim.take().unwrap().unwrap();
-        // Another one comes first.
+        // Another chain comes first.
         assert_eq!(victim.device.peek_single(), None);
         victim.device.push_used(chain, 0);
         victim.device.peek_single().map(|(_, buffer)| buffer)
@@ -190,7 +190,7 @@ fn loops_end_where_a_chain_may_be_no_longer() {
     let at = 4096 * 200;
     let victim = split().table(at, &[(0, 1, NEXT, 0)]).descs(&[(at, 16, INDIRECT, 0)]).head(0);
     assert_eq!(victim.fault(), too_long);
-    // As long as it may be, by both ways.
+    // The longest allowed chain, direct and indirect.
     let flags = |next| if next < SIZE { NEXT } else { 0 };
     let descs: Vec<_> = (1..=SIZE).map(|next| (0, 1, flags(next), next)).collect();
     let (_, buffers) = split().descs(&descs).head(0).take().unwrap().unwrap();
@@ -198,7 +198,7 @@ fn loops_end_where_a_chain_may_be_no_longer() {
     let table = (at, 16 * u32::from(SIZE), INDIRECT, 0);
     let (_, buffers) = split().table(at, &descs).descs(&[table]).head(0).take().unwrap().unwrap();
     assert_eq!(buffers.len(), usize::from(SIZE));
-    // A packed ring all of whose descriptors go on.
+    // A packed ring in which every descriptor continues.
     let victim = Victim::new(Format::Packed, Access::Readable);
     let flags = NEXT | VRING_PACKED_DESC_F_AVAIL;
     (0..SIZE).for_each(|index| packed(&victim, index, (0, 1, flags, 0)));
@@ -269,7 +269,7 @@ fn buffers_that_are_too_long_or_wrap_are_faults() {
         }
         let wraps = QueueFault::AddressWraps { address: u64::MAX - 9, len: 11 };
         assert_eq!(victim(u64::MAX - 9, 11).fault(), wraps);
-        // What the guest receives into may be long: Linux posts 17 pages and more.
+        // Rx chains may be long: Linux posts 17 pages and more.
         let writable = Victim::new(format, Access::Writable).one(0, 80_000, WRITE);
         assert!({ writable }.take().is_ok());
     }
@@ -294,7 +294,7 @@ fn buffers_for_the_other_direction_are_faults() {
 fn a_packed_table_of_dpdk_calls_what_is_read_writable() {
     let table_at = |access| {
         let at = 4096 * 200;
-        // Of a packed table the third number is the id, and the fourth has the flags.
+        // In a packed table the third number is the id, and the fourth has the flags.
         let victim =
             Victim::new(Format::Packed, access).table(at, &[(0, 12, 0, WRITE), (64, 60, 1, 0)]);
         packed(&victim, 0, (at, 32, INDIRECT | VRING_PACKED_DESC_F_AVAIL, 0));
@@ -315,7 +315,7 @@ fn a_packed_chain_with_a_number_that_cannot_be_is_a_fault() {
 }
 
 #[test]
-fn a_packed_driver_that_makes_available_what_it_did_not_get_back_is_a_fault() {
+fn a_packed_driver_that_reuses_an_outstanding_chain_is_a_fault() {
     let mut victim = Victim::new(Format::Packed, Access::Readable);
     for index in 0..SIZE {
         packed(&victim, index, (0, 1, VRING_PACKED_DESC_F_AVAIL, index));
@@ -362,14 +362,14 @@ fn a_queue_that_is_not_in_memory_is_refused() {
         QueuePlace { descriptors: 0, ..place(8) },
         QueuePlace { driver: USER + LEN, ..place(8) },
         QueuePlace { device: u64::MAX - 3, ..place(8) },
-        // In two regions.
+        // Across two regions.
         QueuePlace { descriptors: USER + SEAM - 64, ..place(8) },
     ] {
         assert!(matches!(find(Format::Split, place), Err(PlaceError::Outside { .. })));
     }
 }
 
-/// The front-end chooses both its address and the place in the file.
+/// The front-end chooses both its address and the file offset.
 #[test]
 fn an_aligned_address_of_unaligned_memory_is_refused() {
     let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -401,22 +401,22 @@ fn a_device_that_uses_what_it_does_not_have_is_a_fault() {
     let (areas, mut half, _) = driver();
     areas.device.store_u16(used::IDX, 2, Ordering::Relaxed);
     let ahead = UsedFault::RanAhead { produced: 2, ahead: 2, outstanding: 1 };
-    assert_eq!(half.look(), Err(ahead));
+    assert_eq!(half.poll(), Err(ahead));
     for id in [1, 8, u32::MAX] {
         let (areas, mut half, _) = driver();
         used(&areas, id, 0);
-        half.look().unwrap();
+        half.poll().unwrap();
         assert_eq!(half.take(), Err(UsedFault::Unknown { id }));
     }
     let (areas, mut half, id) = driver();
     used(&areas, id, 101);
-    half.look().unwrap();
+    half.poll().unwrap();
     assert_eq!(half.take(), Err(UsedFault::TooManyBytes { id: 0, len: 101, room: 100 }));
 }
 
-/// Whatever is in the areas and tables, a device ends or goes on, and never panics or hangs.
+/// With any contents of areas and tables, a device stops or continues, and never panics or hangs.
 #[test]
-fn random_memory_is_borne() {
+fn random_memory_never_panics_or_hangs() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0102);
     for _ in 0..20_000 {
         let format = if random.bool() { Format::Split } else { Format::Packed };
@@ -438,7 +438,7 @@ fn random_memory_is_borne() {
         };
         let mut buffers = Buffers::new(SIZE);
         for _ in 0..20 {
-            if device.look().is_err() {
+            if device.poll().is_err() {
                 break;
             }
             match device.take(&ground.view, &mut buffers) {

@@ -1,4 +1,4 @@
-//! A device that goes on where another one was killed, at any moment, with what that one noted.
+//! A device that continues where another one was killed, at any moment, from its inflight record.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,23 +17,23 @@ use crate::ground::{Ground, plain};
 
 const SIZE: u16 = 8;
 
-/// Memory of a device that is killed after so many stores: those that follow are never made.
+/// The memory of a device that is killed after a number of stores: later ones are dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Mortal {
+pub(crate) struct KillableMemory {
     pages: SharedPages,
     left: Rc<Cell<usize>>,
 }
 
-impl Mortal {
-    pub(crate) fn new(pages: &SharedPages, left: &Rc<Cell<usize>>) -> Mortal {
-        Mortal { pages: pages.clone(), left: Rc::clone(left) }
+impl KillableMemory {
+    pub(crate) fn new(pages: &SharedPages, left: &Rc<Cell<usize>>) -> KillableMemory {
+        KillableMemory { pages: pages.clone(), left: Rc::clone(left) }
     }
 
     /// The areas of a queue.
-    pub(crate) fn areas(of: &QueueAreas, left: &Rc<Cell<usize>>) -> QueueAreas<Mortal> {
+    pub(crate) fn areas(of: &QueueAreas, left: &Rc<Cell<usize>>) -> QueueAreas<KillableMemory> {
         let QueueAreas { size, descriptors, driver, device } = of;
         let [descriptors, driver, device] =
-            [descriptors, driver, device].map(|pages| Mortal::new(pages, left));
+            [descriptors, driver, device].map(|pages| KillableMemory::new(pages, left));
         QueueAreas { size: *size, descriptors, driver, device }
     }
 
@@ -44,7 +44,7 @@ impl Mortal {
     }
 }
 
-impl QueueMemory for Mortal {
+impl QueueMemory for KillableMemory {
     fn load(&self, offset: usize, order: Ordering) -> u16 {
         self.pages.load_u16(offset, order)
     }
@@ -70,7 +70,7 @@ impl QueueMemory for Mortal {
     }
 }
 
-/// A queue, and the area in which it is noted what is under way.
+/// A queue, and its inflight area.
 struct Place {
     ground: Ground,
     areas: QueueAreas,
@@ -87,7 +87,7 @@ impl Place {
         Place { ground, areas, area, driver }
     }
 
-    /// Makes so many chains available; their heads.
+    /// Makes `count` chains available, and returns their heads.
     fn offer(&mut self, count: usize) -> Vec<u16> {
         let push = |_| self.driver.push(&[Buffer { address: 0, len: 1 }]);
         let heads = (0..count).map(push).collect();
@@ -95,9 +95,9 @@ impl Place {
         heads
     }
 
-    /// What the driver gets back.
+    /// The chains that the driver gets back.
     fn reaped(&mut self) -> Vec<u16> {
-        self.driver.look().expect("each chain is used once");
+        self.driver.poll().expect("each chain is used once");
         let next = || self.driver.take().expect("each chain is used once").map(|used| used.id);
         std::iter::from_fn(next).collect()
     }
@@ -106,28 +106,28 @@ impl Place {
         self.areas.device.load_u16(used::IDX, Ordering::Acquire)
     }
 
-    fn resume(&self) -> Result<DeviceHalf, QueueFault> {
+    fn attach_with_inflight(&self) -> Result<DeviceHalf, QueueFault> {
         let (areas, options) = (self.areas.clone(), plain(Format::Split));
         let (base, noted) = (u32::from(self.used_idx()), (self.area.clone(), SIZE));
-        DeviceHalf::resume(areas, options, Access::Readable, base, noted)
+        DeviceHalf::attach_with_inflight(areas, options, Access::Readable, base, noted)
     }
 
-    /// The same of a device that is killed after so many stores.
-    fn resume_mortal(&self, stores: usize) -> DeviceHalf<Mortal> {
+    /// Resumes with a device that is killed after `stores` stores.
+    fn attach_killable(&self, stores: usize) -> DeviceHalf<KillableMemory> {
         let left = Rc::new(Cell::new(stores));
-        let areas = Mortal::areas(&self.areas, &left);
-        let noted = (Mortal::new(&self.area, &left), SIZE);
+        let areas = KillableMemory::areas(&self.areas, &left);
+        let noted = (KillableMemory::new(&self.area, &left), SIZE);
         let base = u32::from(self.used_idx());
-        DeviceHalf::resume(areas, plain(Format::Split), Access::Readable, base, noted)
+        DeviceHalf::attach_with_inflight(areas, plain(Format::Split), Access::Readable, base, noted)
             .expect("what was noted is sound")
     }
 
-    /// Takes all that there is and uses it, in batches of so many; the heads in their order.
+    /// Takes and uses all available chains, in batches of `batch`. Returns their heads in order.
     fn serve<M: QueueMemory>(&self, device: &mut DeviceHalf<M>, batch: usize) -> Vec<u16> {
         let mut buffers = Buffers::new(SIZE);
         let mut heads = Vec::new();
         loop {
-            device.look().expect("the driver is honest");
+            device.poll().expect("the driver is honest");
             let mut count = 0;
             while count < batch {
                 let taken = device.take(&self.ground.view, &mut buffers);
@@ -144,8 +144,8 @@ impl Place {
     }
 }
 
-/// A device of another program, which notes what the specification says, uses chains in any order,
-/// and is killed after so many stores.
+/// A device of another program, which records what the specification requires, uses chains in any
+/// order, and is killed after a number of stores.
 struct Other<'a> {
     place: &'a Place,
     left: usize,
@@ -209,7 +209,7 @@ fn desc_at(index: u16) -> usize {
 fn the_area_is_laid_out_as_the_specification_has_it() {
     let mut place = Place::new();
     place.offer(1);
-    let mut device = place.resume().expect("it is new");
+    let mut device = place.attach_with_inflight().expect("it is new");
     place.serve(&mut device, 1);
     let mut bytes = [0; 32];
     place.area.copy_to(0, &mut bytes);
@@ -219,16 +219,16 @@ fn the_area_is_laid_out_as_the_specification_has_it() {
     assert_eq!(at::len(256), 4160);
 }
 
-/// Another device takes five chains, uses the third and the fifth, then the first, and is killed at
+/// Another device takes five chains, uses the third, the fifth and then the first, and is killed at
 /// some moment.
 #[test]
-fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_it() {
+fn chains_left_by_another_device_are_taken_in_their_original_order() {
     let mut ends = std::collections::BTreeSet::new();
     for stores in 0..60 {
         let mut place = Place::new();
         // Heads that are not in order.
         let first = place.offer(3);
-        let mut device = place.resume().expect("it is new");
+        let mut device = place.attach_with_inflight().expect("it is new");
         assert_eq!(place.serve(&mut device, 2), first);
         drop(device);
         assert_eq!(place.reaped(), first);
@@ -240,7 +240,7 @@ fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_
         other.use_batch(&[taken[0]]);
         let done = place.reaped();
         let left: Vec<u16> = heads.iter().copied().filter(|head| !done.contains(head)).collect();
-        let mut device = place.resume().expect("what was noted is sound");
+        let mut device = place.attach_with_inflight().expect("what was noted is sound");
         let served = place.serve(&mut device, 4);
         assert_eq!(served, left, "killed after {stores}, it had used {done:?}");
         assert_eq!(place.reaped(), left, "each once");
@@ -249,7 +249,7 @@ fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_
     assert_eq!(Vec::from_iter(ends), [0, 2, 3]);
 }
 
-/// Ours is killed at some moment, again and again, beside chains that another one had left.
+/// Our device is killed at some moment, repeatedly, with chains that another one had left.
 #[test]
 fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
     for stores in 0..80 {
@@ -261,13 +261,13 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
             let taken: Vec<u16> = (0..4).map(|_| other.take()).collect();
             other.use_batch(&[taken[1]]);
             let mut reaped = place.reaped();
-            let mut device = place.resume_mortal(stores);
+            let mut device = place.attach_killable(stores);
             place.serve(&mut device, batch);
             reaped.extend(place.reaped());
-            let mut device = place.resume_mortal(stores);
+            let mut device = place.attach_killable(stores);
             place.serve(&mut device, batch);
             reaped.extend(place.reaped());
-            let mut device = place.resume().expect("what was noted is sound");
+            let mut device = place.attach_with_inflight().expect("what was noted is sound");
             place.serve(&mut device, batch);
             reaped.extend(place.reaped());
             let order = [1, 0, 2, 3, 4, 5, 6].map(|place| heads[place]);
@@ -277,14 +277,14 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
 }
 
 #[test]
-fn an_area_that_says_what_cannot_be_costs_the_queue() {
+fn an_invalid_inflight_area_closes_the_queue() {
     let with = |change: &dyn Fn(&SharedPages)| {
         let mut place = Place::new();
         place.offer(2);
         place.area.store_u16(at::VERSION, 1, Ordering::Relaxed);
         place.area.store_u16(at::DESC_NUM, SIZE, Ordering::Relaxed);
         change(&place.area);
-        match place.resume() {
+        match place.attach_with_inflight() {
             Err(QueueFault::Inflight(fault)) => fault,
             other => panic!("{other:?}"),
         }
@@ -307,7 +307,7 @@ fn an_area_that_says_what_cannot_be_costs_the_queue() {
 }
 
 #[test]
-fn random_areas_are_borne() {
+fn random_areas_never_panic_or_hang() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -321,7 +321,7 @@ fn random_areas_are_borne() {
             place.area.store_u16(at::VERSION, 1, Ordering::Relaxed);
             place.area.store_u16(at::DESC_NUM, SIZE, Ordering::Relaxed);
         }
-        let Ok(mut device) = place.resume() else { continue };
+        let Ok(mut device) = place.attach_with_inflight() else { continue };
         let served = place.serve(&mut device, 3);
         assert_eq!(served.len(), 4);
     }

@@ -1,4 +1,4 @@
-//! The same of packed queues, whose descriptors are overwritten as they are used.
+//! The same for packed queues, whose descriptors are overwritten as they are used.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,21 +14,21 @@ use ringway_wire::virtio::{PackedDesc, VRING_DESC_F_NEXT};
 use zerocopy::IntoBytes;
 
 use crate::ground::{Ground, plain};
-use crate::inflight::Mortal;
+use crate::inflight::KillableMemory;
 
 const SIZE: u16 = 8;
-/// The first place of a queue: what a front-end says that knows of no other.
+/// The first position of a queue: the one that a front-end without any other sends.
 const START: u32 = 1 << 15;
 
-/// A queue, and the area in which it is noted what is under way.
+/// A queue, and its inflight area.
 struct Place {
     ground: Ground,
     areas: QueueAreas,
     area: SharedPages,
     driver: DriverHalf,
-    /// All that was made available.
+    /// All chains that were made available.
     offered: Vec<(u16, Vec<Buffer>)>,
-    /// What came back.
+    /// The chains that came back.
     reaped: Vec<u16>,
 }
 
@@ -41,19 +41,19 @@ impl Place {
         Place { ground, areas, area, driver, offered: Vec::new(), reaped: Vec::new() }
     }
 
-    /// One in which a device has used some chains of so many descriptors, and ended well.
+    /// A queue in which a device has used `chains` chains of `len` descriptors, and ended well.
     fn after(chains: usize, len: u32) -> Place {
         let mut place = Place::new();
         for _ in 0..chains {
             place.offer(&[len]);
-            let mut device = place.resume().expect("it is sound");
+            let mut device = place.attach_with_inflight().expect("it is sound");
             place.serve(&mut device, 1);
             place.reap();
         }
         place
     }
 
-    /// Makes chains of so many descriptors available.
+    /// Makes chains of these lengths available.
     fn offer(&mut self, chains: &[u32]) {
         for count in chains {
             let number = u32::try_from(self.offered.len()).expect("few");
@@ -66,7 +66,7 @@ impl Place {
     }
 
     fn reap(&mut self) {
-        self.driver.look().expect("each chain is used once");
+        self.driver.poll().expect("each chain is used once");
         while let Some(used) = self.driver.take().expect("each chain is used once") {
             self.reaped.push(used.id);
         }
@@ -76,32 +76,44 @@ impl Place {
         self.offered.iter().map(|(id, _)| *id).collect()
     }
 
-    fn resume(&self) -> Result<DeviceHalf, QueueFault> {
+    fn attach_with_inflight(&self) -> Result<DeviceHalf, QueueFault> {
         let (areas, options) = (self.areas.clone(), plain(Format::Packed));
-        DeviceHalf::resume(areas, options, Access::Writable, START, (self.area.clone(), SIZE))
+        DeviceHalf::attach_with_inflight(
+            areas,
+            options,
+            Access::Writable,
+            START,
+            (self.area.clone(), SIZE),
+        )
     }
 
-    /// The same of a device that is killed after so many stores.
-    fn resume_mortal(&self, stores: usize) -> DeviceHalf<Mortal> {
+    /// Resumes with a device that is killed after `stores` stores.
+    fn attach_killable(&self, stores: usize) -> DeviceHalf<KillableMemory> {
         let left = Rc::new(Cell::new(stores));
-        let areas = Mortal::areas(&self.areas, &left);
-        let noted = (Mortal::new(&self.area, &left), SIZE);
-        DeviceHalf::resume(areas, plain(Format::Packed), Access::Writable, START, noted)
-            .expect("what was noted is sound")
+        let areas = KillableMemory::areas(&self.areas, &left);
+        let noted = (KillableMemory::new(&self.area, &left), SIZE);
+        DeviceHalf::attach_with_inflight(
+            areas,
+            plain(Format::Packed),
+            Access::Writable,
+            START,
+            noted,
+        )
+        .expect("what was noted is sound")
     }
 
-    /// Takes all that there is and uses it, in batches of so many, which begins with what has not
-    /// come back and has to be what was offered.
+    /// Takes and uses all available chains, in batches. The first one must be the first that has
+    /// not come back, and each must be what was offered.
     fn serve<M: QueueMemory>(&self, device: &mut DeviceHalf<M>, batch: usize) {
         let mut buffers = Buffers::new(SIZE);
         let mut number = self.reaped.len();
         loop {
-            device.look().expect("the driver is honest");
+            device.poll().expect("the driver is honest");
             let mut count = 0;
             while count < batch {
                 let taken = device.take(&self.ground.view, &mut buffers);
                 let Some(chain) = taken.expect("the driver is honest") else { break };
-                // One that is killed may see its own ring as it would be if it were not.
+                // A killed device may see its own ring as if it had not been killed.
                 if let Some((id, expected)) = self.offered.get(number) {
                     assert_eq!((chain.id, buffers.list()), (*id, &expected[..]), "chain {number}");
                 }
@@ -121,25 +133,25 @@ impl Place {
 fn the_area_is_laid_out_as_the_specification_has_it() {
     let mut place = Place::new();
     place.offer(&[2]);
-    let mut device = place.resume().expect("it is new");
+    let mut device = place.attach_with_inflight().expect("it is new");
     place.serve(&mut device, 1);
     let mut bytes = [0; 64];
     place.area.copy_to(0, &mut bytes);
     // Features; version, descriptors, free and old free; used and old used; both wrap counters.
     let head = [[0; 8], [1, 0, 8, 0, 0, 0, 0, 0], [2, 0, 2, 0, 1, 1, 0, 0], [0; 8]].concat();
-    // Not under way any more; the next and the last are 1, of two; no chain before; identity,
-    // flags of an available descriptor that goes on and is for writing, length, address.
+    // Not in flight any more; next and last are 1, of two; no chain before; id, flags of an
+    // available, writable descriptor that continues, length, address.
     let id = place.offered[0].0.to_le_bytes();
     let first = [[0, 0, 1, 0, 1, 0, 2, 0], [0; 8], [id[0], id[1], 0x83, 0, 100, 0, 0, 0], [0; 8]];
     assert_eq!(bytes[..], [head, first.concat()].concat());
     assert_eq!(at::len(256), 8256);
 }
 
-/// Ours is killed at some moment, twice, and what was used in between comes back.
+/// Our device is killed at some moment, twice, and chains used in between come back.
 #[test]
 fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
     let all = &[1, 2, 1, 3, 1][..];
-    // Longer chains leave descriptors in the ring that look as if they were available.
+    // Longer chains leave descriptors in the ring that seem to be available.
     for (lead, len, offer) in (0..usize::from(SIZE) + 2)
         .flat_map(|lead| [(lead, 1, all), (lead, 3, &[1, 2]), (lead, 3, &[2]), (lead, 3, all)])
     {
@@ -152,10 +164,10 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
                 let mut before = place.reaped.len();
                 // The driver may be slow to make more available.
                 for refills in [is_fast, true] {
-                    let mut device = place.resume_mortal(stores);
+                    let mut device = place.attach_killable(stores);
                     place.serve(&mut device, batch);
                     place.reap();
-                    // As much as there is room for again.
+                    // As many as there is room for again.
                     let back: usize = place.offered[before..place.reaped.len()]
                         .iter()
                         .map(|(_, buffers)| buffers.len())
@@ -166,7 +178,7 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
                         place.offer(&[back]);
                     }
                 }
-                let mut device = place.resume().expect("what was noted is sound");
+                let mut device = place.attach_with_inflight().expect("what was noted is sound");
                 place.serve(&mut device, batch);
                 place.reap();
                 let context =
@@ -177,8 +189,8 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
     }
 }
 
-/// A device of another program, which notes what the specification says, uses chains in any order,
-/// and is killed after so many stores.
+/// A device of another program, which records what the specification requires, uses chains in any
+/// order, and is killed after a number of stores.
 struct Other<'a> {
     place: &'a Place,
     left: usize,
@@ -187,7 +199,7 @@ struct Other<'a> {
     counter: u64,
 }
 
-/// A chain that it has taken: its first entry in the area, its identity and its descriptors.
+/// A chain that it has taken: its first entry in the area, its id and its descriptors.
 type Taken = (u16, u16, u16);
 
 impl Other<'_> {
@@ -268,17 +280,17 @@ fn entry_at(index: u16) -> usize {
     at::DESC + at::DESC_LEN * usize::from(index)
 }
 
-/// Another device takes four chains, uses the third, and then the first, and is killed at some
-/// moment: ours goes on with the others.
+/// Another device takes four chains, uses the third and then the first, and is killed at some
+/// moment: our device continues with the others.
 #[test]
-fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_it() {
+fn chains_left_by_another_device_are_taken_in_their_original_order() {
     let mut ends = std::collections::BTreeSet::new();
     for lead in [0_u16, 3, 6, 9] {
         for stores in 0..110 {
             let mut place = Place::after(lead.into(), 1);
             let first = place.offered.len();
-            // Ours has the area in order before.
-            drop(place.resume().expect("it is sound"));
+            // Our device initializes the area first.
+            drop(place.attach_with_inflight().expect("it is sound"));
             place.offer(&[2, 1, 2, 1, 2]);
             let start = behind((lead % SIZE, lead < SIZE), 0);
             let (next, used) = (start, start);
@@ -293,7 +305,7 @@ fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_
             place.reap();
             let done = place.reaped.split_off(first);
             ends.insert(done.len());
-            // What is left, in its order, is what is to be served.
+            // The remaining chains, in their order, must be served.
             let left: Vec<_> = place.offered[first..]
                 .iter()
                 .filter(|(id, _)| !done.contains(id))
@@ -301,7 +313,7 @@ fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_
                 .collect();
             place.offered.truncate(first);
             place.offered.extend(left);
-            let mut device = place.resume().expect("what was noted is sound");
+            let mut device = place.attach_with_inflight().expect("what was noted is sound");
             place.serve(&mut device, 4);
             place.reap();
             let context = format!("killed after {stores}, it had used {done:?}");
@@ -312,13 +324,13 @@ fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_
 }
 
 #[test]
-fn an_area_that_says_what_cannot_be_costs_the_queue() {
+fn an_invalid_inflight_area_closes_the_queue() {
     let with = |change: &dyn Fn(&SharedPages)| {
         let mut place = Place::new();
         place.offer(&[1]);
-        drop(place.resume().expect("it is new"));
+        drop(place.attach_with_inflight().expect("it is new"));
         change(&place.area);
-        match place.resume() {
+        match place.attach_with_inflight() {
             Err(QueueFault::Inflight(fault)) => fault,
             other => panic!("{other:?}"),
         }
@@ -331,7 +343,7 @@ fn an_area_that_says_what_cannot_be_costs_the_queue() {
         let fault = with(&|area| area.store_u16(field, SIZE, Ordering::Relaxed));
         assert_eq!(fault, InflightFault::Descriptor { index: SIZE, size: SIZE });
     }
-    // Under way, and not among those that are free.
+    // Marked as in flight, and not in the free list.
     let marked = |area: &SharedPages, num: u16, next: u16| {
         area.store_u16(at::OLD_FREE_HEAD, 4, Ordering::Relaxed);
         area.write(entry_at(0) + at::INFLIGHT, 1_u8);
@@ -345,7 +357,7 @@ fn an_area_that_says_what_cannot_be_costs_the_queue() {
 }
 
 #[test]
-fn random_areas_are_borne() {
+fn random_areas_never_panic_or_hang() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -358,9 +370,9 @@ fn random_areas_are_borne() {
         place.area.copy_from(0, &bytes);
         place.area.store_u16(at::VERSION, 1, Ordering::Relaxed);
         place.area.store_u16(at::DESC_NUM, SIZE, Ordering::Relaxed);
-        let Ok(mut device) = place.resume() else { continue };
+        let Ok(mut device) = place.attach_with_inflight() else { continue };
         borne += 1;
-        // Whatever the ring is now, it is used as long as it can be, while the area changes.
+        // Whatever the ring contains now, it is used as long as possible, while the area changes.
         let mut buffers = Buffers::new(SIZE);
         for _ in 0..20 {
             let Ok(Some(chain)) = device.take(&place.ground.view, &mut buffers) else { break };

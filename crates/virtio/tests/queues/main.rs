@@ -1,5 +1,5 @@
-//! Both halves of virtqueues: against a model and each other, in every order of few steps, against
-//! hostile peers, and in every order of accesses.
+//! Both halves of virtqueues: against a model and each other, in every order of a few steps,
+//! against hostile peers, and in every order of memory accesses.
 
 mod exhaustive;
 mod ground;

@@ -1,53 +1,56 @@
-//! Both halves against plain lists: what the driver makes available is what the device takes, in
-//! order, and what the device uses is what the driver takes back; and no side that sleeps is left
-//! without an event. With all combinations of features, and random steps.
+//! Both halves against plain lists: the device takes what the driver makes available, in order; the
+//! driver takes back what the device uses; and a side that sleeps always gets its event. With all
+//! combinations of features, and random steps.
 
 use std::collections::VecDeque;
 
 use ringway_sys::guest_memory::GuestView;
 use ringway_virtio::{
-    Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, Notify, QueueAreas,
-    QueueOptions, Used, Waiting, Want,
+    Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, Notify, NotifyWhen, Prefetched,
+    QueueAreas, QueueOptions, Used, Waiting,
 };
 use ringway_wire::virtio::{Desc, PackedDesc, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use zerocopy::IntoBytes;
 
 use crate::ground::{Ground, SEAM};
 
-/// What may happen next.
+/// A possible next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The driver makes a chain of so many buffers.
+    /// The driver makes a chain of this many buffers.
     Push(usize),
-    /// The driver makes a chain of a table of so many buffers.
+    /// The driver makes a chain of a table of this many buffers.
     PushTable(usize),
     PublishAvailable,
     /// The device takes a chain, if there is one.
     Take,
-    /// The device gives back all that it has taken since it last used one.
-    GoBack,
+    /// The device returns all chains that it has taken since it last used one.
+    Rewind,
     /// The device uses the oldest chain.
     Use,
-    /// The device takes and uses the next chain, if it is shown as one buffer.
+    /// The device takes and uses the next chain, if `peek_single` returns it.
     UseSingle,
+    /// The device uses some of the chains in `prefetched`, as far as each has one buffer.
+    UsePrefetched,
     PublishUsed,
     /// The driver takes back all chains that are used.
     Reap,
     ArmDevice,
     ArmDriver,
-    /// Another device goes on at the base of this one.
+    /// Another device attaches at the base of this one.
     AttachAgain,
 }
 
 impl Step {
-    pub(crate) const FEW: [Step; 11] = [
+    pub(crate) const FEW: [Step; 12] = [
         Step::Push(1),
         Step::Push(2),
         Step::PublishAvailable,
         Step::Take,
-        Step::GoBack,
+        Step::Rewind,
         Step::Use,
         Step::UseSingle,
+        Step::UsePrefetched,
         Step::PublishUsed,
         Step::Reap,
         Step::ArmDevice,
@@ -71,8 +74,8 @@ pub(crate) struct Bench<'a> {
     driver: DriverHalf,
     buffers: Buffers,
     random: fastrand::Rng,
-    /// Made and not published; published and not taken; taken and not used; used and not published;
-    /// used, published and not taken back.
+    /// Five lists: made and not published; published and not taken; taken and not used; used and
+    /// not published; used, published and not taken back.
     pushed: VecDeque<Posted>,
     available: VecDeque<Posted>,
     taken: VecDeque<(Chain, Posted)>,
@@ -123,7 +126,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Does a step, and says whether it changed anything.
+    /// Makes a step, and returns whether it changed anything.
     pub(crate) fn step(&mut self, step: Step) -> bool {
         let before = self.state();
         match step {
@@ -131,9 +134,10 @@ impl<'a> Bench<'a> {
             Step::PushTable(count) => self.push_table(count),
             Step::PublishAvailable => self.publish_available(),
             Step::Take => self.take(),
-            Step::GoBack => self.go_back(),
+            Step::Rewind => self.rewind(),
             Step::Use => self.use_oldest(),
             Step::UseSingle => self.use_single(),
+            Step::UsePrefetched => self.use_prefetched(),
             Step::PublishUsed => self.publish_used(),
             Step::Reap => self.reap(),
             Step::ArmDevice => self.arm_device(),
@@ -172,7 +176,7 @@ impl<'a> Bench<'a> {
             return;
         }
         let buffers: Vec<Buffer> = (0..count).map(|_| self.some_buffer()).collect();
-        // Across the seam, and aligned to nothing.
+        // Across the seam, and unaligned.
         let address = SEAM - 24 + (self.tables % 64) * 1024;
         self.tables += 1;
         for (number, buffer) in (0_u16..).zip(&buffers) {
@@ -204,7 +208,7 @@ impl<'a> Bench<'a> {
     fn publish_available(&mut self) {
         let notify = self.driver.publish();
         if self.pushed.is_empty() {
-            assert_eq!(notify, Notify::No);
+            assert_eq!(notify, Notify::None);
         } else if self.is_device_asleep {
             assert_eq!(notify, Notify::Peer, "the device sleeps on");
         }
@@ -215,8 +219,8 @@ impl<'a> Bench<'a> {
     }
 
     fn take(&mut self) {
-        self.device.look().expect("the driver is honest");
-        // A side that looks is awake, and asks again before it sleeps.
+        self.device.poll().expect("the driver is honest");
+        // A side that polls is awake, and requests an event again before it sleeps.
         self.is_device_asleep = false;
         let chain = self.device.take(self.guest, &mut self.buffers).expect("an honest driver");
         assert_eq!(chain.is_some(), !self.available.is_empty());
@@ -229,16 +233,16 @@ impl<'a> Bench<'a> {
         self.taken.push_back((chain, posted));
     }
 
-    /// Takes what there is, a few at most, and gives it back.
-    fn go_back(&mut self) {
-        self.device.look().expect("the driver is honest");
-        // A side that looks is awake, and asks again before it sleeps.
+    /// Takes up to a few chains, and returns them.
+    fn rewind(&mut self) {
+        self.device.poll().expect("the driver is honest");
+        // A side that polls is awake, and requests an event again before it sleeps.
         self.is_device_asleep = false;
-        let mark = self.device.mark();
+        let position = self.device.position();
         for _ in 0..self.random.usize(0..4) {
             self.device.take(self.guest, &mut self.buffers).expect("an honest driver");
         }
-        self.device.go_back(mark);
+        self.device.rewind(position);
     }
 
     fn use_oldest(&mut self) {
@@ -259,10 +263,23 @@ impl<'a> Bench<'a> {
         self.used.push_back(Used { id: posted.id, len });
     }
 
+    fn use_prefetched(&mut self) {
+        let most = self.random.usize(1..4);
+        let singles = self.device.prefetched().iter().map_while(Prefetched::single).take(most);
+        let singles: Vec<Buffer> = singles.collect();
+        assert!(singles.is_empty() || self.taken.is_empty(), "a chain is shown before its turn");
+        for buffer in &singles {
+            let posted = self.available.pop_front().expect("what is shown is available");
+            assert_eq!(vec![*buffer], posted.buffers);
+            self.used.push_back(Used { id: posted.id, len: 0 });
+        }
+        self.device.use_prefetched(singles.len());
+    }
+
     fn publish_used(&mut self) {
         let notify = self.device.publish();
         if self.used.is_empty() {
-            assert_eq!(notify, Notify::No);
+            assert_eq!(notify, Notify::None);
         } else if self.is_driver_asleep {
             assert_eq!(notify, Notify::Peer, "the driver sleeps on");
         }
@@ -273,7 +290,7 @@ impl<'a> Bench<'a> {
     }
 
     fn reap(&mut self) {
-        self.driver.look().expect("the device is honest");
+        self.driver.poll().expect("the device is honest");
         self.is_driver_asleep = false;
         while let Some(used) = self.driver.take().expect("the device is honest") {
             assert_eq!(Some(used), self.finished.pop_front());
@@ -283,19 +300,19 @@ impl<'a> Bench<'a> {
     }
 
     fn arm_device(&mut self) {
-        let waiting = self.device.arm(Want::Any);
+        let waiting = self.device.arm(NotifyWhen::Any);
         let expected = self.available.is_empty();
-        assert_eq!(waiting == Waiting::Nothing, expected);
-        self.is_device_asleep = waiting == Waiting::Nothing;
+        assert_eq!(waiting == Waiting::Idle, expected);
+        self.is_device_asleep = waiting == Waiting::Idle;
     }
 
     fn arm_driver(&mut self) {
         let waiting = self.driver.arm();
-        assert_eq!(waiting == Waiting::Nothing, self.finished.is_empty());
-        self.is_driver_asleep = waiting == Waiting::Nothing;
+        assert_eq!(waiting == Waiting::Idle, self.finished.is_empty());
+        self.is_driver_asleep = waiting == Waiting::Idle;
     }
 
-    /// What was taken and not used is taken again.
+    /// Chains that were taken and not used are taken again.
     fn attach_again(&mut self) {
         if !self.used.is_empty() {
             return;
@@ -307,7 +324,7 @@ impl<'a> Bench<'a> {
         while let Some((_, posted)) = self.taken.pop_back() {
             self.available.push_front(posted);
         }
-        // Both sides are woken at an attach.
+        // Attaching wakes both sides.
         (self.is_device_asleep, self.is_driver_asleep) = (false, false);
     }
 }
@@ -335,14 +352,15 @@ fn random_steps_agree_with_plain_lists_with_every_set_of_features() {
             println!("seed {seed}, {options:?}, {size} entries, {access:?}");
             let mut bench = Bench::new(&ground, options, access, size, seed);
             for _ in 0..STEPS {
-                bench.step(match random.u32(0..20) {
+                bench.step(match random.u32(0..21) {
                     0..=3 => Step::Push(random.usize(1..=3)),
                     4 => Step::PushTable(random.usize(1..=12)),
                     5..=6 => Step::PublishAvailable,
                     7..=9 => Step::Take,
-                    10 => Step::GoBack,
+                    10 => Step::Rewind,
                     11..=12 => Step::Use,
                     13 => Step::UseSingle,
+                    19 => Step::UsePrefetched,
                     14 => Step::PublishUsed,
                     15 => Step::Reap,
                     16 => Step::ArmDevice,

@@ -1,5 +1,5 @@
-//! Split queues against another implementation of them: rust-vmm's crate `virtio-queue`, as the
-//! device of our driver, and as the driver of our device.
+//! Split queues against another implementation: rust-vmm's crate `virtio-queue`, as the device for
+//! our driver, and as the driver for our device.
 
 use std::fs::File;
 
@@ -18,12 +18,12 @@ use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 use crate::ground::{LEN, USER, place, plain};
 
 const SIZE: u16 = 16;
-/// Chains of a run: the indices of 16 bits begin again.
+/// Chains of a run: 16-bit indices wrap around.
 const CHAINS: u32 = 70_000;
-/// Rings that their driver fills.
+/// The number of rings that rust-vmm's driver fills.
 const RINGS: u64 = 300;
-/// Of so many entries, and with no more chains: their driver begins the used ring where its
-/// available ring has entry 30.
+/// Entries of a ring, and the most chains in it: rust-vmm's driver places the used ring at entry 30
+/// of its available ring.
 const RING_SIZE: u16 = 64;
 const RING_CHAINS: usize = 30;
 /// Where buffers are.
@@ -31,7 +31,7 @@ const BUFFERS: u64 = 1 << 20;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
-/// The same memory for both, at the guest's address 0.
+/// The same memory for both implementations, at guest address 0.
 fn memory() -> (std::sync::Arc<GuestMemory>, GuestMemoryMmap) {
     let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
     ftruncate(&fd, LEN).expect("there is memory");
@@ -87,7 +87,7 @@ fn drive(options: QueueOptions, access: Access) {
             let buffers: Vec<Buffer> = std::iter::repeat_with(buffer).take(count).collect();
             posted.push((driver.push(&buffers), buffers));
         }
-        // They ask for no kick before they have looked once.
+        // rust-vmm's device requests no kick before its first poll.
         let is_first = done == 0;
         let notify = driver.publish();
         assert!(is_first || options.event_idx || notify == Notify::Peer, "no flag is set");
@@ -106,7 +106,7 @@ fn drive(options: QueueOptions, access: Access) {
             written.push((*id, len));
         }
         assert!(device.pop_descriptor_chain(&theirs).is_none());
-        driver.look().expect("the device is honest");
+        driver.poll().expect("the device is honest");
         for expected in written {
             let used = driver.take().expect("the device is honest").expect("it was used");
             assert_eq!((used.id, used.len), expected);
@@ -118,7 +118,7 @@ fn drive(options: QueueOptions, access: Access) {
 
 #[test]
 fn our_device_and_their_driver_mean_the_same_by_every_chain() {
-    // Their driver fills a ring once.
+    // rust-vmm's driver fills a ring once.
     for seed in 0..RINGS {
         for access in [Access::Readable, Access::Writable] {
             serve(fastrand::Rng::with_seed(seed), access);
@@ -144,7 +144,7 @@ fn serve(mut random: fastrand::Rng, access: Access) {
         let chains = random_chains(&mut random, access, at, RING_CHAINS - done);
         let descs: Vec<RawDescriptor> = chains.iter().flatten().copied().map(Into::into).collect();
         queue.add_desc_chains(&descs, at).expect("there is room");
-        device.look().expect("the driver is honest");
+        device.poll().expect("the driver is honest");
         for descs in chains {
             let chain =
                 device.take(&view, &mut buffers).expect("it is sound").expect("it is there");

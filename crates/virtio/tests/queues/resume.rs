@@ -1,4 +1,4 @@
-//! A device that goes on where another one stopped.
+//! A device that continues where another one stopped.
 
 use ringway_virtio::{
     Access, Buffer, Buffers, DeviceHalf, DriverHalf, Format, QueueFault, QueueOptions,
@@ -8,7 +8,7 @@ use crate::ground::{Ground, plain};
 
 /// What QEMU does after a crash: `SET_VRING_BASE` is the used index.
 #[test]
-fn after_a_crash_what_was_taken_and_not_used_is_taken_again() {
+fn after_a_crash_unused_chains_are_taken_again() {
     for format in [Format::Split, Format::Packed] {
         let ground = Ground::new();
         let options = QueueOptions { event_idx: true, ..plain(format) };
@@ -21,12 +21,12 @@ fn after_a_crash_what_was_taken_and_not_used_is_taken_again() {
         let mut device = attach(start);
         let mut buffers = Buffers::new(8);
         let mut next = 0;
-        // Often enough to go round several times.
+        // Often enough to wrap around several times.
         for _ in 0..20 {
             let ids: Vec<u16> =
                 (0..5).map(|_| driver.push(&[Buffer { address: 0, len: 1 }])).collect();
             let _ = driver.publish();
-            device.look().unwrap();
+            device.poll().unwrap();
             for (turn, id) in ids.iter().enumerate() {
                 let chain = device.take(&ground.view, &mut buffers).unwrap().unwrap();
                 assert_eq!(chain.id, *id);
@@ -36,13 +36,13 @@ fn after_a_crash_what_was_taken_and_not_used_is_taken_again() {
                 }
             }
             let _ = device.publish();
-            // It is killed, and only what is in memory is known.
+            // The device is killed, and only the contents of memory are known.
             let base = device.base();
             if format == Format::Split {
                 assert_eq!(base, next);
             }
             device = attach(base);
-            device.look().unwrap();
+            device.poll().unwrap();
             for id in &ids[2..] {
                 let chain = device.take(&ground.view, &mut buffers).unwrap().unwrap();
                 assert_eq!(chain.id, *id);
@@ -51,7 +51,7 @@ fn after_a_crash_what_was_taken_and_not_used_is_taken_again() {
             }
             assert_eq!(device.take(&ground.view, &mut buffers), Ok(None));
             let _ = device.publish();
-            driver.look().unwrap();
+            driver.poll().unwrap();
             for id in ids {
                 assert_eq!(driver.take().unwrap().map(|used| used.id), Some(id));
             }

@@ -1,5 +1,5 @@
-//! No side sleeps while there is work for it, and none sees a stale entry: the real halves, run by
-//! the loom model checker in every order of accesses that the memory model allows.
+//! No side sleeps while there is work for it, and none reads a stale entry: the loom model checker
+//! runs the real halves in every order of accesses that the memory model allows.
 
 use std::sync::atomic::Ordering;
 
@@ -8,8 +8,8 @@ use loom::sync::{Arc, Notify as Sleep};
 use loom::thread;
 use ringway_sys::guest_memory::{GuestMemory, GuestView};
 use ringway_virtio::{
-    Access, Buffer, Buffers, DeviceHalf, DriverHalf, Format, Notify, QueueAreas, QueueMemory,
-    QueueOptions, Waiting, Want, area_lens,
+    Access, Buffer, Buffers, DeviceHalf, DriverHalf, Format, Notify, NotifyWhen, QueueAreas,
+    QueueMemory, QueueOptions, Waiting, area_lens,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -17,8 +17,8 @@ use crate::ground::plain;
 
 const SIZE: u16 = 2;
 
-/// The half-words of an area. All but indices and flags are accessed without any order of their
-/// own, so that only those can keep a side from reading a stale one.
+/// The half-words of an area. All except indices and flags are accessed without ordering, so only
+/// those can keep a side from reading a stale one.
 #[derive(Clone)]
 struct Words(Arc<[AtomicU16; 16]>);
 
@@ -81,7 +81,7 @@ fn view() -> GuestView {
 }
 
 fn serve_one(half: &mut DeviceHalf<Words>, buffers: &mut Buffers, number: u16) -> bool {
-    half.look().expect("an honest driver");
+    half.poll().expect("an honest driver");
     let Some(chain) = half.take(&view(), buffers).expect("an honest driver") else { return false };
     assert_eq!(buffers.list(), [buffer(number)], "a stale descriptor");
     half.push_used(chain, 10 + u32::from(number));
@@ -89,13 +89,13 @@ fn serve_one(half: &mut DeviceHalf<Words>, buffers: &mut Buffers, number: u16) -
 }
 
 fn reap_one(half: &mut DriverHalf<Words>, number: u16) -> bool {
-    half.look().expect("an honest device");
+    half.poll().expect("an honest device");
     let Some(used) = half.take().expect("an honest device") else { return false };
     assert_eq!(used.len, 10 + u32::from(number), "a stale entry");
     true
 }
 
-/// A chain goes there and back, so that what the sides wished before lies behind.
+/// A chain goes there and back, so that earlier event requests are behind both indices.
 fn go_round(driver: &mut DriverHalf<Words>, device: &mut DeviceHalf<Words>) {
     driver.push(&[buffer(0)]);
     let _ = driver.publish();
@@ -127,9 +127,9 @@ fn a_device_that_arms_sees_the_chain_or_gets_a_kick() {
                 driver.push(&[buffer(1)]);
                 driver.publish()
             });
-            let waiting = device.arm(Want::Any);
+            let waiting = device.arm(NotifyWhen::Any);
             let notify = other.join().expect("publishing does not panic");
-            assert!(waiting == Waiting::Something || notify == Notify::Peer, "a kick was lost");
+            assert!(waiting == Waiting::Ready || notify == Notify::Peer, "a kick was lost");
         });
     }
 }
@@ -149,12 +149,12 @@ fn a_driver_that_arms_sees_the_chain_or_gets_a_call() {
             });
             let waiting = driver.arm();
             let notify = other.join().expect("publishing does not panic");
-            assert!(waiting == Waiting::Something || notify == Notify::Peer, "a call was lost");
+            assert!(waiting == Waiting::Ready || notify == Notify::Peer, "a call was lost");
         });
     }
 }
 
-/// Switches of thread in one execution that neither side asked for.
+/// Involuntary thread switches in one execution.
 const PREEMPTIONS_MAX: usize = 2;
 
 #[test]
@@ -176,7 +176,7 @@ fn two_sides_that_sleep_whenever_they_may_finish_their_work_and_see_no_stale_ent
                         if device.publish() == Notify::Peer {
                             to_driver.notify();
                         }
-                    } else if device.arm(Want::Any) == Waiting::Nothing {
+                    } else if device.arm(NotifyWhen::Any) == Waiting::Idle {
                         kick.wait();
                     }
                 }
@@ -192,7 +192,7 @@ fn two_sides_that_sleep_whenever_they_may_finish_their_work_and_see_no_stale_ent
                 }
                 if reap_one(&mut driver, reaped) {
                     reaped += 1;
-                } else if driver.arm() == Waiting::Nothing {
+                } else if driver.arm() == Waiting::Idle {
                     call.wait();
                 }
             }

@@ -12,7 +12,7 @@ fn attach(workers: &mut Workers<TestPort>, id: u16, forwarding: &Forwarding) -> 
     peer
 }
 
-/// A source and a sink for each number of workers, so on one thread and on two.
+/// Runs a source and a sink on one worker, and then on two.
 fn pairs(mut run: impl FnMut(&mut Workers<TestPort>, Peer, Peer)) {
     for count in [1, 2] {
         let mut workers = Workers::start(config(count, Policy::Static)).expect("threads");
@@ -50,7 +50,7 @@ fn each_copy_of_a_flood_has_the_receipt() {
 #[test]
 fn who_waits_for_a_queue_that_stands_still_is_let_go_and_the_frames_are_not_lost() {
     pairs(|_, source, sink| {
-        sink.stand_still();
+        sink.stop_draining();
         source.expect_receipts(10);
         source.send_flow(1, 2, 0, 0, 10);
         source.wait_until("all are taken in", |far| far.script.is_empty());
@@ -65,13 +65,13 @@ fn who_waits_for_a_queue_that_stands_still_is_let_go_and_the_frames_are_not_lost
 #[test]
 fn frames_of_a_port_that_goes_give_their_receipts_back() {
     pairs(|workers, source, sink| {
-        sink.stand_still();
+        sink.stop_draining();
         source.expect_receipts(100);
         source.send_flow(1, 2, 0, 0, 100);
         source.wait_until("all are taken in", |far| far.script.is_empty());
         assert_eq!(workers.detach(PortId(2)).len(), 1);
         source.wait_until_held(0);
-        // And what comes now has nowhere to go.
+        // From now on, frames have no destination.
         source.expect_receipts(200);
         source.send_flow(1, 2, 0, 100, 100);
         source.wait_until("all are taken in", |far| far.script.is_empty());
@@ -82,7 +82,7 @@ fn frames_of_a_port_that_goes_give_their_receipts_back() {
 #[test]
 fn a_source_that_is_held_is_settled() {
     pairs(|_, source, sink| {
-        sink.stand_still();
+        sink.stop_draining();
         source.send_flow(1, 2, 0, 0, 1000);
         source.wait_until("it has been settled", |far| far.settled > 0);
     });

@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const LEN: usize = 1000;
 const FRAMES_PER_INTERVAL: u64 = 10;
 
-/// A limited port of so many queues to a sink, and everybody's far side.
+/// Attaches a limited port with this number of queues, and a sink. Returns their far sides.
 fn attach(
     workers: &mut Workers<TestPort>,
     queues: usize,
@@ -41,7 +41,7 @@ fn send(source: &Peer, flow: u16, frames: u32) {
     source.send((0..frames).map(frame));
 }
 
-/// Time that threads whose name begins so have spent on a CPU.
+/// CPU time of the threads whose names begin with `name`.
 fn cpu_time(name: &str) -> Duration {
     let mut total = 0;
     for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
@@ -72,7 +72,7 @@ fn a_limited_port_keeps_its_rate_over_all_queues_and_uses_no_cpu_while_it_waits(
         }
         sink.wait_until("all frames", |far| far.received == u64::from(total));
         let elapsed = start.elapsed();
-        // The first interval's credit is there at once, and the last frames may be on credit.
+        // The first interval's credit is available at once, and the last frames may go into debt.
         let overdraft = u32::try_from(queues).expect("few");
         let intervals = (total - overdraft) / u32::try_from(FRAMES_PER_INTERVAL).expect("few");
         assert!(elapsed >= INTERVAL * (intervals - 1), "{elapsed:?} for {intervals} intervals");
@@ -92,7 +92,7 @@ fn a_limit_that_is_lifted_or_changed_takes_effect_on_a_worker_that_sleeps_for_it
     let (sources, sink) = attach(&mut workers, 1, &credit);
     send(&sources[0], 0, 50);
     sink.wait_until("the one on credit", |far| far.received == 1);
-    // The debt is still there for those who come back.
+    // The debt remains for a port that is attached again.
     drop(workers.detach(PortId(1)));
     let (again, source) = port();
     let forwarding = Forwarding::Patch(PortId(2));
@@ -116,7 +116,7 @@ fn a_limit_that_is_lifted_or_changed_takes_effect_on_a_worker_that_sleeps_for_it
     sink.wait_until("all others", |far| far.received == 550);
 }
 
-/// What lets everything enter.
+/// A policy that lets everything enter.
 fn open() -> Arc<PortPolicy> {
     Arc::new(PortPolicy::open())
 }

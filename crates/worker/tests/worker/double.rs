@@ -1,7 +1,7 @@
 //! A port whose far side is the test: it sends numbered frames of numbered flows and takes frames
 //! as it grants room. It wakes its worker as a ring does: only if it was armed.
 //!
-//! It may lock, as it is no data path; it allocates nothing per frame after its warm-up.
+//! It may lock, because it is not the data path; after its warm-up it does not allocate per frame.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers, Woken,
+    PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, Receipt, Receipts, Wakers, Woken,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The bound after which a test has failed. Nothing waits for it to pass.
+/// The time after which a test has failed. No test waits for it to elapse.
 pub(crate) const FAILURE: Duration = Duration::from_secs(30);
 /// Flows of a test have numbers below this.
 pub(crate) const FLOWS_MAX: usize = 256;
@@ -43,38 +43,38 @@ pub(crate) const EVERYONE: u8 = 255;
 pub(crate) const LEN_MIN: usize = 60;
 const NUMBERS_AT: usize = 42;
 
-/// What the far side has, and has seen.
+/// The state of the far side, and what it has seen.
 #[derive(Debug)]
 pub(crate) struct Far {
     /// Frames to come in, the first one first.
     pub(crate) script: VecDeque<Scripted>,
     /// Frames that may still leave.
     pub(crate) room: usize,
-    /// Room that comes back by itself with every poll of the port.
-    pub(crate) room_per_look: usize,
+    /// Room that is added with every poll of the port.
+    pub(crate) room_per_poll: usize,
     /// Frames that one call takes in at most.
     pub(crate) batch: usize,
     /// Frames that left.
     pub(crate) received: u64,
-    /// By flow: the sequence number that is next if nothing was lost.
+    /// By flow: the next sequence number if nothing was lost.
     pub(crate) expected: Vec<u32>,
-    /// Frames that came with a number below one that came before.
+    /// Frames with a lower number than an earlier frame.
     pub(crate) reordered: u64,
-    /// By flow: numbers that were left out.
+    /// By flow: numbers that were skipped.
     pub(crate) missing: Vec<u64>,
-    /// Whether the next look finds the peer at fault.
+    /// Whether the next poll reports a peer fault.
     pub(crate) fails: bool,
     /// Calls of the port by its worker.
     pub(crate) looks: u64,
-    /// The last look for frames left some.
+    /// The last poll for frames left some.
     may_have_more: bool,
-    /// Receipts for frames that come in, the first for the first one.
+    /// Receipts for incoming frames, in order.
     pub(crate) receipts: Option<Receipts>,
     /// How many of those are issued.
     pub(crate) issued: usize,
     /// Frames that left and had a receipt.
     pub(crate) receipted: u64,
-    /// Calls in place of `ingress`.
+    /// Calls of `ingress` with an empty budget.
     pub(crate) settled: u64,
     is_ingress_armed: bool,
     is_egress_armed: bool,
@@ -104,12 +104,12 @@ pub(crate) fn port() -> (TestPort, Peer) {
     port_with(Probe::Memory)
 }
 
-/// A port that has to be probed like this.
+/// A port with this cost of a probe.
 pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
     let far = Far {
         script: VecDeque::new(),
         room: usize::MAX,
-        room_per_look: 0,
+        room_per_poll: 0,
         batch: BATCH,
         received: 0,
         expected: vec![0; FLOWS_MAX],
@@ -169,7 +169,7 @@ impl Peer {
         let mut far = self.far();
         far.script.extend(frames);
         let is_armed = std::mem::take(&mut far.is_ingress_armed);
-        // A descriptor that has to be asked tells of every frame.
+        // A port that is probed by system calls reports every frame.
         if !far.script.is_empty() && (is_armed || self.0.probe == Probe::SystemCall) {
             self.0.ring();
         }
@@ -191,7 +191,7 @@ impl Peer {
     }
 
     /// Lets nothing leave any more.
-    pub(crate) fn stand_still(&self) {
+    pub(crate) fn stop_draining(&self) {
         self.far().room = 0;
     }
 
@@ -200,7 +200,7 @@ impl Peer {
         self.far().receipts = Some(Receipts::new(count, Waker::noop()));
     }
 
-    /// Waits until so many receipts are not back: from another worker, which wakes no one here.
+    /// Waits until `count` receipts are held by another worker, which wakes no thread here.
     pub(crate) fn wait_until_held(&self, count: usize) {
         let start = Instant::now();
         while self.far().held() != count {
@@ -209,14 +209,14 @@ impl Peer {
         }
     }
 
-    /// Breaks the protocol, which the port finds at its next look.
+    /// Breaks the protocol, which the port finds at its next poll.
     pub(crate) fn fail(&self) {
         self.far().fails = true;
         self.0.ring();
     }
 
-    /// Holds the port's worker up at its next look, which is now, until the result is dropped.
-    pub(crate) fn hold_up(&self) -> MutexGuard<'_, Far> {
+    /// Blocks the port's worker at its next poll, which is now, until the result is dropped.
+    pub(crate) fn block_worker(&self) -> MutexGuard<'_, Far> {
         let far = self.far();
         self.0.ring();
         far
@@ -243,11 +243,11 @@ impl Shared {
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).expect("the counter is emptied");
     }
 
-    fn look(&self) -> Result<MutexGuard<'_, Far>, PortDown> {
+    fn look(&self) -> Result<MutexGuard<'_, Far>, QueueDown> {
         let mut far = self.far.lock().expect("no test panics with the lock");
         far.looks += 1;
         match far.fails {
-            true => Err(PortDown::peer(std::io::Error::other("a fault of the peer"))),
+            true => Err(QueueDown::peer(std::io::Error::other("a fault of the peer"))),
             false => Ok(far),
         }
     }
@@ -259,7 +259,7 @@ impl PortQueue for TestPort {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PortDown> {
+    ) -> Result<(), QueueDown> {
         let mut far = self.shared.look()?;
         if budget.is_nothing() {
             far.settled += 1;
@@ -288,10 +288,10 @@ impl PortQueue for TestPort {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         let mut far = self.shared.look()?;
-        if far.room_per_look > 0 {
-            far.room = far.room_per_look;
+        if far.room_per_poll > 0 {
+            far.room = far.room_per_poll;
         }
         let mut count = 0;
         while far.room > 0 {
@@ -307,22 +307,22 @@ impl PortQueue for TestPort {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, PortDown> {
+    fn arm(&mut self) -> Result<Pending, QueueDown> {
         let mut far = self.shared.look()?;
         if self.shared.probe == Probe::SystemCall {
-            // As a TAP device: its descriptor tells of every frame that comes to an empty one.
+            // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
             return Ok(if far.may_have_more { Pending::Work } else { Pending::Nothing });
         }
         far.is_ingress_armed = true;
         far.is_egress_armed = far.is_egress_wanted;
-        let has_room = far.room > 0 || far.room_per_look > 0;
+        let has_room = far.room > 0 || far.room_per_poll > 0;
         Ok(match !far.script.is_empty() || far.is_egress_wanted && has_room {
             true => Pending::Work,
             false => Pending::Nothing,
         })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
         // It may be empty already: the port was polled meanwhile.
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         Ok(())
@@ -349,7 +349,7 @@ impl Far {
         Some(receipt)
     }
 
-    /// Receipts that are not back.
+    /// Receipts that were not returned yet.
     pub(crate) fn held(&self) -> usize {
         let receipts = self.receipts.as_ref().expect("the test asked for receipts");
         (0..self.issued).filter(|number| receipts.is_held(*number)).count()

@@ -1,9 +1,9 @@
-//! Ports that fail or go: reported once, and other ports go on.
+//! Ports that fail or are detached: each is reported once, and other ports continue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_datapath::{PortDown, Probe};
+use ringway_datapath::{Probe, QueueDown};
 use ringway_switch::PortId;
 use ringway_worker::{Capture, Failure, Forwarding, Passage, Policy, Workers, WorkersConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,7 +33,7 @@ fn a_queue_that_fails_is_reported_once_and_the_others_go_on() {
     peers[1].fail();
     let event = wait_for_event(&mut workers);
     assert_eq!((event.port_id, event.queue_index), (PortId(1), 1));
-    assert!(matches!(event.down, PortDown::Peer(_)));
+    assert!(matches!(event.down, QueueDown::Peer(_)));
     // The port is back with its last clone of the far side.
     drop(event.queue);
 
@@ -52,14 +52,15 @@ enum End {
     Detach,
 }
 
-/// A source on one worker is held by a sink on another one, which then goes. The source's worker
-/// sleeps at that moment, or is about to: the rounds differ in how long they wait before the end.
+/// A sink on one worker holds a source on another, and is then removed. The source's worker is
+/// asleep at that moment, or about to sleep: the rounds differ in how long they wait before the
+/// end.
 fn hold_and_end(end: &End) {
     for round in 0..200 {
         let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
         let (sink, far) = port();
         let (source, near) = port();
-        far.stand_still();
+        far.stop_draining();
         workers.attach(PortId(2), &patch(1), vec![attachment(sink)]).expect("attached");
         workers.attach(PortId(1), &patch(2), vec![attachment(source)]).expect("attached");
         near.send_flow(1, 2, 0, 0, 3000);
@@ -120,8 +121,8 @@ fn a_capture_sees_both_directions_and_ends_with_its_port() {
     let capture = Arc::new(Capture::new(64, (Instant::now(), SystemTime::now())));
     assert!(workers.capture(PortId(1), &capture));
     assert!(!workers.capture(PortId(3), &capture));
-    // Moving a queue waits for its workers, which then have obeyed what was asked before; and a
-    // capture goes with its queue.
+    // Moving a queue waits for its workers, which have then applied all earlier commands; and a
+    // capture moves with its queue.
     assert!(workers.place(PortId(1), 0, 0));
     left_far.send_flow(1, 2, 0, 0, 5);
     right_far.wait_until("frames from the left", |far| far.received == 5);
@@ -171,14 +172,14 @@ fn a_port_with_a_descriptor_that_tells_all_is_not_asked_in_vain() {
 
 #[test]
 fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
-    // Less than a few queues that stand still could keep: a leak would end all traffic.
+    // Less than a few stalled queues could keep: a leak would stop all traffic.
     let little = WorkersConfig { frame_memory: 128 << 10, ..config(2, Policy::Static) };
     let mut workers = Workers::start(little).expect("threads can be made");
     for probe in [Probe::Memory, Probe::SystemCall].repeat(20) {
         let (source, near) = port_with(probe);
         let (other, other_near) = port_with(probe);
         let (sink, far) = port();
-        far.stand_still();
+        far.stop_draining();
         for (id, to, queue) in [(1, 3, source), (2, 3, other), (3, 1, sink)] {
             workers.attach(PortId(id), &patch(to), vec![attachment(queue)]).expect("attached");
         }
@@ -204,13 +205,13 @@ fn a_worker_that_is_stuck_or_has_panicked_does_not_respond() {
             assert!(Instant::now() < deadline, "the worker still responds");
         }
     };
-    let held = near.hold_up();
+    let held = near.block_worker();
     silence_begins(&workers);
     drop(held);
     assert!(workers.all_respond(FAILURE));
     // A lock that was held by a panic makes the worker panic, too.
     let poisoned = std::panic::catch_unwind(|| {
-        let _held = near.hold_up();
+        let _held = near.block_worker();
         panic!("as intended");
     });
     poisoned.expect_err("it has panicked");

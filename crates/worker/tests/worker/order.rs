@@ -94,7 +94,7 @@ pub(crate) fn switch(seed: u64) -> Arc<Switch> {
     }))
 }
 
-/// Has the switch know where a station is.
+/// Teaches the switch where a station is.
 pub(crate) fn learn(switch: &Switch, number: u8) {
     switch.fdb().learn(MacAddr(mac(number)), PortId(number.into()), Ticks(0));
 }

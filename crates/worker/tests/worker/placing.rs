@@ -1,4 +1,4 @@
-//! Where queues go, and what workers cost that have nothing to do.
+//! Where queues are placed, and the cost of idle workers.
 
 use std::collections::HashSet;
 use std::fs;
@@ -71,8 +71,8 @@ fn balanced_spreads_queues_and_parts_the_busy_ones() {
         sink.wait_until("this step's frames", |far| far.received == u64::from(step) * 20_000);
         workers.rebalance()
     };
-    // In which steps a worker has no time to spare is also for other tests to say, which have the
-    // same CPUs. Two moves even the load out, and after these no move is needed.
+    // Other tests share the CPUs, so the steps in which a worker is saturated vary. Two moves
+    // balance the load; after these no move is needed.
     let moves: Vec<_> = (0..30).filter_map(|_| work_and_rebalance(&mut workers)).collect();
     assert!(moves.first().is_some_and(|moved| moved.worker == 1), "nothing moved");
     assert!(moves.len() <= 3, "it does not come to rest: {moves:?}");
@@ -179,7 +179,7 @@ fn a_thousand_idle_queues_cost_no_cpu() {
     peers[999].send_flow(1, 2, 0, 0, 1);
     far.wait_until("all queues are attached", |far| far.received == 1);
 
-    // The thread is asleep when its time stands still while ours goes on.
+    // The thread is asleep if its CPU time does not advance while ours does.
     let idle = thread("idle0");
     let before = looks(&peers);
     let mut last = cpu_time(&idle);

@@ -1,5 +1,5 @@
-//! What full queues do to those who send to them: hold them while they drain, let them go when
-//! they stand still.
+//! What full queues do to their senders: they hold them while they drain, and release them when
+//! they stall.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,12 +28,12 @@ fn dropped(counters: &QueueCounters) -> u64 {
 
 #[test]
 fn many_sources_of_a_slow_queue_are_held_and_nothing_is_lost() {
-    // Of each: 60 sources of which some share the sink's worker, and a sink that has room for a
-    // few frames whenever it is asked.
+    // In each case: 60 sources, some of which share the sink's worker, and a sink with room for a
+    // few frames per poll.
     for (workers, room) in [(1, 5), (2, 5), (3, 64), (2, 1)] {
         let mut workers = Workers::start(config(workers, Policy::Static)).expect("threads");
         let (sink, sink_drops) = attach(&mut workers, 100, 1);
-        sink.far().room_per_look = room;
+        sink.far().room_per_poll = room;
         let sources: Vec<_> = (1..=60).map(|id| attach(&mut workers, id, 100)).collect();
         for (flow, (source, _)) in (0..).zip(&sources) {
             source.send_flow(1, 100, flow, 0, 300);
@@ -47,12 +47,12 @@ fn many_sources_of_a_slow_queue_are_held_and_nothing_is_lost() {
 
 #[test]
 fn a_queue_that_drains_in_bursts_wakes_its_sources() {
-    // A burst of room comes when everyone sleeps, or is about to: a wake-up that is lost here is
-    // lost for good. How much a stall costs depends on when this thread runs; nothing else may.
+    // A burst of room comes when all workers sleep, or are about to: a wake-up lost here is lost
+    // for good. Only the cost of a stall may depend on when this thread runs.
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (sink, sink_drops) = attach(&mut workers, 2, 1);
     let (source, source_drops) = attach(&mut workers, 1, 2);
-    sink.stand_still();
+    sink.stop_draining();
     let frames = 20_000;
     source.send_flow(1, 2, 0, 0, frames);
     for burst in (1..=97).cycle() {
@@ -89,7 +89,7 @@ fn sources_of_a_queue_that_stands_still_go_on_elsewhere() {
         let [(source, _), (still, still_drops), (good, good_drops)] = &stations[..] else {
             unreachable!("three were attached")
         };
-        still.stand_still();
+        still.stop_draining();
         let frames = 5000;
         source.send((0..frames).flat_map(|sequence| {
             [2, 3].map(|to| Scripted { to, from: 1, flow: to.into(), sequence, len: LEN_MIN })
@@ -103,7 +103,7 @@ fn sources_of_a_queue_that_stands_still_go_on_elsewhere() {
             std::thread::yield_now();
         }
 
-        // It drains again: what it kept comes, and then what is new, without another loss.
+        // It drains again: the kept frames come first, and then new ones, without another loss.
         still.grant(usize::MAX);
         still.wait_until("what was kept", |far| {
             far.received + dropped(still_drops) == frames.into()
@@ -128,8 +128,8 @@ fn a_broadcast_reaches_every_other_port_once_or_is_counted_there() {
             let counters = Arc::default();
             let queue = attachment_counting(queue, &counters);
             workers.attach(PortId(number), &forwarding, vec![queue]).expect("attached");
-            // Full now and then, which must not send anyone a second copy.
-            peer.far().room_per_look = 3;
+            // Full from time to time, which must not cause a second copy.
+            peer.far().room_per_poll = 3;
             (peer, counters)
         })
         .unzip();

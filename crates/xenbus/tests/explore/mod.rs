@@ -1,4 +1,4 @@
-//! Every order in which something can happen.
+//! Explores every order of steps.
 
 use std::collections::HashSet;
 use std::fmt::{Debug, Display};
@@ -7,21 +7,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// More states than any of these worlds should have.
 const STATES_MAX: usize = 400_000;
 
-/// What takes steps, and is disturbed.
+/// A world that makes steps, and is disturbed.
 pub(crate) trait Explored: Clone + Debug {
     type Step: Copy;
     type Disturbance: Copy + Debug;
 
-    /// All that could be next.
+    /// All possible next steps.
     fn steps(&self) -> Vec<Self::Step>;
     fn step(&mut self, step: Self::Step);
     fn disturb(&mut self, disturbance: Self::Disturbance);
 }
 
-/// Visits every state that any order of steps can lead to, with the disturbances coming at any
-/// moment in their order, and checks all those in which no end has anything left to do.
+/// Visits every state that any order of steps can reach, with the disturbances at any moment in
+/// their order, and checks all states in which no end has anything left to do.
 ///
-/// That the number of states is finite also shows that no order of steps goes on for ever.
+/// A finite number of states also proves that no order of steps continues for ever.
 pub(crate) fn explore<W: Explored, E: Display>(
     start: W,
     disturbances: &[W::Disturbance],
@@ -32,7 +32,7 @@ pub(crate) fn explore<W: Explored, E: Display>(
     }
 }
 
-/// The same, for what may be wrong: the first state that does not pass, in words.
+/// The same, for worlds that may fail: the first state that does not pass, in words.
 pub(crate) fn problem<W: Explored, E: Display>(
     start: W,
     disturbances: &[W::Disturbance],

@@ -2,21 +2,21 @@
 //! it loads.
 //!
 //! It has one queue, one event channel and flat keys. Whenever it probes, opens or closes the
-//! device, it leads the backend to an offer: unless it finds one there, it writes `Closed`, waits
-//! for exactly that, and then `Initialising`, and waits for exactly an offer. It gives up each wait
-//! after five seconds. It sets no watch but reads states again and again, so it misses those that
-//! pass quickly. When it closes, it leads the backend to an offer before it removes its keys.
+//! device, it leads the backend to an offer: unless it finds one, it writes `Closed`, waits for
+//! exactly that state, then writes `Initialising`, and waits for exactly an offer. It gives up each
+//! wait after five seconds. It sets no watch but polls states, so it misses short-lived ones. When
+//! it closes, it leads the backend to an offer before it removes its keys.
 
 use ringway_xenbus::XenbusState::{self, Closed, Connected, InitWait, Initialising};
 
 use super::Side;
 
-/// Where the driver is.
+/// The state of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ipxe {
-    /// The backend has to be led to an offer, for this.
+    /// It must lead the backend to an offer, for this purpose.
     Resetting(Then),
-    /// It has written the first one, and waits for the backend to be at the second.
+    /// It has written the first state, and waits for the backend to reach the second.
     Waiting(XenbusState, XenbusState, Then),
     Opening,
     Up,
@@ -25,7 +25,7 @@ pub(crate) enum Ipxe {
     Done,
 }
 
-/// What a reset is for.
+/// The purpose of a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Probe,

@@ -2,34 +2,34 @@
 //!
 //! It connects only from `Initialising`. It follows a backend that closes to `Closed`, and stays
 //! there until its driver is bound again. To unbind the driver it goes through `Closing` and
-//! `Closed`, and waits until it finds the backend at one of these states: a state that the backend
-//! was at in between does not count. It removes no key that an earlier connection has left.
+//! `Closed`, and each time waits until it finds the backend in the matching state; states in
+//! between that it did not see do not count. It does not remove the keys of an earlier connection.
 //!
-//! A kernel that was started in the place of one that crashed finds both ends connected. It leads
-//! the backend back to an offer by writing `Closing`, `Closed` and `Initialising`, and waits five
-//! seconds at most for it to follow each time.
+//! A kernel that replaces a crashed one finds both ends connected. It leads the backend back to an
+//! offer by writing `Closing`, `Closed` and `Initialising`, and waits at most five seconds for it
+//! to follow each time.
 
 use ringway_xenbus::XenbusState::{Closed, Closing, Connected, InitWait, Initialising, Unknown};
 
 use super::Side;
 
-/// Where the driver is.
+/// The state of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linux {
     Bound,
-    /// It waits for the backend to leave `Closed`, and hears of nothing before that.
+    /// It waits for the backend to leave `Closed`, and gets no notification before that.
     Binding,
     /// To be bound again.
     Unbinding(Unbinding),
-    /// A new kernel that has written this, and waits for the backend to follow.
+    /// A new kernel that has written this state, and waits for the backend to follow.
     Resetting(Reset),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unbinding {
-    /// It has said `Closing`, and waits for the backend to be at least there.
+    /// It has written `Closing`, and waits for the backend to reach at least that state.
     Closing,
-    /// It has said `Closed`, and waits for the backend to be there.
+    /// It has written `Closed`, and waits for the backend to reach that state.
     Closed,
 }
 
@@ -87,18 +87,18 @@ impl Linux {
                 side.look_again();
                 Linux::Unbinding(Unbinding::Closing)
             }
-            // It is on its way already.
+            // It is already doing so.
             _ => self,
         }
     }
 
-    /// A kernel starts, and finds what a boot loader has left in order.
+    /// A kernel starts after a boot loader that has closed the device properly.
     pub(crate) fn boot(side: &mut Side<'_>) -> Linux {
         side.look_again();
         Linux::Bound
     }
 
-    /// The kernel is another one from now on, if it had a network: in between, no Linux tries.
+    /// Another kernel takes over, if this one had a network: in between, no Linux connects.
     pub(crate) fn crash(self, side: &mut Side<'_>) -> Linux {
         if self != Linux::Bound || (side.own(), side.other()) != (Connected, Connected) {
             return self;
@@ -109,7 +109,7 @@ impl Linux {
         Linux::Resetting(Reset::Closing)
     }
 
-    /// Whether it goes on after a while.
+    /// Whether it continues after a while.
     pub(crate) fn waits_for_time(self) -> bool {
         matches!(self, Linux::Resetting(_))
     }

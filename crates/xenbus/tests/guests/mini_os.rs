@@ -1,9 +1,9 @@
 //! Mini-OS's frontend (`netfront.c`): one queue, one event channel, flat keys, nothing about rx
 //! notifications.
 //!
-//! It writes its keys and `Connected` in one transaction, before it has read the backend, and
-//! then waits for that to be connected. Any other state behind that is the end: it gives up. To
-//! start over it waits for the backend to be at least at `Closing`, at `Closed`, and at an offer,
+//! It writes its keys and `Connected` in one transaction, before it has read the backend, and then
+//! waits for that to connect. If the backend goes beyond that state, the frontend gives up. To
+//! start over it waits for the backend to reach at least `Closing`, then `Closed`, then an offer,
 //! and removes its keys.
 
 use ringway_xenbus::XenbusState::{
@@ -12,7 +12,7 @@ use ringway_xenbus::XenbusState::{
 
 use super::Side;
 
-/// Where the driver is.
+/// The state of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MiniOs {
     Starting,

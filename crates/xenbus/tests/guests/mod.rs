@@ -1,5 +1,4 @@
-//! Models of how the frontends of others behave on XenStore, and the shell of our backend beside
-//! them.
+//! Models of other systems' frontends on XenStore, with the shell of our backend.
 
 mod ipxe;
 mod linux;
@@ -13,7 +12,7 @@ use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::XenbusState::{self, Closed, Connected};
 use ringway_xenbus::backend::{Action, Handshake, Input, Reconnect};
 use ringway_xenbus::{
-    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Returns,
+    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Reconnects,
 };
 
 use crate::explore::Explored;
@@ -24,7 +23,7 @@ use linux::Linux;
 use mini_os::MiniOs;
 use windows::Windows;
 
-/// Whose frontend it is.
+/// The system of the frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Linux,
@@ -51,18 +50,18 @@ pub(crate) const fn joint(limit: u16) -> Offered {
     Offered { limit, split: false }
 }
 
-/// What disturbs the two.
+/// The disturbances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disturbance {
-    /// The backend is killed, and started again to offer this.
+    /// The backend is killed and restarted, and then offers this.
     RestartBackend(Offered),
-    /// Another limit is set while the backend runs.
+    /// The limit changes while the backend runs.
     SetLimit(u16, Reconnect),
-    /// The guest's driver starts over in order, to ask for this many queues.
+    /// The guest's driver restarts properly, to request this many queues.
     Rebind(u16),
-    /// The guest's kernel crashes, and another one takes its place.
+    /// The guest's kernel crashes, and another one replaces it.
     Crash,
-    /// The boot loader closes its vif and starts Linux, or starts it without that.
+    /// The boot loader starts Linux, with or without closing its vif.
     Boot(Handover),
     /// The guest breaks the ring protocol.
     Fault,
@@ -70,14 +69,14 @@ pub(crate) enum Disturbance {
     Remove,
 }
 
-/// How a boot loader leaves a vif behind.
+/// The state in which a boot loader leaves a vif.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handover {
     Closed,
     Connected,
 }
 
-/// How the backend decides: as it does, or as it did before a fault was found.
+/// The backend's policy: the current one, or an older one with a known fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     Present,
@@ -91,14 +90,14 @@ pub(crate) enum Policy {
     RefusesOlderForm,
 }
 
-/// Who does something next.
+/// The part that acts next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Backend,
-    /// The backend reads the keys that it wants to.
+    /// The backend reads the keys that it has requested.
     Read,
     Guest,
-    /// Five seconds pass, in which nothing else happens.
+    /// Five seconds pass without any other step.
     Time,
 }
 
@@ -109,7 +108,7 @@ pub(crate) struct World {
     backend: Backend,
     guest: Guest,
     next_ref: u32,
-    /// Connections that the backend has ended without being asked to.
+    /// Connections that the backend has ended without a request.
     pub(crate) cut_off_count: usize,
 }
 
@@ -121,7 +120,7 @@ struct Backend {
     actions: VecDeque<Action>,
     is_notified: bool,
     is_finished: bool,
-    /// Keys of at most so many queues are to be read.
+    /// Keys of at most this many queues are to be read.
     reading: Option<u16>,
     attached: Option<FrontendConfig>,
 }
@@ -142,7 +141,7 @@ enum Driver {
     Ipxe(Ipxe),
 }
 
-/// What a guest's driver has to do with.
+/// The interface of a guest's driver.
 pub(crate) struct Side<'a> {
     store: &'a mut Store,
     next_ref: &'a mut u32,
@@ -167,7 +166,7 @@ impl Side<'_> {
         *self.is_backend_notified = true;
     }
 
-    /// It does not wait to hear of the backend.
+    /// Polls again without waiting for a notification of the backend.
     pub(crate) fn look_again(&mut self) {
         *self.is_notified = true;
     }
@@ -176,7 +175,7 @@ impl Side<'_> {
         self.queues.clear();
     }
 
-    /// Makes rings and says where they are, in reply to what the backend offers now.
+    /// Creates rings and writes their keys, in response to the backend's current offer.
     pub(crate) fn write_keys(&mut self) {
         let offer = store::keys(self.store, &VIF.backend_dir());
         let count = self.wanted.min(offer.queues_offered().unwrap_or(1));
@@ -320,7 +319,7 @@ impl World {
             peer: front.state(),
             offered: own.queues_offered(),
             has_offered_split: own.has_offered_split(),
-            returns: Returns::read(&front),
+            reconnects: Reconnects::read(&front),
         });
     }
 
@@ -382,7 +381,7 @@ impl World {
         }
     }
 
-    /// What an earlier backend did not take.
+    /// Whether an earlier policy refuses the keys.
     fn is_refused_by_policy(&self) -> bool {
         let value = |key: &str| self.store.get(&format!("{}/{key}", VIF.frontend_dir()));
         let count = value("multi-queue-num-queues").map_or("1", String::as_str);
@@ -537,7 +536,7 @@ impl Explored for World {
     }
 }
 
-/// All grants of the guest's queues.
+/// All ring grants of the guest's queues.
 pub(crate) fn refs(world: &World) -> BTreeSet<u32> {
     world.guest.queues.iter().map(|queue| queue.tx_ring_ref.0).collect()
 }

@@ -1,9 +1,9 @@
 //! The frontend of Windows' PV drivers (`xenvif/frontend.c` of the Xen project).
 //!
-//! It leads the backend to an offer from any state, writes its keys, and then goes with the backend
-//! until that is connected. From then on it reads `online` alone, so a backend that closes by
-//! itself stays closed until the device is disabled and enabled, or the guest resumed. It reads
-//! states only where they differ from the one that it saw last, and removes no key.
+//! It leads the backend to an offer from any state, writes its keys, and then follows the backend
+//! until that is connected. From then on it reads only `online`, so a backend that closes by itself
+//! stays closed until the device is disabled and enabled, or the guest resumes. It acts on a state
+//! only if it differs from the last one, and removes no key.
 
 use ringway_xenbus::XenbusState::{
     self, Closed, Closing, Connected, InitWait, Initialised, Initialising, Unknown,
@@ -11,7 +11,7 @@ use ringway_xenbus::XenbusState::{
 
 use super::Side;
 
-/// What it is about, with the backend's state as it was seen last.
+/// The state of the driver, with the last backend state that it saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Windows {
     Preparing(XenbusState),

@@ -1,21 +1,21 @@
-//! A model of how Linux's backend behaves on XenStore, and the shell of our frontend beside it.
+//! A model of Linux's backend on XenStore, with the shell of our frontend.
 //!
-//! Linux's backend keeps a state of its own, goes from one to the next on a fixed graph until it is
-//! where the frontend's state sends it, and publishes each state on the way; but between attaching
-//! and the end of its hotplug script it publishes nothing.
+//! Linux's backend keeps a state of its own. It moves along a fixed graph to the state that the
+//! frontend's state requires, and publishes each state on the way; but between attaching and the
+//! end of its hotplug script it publishes nothing.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use ringway_datapath::OffloadCaps;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
-use ringway_xenbus::frontend::{Action, Carrier, Handshake, Input, QueueCount, Wish};
+use ringway_xenbus::frontend::{Action, Carrier, Handshake, Input, Preferences, QueueCount};
 use ringway_xenbus::{Device, EventPorts, Features, QueueConfig};
 
 use crate::explore::Explored;
 use crate::store::{self, Store, VIF};
 
-/// What Linux's backend writes beside its state.
+/// The keys that Linux's backend writes besides its state.
 const OFFER: [(&str, &str); 12] = [
     ("feature-sg", "1"),
     ("feature-gso-tcpv4", "1"),
@@ -31,7 +31,7 @@ const OFFER: [(&str, &str); 12] = [
     ("feature-ctrl-ring", "1"),
 ];
 
-/// The only reason for anybody to complain.
+/// The only possible error report.
 const FAILURE: &str = "out of memory";
 
 /// Whether the backend has a hotplug script to wait for.
@@ -43,28 +43,28 @@ pub(crate) enum Hotplug {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disturbance {
-    /// The frontend's process ends, and another takes its place.
+    /// The frontend's process is killed, and another replaces it.
     KillFrontend,
-    /// The same, but it says goodbye as long as it is not killed.
+    /// The same, but the process disconnects first if there is time.
     RestartFrontend,
     Reconnect,
-    /// The frontend's process cannot go on.
+    /// The frontend's process cannot continue.
     Fail,
-    /// The toolstack wants the vif to go.
+    /// The toolstack removes the vif.
     Detach,
 }
 
-/// Who does something next.
+/// The part that acts next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Backend,
     Frontend,
     Hotplug,
-    /// The toolstack goes on with detaching.
+    /// The toolstack continues to detach the vif.
     Toolstack,
 }
 
-/// Where all is to end.
+/// The expected end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     Connected,
@@ -77,7 +77,7 @@ pub(crate) struct Stock {
     store: Store,
     backend: Backend,
     frontend: Frontend,
-    /// Grants that work: those of a process that has died end when they are mapped nowhere.
+    /// Valid grants: those of a dead process end when no mapping is left.
     granted: BTreeSet<u32>,
     next_ref: u32,
     is_detaching: bool,
@@ -85,9 +85,9 @@ pub(crate) struct Stock {
 
 #[derive(Debug, Clone)]
 struct Backend {
-    /// Where it is, published or not.
+    /// Its current state, published or not.
     state: XenbusState,
-    /// Where the frontend's state sends it.
+    /// The state that the frontend's state requires.
     target: XenbusState,
     /// The frontend's state may have changed.
     is_notified: bool,
@@ -95,7 +95,7 @@ struct Backend {
     hotplug: Hotplug,
     /// Attached, and waiting for the script.
     is_silent: bool,
-    /// It lets the device go when it is closed.
+    /// It releases the device when it is closed.
     is_leaving: bool,
     is_gone: bool,
 }
@@ -106,7 +106,7 @@ struct Frontend {
     inputs: VecDeque<Input>,
     actions: VecDeque<Action>,
     is_notified: bool,
-    /// To be started again when it has finished.
+    /// It must be restarted when it has finished.
     is_restarting: bool,
     queues: Vec<u32>,
     carrier: Carrier,
@@ -190,7 +190,7 @@ impl Stock {
         self.store.remove(&format!("{}/{key}", VIF.backend_dir()));
     }
 
-    /// What the frontend has written beside the toolstack's keys.
+    /// The keys that the frontend has written besides those of the toolstack.
     pub(crate) fn frontend_keys(&self) -> Vec<(&str, &str)> {
         let toolstack = ["backend", "backend-id", "handle", "mac", "mtu", "state"];
         let prefix = format!("{}/", VIF.frontend_dir());
@@ -250,7 +250,8 @@ impl Stock {
             self.backend.mapped = refs;
             self.backend.is_silent = self.backend.hotplug == Hotplug::Waits;
         } else {
-            // It says that it closes, goes on as if nothing had happened, and says so too.
+            // It publishes that it closes, continues as if nothing had happened, and publishes
+            // that, too.
             self.set_backend(Closing);
         }
         self.backend.state = Connected;
@@ -277,7 +278,7 @@ impl Stock {
         }
     }
 
-    /// A frontend that has nothing of what another one had.
+    /// A new frontend without resources of an earlier one.
     fn start_frontend(&mut self) {
         let mapped = &self.backend.mapped;
         self.granted.retain(|gref| mapped.contains(gref));
@@ -359,7 +360,7 @@ impl Explored for Stock {
     type Step = Step;
     type Disturbance = Disturbance;
 
-    /// Everybody who has something to do.
+    /// All parts with pending work.
     fn steps(&self) -> Vec<Step> {
         let Stock { backend, frontend, .. } = self;
         let mut steps = Vec::new();
@@ -393,7 +394,7 @@ impl Explored for Stock {
                 self.backend.is_silent = false;
                 self.publish_backend();
             }
-            // Its word was lost, because the backend published a state after it.
+            // Its write was lost, because the backend published a state after it.
             Step::Toolstack if !matches!(self.backend(), Closing | Closed) => {
                 self.set_backend(Closing);
             }
@@ -416,7 +417,9 @@ impl Explored for Stock {
                 self.frontend.inputs.push_back(Input::Stop);
             }
             Disturbance::Fail => self.frontend.inputs.push_back(Input::Fail(FAILURE.to_owned())),
-            Disturbance::Reconnect => self.frontend.inputs.push_back(Input::Reconnect(wish())),
+            Disturbance::Reconnect => {
+                self.frontend.inputs.push_back(Input::Reconnect(preferences()));
+            }
             Disturbance::Detach => {
                 self.is_detaching = true;
                 store::change(&mut self.store, &VIF.backend_dir(), Device::removal_changes());
@@ -429,7 +432,7 @@ impl Explored for Stock {
 impl Frontend {
     fn new(own: XenbusState, peer: XenbusState) -> Frontend {
         Frontend {
-            machine: Handshake::new(wish()),
+            machine: Handshake::new(preferences()),
             inputs: [Input::Start { own, peer }].into(),
             actions: VecDeque::new(),
             is_notified: true,
@@ -440,11 +443,11 @@ impl Frontend {
     }
 }
 
-fn wish() -> Wish {
-    Wish { queues: QueueCount::AtMost(1), features: Features::from(OffloadCaps::ALL) }
+fn preferences() -> Preferences {
+    Preferences { queues: QueueCount::AtMost(1), features: Features::from(OffloadCaps::ALL) }
 }
 
-/// The next state on the way from one to another.
+/// The next state on the path from one to another.
 fn next_state(from: XenbusState, to: XenbusState) -> XenbusState {
     match (from, to) {
         (Initialising, Closed) => Closed,

@@ -1,4 +1,4 @@
-//! A XenStore in memory, with a vif that a toolstack has just made.
+//! A XenStore in memory, with a vif that a toolstack has just created.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle:
 /// Values by path.
 pub(crate) type Store = BTreeMap<String, String>;
 
-/// What the toolstack writes for [`VIF`].
+/// The keys that the toolstack writes for [`VIF`].
 pub(crate) fn with_vif() -> Store {
     let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
     let device = Device {
@@ -29,7 +29,7 @@ pub(crate) fn with_vif() -> Store {
     store
 }
 
-/// Carries out changes of keys in a directory; who removes a node removes what is below it.
+/// Applies changes of keys in a directory; removing a node removes everything below it.
 pub(crate) fn change(store: &mut Store, dir: &str, changes: Vec<KeyChange>) {
     for change in changes {
         match change {

@@ -4,16 +4,16 @@ use std::collections::{BTreeSet, VecDeque};
 
 use ringway_datapath::OffloadCaps;
 use ringway_wire::{EvtchnPort, GrantRef};
-use ringway_xenbus::frontend::{Carrier, QueueCount, Wish};
+use ringway_xenbus::frontend::{Carrier, Preferences, QueueCount};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, QueueConfig, Returns,
-    XenbusState, backend, frontend,
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, QueueConfig,
+    Reconnects, XenbusState, backend, frontend,
 };
 
 use crate::explore::Explored;
 use crate::store::{self, Store, VIF};
 
-/// What disturbs the ends.
+/// The disturbances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disturbance {
     KillBackend,
@@ -22,16 +22,16 @@ pub(crate) enum Disturbance {
     Reconnect(u16),
     /// The toolstack removes the vif: it writes into the backend's directory, state included.
     Remove,
-    /// The guest is destroyed, its directory with it.
+    /// The guest is destroyed, and its directory with it.
     DestroyGuest,
-    /// `Closing` is written to the backend's state, which stays online.
+    /// The toolstack writes `Closing` to the backend's state, which stays online.
     AskToClose,
-    /// The backend's host lacks something the next time that rings are to be attached.
+    /// The backend's host lacks a resource at the next attempt to attach rings.
     RunShort,
 }
 
-/// The two ends, the backend's reading of keys, which may come late, and the toolstack's script,
-/// which runs when the backend has made its offer.
+/// The two ends, the backend's reading of keys, which may be late, and the toolstack's script,
+/// which runs after the backend's offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Backend,
@@ -42,7 +42,7 @@ pub(crate) enum End {
 
 pub(crate) const ENDS: [End; 4] = [End::Backend, End::Reader, End::Frontend, End::Script];
 
-/// What the toolstack's script does.
+/// The behaviour of the toolstack's script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
     Absent,
@@ -55,26 +55,26 @@ pub(crate) struct World {
     store: Store,
     backend: Shell<backend::Handshake, backend::Input, backend::Action>,
     frontend: Shell<frontend::Handshake, frontend::Input, frontend::Action>,
-    /// The backend wants to have the frontend's keys.
+    /// The backend has requested the frontend's keys.
     is_reading: bool,
     /// It has to wait for them.
     is_reader_late: bool,
     script: Script,
     is_script_due: bool,
-    /// The watch on what the script says has fired.
+    /// The watch on the script's status has fired.
     is_hotplug_news: bool,
-    /// The toolstack has written the backend's state, so a frontend cannot tell by it what the
-    /// backend still has mapped. A hypervisor then keeps the pages until it is unmapped.
+    /// The toolstack has written the backend's state, so that state does not show the frontend what
+    /// the backend still has mapped. A hypervisor then keeps the pages until they are unmapped.
     is_state_forged: bool,
-    /// The backend has said that it waits for the script.
+    /// The backend has reported that it waits for the script.
     pub(crate) has_awaited_script: bool,
     offer: Offer,
-    /// The most queues that any offer so far has had.
+    /// The most queues of any offer so far.
     offered_max: u16,
-    wish: Wish,
-    /// What the backend has mapped.
+    preferences: Preferences,
+    /// The rings that the backend has mapped.
     attached: Option<FrontendConfig>,
-    /// The frontend's queues, and the grants that would still work.
+    /// The frontend's queues, and the grants that are still valid.
     queues: Vec<QueueConfig>,
     granted: BTreeSet<u32>,
     next_ref: u32,
@@ -94,7 +94,7 @@ impl Explored for World {
         ENDS.into_iter().filter(|end| !self.is_idle(*end)).collect()
     }
 
-    /// Lets an end carry out one action, or take one input.
+    /// Lets an end carry out one action, or handle one input.
     fn step(&mut self, end: End) {
         match end {
             End::Backend => self.step_backend(),
@@ -116,7 +116,7 @@ impl Explored for World {
                 self.granted.clear();
                 self.carrier = Carrier::Down;
                 let (own, peer) = (self.state(End::Frontend), self.state(End::Backend));
-                let machine = frontend::Handshake::new(self.wish);
+                let machine = frontend::Handshake::new(self.preferences);
                 self.frontend = Shell::new(machine, frontend::Input::Start { own, peer });
             }
             Disturbance::OfferChanged(queues_max) => {
@@ -127,7 +127,7 @@ impl Explored for World {
             }
             Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
             Disturbance::Remove => {
-                // As libxl does: a state that is closed already is left as it is.
+                // As libxl does: a state that is already closed is left unchanged.
                 let mut changes = Device::removal_changes();
                 changes.truncate(if self.state(End::Backend) == XenbusState::Closed {
                     1
@@ -136,7 +136,7 @@ impl Explored for World {
                 });
                 store::change(&mut self.store, &VIF.backend_dir(), changes);
                 self.is_state_forged = true;
-                // Nor does it begin to run a script for what it removes.
+                // The toolstack starts no script for a vif that it removes.
                 self.is_script_due = false;
                 self.script = Script::Absent;
                 self.frontend.is_notified = true;
@@ -160,7 +160,7 @@ impl Explored for World {
     }
 }
 
-/// A machine, the commands that it got, and the events that it has yet to get.
+/// A state machine, its pending actions, and its pending inputs.
 #[derive(Debug, Clone)]
 struct Shell<H, I, A> {
     machine: H,
@@ -182,7 +182,7 @@ impl<H, I, A> Shell<H, I, A> {
         self.is_finished || !(self.is_busy() || self.is_notified)
     }
 
-    /// Whether it is in the middle of something.
+    /// Whether it has pending inputs or actions.
     fn is_busy(&self) -> bool {
         !(self.inputs.is_empty() && self.actions.is_empty())
     }
@@ -196,14 +196,14 @@ impl World {
     pub(crate) fn with_script(queues_max: u16, wanted: QueueCount, script: Script) -> World {
         let features = Features::from(OffloadCaps::ALL);
         let offer = Offer { queues_max, split_event_channels: true, features };
-        let wish = Wish { queues: wanted, features };
+        let preferences = Preferences { queues: wanted, features };
         let unknown = XenbusState::Unknown;
         let idle = backend::Input::Hotplug(Hotplug::Absent);
         let mut world = World {
             store: store::with_vif(),
             backend: Shell::new(backend::Handshake::new(offer, Hotplug::Absent), idle),
             frontend: Shell::new(
-                frontend::Handshake::new(wish),
+                frontend::Handshake::new(preferences),
                 frontend::Input::Start { own: unknown, peer: unknown },
             ),
             is_reading: false,
@@ -215,7 +215,7 @@ impl World {
             has_awaited_script: false,
             offer,
             offered_max: queues_max,
-            wish,
+            preferences,
             attached: None,
             queues: Vec::new(),
             granted: BTreeSet::new(),
@@ -239,13 +239,13 @@ impl World {
         world
     }
 
-    /// The same, but the backend's shell takes its time to read keys.
+    /// The same, with a backend shell that reads keys late.
     pub(crate) fn with_late_reader(mut self) -> World {
         self.is_reader_late = true;
         self
     }
 
-    /// Whether this end has nothing to do until the other does something.
+    /// Whether this end has nothing to do until the other acts.
     pub(crate) fn is_idle(&self, end: End) -> bool {
         match end {
             End::Backend => {
@@ -263,7 +263,7 @@ impl World {
         self.say_hotplug(Some(status));
     }
 
-    /// Changes what the script has said.
+    /// Changes the script's status.
     pub(crate) fn say_hotplug(&mut self, status: Option<&str>) {
         let key = "hotplug-status".to_owned();
         let change = match status {
@@ -278,7 +278,7 @@ impl World {
         Hotplug::read(&store::keys(&self.store, &VIF.backend_dir()))
     }
 
-    /// A new process, which finds what is there.
+    /// A new process, which finds the current keys.
     fn start_backend(&mut self) {
         let own = store::keys(&self.store, &VIF.backend_dir());
         let peer = store::keys(&self.store, &VIF.frontend_dir());
@@ -288,7 +288,7 @@ impl World {
                 peer: peer.state(),
                 offered: own.queues_offered(),
                 has_offered_split: own.has_offered_split(),
-                returns: Returns::read(&peer),
+                reconnects: Reconnects::read(&peer),
             },
             false => backend::Input::Offline,
         };
@@ -298,7 +298,7 @@ impl World {
         self.is_hotplug_news = true;
     }
 
-    /// Steps both in turn until neither has anything to do.
+    /// Steps both ends in turn until neither has anything to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1000 {
             let ends = ENDS;
@@ -314,7 +314,7 @@ impl World {
         panic!("it does not settle: {self:#?}");
     }
 
-    /// Nothing is attached, and who waits for the vif to be closed sees it.
+    /// Nothing is attached, and a toolstack that waits for the vif to close sees it.
     pub(crate) fn check_closed(&self) -> Result<(), String> {
         match (self.is_attached(), self.state(End::Backend)) {
             (false, XenbusState::Closed) => Ok(()),
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// The same, and the backend has nothing more to do with it.
+    /// The same, and the backend has finished with it.
     pub(crate) fn check_removed(&self) -> Result<(), String> {
         self.check_closed()?;
         match (self.backend.is_finished, self.get(&VIF.hotplug_status())) {
@@ -332,8 +332,8 @@ impl World {
     }
 
     pub(crate) fn reconnect(&mut self, queues: QueueCount) {
-        self.wish.queues = queues;
-        self.tell_frontend(frontend::Input::Reconnect(self.wish));
+        self.preferences.queues = queues;
+        self.tell_frontend(frontend::Input::Reconnect(self.preferences));
     }
 
     pub(crate) fn tell_backend(&mut self, input: backend::Input) {
@@ -344,12 +344,13 @@ impl World {
         self.frontend.inputs.push_back(input);
     }
 
-    /// Both connected, on the same rings, which are granted, in the number that both want.
+    /// Both are connected, on the same rings, which are granted, with the number of queues that
+    /// both want.
     pub(crate) fn check_connected(&self) -> Result<(), String> {
-        let QueueCount::AtMost(wanted) = self.wish.queues else {
+        let QueueCount::AtMost(wanted) = self.preferences.queues else {
             return Err("the wish is not a legal one".into());
         };
-        // A restarted backend takes up what it finds, even if it would offer more or less by now.
+        // A restarted backend takes over what it finds, even if its own offer is different now.
         let count = usize::from(wanted.min(self.offer.queues_max));
         let count_max = usize::from(wanted.min(self.offered_max));
         let is_right_number = match self.was_backend_killed {
@@ -460,7 +461,7 @@ impl World {
                     self.reattached_count += 1;
                 }
                 let outcome = match (is_granted, std::mem::take(&mut self.is_host_short)) {
-                    (_, true) => Err(backend::NotAttached::Short("no memory".to_owned())),
+                    (_, true) => Err(backend::NotAttached::NoResources("no memory".to_owned())),
                     (false, _) => Err(backend::NotAttached::Refused("bad grant".to_owned())),
                     (true, false) => Ok(()),
                 };

@@ -12,7 +12,7 @@ use crate::report::splits::percent;
 use crate::stats::{Interval, Method, Summary, float};
 use crate::study::{FigureKind, Subject};
 
-/// The data of a figure: means with deviations side by side, or all about each box.
+/// The data of a figure: means with deviations side by side, or all figures of each box.
 pub(super) fn of_chart(chart: &Chart) -> Markup {
     match chart.kind {
         FigureKind::Lines | FigureKind::Bars => means(chart),
@@ -164,7 +164,7 @@ pub(super) fn published(analysis: &Analysis) -> Markup {
     }
 }
 
-/// A source by title and section, or by what a study has in its place, and how it is said there.
+/// A source by title and section, or by the study's own words, with its quotation.
 fn cited(source: &str, said: Option<&str>) -> Markup {
     let found = ringway_sources::find(source);
     html! {
@@ -222,7 +222,7 @@ pub(super) fn comparisons(analysis: &Analysis) -> Markup {
     }
 }
 
-/// All cells by the study's own metric, or the first that they have, with their warnings.
+/// All cells with the study's own metric, or the first that they have, and with their warnings.
 pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
     html! {
         h2 { "Every cell" }
@@ -255,7 +255,7 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
     }
 }
 
-/// The metrics that the study is about; the others are in the summary.
+/// The metrics that the study is about; the summary has the others.
 fn shown<'a>(records: &Records, cell: &'a CellSummary) -> Vec<(&'static Metric, &'a Summary)> {
     let study = &records.study;
     let mut about = vec![study.load.metric.as_str()];
@@ -270,7 +270,7 @@ fn warnings(cell: &CellSummary) -> String {
     cell.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What disturbed the runs, and what to hold against cells.
+/// What disturbed the runs, and the warnings about cells.
 pub(super) fn disturbances(analysis: &Analysis) -> Markup {
     let found = &analysis.disturbances;
     let share = |share: f64| format!("{:.1} %", share * 100.0);
@@ -322,10 +322,10 @@ pub(super) fn disturbances(analysis: &Analysis) -> Markup {
     }
 }
 
-/// Notes that are listed; the records have all.
+/// Notes that are listed; the records contain all.
 const NOTES_MAX: usize = 12;
 
-/// What a kind of warning is called, and whether one is of that kind.
+/// The name of a kind of warning, and a test for it.
 type Kind = (&'static str, fn(&Warning) -> bool);
 
 /// For each kind of warning, the cells that have it.
@@ -388,7 +388,7 @@ pub(super) fn cpu(analysis: &Analysis) -> Markup {
     }
 }
 
-/// How streams fell on queues, beside what chance makes of it.
+/// How streams fell on queues, beside the probabilities by chance.
 pub(super) fn splits(records: &Records, analysis: &Analysis) -> Markup {
     let with_splits = || {
         analysis.of_subject(Subject::Ringway).filter(|cell| {

@@ -1,4 +1,4 @@
-//! A process that is looked after: started, listened to, ended when it is silent, started again.
+//! A supervised process: started, monitored, killed when it is silent, and restarted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,28 +12,28 @@ use tracing::level_filters::LevelFilter;
 
 use crate::host::process::{Process, ProcessRecord};
 
-/// How long a process may be silent. It ends by itself when one of its threads is stuck, and gives
-/// a sign of life each second as long as it has any CPU time: one that is silent has had none for
-/// all of this time, or is stopped.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A process that has lived so long begins with a clean record.
-const LIFE_GOOD: Duration = Duration::from_secs(10);
+/// How long a process may be silent. A process ends by itself when one of its threads is stuck, and
+/// sends a sign of life each second as long as it gets any CPU time. So a silent one has had no CPU
+/// time for this long, or is stopped.
+const SIGN_OF_LIFE_TIMEOUT: Duration = Duration::from_secs(60);
+/// After a life this long, earlier failures no longer count.
+const LIFETIME_STABLE: Duration = Duration::from_secs(10);
 /// The longest pause before a process is started again.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Reports that are read at a time.
 const REPORTS_MAX: usize = 64;
 
-/// One process, or the wish to have it.
+/// One process, running or due to be started.
 pub(super) struct Child {
-    /// As in the log and in the record of the host's processes.
+    /// Its name in the log and in the record of the host's processes.
     name: String,
     running: Option<Running>,
-    /// When to start it, if it does not run.
+    /// When to start it, if it is not running.
     due: Instant,
-    /// Ends in a row after a short life.
+    /// Consecutive ends after a short life.
     failures: u32,
     starts: u64,
-    /// Why it was ended, if we have.
+    /// Why we ended it, if we did.
     trouble: Option<String>,
 }
 
@@ -46,14 +46,14 @@ struct Running {
     vifs: (usize, usize),
 }
 
-/// What became of a process.
+/// What happened to a process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Happened {
-    /// It serves from now on.
+pub(super) enum ChildEvent {
+    /// It serves now.
     Ready,
-    /// It has ended; this is how. It will be started again when it is due.
+    /// It has ended. It is started again when it is due.
     Ended {
-        /// By itself, or after a reason that is not its own.
+        /// How it ended, or why it was ended.
         status: String,
         /// Whether it gave up: an exit with a status, and not by a signal.
         has_given_up: bool,
@@ -70,7 +70,7 @@ impl Child {
         Child { name, running: None, due, failures: 0, starts: 0, trouble: None }
     }
 
-    /// Starts it, with one end of a link as its standard input.
+    /// Starts the process, with one end of a link as its standard input.
     pub(super) fn start(&mut self, level: LevelFilter, arguments: &[&str]) -> Result<()> {
         let (link, theirs) = Link::pair()?;
         let stdin = Stdio::from(theirs);
@@ -81,12 +81,12 @@ impl Child {
         Ok(())
     }
 
-    /// Whether it is to be started now.
+    /// Whether to start it now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.running.is_none() && self.due <= now
     }
 
-    /// When something is to be done about it, whatever it does.
+    /// When it next needs attention, even without a report from it.
     pub(super) fn deadline(&self) -> Instant {
         self.running.as_ref().map_or(self.due, Running::silent_at)
     }
@@ -109,12 +109,12 @@ impl Child {
         self.trouble.as_deref()
     }
 
-    /// Its vifs, and those that are connected, as it has reported them.
+    /// The numbers of its vifs and of those that are connected, as it last reported.
     pub(super) fn vifs(&self) -> (usize, usize) {
         self.running.as_ref().map_or((0, 0), |running| running.vifs)
     }
 
-    /// In words.
+    /// Its state in words.
     pub(super) fn state(&self) -> &'static str {
         match &self.running {
             Some(running) if running.is_ready => "serving",
@@ -123,34 +123,34 @@ impl Child {
         }
     }
 
-    /// Sends it a message, if it runs. One that does not read its messages is ended.
+    /// Sends it a message, if it runs. A process that does not read its messages is killed.
     pub(super) fn send(&mut self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) {
         let Some(running) = &self.running else { return };
         match running.link.send(message, fds) {
             Ok(()) => {}
-            // Its end is noticed by itself.
+            // The end of the process is noticed elsewhere.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => self.kill(&format!("it does not read its messages: {error}")),
         }
     }
 
-    /// Ends it at once, because of something that it did; it is started again as if it had failed.
+    /// Kills it because of something that it did; it is restarted as after a failure.
     pub(super) fn kill(&mut self, reason: &str) {
         let Some(running) = &mut self.running else { return };
-        tracing::warn!("{} is ended: {reason}", self.name);
+        tracing::warn!("stopping {}: {reason}", self.name);
         running.process.kill();
         self.trouble = Some(reason.to_owned());
     }
 
-    /// Ends it for no fault of its own, and waits for that: it may be started again at once.
+    /// Kills it for no fault of its own and waits until it is gone: it may be restarted at once.
     pub(super) fn replace(&mut self) {
         if self.running.take().is_some() {
             self.due = Instant::now();
         }
     }
 
-    /// What has happened since this was last asked.
-    pub(super) fn look(&mut self, now: Instant) -> Result<Vec<Happened>> {
+    /// What has happened since the last call.
+    pub(super) fn look(&mut self, now: Instant) -> Result<Vec<ChildEvent>> {
         let mut happened = Vec::new();
         let Some(running) = &mut self.running else { return Ok(happened) };
         let mut complaint = None;
@@ -159,7 +159,7 @@ impl Child {
                 Ok(Received::Message(report, _)) => report,
                 Ok(Received::Nothing | Received::End) => break,
                 Err(error) => {
-                    complaint = Some(format!("it reports what means nothing: {error}"));
+                    complaint = Some(format!("it sent an invalid report: {error}"));
                     break;
                 }
             };
@@ -170,27 +170,29 @@ impl Child {
                 ProcessReport::Ready => {
                     running.is_ready = true;
                     self.trouble = None;
-                    happened.push(Happened::Ready);
+                    happened.push(ChildEvent::Ready);
                 }
                 ProcessReport::Vifs { count, connected } => running.vifs = (count, connected),
-                ProcessReport::Attached { tenant } => happened.push(Happened::Attached { tenant }),
+                ProcessReport::Attached { tenant } => {
+                    happened.push(ChildEvent::Attached { tenant });
+                }
                 ProcessReport::CutOff { tenant, reason } => {
-                    happened.push(Happened::CutOff { tenant, reason });
+                    happened.push(ChildEvent::CutOff { tenant, reason });
                 }
             }
         }
         if let Some(status) = running.process.ended()? {
             let has_lived = running.process.started.elapsed();
             self.running = None;
-            self.failures = if has_lived >= LIFE_GOOD { 1 } else { self.failures + 1 };
+            self.failures = if has_lived >= LIFETIME_STABLE { 1 } else { self.failures + 1 };
             self.due = now + pause(self.failures);
             let has_given_up = status.code().is_some();
             let status = self.trouble.clone().unwrap_or_else(|| status.to_string());
-            happened.push(Happened::Ended { status, has_given_up });
+            happened.push(ChildEvent::Ended { status, has_given_up });
             return Ok(happened);
         }
         if running.silent_at() <= now {
-            complaint = Some("it has given no sign of life".to_owned());
+            complaint = Some("it gave no sign of life".to_owned());
         }
         if let Some(complaint) = complaint {
             self.kill(&complaint);
@@ -204,12 +206,12 @@ impl Child {
         running.flat_map(|running| [running.process.as_fd(), running.link.as_fd()])
     }
 
-    /// Its process, to be ended in order, and never to be started again.
+    /// Its process, to end in order and not to restart.
     pub(super) fn into_process(self) -> Option<Process> {
         self.running.map(|running| running.process)
     }
 
-    /// Its process, to be ended in order.
+    /// Its process, to end in order.
     pub(super) fn process_mut(&mut self) -> Option<&mut Process> {
         self.running.as_mut().map(|running| &mut running.process)
     }
@@ -217,12 +219,12 @@ impl Child {
 
 impl Running {
     fn silent_at(&self) -> Instant {
-        self.heard + SILENCE_MAX
+        self.heard + SIGN_OF_LIFE_TIMEOUT
     }
 }
 
-/// How long to wait before the next attempt, after so many short lives in a row: not at all after
-/// the first, then a second, then twice as long each time.
+/// How long to wait before the next attempt after this many short lives in a row: no time after the
+/// first, then a second, then twice as long each time.
 fn pause(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,

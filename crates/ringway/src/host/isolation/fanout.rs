@@ -1,7 +1,7 @@
-//! Replies to the command line, put together from those of all processes.
+//! Replies to the command line, combined from the replies of all processes.
 //!
-//! Each is asked on a thread, with a limit of time: one that does not reply is named in the
-//! result, and delays the replies of others by no more than that.
+//! Each process is queried on a thread of its own, with a time limit. The result names a process
+//! that does not reply, and such a process delays the others' replies by no more than the limit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,28 +12,28 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Patience, Reply, RunDir,
-    TenantStatus, open_within,
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reply, ReplyLimits, RunDir,
+    TenantStatus, open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::de::DeserializeOwned;
 
-/// How long one process may take to tell its state.
+/// How long one process may take to report its state.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long all of them may take together: less than the command line waits.
+/// How long all of them may take together: less than the command line's timeout.
 const ALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a process may take to change something.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Bytes of the reply of one process. It may be in the hands of a guest.
+/// Bytes of the reply of one process, which a guest may have taken over.
 const REPLY_LEN_MAX: usize = 16 << 20;
-/// Processes that are asked at the same time.
+/// Processes that are queried at the same time.
 const THREADS_MAX: usize = 16;
 /// Calls that are served at the same time.
 const CALLS_MAX: usize = 8;
-/// What the setting of a mirror is called.
+/// Name of the setting for a mirror.
 const MIRROR: &str = "mirror";
-/// What a tenant's process calls its way to the others.
+/// Name of the trunk in the status of a tenant's process.
 const TRUNK: &str = "trunk";
 
 /// The control socket of an isolated backend.
@@ -44,7 +44,7 @@ pub(super) struct Fanout {
     open: Arc<AtomicUsize>,
 }
 
-/// Who is to be asked, as things are now.
+/// The processes to query, at this moment.
 pub(super) struct Respondents {
     pub(super) switch: PathBuf,
     pub(super) tenants: Vec<(TenantStatus, PathBuf)>,
@@ -62,13 +62,13 @@ impl Fanout {
         Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
     }
 
-    /// Serves the calls that have come, each on a thread.
+    /// Serves the pending calls, each on a thread.
     pub(super) fn serve_calls(&self, respondents: impl Fn() -> Respondents) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         while let Ok(call) = self.calls.try_recv() {
             if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
                 self.open.fetch_sub(1, Ordering::Relaxed);
-                call.reply(Reply::error("too many requests at the same time: try again"));
+                call.reply(Reply::error("too many simultaneous requests; try again"));
                 continue;
             }
             let (open, respondents) = (Arc::clone(&self.open), respondents());
@@ -110,7 +110,7 @@ impl Respondents {
             },
             BackendRequest::Capture { vif, .. } => match self.of_vif(vif) {
                 Ok(socket) => Reply::error(&format!(
-                    "the frames of {vif} are seen by the process of its tenant: ask at {}",
+                    "only the process of its tenant sees the frames of {vif}: use {}",
                     socket.display()
                 )),
                 Err(reason) => Reply::error(&reason),
@@ -118,14 +118,14 @@ impl Respondents {
         }
     }
 
-    /// Why a vif cannot be the output of such a mirror, for all that its own process would take it.
+    /// Why a vif cannot be the output of such a mirror although its own process would accept it.
     fn refuse_mirror(&self, output: &str, wanted: &str) -> Option<String> {
         let tenant_of = |name: &str| {
             let mut tenants = self.tenants.iter().map(|(tenant, _)| tenant);
             tenants.find(|tenant| tenant.vifs.iter().any(|it| it == name))
         };
         let own = tenant_of(output)?;
-        // What makes no sense, the process itself refuses.
+        // The process itself refuses an invalid list.
         let wanted = Mirrored::parse_list(wanted).ok()?;
         let whose = wanted.iter().find_map(|Mirrored { port, .. }| match tenant_of(port) {
             Some(tenant) => {
@@ -137,8 +137,8 @@ impl Respondents {
             }
         })?;
         Some(format!(
-            "{whose}, and no process sees frames of another: expected vifs of tenant {}, or \
-             {TRUNK}, its way to the others",
+            "{whose}, and no process sees frames of another tenant: expected vifs of tenant {}, \
+             or {TRUNK}, its connection to the others",
             own.name
         ))
     }
@@ -165,7 +165,8 @@ impl Respondents {
         for ((mut tenant, _), reply) in self.tenants.into_iter().zip(of_tenants) {
             match reply {
                 Ok(status) => {
-                    // It is asked for its own vifs, and has no say about others.
+                    // A tenant's process reports its own vifs only: anything it says about others
+                    // is ignored.
                     let own = status.vifs.into_iter().filter(|vif| tenant.vifs.contains(&vif.name));
                     all.vifs.extend(own.map(|mut vif| {
                         vif.tenant = Some(tenant.name.clone());
@@ -185,7 +186,7 @@ impl Respondents {
     }
 }
 
-/// Asks all for their state; the replies are in the order of the sockets.
+/// Queries all for their state; the replies are in the order of the sockets.
 fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
     let deadline = Instant::now() + ALL_TIMEOUT;
     let next = AtomicUsize::new(0);
@@ -220,6 +221,6 @@ fn ask_within<T: DeserializeOwned>(
     request: &BackendRequest,
     limit: Duration,
 ) -> io::Result<T> {
-    let patience = Patience { time: limit, bytes: REPLY_LEN_MAX };
-    open_within(socket, request, patience).map(|(reply, _)| reply)
+    let patience = ReplyLimits { time: limit, bytes: REPLY_LEN_MAX };
+    open_with_limits(socket, request, patience).map(|(reply, _)| reply)
 }

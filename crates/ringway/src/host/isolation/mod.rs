@@ -1,7 +1,7 @@
-//! An isolated backend: the switch process, a process for each tenant, and who looks after them.
+//! An isolated backend: the switch process, a process for each tenant, and their supervisor.
 //!
-//! [`Isolation`] starts the processes and starts them again, makes the trunks between them, and
-//! says which vif is whose. It moves no frame. A tenant's process that ends, hangs or breaks the
+//! [`Isolation`] starts and restarts the processes, creates the trunks between them, and assigns
+//! each vif to its tenant. It moves no frame. A tenant's process that ends, hangs or breaks the
 //! protocol of its trunk is replaced, and no other process notices; when the switch process ends,
 //! all are replaced. Read [`Isolation::look`] first.
 
@@ -27,7 +27,7 @@ use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, DomId, Watched};
 use tracing::level_filters::LevelFilter;
 
-use self::child::{Child, Happened};
+use self::child::{Child, ChildEvent};
 use self::fanout::{Fanout, Respondents};
 pub(crate) use self::roster::Defaults;
 use self::roster::{Change, Roster, number};
@@ -37,18 +37,18 @@ use super::progress::{Event, Show};
 
 /// Tenants of one host.
 const TENANTS_MAX: usize = 512;
-/// Watch events that are noted before anything else is done.
+/// Watch events that are taken at a time, before other work.
 const EVENTS_MAX: usize = 1024;
 /// How long processes may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
-/// Processes that may end before the host is ready, until that is no accident.
+/// Processes that may end before the host is ready; more than that counts as a failed start.
 const EARLY_DEATHS_MAX: u64 = 3;
 
 /// What an isolated backend is started with.
 pub(crate) struct Setup {
     pub(crate) dir: RunDir,
     pub(crate) hypervisor: HypervisorKind,
-    /// The domain whose vifs are served.
+    /// The domain whose vifs the backend serves.
     pub(crate) domid: DomId,
     pub(crate) level: LevelFilter,
     pub(crate) show: Show,
@@ -63,15 +63,15 @@ pub(crate) struct Isolation {
     fanout: Fanout,
     roster: Roster,
     tenants: BTreeMap<TenantName, Tenant>,
-    /// Processes of tenants that have no vif any more.
+    /// Processes of tenants whose last vif is gone.
     leaving: Vec<Leaving>,
     switch: Child,
     service: Service,
     life: Life,
     reported: Reported,
-    /// Of the processes that ran when that was last asked.
+    /// The processes that ran at the last call of `has_changed`.
     pids: Vec<u32>,
-    /// Whether network devices may be there whose vifs are gone.
+    /// Whether network devices of vifs that are gone may still exist.
     must_sweep: bool,
 }
 
@@ -82,7 +82,7 @@ struct Leaving {
     deadline: Instant,
 }
 
-/// What the service manager knows.
+/// What was last reported to the service manager.
 struct Reported {
     is_ready: bool,
     vifs: Option<(usize, usize)>,
@@ -96,13 +96,13 @@ struct Tenant {
     carried: TrunkRules,
     /// Whether the switch process moves its frames.
     is_attached: bool,
-    /// Whether it ever did, or its process has ended.
+    /// Whether it ever moved them, or its process has ended.
     has_begun: bool,
 }
 
 impl Isolation {
-    /// Starts the switch process; tenants follow as vifs are found. The calling thread is watched
-    /// from now on, where a service manager wants that.
+    /// Starts the switch process; tenants follow as vifs are found. If the service manager wants
+    /// signs of life, the watchdog monitors the calling thread from now on.
     ///
     /// # Errors
     /// What the system reports.
@@ -134,10 +134,10 @@ impl Isolation {
     /// Takes all watch events below the backend's root; true if there were any.
     ///
     /// # Errors
-    /// If XenStore is lost.
+    /// If the connection to XenStore was lost.
     pub(crate) fn take_watches(&mut self, store: &mut Client) -> Result<bool> {
         for count in 0..EVENTS_MAX {
-            match store.next_watch().context("XenStore is lost")? {
+            match store.next_watch().context("the connection to XenStore was lost")? {
                 Some(Watched::Node(event)) => self.roster.note(&event.path),
                 Some(Watched::Overflow) => self.roster.note_all(),
                 None => return Ok(count > 0),
@@ -146,11 +146,11 @@ impl Isolation {
         Ok(true)
     }
 
-    /// Does what is to be done now. `is_host_ready` says whether all has worked before: until then
-    /// a process that gives up is an error.
+    /// Does all pending work. `is_host_ready` says whether all processes have served before: until
+    /// then a process that gives up is an error.
     ///
     /// # Errors
-    /// If XenStore is lost, or a process cannot be started.
+    /// If the connection to XenStore was lost, or a process cannot be started.
     pub(crate) fn look(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
         self.life.beat();
         for change in self.roster.look(store)? {
@@ -166,7 +166,7 @@ impl Isolation {
             }
         }
         let now = Instant::now();
-        self.look_at_leaving(now)?;
+        self.reap_leaving(now)?;
         self.look_at_switch(now, is_host_ready)?;
         let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
         for name in names {
@@ -177,7 +177,7 @@ impl Isolation {
         Ok(())
     }
 
-    /// Whether the frames of all tenants are moved.
+    /// Whether the switch process moves the frames of all tenants.
     pub(crate) fn is_complete(&self) -> bool {
         self.tenants.values().all(|tenant| tenant.is_attached)
     }
@@ -190,7 +190,7 @@ impl Isolation {
         ours.chain(tenants).chain(leaving)
     }
 
-    /// When to look, whatever happens.
+    /// When to call [`look`](Isolation::look) next, even if no descriptor becomes readable.
     pub(crate) fn deadline(&self) -> Instant {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
         let turn = self.life.beats_within().map(|time| Instant::now() + time);
@@ -199,7 +199,7 @@ impl Isolation {
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
     }
 
-    /// Whether other processes run than when this was last asked.
+    /// Whether the set of running processes has changed since the last call.
     pub(crate) fn has_changed(&mut self) -> bool {
         let pids: Vec<u32> = self.records().map(|record| record.pid).collect();
         std::mem::replace(&mut self.pids, pids.clone()) != pids
@@ -211,24 +211,25 @@ impl Isolation {
         self.switch.record().into_iter().chain(tenants).cloned()
     }
 
-    /// The host is about to end: its processes may take their time.
+    /// The host is about to end: stops the watchdog of this thread and informs the service manager,
+    /// so that processes may take their time.
     pub(crate) fn stopping(&mut self) {
         self.life.end();
         self.service.report(Report::Stopping);
     }
 
-    /// Ends the tenants' processes, then the switch process, each in order. To be called after
+    /// Ends the tenants' processes, then the switch process, each in order. Call it after
     /// [`stopping`](Isolation::stopping).
     pub(crate) fn end(&mut self) {
         let mut ending: Vec<&mut Process> =
             self.tenants.values_mut().filter_map(|tenant| tenant.child.process_mut()).collect();
         ending.iter_mut().for_each(|process| process.ask_to_end());
         let deadline = Instant::now() + END_TIMEOUT;
-        ending.into_iter().for_each(|process| process.end_by(deadline));
+        ending.into_iter().for_each(|process| process.wait_or_kill(deadline));
         self.leaving.clear();
         if let Some(process) = self.switch.process_mut() {
             process.ask_to_end();
-            process.end_by(Instant::now() + END_TIMEOUT);
+            process.wait_or_kill(Instant::now() + END_TIMEOUT);
         }
     }
 
@@ -256,7 +257,7 @@ impl Isolation {
             Change::Removed(name, vif) => {
                 if let Some(tenant) = self.tenants.get_mut(&name) {
                     tenant.child.send(&TenantOrder::Forget(number(vif)), &[]);
-                    // Its process takes the vif's device along, if it is there to do that.
+                    // The tenant's process removes the vif's device, if it is running.
                     self.must_sweep |= !tenant.child.is_ready();
                 }
                 self.allow(&name);
@@ -268,16 +269,17 @@ impl Isolation {
         }
     }
 
-    /// Says which addresses a tenant may use and what its trunk carries, if they are known to the
-    /// switch process and to the tenant's.
+    /// Sends the addresses that a tenant may use, and what its trunk carries, to the switch process
+    /// and the tenant's, where each has been started and attached.
     fn allow(&mut self, name: &TenantName) {
         let (allowed, carried) = (self.roster.allowed(name), self.roster.trunk_rules(name));
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         let before = std::mem::replace(&mut tenant.carried, carried.clone());
         if before.vlans.is_empty() != carried.vlans.is_empty() && tenant.child.record().is_some() {
-            // What has no VLAN is carried as it is, tags of guests included. If one end did so
-            // still and the other did not, a guest could choose its VLAN. So both ends are new.
-            tracing::info!("tenant {name}: VLANs begin or end, its process is replaced");
+            // A trunk without VLANs carries frames unchanged, guests' own tags included. If one end
+            // still did so and the other did not, a guest could choose its VLAN. So both ends are
+            // replaced.
+            tracing::info!("tenant {name}: its use of VLANs changed; replacing its process");
             tenant.child.replace();
             tenant.trunk = None;
             tenant.is_attached = false;
@@ -291,7 +293,7 @@ impl Isolation {
         }
     }
 
-    /// A tenant has no vif any more.
+    /// Ends a tenant whose last vif is gone.
     fn dismiss(&mut self, name: &TenantName) {
         let Some(tenant) = self.tenants.remove(name) else { return };
         self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
@@ -305,8 +307,8 @@ impl Isolation {
         }
     }
 
-    /// Lets processes of tenants without vifs go, by force when they have taken too long.
-    fn look_at_leaving(&mut self, now: Instant) -> Result<()> {
+    /// Collects processes of tenants without vifs, and kills those that have taken too long to end.
+    fn reap_leaving(&mut self, now: Instant) -> Result<()> {
         for mut leaving in std::mem::take(&mut self.leaving) {
             let is_back = self.tenants.contains_key(&leaving.name);
             if leaving.process.ended()?.is_none() && leaving.deadline > now && !is_back {
@@ -323,26 +325,28 @@ impl Isolation {
     fn look_at_switch(&mut self, now: Instant, is_host_ready: bool) -> Result<()> {
         for happened in self.switch.look(now)? {
             match happened {
-                Happened::Ready => {
+                ChildEvent::Ready => {
                     let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
                     names.iter().for_each(|name| self.attach(name));
                 }
-                Happened::Attached { tenant } => {
+                ChildEvent::Attached { tenant } => {
                     if let Some(tenant) = self.tenants.get_mut(&TenantName(tenant)) {
                         tenant.is_attached = true;
                         tenant.has_begun = true;
                     }
                 }
-                Happened::CutOff { tenant, reason } => {
+                ChildEvent::CutOff { tenant, reason } => {
                     let name = TenantName(tenant);
                     if let Some(tenant) = self.tenants.get_mut(&name) {
                         tenant.child.kill(&format!("it was cut off: {reason}"));
                     }
                 }
-                Happened::Ended { status, has_given_up } => {
+                ChildEvent::Ended { status, has_given_up } => {
                     let deaths = self.switch.restarts() + 1;
                     fail_early(is_host_ready, "switch", &status, has_given_up, deaths)?;
-                    tracing::warn!("the switch process ended ({status}): all are started again");
+                    tracing::warn!(
+                        "the switch process ended ({status}); starting all processes again"
+                    );
                     for tenant in self.tenants.values_mut() {
                         tenant.child.replace();
                         tenant.trunk = None;
@@ -367,9 +371,9 @@ impl Isolation {
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         for happened in tenant.child.look(now)? {
             match happened {
-                Happened::Ready => self.attach(name),
-                Happened::Attached { .. } | Happened::CutOff { .. } => {}
-                Happened::Ended { status, has_given_up } => {
+                ChildEvent::Ready => self.attach(name),
+                ChildEvent::Attached { .. } | ChildEvent::CutOff { .. } => {}
+                ChildEvent::Ended { status, has_given_up } => {
                     let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
                     let deaths = tenant.child.restarts() + 1;
                     let process = format!("tenant {name}");
@@ -464,7 +468,7 @@ impl Isolation {
         Respondents { switch: self.setup.dir.switch().backend(), tenants: tenants.collect() }
     }
 
-    /// Tells the service manager that all serve, and how many vifs there are.
+    /// Reports to the service manager that all processes serve, and how many vifs there are.
     fn report(&mut self) {
         let has_begun = self.tenants.values().all(|tenant| tenant.has_begun);
         if !self.reported.is_ready && self.switch.is_ready() && has_begun {
@@ -479,8 +483,8 @@ impl Isolation {
     }
 }
 
-/// Before the host is ready, a process that gives up does so for a reason that stays, and one that
-/// is killed again and again is no accident.
+/// Before the host is ready, a process that gives up has a lasting reason, and one that is killed
+/// repeatedly is no accident: both fail the start.
 fn fail_early(
     is_host_ready: bool,
     process: &str,
@@ -492,7 +496,7 @@ fn fail_early(
         return Ok(());
     }
     if has_given_up {
-        bail!("{process} did not start; its reason is above");
+        bail!("{process} did not start; see the reason above");
     }
     if deaths >= EARLY_DEATHS_MAX {
         bail!("{process} ended {deaths} times ({status}) before the host was ready");

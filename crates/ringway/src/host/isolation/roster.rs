@@ -1,7 +1,7 @@
-//! Which vif is whose, as the toolstack has it in XenStore.
+//! Which vif belongs to which tenant, according to the toolstack's nodes in XenStore.
 //!
-//! A vif has the tenant that it was made with. Each is read when its directory appears and
-//! goes, and what its backend writes there is of no interest.
+//! A vif keeps the tenant that it was created with. The roster reads a vif when its directory
+//! appears and disappears, and ignores what its backend writes there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ pub(super) struct Roster {
     backend: DomId,
     defaults: Defaults,
     vifs: BTreeMap<Vif, Entry>,
-    /// To be read.
+    /// Vifs to read again.
     changed: BTreeSet<Vif>,
     must_scan: bool,
 }
 
-/// What holds for vifs that have no rules of their own.
+/// The defaults for vifs without rules of their own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Defaults {
     pub(crate) locking: Option<LockingMode>,
@@ -48,7 +48,7 @@ struct Entry {
     rules: Rules,
 }
 
-/// What of a vif's rules concerns others than its own process.
+/// The part of a vif's rules that concerns other processes than its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Rules {
     /// Whether other addresses may be behind it as well.
@@ -57,14 +57,14 @@ struct Rules {
     is_private: bool,
 }
 
-/// What follows from a look.
+/// A change that [`look`](Roster::look) found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A tenant has a vif more.
+    /// A tenant has gained a vif.
     Added(TenantName, Vif),
-    /// One less.
+    /// A tenant has lost a vif.
     Removed(TenantName, Vif),
-    /// What its vifs may do is different.
+    /// The rules of its vifs have changed.
     Rules(TenantName),
 }
 
@@ -103,7 +103,7 @@ impl Roster {
         for vif in std::mem::take(&mut self.changed) {
             let read = read_keys(store, &vif.backend_dir(), KeySet::BackendDevice);
             let keys = unless_refused(read, None)?;
-            // It has a state when it is written to the end.
+            // The toolstack writes the state last, so a vif with a state is complete.
             let is_there = keys.as_ref().is_some_and(|it| it.state() != XenbusState::Unknown);
             let mac = keys.as_ref().and_then(|keys| keys.mac().ok().flatten());
             let rules = keys.as_ref().and_then(|keys| self.rules_of(keys));
@@ -126,8 +126,8 @@ impl Roster {
                     }
                 }
                 Some(entry) => {
-                    // The first address counts, as long as the vif is there; and rules that cannot
-                    // be read change nothing.
+                    // The first address counts for the life of the vif, and unreadable rules change
+                    // nothing.
                     let mac = entry.mac.or(mac);
                     let rules = rules.unwrap_or_else(|| entry.rules.clone());
                     if (mac, &rules) != (entry.mac, &entry.rules) {
@@ -151,7 +151,7 @@ impl Roster {
         own.map(|(vif, _)| *vif)
     }
 
-    /// Where frames of a tenant may come from.
+    /// The source addresses that a tenant's frames may have.
     pub(super) fn allowed(&self, tenant: &TenantName) -> Allowed {
         let own = self.vifs.values().filter(|entry| entry.tenant == *tenant);
         let addresses: Option<Vec<[u8; 6]>> =
@@ -169,14 +169,14 @@ impl Roster {
         }
     }
 
-    /// What the rules of a vif are; `None` where they cannot be read. It is not served then, or
-    /// keeps those that it has.
+    /// The rules of a vif; `None` if they cannot be read. Such a vif is not served, or keeps the
+    /// rules that it has.
     fn rules_of(&self, keys: &Keys) -> Option<Rules> {
         let rules = keys.rules().ok()?;
         let addresses_max = rules.addresses_max.unwrap_or(self.defaults.addresses_max);
         let mode = rules.mode(self.defaults.locking);
         let is_open = mode == Some(LockingMode::Unlocked) || addresses_max > 1;
-        // On a bridge they would be refused, and concern no trunk.
+        // On a bridge VLANs are refused, and they concern no trunk.
         let is_on_switch = keys.script().is_none() && keys.bridge().is_none();
         let vlans = rules.vlan.untagged.iter().chain(&rules.vlan.tagged).copied();
         Some(Rules {
@@ -202,13 +202,13 @@ impl Roster {
         let own = TenantName::of_domain(vif.frontend.0);
         let Some(text) = read(store, &vif.tenant())? else { return Ok(own) };
         Ok(text.parse().unwrap_or_else(|error| {
-            tracing::warn!("{}: {error}; it gets a process of its domain", vif.tenant());
+            tracing::warn!("{}: {error}; its domain gets its own process", vif.tenant());
             own
         }))
     }
 }
 
-/// As messages have it.
+/// The vif's number in messages.
 pub(super) fn number(vif: Vif) -> VifNumber {
     VifNumber { domid: vif.frontend.0, handle: vif.handle }
 }

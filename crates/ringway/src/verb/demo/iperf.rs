@@ -1,4 +1,4 @@
-//! iperf3: how it is called so that its streams use all queues, and what it found.
+//! iperf3: its command line, chosen so that the streams use all queues, and its result.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,11 +15,12 @@ pub(super) const CLIENT: &str = "10.77.0.1";
 /// Guest b.
 pub(super) const SERVER: &str = "10.77.0.2";
 
-/// Source ports that are tried, for each way its own, because a port rests after use.
+/// The first source port to try in each direction: separate ranges, because a port stays in
+/// TIME_WAIT after use.
 const FIRST_PORTS: [u16; 2] = [20_000, 42_000];
 const PORTS_TRIED: u16 = 20_000;
 
-/// Who sends.
+/// Which guest sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// Guest a.
@@ -37,7 +38,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// One sentence if iperf3 is missing.
+/// Fails with one sentence if iperf3 is missing.
 pub(super) fn require() -> Result<()> {
     for (program, package) in [("iperf3", "iperf3"), ("ping", "iputils-ping")] {
         if !super::is_installed(program) {
@@ -47,9 +48,9 @@ pub(super) fn require() -> Result<()> {
     Ok(())
 }
 
-/// The first source port for streams that use one port after another, and the queues they fall
-/// on. iperf3 gives its streams consecutive ports, so a run of them is searched that spreads the
-/// streams evenly; else the most even one.
+/// The first source port of the streams, and the queues that they use. iperf3 gives its streams
+/// consecutive ports, so this searches for a run of ports that spreads the streams evenly, and
+/// otherwise takes the most even run.
 pub(super) fn first_port(streams: u16, queues: u16, way: Way) -> (u16, Vec<QueueIndex>) {
     let wanted = split_of(&spread(streams.into(), queues));
     let queue = |port: u16| queue_of(Some(flow(port).hash()), queues);
@@ -99,7 +100,7 @@ pub(super) fn client(streams: u16, seconds: u32, port: u16, way: Way) -> Vec<Str
     command
 }
 
-/// What the receiver got.
+/// The receiver's throughput.
 pub(super) fn bits_per_second(output: &str) -> Result<f64> {
     let report: serde_json::Value = serde_json::from_str(output).context("iperf3's report")?;
     if let Some(error) = report.get("error").and_then(serde_json::Value::as_str) {

@@ -1,4 +1,4 @@
-//! Whether anything is left of a host that has ended.
+//! Checks whether anything is left of a host that has ended.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,7 @@ impl Before {
         })
     }
 
-    /// What is there now and was not before.
+    /// What exists now and did not before.
     pub(super) fn leftovers(&self, place: &Path, watched: &[Watched]) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for Watched { process, .. } in watched {
@@ -53,7 +53,7 @@ impl Before {
         let theirs: BTreeSet<&String> =
             watched.iter().flat_map(|watched| &watched.namespaces).collect();
         for pid in names_in("/proc") {
-            // One that has ended and that its parent has yet to notice keeps nothing.
+            // A zombie, which has ended and was not waited for yet, holds nothing.
             let is_alive = |pid| ProcessRecord::of("", pid).is_ok_and(|process| process.is_alive());
             if !pid.parse().is_ok_and(is_alive) {
                 continue;
@@ -95,7 +95,7 @@ fn names_in(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Those that we may see; processes of other users are not ours.
+/// The namespaces that we may see; other users' processes are not ours.
 fn namespaces_of(pid: &str) -> BTreeSet<String> {
     NAMESPACES
         .iter()

@@ -1,4 +1,5 @@
-//! `ringway demo`: two guests, real iperf3 traffic, what each queue did, and nothing left behind.
+//! `ringway demo`: runs real iperf3 traffic between two guests, shows what each queue did, and
+//! leaves nothing behind.
 
 mod iperf;
 mod leftovers;
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
+use ringway_control::{
+    BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, send_request,
+};
 use ringway_steering::placement::{split_of, spread};
 
 use crate::host::{Process, ProcessRecord, read_state};
@@ -27,10 +30,10 @@ use report::{CpuReport, Report};
 
 /// How long the host may take until its guests are connected.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a command in a guest may take on top of what was asked of it.
+/// How long a command in a guest may take beyond its requested duration.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often it is looked whether a guest is connected.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often to check whether a guest is connected.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The socket of a guest of virtio.
 const SOCKET: &str = "b.sock";
 /// How long the host may take to end.
@@ -51,7 +54,7 @@ const OUTPUT_LEN_MAX: u64 = 64 << 20;
                   ringway demo --guests xen,virtio"
 )]
 pub(crate) struct Demo {
-    /// What the second guest is: as the first one, or behind a vhost-user socket
+    /// The kinds of both guests: with a Xen vif, or behind a vhost-user socket
     #[arg(long, value_name = "KINDS", default_value = "xen,xen")]
     guests: Kinds,
     /// Queues of each guest
@@ -94,7 +97,7 @@ pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
         _ => {}
     }
     iperf::require()?;
-    // Found out before anything is made: an unwritable file would be a pity at the end.
+    // Checked first: to find an unwritable file after the measurement would waste it.
     if let Some(file) = args.json.as_deref().filter(|file| *file != Path::new("-")) {
         fs::write(file, "").with_context(|| format!("--json {}", file.display()))?;
     }
@@ -107,7 +110,7 @@ pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
     let _ = fs::remove_dir_all(&place);
     let (mut report, processes) = match outcome {
         Ok(measured) => measured,
-        Err(_) if stop.wait(Duration::ZERO)? => bail!("ended before it was done"),
+        Err(_) if stop.wait(Duration::ZERO)? => bail!("ended before it was finished"),
         Err(error) => return Err(error),
     };
     report.leftovers = before.leftovers(&place, &processes)?;
@@ -148,7 +151,12 @@ impl<'a> Running<'a> {
         let dir = RunDir::new(dir);
         let place = place.to_owned();
         let mut running = Running { host, dir, common, stop, place, virtio: None };
-        running.await_line(stdout, "\"ready\"", READY_TIMEOUT, "the host's guests to connect")?;
+        running.await_line(
+            stdout,
+            "\"ready\"",
+            READY_TIMEOUT,
+            "the guests of the host to connect",
+        )?;
         if args.guests == Kinds::XenAndVirtio {
             running.start_virtio(args.queues)?;
         }
@@ -172,7 +180,7 @@ impl<'a> Running<'a> {
                     let reason = vif.error.as_deref().unwrap_or("it gives no reason");
                     bail!("guest b has not connected: {reason}");
                 }
-                _ if self.stop.wait(LOOK)? => bail!("stopped"),
+                _ if self.stop.wait(POLL_INTERVAL)? => bail!("stopped"),
                 _ => {}
             }
         }
@@ -193,7 +201,9 @@ impl<'a> Running<'a> {
         for way in [iperf::Way::Forward, iperf::Way::Reverse] {
             let (port, queues) = iperf::first_port(streams, args.queues, way);
             if split_of(&queues) != split_of(&spread(usize::from(streams), args.queues)) {
-                say(format_args!("no ports spread {streams} streams evenly; this is close"));
+                say(format_args!(
+                    "no choice of ports spreads {streams} streams evenly; this is close to even"
+                ));
             }
             say(format_args!("iperf3 {way}, {streams} TCP streams, {} s", args.seconds));
             let command = iperf::client(streams, args.seconds, port, way);
@@ -212,22 +222,22 @@ impl<'a> Running<'a> {
         say(format_args!("ending the host"));
         if let Some(mut virtio) = self.virtio.take() {
             virtio.ask_to_end();
-            virtio.end_by(Instant::now() + END_TIMEOUT);
+            virtio.wait_or_kill(Instant::now() + END_TIMEOUT);
         }
         self.host.ask_to_end();
-        self.host.end_by(Instant::now() + END_TIMEOUT);
+        self.host.wait_or_kill(Instant::now() + END_TIMEOUT);
         Ok((report, watched))
     }
 
     fn backend(&self) -> Result<BackendStatus> {
-        Ok(ask(&self.dir.backend(), &BackendRequest::Status)?)
+        Ok(send_request(&self.dir.backend(), &BackendRequest::Status)?)
     }
 
     fn guest(&self, name: &str) -> Result<GuestStatus> {
-        Ok(ask(&self.dir.guest(name), &GuestRequest::Status)?)
+        Ok(send_request(&self.dir.guest(name), &GuestRequest::Status)?)
     }
 
-    /// Those that the supervisor has started, and what the backend has: the opener.
+    /// The processes that the supervisor has started, and the one that the backend has: the opener.
     fn processes(&self) -> Vec<ProcessRecord> {
         let mut processes = read_state(&self.dir).processes;
         let backend = processes.iter().find(|process| process.name == "backend");
@@ -279,7 +289,8 @@ impl<'a> Running<'a> {
     fn in_guest(&self, guest: &str, command: &[&str], seconds: u32) -> Result<String> {
         let deadline = Instant::now() + Duration::from_secs(seconds.into()) + COMMAND_TIMEOUT;
         let (mut process, stdout) = self.start_in_guest(guest, command)?;
-        // Read on a thread of its own, because it prints while we wait for it, or for Ctrl-C.
+        // Read on a thread of its own, because the command prints while we wait for its end or for
+        // Ctrl-C.
         let reader = std::thread::spawn(move || {
             let mut output = String::new();
             stdout.take(OUTPUT_LEN_MAX).read_to_string(&mut output).map(|_| output)
@@ -293,7 +304,7 @@ impl<'a> Running<'a> {
             Some(status) if status.success() => Ok(output),
             Some(status) => bail!("{} in guest {guest}: {status}\n{output}", command.join(" ")),
             None if ready.last() == Some(&true) => bail!("stopped"),
-            None => bail!("{} in guest {guest} did not end in time", command.join(" ")),
+            None => bail!("{} in guest {guest} did not finish in time", command.join(" ")),
         }
     }
 
@@ -305,7 +316,7 @@ impl<'a> Running<'a> {
         Ok(server)
     }
 
-    /// Waits until a process prints a line with some text; what follows is read and forgotten.
+    /// Waits until a process prints a line that contains some text; discards what follows.
     fn await_line(
         &self,
         stdout: ChildStdout,
@@ -319,7 +330,7 @@ impl<'a> Running<'a> {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if line.contains(text) {
                     if let Some(done) = done.take() {
-                        // The other end is gone only if no thread waits any more.
+                        // The other end is closed only if no thread waits any more.
                         let _ = std::io::Write::write_all(&mut &done, b"!");
                     }
                 }
@@ -329,13 +340,13 @@ impl<'a> Running<'a> {
         match ready.as_slice() {
             [_, true] => bail!("stopped"),
             [true, _] if matches!((&is_done).read(&mut [0]), Ok(1)) => Ok(()),
-            [true, _] => bail!("waited for {what}, but the process ended; its reason is above"),
+            [true, _] => bail!("waited for {what}, but the process ended; see the reason above"),
             _ => bail!("waited {} s for {what}", timeout.as_secs()),
         }
     }
 }
 
-/// Processes that a process has started, by whichever of its threads.
+/// Processes that any thread of a process has started.
 fn children_of(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children =

@@ -1,6 +1,6 @@
-//! Bytes that go over TCP from guest a to guest b and back, and come out as they were.
+//! Sends bytes over TCP from guest a to guest b and back, and checks that they arrive unchanged.
 //!
-//! In each guest runs this program once more, with a hidden option of the verb.
+//! Each guest runs this program again, with a hidden option of the verb.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,15 +11,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::{COMMAND_TIMEOUT, Running, iperf, say};
 use crate::output::print;
 
-/// Bytes, each way.
+/// Bytes in each direction.
 const LEN: usize = 16 << 20;
-/// Bytes that are made and compared at a time.
+/// Bytes that are generated and compared at a time.
 const BLOCK_LEN: usize = 64 << 10;
 const PORT: u16 = 5202;
-/// How long it may take.
+/// How long the exchange may take.
 const SECONDS: u32 = 60;
 
-/// Sends them; how many were compared, of both ways.
+/// Sends the bytes; returns how many were compared, in both directions together.
 pub(super) fn exchange(demo: &Running<'_>) -> Result<u64> {
     say(format_args!("{} MiB over TCP from a to b and back, compared", LEN >> 20));
     let at = format!("{}:{PORT}", iperf::SERVER);
@@ -57,14 +57,14 @@ pub(super) fn talk(at: SocketAddr) -> Result<()> {
             .with_context(|| format!("block {block} of {BLOCK_LEN} bytes"))?;
         let sent = bytes.block();
         if let Some(place) = sent.iter().zip(&came).position(|(sent, came)| sent != came) {
-            bail!("byte {} of {LEN} came back changed", block * BLOCK_LEN + place);
+            bail!("byte {} of {LEN} was changed on the way", block * BLOCK_LEN + place);
         }
     }
     sender.join().map_err(|_| anyhow!("the sender panicked"))??;
     Ok(())
 }
 
-/// Bytes of which no two blocks are the same (xorshift).
+/// A stream of bytes in which no two blocks are the same (xorshift).
 struct Numbers(u64);
 
 impl Numbers {

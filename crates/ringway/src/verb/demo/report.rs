@@ -1,4 +1,4 @@
-//! What a demonstration found. The JSON names are fixed: scripts depend on them.
+//! The results of a demonstration. The JSON names are fixed: scripts depend on them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -73,7 +73,7 @@ impl Report {
         let mut dropped = BTreeMap::new();
         let mut vifs = Vec::new();
         for vif in &backend.vifs {
-            // One behind a socket has no domain: it is the second one.
+            // A guest behind a socket has no domain: it is the second guest.
             let other = if vif.kind == "virtio" { "b" } else { "" };
             let guest = guests.iter().find(|guest| guest.domid == vif.domid);
             let guest_vif =
@@ -184,7 +184,7 @@ impl Report {
             );
         }
         text += &format!(
-            "payload that went both ways and was compared: {}\n\n",
+            "payload sent both ways and compared: {}\n\n",
             table::scaled(table::float(self.payload_bytes), "B")
         );
         let rows = self.cpu.iter().map(|cpu| {
@@ -198,7 +198,7 @@ impl Report {
     }
 }
 
-/// What the queues of the first vif counted in between.
+/// What the queues of the first vif counted between two readings.
 fn change(before: &BackendStatus, after: &BackendStatus, of: fn(&QueueStatus) -> u64) -> Vec<u64> {
     let queues = |status: &BackendStatus| -> Vec<u64> {
         status.vifs.first().map(|vif| vif.queues.iter().map(of).collect()).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! Studies that cannot be run, or not to their end.
+//! Studies that cannot run, or cannot finish.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::{NOTHING, TINY, TINY_RUNS, kept, lab, placed, processes_and_scratch, text, tiny};
+use super::{TINY, TINY_RUNS, assert_nothing_is_left, kept, lab, placed, text, tiny};
 use crate::turn;
 
 #[test]
@@ -17,7 +17,7 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
         (&["transmit", "--hours", "0"], "--max-hours 0: expected more than 0"),
         (&["transmit", "--quick", "--hours", "1"], "cannot be used with"),
         (&["guest-to-guest", "--line", "10G"], "has no wire"),
-        (&["transmit", "--line", "fast"], "no rate"),
+        (&["transmit", "--line", "fast"], "not a rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
         (&["transmit", "--ci", "0"], "--precision 0"),
         (&["transmit", "--max-repeats", "0"], "--max-repeats"),
@@ -67,8 +67,8 @@ fn a_program_that_is_missing_is_named_with_its_package() {
     assert!(!refused.status.success() && !place.path().join("out").exists());
 }
 
-/// Runs a command of the shell as root of user and mount namespaces of its own, and the tiny study
-/// with these changes after that.
+/// Runs a shell command as root in its own user and mount namespaces, and then the tiny study with
+/// these changes.
 fn behind(shell: &str, changes: &[(&str, &str)]) -> (tempfile::TempDir, Output) {
     let study = changes.iter().fold(TINY.to_owned(), |study, (from, to)| {
         assert!(study.contains(from), "{from}");
@@ -98,8 +98,8 @@ fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
     let (place, output) = behind(hidden, &changes);
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let notice =
-        "NOTICE: Open vSwitch is left out, it is not installed: apt-get install openvswitch-switch";
+    let notice = "NOTICE: Open vSwitch is left out, because it is not installed: apt-get install \
+         openvswitch-switch";
     assert!(said.contains(notice), "{said}");
     let runs = kept(place.path());
     assert_eq!(runs.len(), 2, "ringway on a bridge, and the baseline");
@@ -118,7 +118,7 @@ fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_st
         )
     };
     for (options, sentence) in [
-        ("remount,size=1m", "0 MiB free; make room for 64 MiB or choose another directory"),
+        ("remount,size=1m", "0 MiB free; free 64 MiB or choose another directory"),
         ("remount,ro", "Read-only file system"),
     ] {
         let (place, refused) = behind(&mounted(options), &[]);
@@ -133,8 +133,8 @@ fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_st
 fn who_may_make_no_namespace_learns_which_limit_it_is() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let (place, study) = tiny();
-    // In a user namespace without a map every user is the overflow user, who may not make another
-    // one.
+    // In a user namespace without a map every user is the overflow user, which may not create
+    // another one.
     let mut command = Command::new("unshare");
     command.arg("--user").arg(study.get_program()).args(study.get_args());
     let refused = command.output().expect("it starts");
@@ -143,7 +143,7 @@ fn who_may_make_no_namespace_learns_which_limit_it_is() {
     assert!(said.lines().count() == 1 && !place.path().join("out").exists(), "{said}");
 }
 
-/// A place with a program in front of the others of its name, as a script of a shell.
+/// A directory with a shell script that takes the place of a program of the same name.
 fn wrapped(place: &Path, command: &mut Command, script: &str) {
     let dir = place.join("bin");
     let file = dir.join("iperf3");
@@ -166,7 +166,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
     let clients = "case \"$*\" in *--client*) HANG;; esac; exec REAL \"$@\"";
     for (hang, least, reason) in [
         ("sleep 1.5", 1, ""),
-        ("exec sleep 1000", 0, "the time for all runs was up"),
+        ("exec sleep 1000", 0, "the time for all runs had passed"),
         ("kill -SEGV $$", 0, "iperf3 ended without output (signal: 11 (SIGSEGV)"),
     ] {
         let (place, mut command) = placed(&TINY.replacen(budget.0, budget.1, 1));
@@ -176,12 +176,12 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
         let seconds = begun.elapsed().as_secs_f64();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{hang}: {said}");
-        // What it takes to begin, to end what is there and to draw, on a busy machine.
+        // The time to start, to stop and to draw, on a busy machine.
         assert!(seconds < 5.0 + 10.0, "{hang}: {seconds} s: {said}");
         let runs = kept(place.path()).len();
         assert!((least..TINY_RUNS).contains(&runs), "{hang}: {runs} runs: {said}");
         assert!(said.contains(reason), "{said}");
-        assert_eq!(processes_and_scratch(place.path()), NOTHING, "{hang}");
+        assert_nothing_is_left(place.path());
     }
 }
 

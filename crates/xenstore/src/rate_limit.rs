@@ -1,28 +1,28 @@
-//! How often one peer may have something done.
+//! A rate limit for one peer.
 
 use std::time::{Duration, Instant};
 
-/// An allowance that is used up by one peer and refilled by time, so that a peer that repeats
-/// something as fast as it can costs others little.
+/// An allowance that a peer uses up and time refills, so that a peer that repeats something as fast
+/// as it can costs others little.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct RateLimit {
     burst: u32,
     interval: Duration,
     left: u32,
-    /// When `left` was last right.
+    /// When `left` was last updated.
     counted: Instant,
 }
 
-impl Pace {
-    /// `burst` times at once, then once each `interval`.
-    pub fn new(burst: u32, interval: Duration, now: Instant) -> Pace {
-        Pace { burst, interval, left: burst, counted: now }
+impl RateLimit {
+    /// Allows `burst` times at once, then once per `interval`.
+    pub fn new(burst: u32, interval: Duration, now: Instant) -> RateLimit {
+        RateLimit { burst, interval, left: burst, counted: now }
     }
 
-    /// Takes one from the allowance, or says when there will be one.
+    /// Takes one from the allowance, or returns when the next is available.
     ///
     /// # Errors
-    /// The time to try again at.
+    /// The time of the next attempt.
     pub fn take(&mut self, now: Instant) -> Result<(), Instant> {
         self.refill(now);
         match self.left.checked_sub(1) {
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// When there will be something again, if nothing is left.
+    /// When the next is available, if nothing is left.
     pub fn due(&mut self, now: Instant) -> Option<Instant> {
         self.refill(now);
         (self.left == 0).then(|| self.counted + self.interval)
@@ -64,16 +64,16 @@ mod tests {
     fn after_a_burst_there_is_one_each_interval() {
         let start = Instant::now();
         let interval = Duration::from_millis(200);
-        let mut pace = Pace::new(3, interval, start);
+        let mut rate_limit = RateLimit::new(3, interval, start);
         for _ in 0..3 {
-            assert_eq!(pace.take(start), Ok(()));
+            assert_eq!(rate_limit.take(start), Ok(()));
         }
-        let due = pace.take(start).expect_err("the burst is used up");
+        let due = rate_limit.take(start).expect_err("the burst is used up");
         assert_eq!(due, start + interval);
-        assert_eq!((pace.due(start), pace.due(due)), (Some(due), None));
-        assert_eq!(pace.take(due), Ok(()));
-        assert_eq!(pace.take(due), Err(due + interval));
+        assert_eq!((rate_limit.due(start), rate_limit.due(due)), (Some(due), None));
+        assert_eq!(rate_limit.take(due), Ok(()));
+        assert_eq!(rate_limit.take(due), Err(due + interval));
         let much_later = due + 1000 * interval;
-        assert_eq!((0..10).filter(|_| pace.take(much_later).is_ok()).count(), 3);
+        assert_eq!((0..10).filter(|_| rate_limit.take(much_later).is_ok()).count(), 3);
     }
 }

@@ -1,14 +1,14 @@
-//! Judges one thread by sampling it again and again.
+//! Judges one thread by repeated samples.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How a thread is stuck. It has not got on since all of this time began.
+/// How a thread is stuck: it has made no progress for all of this time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stuck {
-    /// It has used so much CPU time.
+    /// It has used this much CPU time.
     Loops(Duration),
-    /// It has slept for so long where it may not sleep, or did not wake when it was woken.
+    /// It has slept this long where it may not sleep, or did not wake when it was woken.
     Sleeps(Duration),
 }
 
@@ -16,7 +16,7 @@ impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stuck::Loops(time) => {
-                write!(f, "is in a loop: {time:.1?} of CPU time without getting on")
+                write!(f, "is in a loop: {time:.1?} of CPU time without progress")
             }
             Stuck::Sleeps(time) => {
                 write!(f, "is blocked: it has slept for {time:.1?} where it should not")
@@ -25,61 +25,61 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// What the kernel says of a thread at one moment.
+/// The kernel's data on a thread at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// CPU time that it has used so far.
+    /// CPU time used so far.
     pub(crate) cpu: Duration,
-    /// For how long it has been ready to run, and did not, so far. A delay is added when it ends.
+    /// Time that it was ready to run and did not run, so far. A delay is added when it ends.
     pub(crate) delayed: Duration,
     pub(crate) state: State,
 }
 
-/// What a thread does, by `proc_pid_stat(5)`.
+/// The state of a thread, per `proc_pid_stat(5)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// `R`: it runs, or waits for a CPU, or for the next period of a quota.
     Runs,
-    /// `S` or `D`, or what else is not to be run.
+    /// `S` or `D`, or any other state in which it cannot run.
     Sleeps,
-    /// `T` or `t`: by a signal or a debugger.
+    /// `T` or `t`: stopped by a signal or a debugger.
     Stopped,
 }
 
 /// Limits, the same for all threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Time between two looks, which is what a look can add to what a thread has slept.
+    /// The time between two checks, which is also the error of a measured sleep.
     pub(crate) tick: Duration,
-    /// CPU time, or time asleep, of a thread that does not get on.
+    /// CPU time, or time asleep, of a thread without progress.
     pub(crate) stuck_after: Duration,
-    /// How long a thread may wait before it is woken to see whether that works.
+    /// How long a thread may wait before it is woken to test that it wakes.
     pub(crate) wake_after: Duration,
 }
 
-/// What a thread shows, and who looks.
+/// What a thread shows, and the state of the checking thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) beats: u64,
     pub(crate) is_waiting: bool,
     /// Whether there is a way to wake it.
     pub(crate) can_be_woken: bool,
-    /// Whether the one who looks had a CPU when it was due.
+    /// Whether the checking thread ran when it was due.
     pub(crate) is_punctual: bool,
 }
 
-/// What follows from a look.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    LookAgain,
-    /// It is to be woken, and gets on then.
+    CheckAgain,
+    /// Wake the thread; it must then make progress.
     Wake,
     Stuck(Stuck),
 }
 
-/// What is known of a thread since it last got on.
+/// What is known of a thread since its last progress.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
+pub(crate) struct StuckDetector {
     beats: u64,
     rested: Duration,
     was_woken: bool,
@@ -88,38 +88,38 @@ pub(crate) struct Judge {
     slept: Duration,
 }
 
-impl Judge {
+impl StuckDetector {
     /// Checks a thread. `sample` is called only if it has made no progress since the last
     /// check.
-    pub(crate) fn look(
+    pub(crate) fn check(
         &mut self,
         limits: Limits,
         seen: Seen,
         sample: impl FnOnce() -> Option<Sample>,
     ) -> Next {
         if seen.beats != self.beats {
-            *self = Judge { beats: seen.beats, ..Judge::default() };
-            return Next::LookAgain;
+            *self = StuckDetector { beats: seen.beats, ..StuckDetector::default() };
+            return Next::CheckAgain;
         }
         if seen.is_waiting && seen.can_be_woken && !self.was_woken {
             self.rested += limits.tick;
             self.was_woken = self.rested >= limits.wake_after;
-            return if self.was_woken { Next::Wake } else { Next::LookAgain };
+            return if self.was_woken { Next::Wake } else { Next::CheckAgain };
         }
-        let Some(now) = sample() else { return Next::LookAgain };
-        let Some(before) = self.last.replace(now) else { return Next::LookAgain };
+        let Some(now) = sample() else { return Next::CheckAgain };
+        let Some(before) = self.last.replace(now) else { return Next::CheckAgain };
         let used = now.cpu.saturating_sub(before.cpu);
         let delayed = now.delayed.saturating_sub(before.delayed);
         self.used += used;
         let may_sleep = seen.is_waiting && !self.was_woken;
-        // When the watch had no CPU in time, neither had those that the thread may wait for.
+        // If the watch got no CPU in time, other threads that this one may wait for did not either.
         if now.state == State::Sleeps && !may_sleep && seen.is_punctual {
             self.slept += limits.tick.saturating_sub(used + delayed);
         }
         match () {
             () if self.used >= limits.stuck_after => Next::Stuck(Stuck::Loops(self.used)),
             () if self.slept >= limits.stuck_after => Next::Stuck(Stuck::Sleeps(self.slept)),
-            () => Next::LookAgain,
+            () => Next::CheckAgain,
         }
     }
 }
@@ -137,12 +137,12 @@ mod tests {
     const SILENT: Seen =
         Seen { beats: 0, is_waiting: false, can_be_woken: true, is_punctual: true };
 
-    /// The verdicts on a thread that is checked each second for a minute, with their seconds.
+    /// The verdicts on a thread that is checked once a second for a minute, with their seconds.
     fn after(seen: impl Fn(u64) -> Seen, sample: impl Fn(u64) -> Sample) -> Option<(u64, Next)> {
-        let mut judge = Judge::default();
+        let mut detector = StuckDetector::default();
         (0..60).find_map(|second| {
-            let next = judge.look(LIMITS, seen(second), || Some(sample(second)));
-            (next != Next::LookAgain).then_some((second, next))
+            let next = detector.check(LIMITS, seen(second), || Some(sample(second)));
+            (next != Next::CheckAgain).then_some((second, next))
         })
     }
 
@@ -166,7 +166,7 @@ mod tests {
     fn a_thread_that_gets_no_cpu_is_not_stuck() {
         assert_eq!(after(|_| SILENT, |_| sample(State::Runs, 0, 0)), None);
         assert_eq!(after(|_| SILENT, |_| sample(State::Stopped, 0, 0)), None);
-        // It was delayed for nearly all of each second, and asleep at each look.
+        // Delayed for nearly all of each second, and asleep at each check.
         assert_eq!(after(|_| SILENT, |second| sample(State::Sleeps, second, second * 950)), None);
     }
 
@@ -186,10 +186,10 @@ mod tests {
     fn a_thread_that_waits_is_woken_and_stuck_if_that_does_nothing() {
         let waits = Seen { is_waiting: true, ..SILENT };
         let asleep = |_| sample(State::Sleeps, 0, 0);
-        let mut judge = Judge::default();
+        let mut detector = StuckDetector::default();
         let mut found = (0..60).filter_map(|second| {
-            let next = judge.look(LIMITS, waits, || Some(asleep(second)));
-            (next != Next::LookAgain).then_some((second, next))
+            let next = detector.check(LIMITS, waits, || Some(asleep(second)));
+            (next != Next::CheckAgain).then_some((second, next))
         });
         assert_eq!(found.next(), Some((4, Next::Wake)));
         let stuck = Next::Stuck(Stuck::Sleeps(Duration::from_secs(10)));
@@ -212,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn of_a_thread_of_which_the_kernel_says_nothing_nothing_is_found() {
-        let mut judge = Judge::default();
+    fn without_kernel_data_a_thread_has_no_finding() {
+        let mut detector = StuckDetector::default();
         for _ in 0..60 {
-            assert_eq!(judge.look(LIMITS, SILENT, || None), Next::LookAgain);
+            assert_eq!(detector.check(LIMITS, SILENT, || None), Next::CheckAgain);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Event descriptors (`eventfd(2)`) that another process has as well.
 //!
-//! All who have such a descriptor share its flags and its counter, so a peer may at any moment
-//! make it block, empty it before we read it, or fill it. Reads ask call by call not to wait. The
-//! kernel has no such write: one that meets a full counter waits, until a thread that polls the
-//! counters of all peers empties it ([`FULL_POLL_PAUSE`]), and the peer is found out.
+//! All processes with such a descriptor share its flags and its counter, so a peer may at any
+//! moment make it block, empty it before we read it, or fill it. Each read asks the kernel not to
+//! block. There is no such write: a write to a full counter blocks until a thread of ours, which
+//! polls the counters of all peers, empties it ([`FULL_POLL_PAUSE`]) and records that it was full.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,77 +20,77 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::descriptor::{self, Kind};
 
-/// How often the counters of peers are polled. One that is full stops who raises it for as long,
-/// once: after that its peer is given up.
+/// The interval at which the counters of peers are polled. A full counter blocks its writer for at
+/// most this long, once: after that its peer is disconnected.
 pub const FULL_POLL_PAUSE: Duration = Duration::from_millis(50);
 
-/// Counters that are polled by one call.
+/// Counters that one call polls.
 const POLLED_AT_ONCE: usize = 64;
 
-/// A counter that one side raises and the other waits for.
+/// A counter that one side increments and the other waits for.
 #[derive(Debug)]
-pub struct Bell(Arc<Counter>);
+pub struct EventFd(Arc<Counter>);
 
 #[derive(Debug)]
 struct Counter {
     fd: OwnedFd,
-    /// Whether it was found full. A peer that reads never lets it come so far: it takes as many
-    /// events as there are numbers of 64 bits.
+    /// Whether it was found full. A peer that reads its counter never lets it come so far: that
+    /// takes as many events as there are 64-bit numbers.
     was_full: AtomicBool,
 }
 
-impl Bell {
-    /// A new one.
+impl EventFd {
+    /// Creates an eventfd.
     ///
     /// # Errors
     /// If the process has no descriptor left.
-    pub fn new() -> io::Result<Bell> {
-        Ok(Bell::of(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    pub fn new() -> io::Result<EventFd> {
+        Ok(EventFd::of(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// One that a peer sent, to be waited for.
+    /// Uses an eventfd that a peer sent, to wait for.
     ///
     /// # Errors
     /// Of kind `InvalidInput` for a descriptor of another kind.
-    pub fn from_peer(fd: OwnedFd) -> io::Result<Bell> {
+    pub fn from_peer(fd: OwnedFd) -> io::Result<EventFd> {
         let refused = |what: &str| {
             let what = format!("{what} in the place of an event descriptor (eventfd)");
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
         match descriptor::kind(&fd)? {
-            Kind::Nameless => {}
+            Kind::Anonymous => {}
             other => return Err(refused(other.name())),
         }
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
-        // Other kinds without a name, such as those of epoll(7), take no number; nor do they ever
-        // wait before they say so. An eventfd is not changed by a nought.
+        // Other kinds of nameless files, such as those of epoll(7), refuse the number, and do so
+        // without blocking. An eventfd is not changed by adding 0.
         match rustix::io::write(&fd, &0_u64.to_ne_bytes()) {
-            Ok(8) | Err(Errno::AGAIN) => Ok(Bell::of(fd)),
+            Ok(8) | Err(Errno::AGAIN) => Ok(EventFd::of(fd)),
             _ => Err(refused("another descriptor without a name")),
         }
     }
 
-    /// One that a peer sent, to be rung.
+    /// Uses an eventfd that a peer sent, to signal.
     ///
     /// # Errors
-    /// As [`from_peer`](Bell::from_peer); if the thread that looks after it cannot be started.
-    pub fn to_peer(fd: OwnedFd) -> io::Result<Bell> {
-        let bell = Bell::from_peer(fd)?;
-        watch(&bell.0)?;
-        Ok(bell)
+    /// As [`from_peer`](EventFd::from_peer); if the thread that polls it cannot be started.
+    pub fn to_peer(fd: OwnedFd) -> io::Result<EventFd> {
+        let event_fd = EventFd::from_peer(fd)?;
+        watch(&event_fd.0)?;
+        Ok(event_fd)
     }
 
-    fn of(fd: OwnedFd) -> Bell {
-        Bell(Arc::new(Counter { fd, was_full: AtomicBool::new(false) }))
+    fn of(fd: OwnedFd) -> EventFd {
+        EventFd(Arc::new(Counter { fd, was_full: AtomicBool::new(false) }))
     }
 
-    /// Raises the counter. A counter that is full was not read, so the peer is awake.
+    /// Increments the counter. A full counter has not been read, so the peer is awake.
     ///
     /// # Errors
-    /// Of kind `WouldBlock` if the peer has filled its counter, with which it can hold up who
-    /// rings; what write(2) reports.
-    pub fn ring(&self) -> io::Result<()> {
-        let Bell(counter) = self;
+    /// Of kind `WouldBlock` if the peer has filled its counter, which can block the caller; what
+    /// write(2) reports.
+    pub fn signal(&self) -> io::Result<()> {
+        let EventFd(counter) = self;
         match rustix::io::write(&counter.fd, &1_u64.to_ne_bytes()) {
             Ok(_) | Err(Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),
@@ -101,7 +101,7 @@ impl Bell {
         }
     }
 
-    /// Clears the counter, and says whether it was raised.
+    /// Clears the counter, and returns whether it was raised.
     ///
     /// # Errors
     /// What preadv2(2) reports.
@@ -118,7 +118,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
     }
@@ -127,12 +127,12 @@ impl AsFd for Bell {
 impl Counter {
     fn clear(&self) -> io::Result<bool> {
         let mut number = [0; 8];
-        // The offset that means none.
+        // The offset that means "none".
         let read = |number: &mut [u8]| {
             preadv2(&self.fd, &mut [IoSliceMut::new(number)], u64::MAX, ReadWriteFlags::NOWAIT)
         };
         let read = match read(&mut number) {
-            // Linux before 5.8, and its emulation by QEMU: there a peer can hold up who listens.
+            // Linux before 5.8, and QEMU's emulation of it: there a peer can block the reader.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::io::read(&self.fd, &mut number),
             read => read,
         };
@@ -144,11 +144,11 @@ impl Counter {
     }
 }
 
-/// Where counters are handed to the thread that watches them, once it runs.
+/// The channel that passes counters to the thread that polls them, once it runs.
 static WATCHED: Mutex<Option<Sender<Weak<Counter>>>> = Mutex::new(None);
 
 fn watch(counter: &Arc<Counter>) -> io::Result<()> {
-    // What it holds is whole at any moment.
+    // The value is consistent at any moment.
     let mut sender = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let sender = match &mut *sender {
         Some(sender) => sender,
@@ -161,7 +161,7 @@ fn watch(counter: &Arc<Counter>) -> io::Result<()> {
     sender.send(Arc::downgrade(counter)).map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-/// Empties counters that are full, for as long as there are any, and sleeps otherwise.
+/// Empties full counters as long as there are any counters, and sleeps otherwise.
 fn empty_all(new: &Receiver<Weak<Counter>>) {
     let mut known: Vec<Weak<Counter>> = Vec::new();
     loop {
@@ -176,7 +176,7 @@ fn empty_all(new: &Receiver<Weak<Counter>>) {
     }
 }
 
-/// Polls a few counters, without taking memory.
+/// Polls a few counters, without allocating.
 fn empty_full(known: &[Weak<Counter>]) {
     let counters: ArrayVec<Arc<Counter>, POLLED_AT_ONCE> =
         known.iter().filter_map(Weak::upgrade).collect();
@@ -187,9 +187,9 @@ fn empty_full(known: &[Weak<Counter>]) {
     }
     let is_full = |fd: &PollFd<'_>| !fd.revents().contains(PollFlags::OUT);
     for (counter, _) in counters.iter().zip(&fds).filter(|(_, fd)| is_full(fd)) {
-        // Before the write that waits can end.
+        // Set before the blocked write can return.
         counter.was_full.store(true, Ordering::Relaxed);
-        // It is readable, and if its peer has read it first, all is well.
+        // The counter is readable; if its peer has read it first, there is nothing to do.
         let _ = counter.clear();
     }
 }
@@ -201,18 +201,18 @@ mod tests {
 
     use super::*;
 
-    /// Nothing takes so long on a machine that is not stuck.
+    /// A generous limit: only a machine that is stuck takes this long.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A peer's descriptor and ours of it, which the peer has made to block.
-    fn blocking(open: impl FnOnce(OwnedFd) -> io::Result<Bell>) -> (OwnedFd, Bell) {
+    /// A peer's descriptor and our duplicate of it, which the peer has set to blocking.
+    fn blocking(open: impl FnOnce(OwnedFd) -> io::Result<EventFd>) -> (OwnedFd, EventFd) {
         let peers = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let bell = open(peers.try_clone().unwrap()).unwrap();
+        let event_fd = open(peers.try_clone().unwrap()).unwrap();
         fcntl_setfl(&peers, fcntl_getfl(&peers).unwrap() - OFlags::NONBLOCK).unwrap();
-        (peers, bell)
+        (peers, event_fd)
     }
 
-    /// What comes of something that may wait for ever.
+    /// The result of a call that may block for ever.
     fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, outcome) = mpsc::channel();
         thread::spawn(move || sender.send(what()));
@@ -221,43 +221,43 @@ mod tests {
 
     #[test]
     fn a_bell_is_heard_by_whom_it_is_shared_with() {
-        let bell = Bell::new().unwrap();
-        let other = Bell::from_peer(bell.share().unwrap()).unwrap();
+        let event_fd = EventFd::new().unwrap();
+        let other = EventFd::from_peer(event_fd.share().unwrap()).unwrap();
         assert!(!other.clear().unwrap());
-        bell.ring().unwrap();
-        bell.ring().unwrap();
+        event_fd.signal().unwrap();
+        event_fd.signal().unwrap();
         assert!(other.clear().unwrap());
-        assert!(!bell.clear().unwrap());
+        assert!(!event_fd.clear().unwrap());
     }
 
     #[test]
     fn a_full_counter_is_no_error() {
-        let bell = Bell::new().unwrap();
-        rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        bell.ring().unwrap();
+        let event_fd = EventFd::new().unwrap();
+        rustix::io::write(&event_fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        event_fd.signal().unwrap();
     }
 
     #[test]
     fn a_peer_that_makes_its_kick_block_delays_no_other() {
-        let (_peers, bell) = blocking(Bell::from_peer);
+        let (_peers, event_fd) = blocking(EventFd::from_peer);
         let mut number = [0; 8];
         let buffer = &mut [IoSliceMut::new(&mut number)];
-        let read = preadv2(&bell.0.fd, buffer, u64::MAX, ReadWriteFlags::NOWAIT);
+        let read = preadv2(&event_fd.0.fd, buffer, u64::MAX, ReadWriteFlags::NOWAIT);
         if let Err(Errno::OPNOTSUPP | Errno::NOSYS) = read {
             eprintln!("SKIPPED: this system reads no eventfd without waiting");
             return;
         }
-        assert!(!in_time(move || bell.clear()).unwrap());
+        assert!(!in_time(move || event_fd.clear()).unwrap());
     }
 
     #[test]
     fn a_peer_that_fills_its_call_and_makes_it_block_is_found_out() {
-        let (peers, bell) = blocking(Bell::to_peer);
-        bell.ring().unwrap();
+        let (peers, event_fd) = blocking(EventFd::to_peer);
+        event_fd.signal().unwrap();
         rustix::io::write(&peers, &(u64::MAX - 2).to_ne_bytes()).unwrap();
         let refused = in_time(move || {
-            // The first may come before it is full for those who look after it.
-            (0..2).find_map(|_| bell.ring().err())
+            // The first write may succeed, before the polling thread finds the counter full.
+            (0..2).find_map(|_| event_fd.signal().err())
         });
         assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
     }
@@ -269,7 +269,7 @@ mod tests {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
         for fd in [OwnedFd::from(socket), OwnedFd::from(file), epoll, inotify] {
-            assert_eq!(Bell::from_peer(fd).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(EventFd::from_peer(fd).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
     }
 }

@@ -13,80 +13,81 @@ use rustix::net::{
     socket_with,
 };
 
-/// Who makes the socket.
+/// Which end creates the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The front-end, such as QEMU with `server=on`: we dial.
+    /// The front-end does, such as QEMU with `server=on`: we dial.
     Client,
     /// We do: the front-end dials.
     Server,
 }
 
-/// The first pause before a socket that is there is dialled once more.
-const RETRY_FIRST: Duration = Duration::from_millis(10);
+/// The first pause before an existing socket is dialled again.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest one.
-const RETRY_LAST: Duration = Duration::from_secs(10);
-/// How long a front-end has to work well before the next one need not wait: the longest pause, so
-/// that one that works for a moment, breaks a rule and comes back does so seldom.
-pub(crate) const GOOD_AFTER: Duration = RETRY_LAST;
-/// Events of a directory that are read at once.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long a front-end must work before the next one is accepted without a pause. It equals the
+/// longest pause, so that a front-end that works for a moment, breaks a rule and reconnects does so
+/// rarely.
+pub(crate) const WORKED_AFTER: Duration = RETRY_PAUSE_MAX;
+/// Bytes of directory events that are read at once.
 const EVENTS_LEN: usize = 4096;
-/// Connections that may wait while there is one.
+/// Connections that may wait while one is active.
 const BACKLOG: i32 = 1;
 
-/// Who is met, for messages.
+/// The kind of peer, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
     FrontEnd,
     BackEnd,
 }
 
-/// Where an end finds its connections.
-pub trait Place {
-    /// Looks for a connection. To be called when the descriptor is readable, and when it is due.
+/// A source of connections.
+pub trait ConnectionSource {
+    /// Tries to get a connection. Call it when the descriptor is readable, and when it is due.
     ///
     /// # Errors
-    /// If none can be found any more.
-    fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>>;
+    /// If no connection can be made any more.
+    fn poll_connection(&mut self, now: Instant) -> io::Result<Option<OwnedFd>>;
 
-    /// The connection has ended: another is wanted.
-    fn again(&mut self, now: Instant);
+    /// The connection has ended: the next one is wanted.
+    fn disconnected(&mut self, now: Instant);
 
-    /// A front-end has worked well for [`GOOD_AFTER`]: the next one need not wait.
-    fn was_good(&mut self);
+    /// A front-end has worked for [`WORKED_AFTER`]: the next one need not wait.
+    fn worked(&mut self);
 
-    /// Looks for no connection before then.
-    fn put_off(&mut self, until: Instant);
+    /// Accepts no connection before then.
+    fn defer_until(&mut self, until: Instant);
 
     /// Why there is no connection yet, if that is known.
     fn obstacle(&self) -> Option<&str>;
 
-    /// What is awaited while nothing is known to stand in the way, for people.
+    /// What is awaited if there is no known obstacle, for people.
     fn awaited(&self) -> String;
 
-    /// When to call [`Place::meet`] though nothing is readable.
+    /// When to call [`ConnectionSource::poll_connection`] even if nothing is readable.
     fn due(&self) -> Option<Instant>;
 
-    /// What to wait for; nothing while a pause lasts, or where others wait for it.
+    /// The descriptor to poll; none during a pause, or if another process polls it.
     fn waker(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// A place at which one front-end after another is met, or one back-end.
+/// A socket path at which one front-end after another connects, or one back-end after another.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Endpoint {
     peer: Peer,
     path: PathBuf,
-    way: Way,
+    socket: Socket,
     pause: Duration,
-    /// When to try once more.
+    /// When to try again.
     due: Option<Instant>,
     /// Why there is no connection, for people.
     obstacle: Option<String>,
 }
 
 #[derive(Debug)]
-enum Way {
-    /// The directory is watched for the socket.
+enum Socket {
+    /// Waits for the socket to appear in the watched directory.
     Dial {
         watch: OwnedFd,
     },
@@ -95,27 +96,27 @@ enum Way {
     },
 }
 
-impl Meeting {
-    /// Prepares to meet front-ends at `path`.
+impl Endpoint {
+    /// Prepares to connect front-ends at `path`.
     ///
     /// # Errors
-    /// If a socket cannot be made there, or the system has no room for another watch.
-    pub fn new(path: &Path, mode: Mode, now: Instant) -> io::Result<Meeting> {
-        let way = match mode {
+    /// If a socket cannot be created there, or the system has no room for another watch.
+    pub fn new(path: &Path, mode: Mode, now: Instant) -> io::Result<Endpoint> {
+        let socket = match mode {
             Mode::Client => {
                 let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-                Way::Dial { watch: inotify::init(flags).map_err(at(path, "a watch"))? }
+                Socket::Dial { watch: inotify::init(flags).map_err(at(path, "a watch"))? }
             }
-            Mode::Server => Way::Listen { socket: make_socket(path)? },
+            Mode::Server => Socket::Listen { socket: make_socket(path)? },
         };
         let due = (mode == Mode::Client).then_some(now);
         let (peer, path) = (Peer::FrontEnd, path.to_owned());
-        Ok(Meeting { peer, path, way, pause: RETRY_FIRST, due, obstacle: None })
+        Ok(Endpoint { peer, path, socket, pause: RETRY_PAUSE_MIN, due, obstacle: None })
     }
 
-    /// The same, where a front-end looks for back-ends.
-    pub fn with_back_ends(self) -> Meeting {
-        Meeting { peer: Peer::BackEnd, ..self }
+    /// The same, for a front-end that connects to back-ends.
+    pub fn with_back_ends(self) -> Endpoint {
+        Endpoint { peer: Peer::BackEnd, ..self }
     }
 
     /// The path of the socket.
@@ -123,40 +124,41 @@ impl Meeting {
         &self.path
     }
 
-    /// Dials, or has the directory watched in which the socket will appear.
+    /// Dials, or watches the directory in which the socket will appear.
     fn dial(&mut self, now: Instant) -> Option<OwnedFd> {
-        // Before the attempt, so that no socket appears between the two.
+        // Before the attempt, so that a socket that appears in between is not missed.
         if let Err(obstacle) = self.watch_directory() {
             self.obstacle = Some(obstacle);
-            self.again(now);
+            self.disconnected(now);
             return None;
         }
-        let shown = self.path.clone();
-        let path = shown.display();
+        let reported = self.path.clone();
+        let path = reported.display();
         let obstacle = match dial(&self.path) {
             Ok(connection) => {
                 self.obstacle = None;
                 return Some(connection);
             }
             Err(Errno::NOENT) if self.peer == Peer::BackEnd => format!(
-                "{path} does not exist: the back-end has to make it, such as ringway with \
+                "{path} does not exist: the back-end must create it, such as ringway with \
                  mode = \"server\" in its [[vhost]]"
             ),
             Err(Errno::NOENT) => format!(
-                "{path} does not exist: the front-end has to make it (QEMU: -chardev \
+                "{path} does not exist: the front-end must create it (QEMU: -chardev \
                  socket,path={path},server=on; libvirt: mode='server')"
             ),
-            // It is made before it is listened at, and of the latter there is no event.
+            // The socket file appears before its owner listens on it, and listening causes no
+            // event.
             Err(Errno::CONNREFUSED | Errno::AGAIN) => {
-                self.again(now);
-                format!("{path}: the process that made this socket does not listen, or is busy")
+                self.disconnected(now);
+                format!("{path}: the process that created this socket does not listen, or is busy")
             }
             Err(Errno::ACCESS | Errno::PERM) => {
-                self.again(now);
-                format!("{path}: no permission: it has to be writable for the user of ringway")
+                self.disconnected(now);
+                format!("{path}: no permission: it must be writable for the user of ringway")
             }
             Err(error) => {
-                self.again(now);
+                self.disconnected(now);
                 format!("{path}: {}", io::Error::from(error))
             }
         };
@@ -165,11 +167,11 @@ impl Meeting {
     }
 
     fn watch_directory(&self) -> Result<(), String> {
-        let Way::Dial { watch } = &self.way else { return Ok(()) };
+        let Socket::Dial { watch } = &self.socket else { return Ok(()) };
         let flags = inotify::WatchFlags::CREATE
             | inotify::WatchFlags::MOVED_TO
             | inotify::WatchFlags::ATTRIB;
-        // Where the directory is not there, its parent tells when it comes.
+        // If the directory does not exist, watch its parent for it.
         let mut last = None;
         for dir in self.path.ancestors().skip(1) {
             let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
@@ -182,17 +184,18 @@ impl Meeting {
     }
 }
 
-impl Place for Meeting {
+impl ConnectionSource for Endpoint {
     fn obstacle(&self) -> Option<&str> {
         self.obstacle.as_deref()
     }
 
     fn awaited(&self) -> String {
         let path = self.path.display();
-        match self.way {
-            Way::Dial { .. } => format!("there is no front-end at {path} any more, or not yet"),
-            Way::Listen { .. } => format!(
-                "no front-end has dialled {path} (QEMU: -chardev socket,path={path},reconnect=1; \
+        match self.socket {
+            Socket::Dial { .. } => format!("there is no front-end at {path} any more, or not yet"),
+            Socket::Listen { .. } => format!(
+                "no front-end has connected to {path} (QEMU: -chardev \
+                 socket,path={path},reconnect=1; \
                  libvirt: mode='client')"
             ),
         }
@@ -202,37 +205,37 @@ impl Place for Meeting {
         self.due
     }
 
-    fn was_good(&mut self) {
-        self.pause = RETRY_FIRST;
+    fn worked(&mut self) {
+        self.pause = RETRY_PAUSE_MIN;
     }
 
-    fn put_off(&mut self, until: Instant) {
+    fn defer_until(&mut self, until: Instant) {
         self.due = Some(until);
     }
 
-    fn again(&mut self, now: Instant) {
+    fn disconnected(&mut self, now: Instant) {
         self.due = Some(now + self.pause);
-        self.pause = (2 * self.pause).min(RETRY_LAST);
+        self.pause = (2 * self.pause).min(RETRY_PAUSE_MAX);
     }
 
-    fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
-        match &self.way {
-            Way::Dial { watch } => {
+    fn poll_connection(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
+        match &self.socket {
+            Socket::Dial { watch } => {
                 let has_changed = take_events(watch);
                 let is_due = self.due.is_some_and(|due| due <= now);
-                // A pause after a peer that did not work holds whatever happens there; one after a
-                // socket that could not be dialled ends with a change.
+                // A pause after a peer that did not work lasts whatever happens in the directory; a
+                // pause after a failed dial ends with a change.
                 let is_new = has_changed && (self.due.is_none() || self.obstacle.is_some());
                 if !is_due && !is_new {
                     return Ok(None);
                 }
                 if is_new {
-                    self.pause = RETRY_FIRST;
+                    self.pause = RETRY_PAUSE_MIN;
                 }
                 self.due = None;
                 Ok(self.dial(now))
             }
-            Way::Listen { socket } => {
+            Socket::Listen { socket } => {
                 if self.due.is_some_and(|due| now < due) {
                     return Ok(None);
                 }
@@ -244,11 +247,11 @@ impl Place for Meeting {
                         Ok(Some(connection))
                     }
                     Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
-                    // What others use up for a while is no reason to give the place up.
+                    // A temporary shortage of the system is no reason to give up the socket.
                     Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                         let obstacle = at(&self.path, "accept")(error);
                         self.obstacle = Some(obstacle.to_string());
-                        self.again(now);
+                        self.disconnected(now);
                         Ok(None)
                     }
                     Err(error) => Err(at(&self.path, "accept")(error)),
@@ -258,25 +261,25 @@ impl Place for Meeting {
     }
 
     fn waker(&self) -> Option<BorrowedFd<'_>> {
-        let is_open = matches!(self.way, Way::Dial { .. }) || self.due.is_none();
+        let is_open = matches!(self.socket, Socket::Dial { .. }) || self.due.is_none();
         is_open.then(|| self.as_fd())
     }
 }
 
-impl AsFd for Meeting {
+impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.way {
-            Way::Dial { watch } => watch.as_fd(),
-            Way::Listen { socket } => socket.as_fd(),
+        match &self.socket {
+            Socket::Dial { watch } => watch.as_fd(),
+            Socket::Listen { socket } => socket.as_fd(),
         }
     }
 }
 
-/// Takes the events of a watch; whether there were any.
+/// Reads the events of a watch. Returns whether there were any.
 fn take_events(watch: &OwnedFd) -> bool {
     let mut space = [MaybeUninit::uninit(); EVENTS_LEN];
     let mut reader = inotify::Reader::new(watch, &mut space);
-    // What is left makes the descriptor readable again.
+    // Unread events keep the descriptor readable.
     reader.next().is_ok()
 }
 
@@ -287,7 +290,7 @@ fn dial(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(connection)
 }
 
-/// Makes a socket to be dialled, in the place of one that has no listener any more.
+/// Creates a listening socket, replacing one that has no listener any more.
 fn make_socket(path: &Path) -> io::Result<OwnedFd> {
     match dial(path) {
         Ok(_) => {

@@ -1,8 +1,8 @@
-//! Received pages that frames refer to, until those have left.
+//! Received pages that frames refer to, until these frames have left.
 //!
 //! The end of a long frame can be written to a device from the pages that it came in. They are
-//! posted again when the frame is gone, so the order in which pages are posted, that of the ring,
-//! waits for it. A backend meets fewer posted pages meanwhile, as with a guest that is slow.
+//! posted again when the frame is gone. Pages are posted in ring order, so later pages wait for it,
+//! and the backend finds fewer posted pages meanwhile, as with a slow guest.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,23 +15,23 @@ use ringway_wire::netif::RX_RING_SLOTS;
 
 use crate::buffers::Buffers;
 
-/// What was received and not posted again, in ring order.
-pub(crate) struct Lent {
+/// Packets that were received but not posted again, in ring order.
+pub(crate) struct InPlace {
     /// By slot.
     pages: Arc<dyn Pages>,
-    /// One for each slot. A packet's is that of its first slot.
+    /// One for each slot. A packet uses that of its first slot.
     receipts: Receipts,
-    /// By its first slot, the slots of a packet.
+    /// The number of slots of a packet, by its first slot.
     slots: Box<[usize; RX_RING_SLOTS]>,
-    /// Slots that are to be posted.
+    /// Slots that must be posted.
     unposted: usize,
     wake: Arc<WakeFd>,
 }
 
-impl Lent {
-    pub(crate) fn new(buffers: &Buffers) -> io::Result<Lent> {
+impl InPlace {
+    pub(crate) fn new(buffers: &Buffers) -> io::Result<InPlace> {
         let wake = Arc::new(WakeFd::new()?);
-        Ok(Lent {
+        Ok(InPlace {
             pages: buffers.as_pages(),
             receipts: Receipts::new(RX_RING_SLOTS, &Waker::from(Arc::clone(&wake))),
             slots: Box::new([0; RX_RING_SLOTS]),
@@ -40,19 +40,19 @@ impl Lent {
         })
     }
 
-    /// An empty body of the packet whose first slot is this one. It may have bytes of the packet's
-    /// pages.
+    /// An empty body for the packet with this first slot, to which bytes of the packet's pages may
+    /// be added.
     pub(crate) fn body(&self, first_slot: usize) -> Body {
         Body::new(Arc::clone(&self.pages), self.receipts.issue(first_slot))
     }
 
-    /// A packet of so many slots was consumed, whether or not it has a body.
+    /// Notes a consumed packet, with or without a body, and its number of slots.
     pub(crate) fn consumed(&mut self, first_slot: usize, slots: usize) {
         self.slots[first_slot] = slots;
         self.unposted += slots;
     }
 
-    /// Slots to post next, if the next to be posted is `slot`: those of a packet that is gone.
+    /// The number of slots to post next, from `slot` on, if their packet is gone.
     pub(crate) fn next(&mut self, slot: usize) -> Option<usize> {
         if self.unposted == 0 || self.receipts.is_held(slot) {
             return None;
@@ -62,7 +62,7 @@ impl Lent {
         Some(slots)
     }
 
-    /// Asks to be woken when the packet in `slot`, the next to be posted, is gone.
+    /// Asks to be woken when the packet in `slot`, the next one to post, is gone.
     pub(crate) fn arm(&self, slot: usize) -> Pending {
         if self.unposted == 0 { Pending::Nothing } else { self.receipts.arm(slot) }
     }
