@@ -2,18 +2,18 @@
 # The checks themselves live in crates/xtask.
 
 CARGO ?= cargo
-# A Rust installed by rustup is often not in the path of a shell that nobody logged into.
+# In a shell without a login, the path often lacks a Rust installed by rustup.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
 .PHONY: virtio-migrate docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
 
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
-	    awk -F@ '{ printf "%-15s %s\n", $$1, $$2 }'
+	    awk -F@ '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: install ## guests, switch and real traffic between them on this machine
+demo: install ## run a demonstration: guests, a switch and real traffic on this machine
 	$(CARGO) build --release --package ringway
 	target/release/ringway demo
 
@@ -24,46 +24,46 @@ test: ## build everything and run every test, as root or in a user namespace
 	rustup target add x86_64-unknown-none aarch64-unknown-none >/dev/null 2>&1 || true
 	$(CARGO) xtask ci
 
-# The version is one that the oldest Rust builds.
-docs: ## the documents as a book, in target/book
+# This version builds with the oldest supported Rust.
+docs: ## build the documents as a book, in target/book
 	scripts/install-packages docs
 	mdbook --version >/dev/null 2>&1 || $(CARGO) install mdbook --version 0.4.52 --locked \
 	    --no-default-features --features search
 	$(CARGO) xtask book
 
-# BASE=REVISION names another one to compare with.
-semver: ## no change of the crates for others breaks a user, unless it is listed
+# BASE=REVISION compares with another revision.
+semver: ## check that the public crates break no users, except as listed
 	scripts/install-packages build
 	$(CARGO) xtask semver $(BASE)
 
-fuzz: ## every fuzz target for a minute: docs/fuzzing.md
+fuzz: ## run every fuzz target for a minute: docs/fuzzing.md
 	scripts/install-packages all
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked
 	$(CARGO) xtask fuzz
 
-hostile: ## hostile guests beside honest ones: what those lose, as a table (docs/hostile.md)
+hostile: ## run hostile guests beside honest ones; print what the honest ones lose (docs/hostile.md)
 	scripts/install-packages bench
 	$(CARGO) build --release --package ringway --package ringway-hostile
 	target/release/ringway-hostile run all $(HOSTILE_ARGS)
 
-bench: ## the data path beside its peers: rates, latency, instructions, idle cost
+bench: ## compare the data path with others: rates, latency, instructions, idle cost
 	scripts/install-packages bench
 	$(CARGO) build --release --package ringway --package ringway-bench
 	target/release/ringway-bench $(BENCH_ARGS)
 
-check: ## what to run before each push: format, lints, tidy, spec, fast tests
+check: ## run before each push: format, lints, tidy, spec, fast tests
 	scripts/install-packages build
 	$(CARGO) xtask check
 
-# What has unsafe code below it or shares memory between threads, and needs no mapping, file or
-# descriptor. Of sys, datapath, engine and xenbus a part: the rest is arithmetic or a search through
-# all orders of one thread, which an interpreter takes hours for. Of virtio the unit tests: its queues
-# lie in mapped files. Of switch what threads share: multicast takes an hour and has no more of that.
-# Tests may read the clock.
+# Code that has unsafe code below it or shares memory between threads, and needs no mapping, file or
+# descriptor. Of sys, datapath, engine and xenbus only a part runs: the rest is arithmetic, or a
+# search through all orders of one thread, which takes an interpreter hours. Of virtio only the unit
+# tests run: its queues are in mapped files. Of switch only the code that threads share runs:
+# multicast would take an hour and shares nothing more. Tests may read the clock.
 MIRI := MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri
 MIRI_CRATES := wire ring loopback steering netback netfront
 
-miri: ## the tests of the data path in an interpreter that finds undefined behaviour and races
+miri: ## test the data path in an interpreter that finds undefined behaviour and races
 	@if $(MIRI) --version >/dev/null 2>&1; then set -ex; \
 	    $(MIRI) test --package ringway-sys --lib shared::; \
 	    $(MIRI) test --package ringway-datapath --lib; \
@@ -76,59 +76,59 @@ miri: ## the tests of the data path in an interpreter that finds undefined behav
 	    echo 'SKIPPED: miri: rustup component add miri rust-src --toolchain nightly'; \
 	fi
 
-virtio-migrate: ## a virtual machine moves between two QEMUs while it talks: pings that are lost
+virtio-migrate: ## migrate a virtual machine between two QEMUs under traffic; count lost pings
 	scripts/install-packages all
 	RINGWAY_TEST_MIGRATION=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
 
-xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
+xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
 	tests/xen/run --set smoke $(XEN_ARGS)
 
-xen-full: ## all scenarios on real Xen under emulation
+xen-full: ## test on emulated real Xen: all scenarios
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
 	$(CARGO) build --release --package ringway-hostile
 	tests/xen/run --set full $(XEN_ARGS)
 
-# What shows most in one boot. XEN_ARGS="..." names others.
-xen-arm64: ## real Xen for Arm64 under emulation: ping, traffic, a backend that dies under it
+# The scenarios that show most in one boot. XEN_ARGS="..." selects others.
+xen-arm64: ## test on emulated real Xen for Arm64: ping, traffic, kill -9 of the backend
 	scripts/install-packages xen-arm64
 	$(CARGO) xtask arm64 build
 	tests/xen/run --arch arm64 $(or $(XEN_ARGS),connect ping traffic crash)
 
-# SUITE=trixie for Debian 13. XEN_ARGS="..." names scenarios.
+# SUITE=trixie selects Debian 13. XEN_ARGS="..." selects scenarios.
 SUITE := bookworm
-xen-admin: ## real Xen as an administrator has it: a whole Debian, the package, docs/xen.md executed
+xen-admin: ## test on Xen with a whole Debian: the package, and docs/xen.md executed
 	scripts/install-packages xen
 	$(MAKE) deb
 	$(CARGO) build --release --package ringway-xen --examples
 	tests/xen/run --dom0 $(SUITE) $(or $(XEN_ARGS),--set admin)
 
-xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
+xen-race: ## compare ringway with the kernel's backend on emulated real Xen, as a table
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway
 	tests/xen/run --results target/xen/results/race $(XEN_ARGS) race
 	$(CARGO) xtask race target/xen/results/race/race/race.jsonl
 
-sim-million: ## a million simulated hosts under as many seeds, on all CPUs
+sim-million: ## simulate a million hosts with different seeds, on all CPUs
 	scripts/install-packages build
 	$(CARGO) run --release --package ringway-sim -- --seeds 0..1000000 $(SIM_ARGS)
 
-build: ## the program, in target/release/ringway
+build: ## build the program: target/release/ringway
 	scripts/install-packages build
 	$(CARGO) build --release --package ringway
 
-arm64: ## the program for Arm64, built on another machine: docs/arm64.md
+arm64: ## build the program for Arm64 on another machine: docs/arm64.md
 	scripts/install-packages arm64
 	$(CARGO) xtask arm64 build
 
-arm64-test: ## tests for Arm64 under user-mode emulation
+arm64-test: ## run the tests for Arm64 under user-mode emulation
 	scripts/install-packages arm64
 	$(CARGO) xtask arm64 test
 
-# ARCH=arm64 makes it for Arm64, from another machine: docs/arm64.md.
-deb: ## the Debian package, in target/debian; ARCH=arm64 for that, in target/arm64
+# ARCH=arm64 builds it for Arm64, on another machine: docs/arm64.md.
+deb: ## build the Debian package in target/debian; with ARCH=arm64 in target/arm64
 	scripts/install-packages deb
 	test "$(ARCH)" != arm64 || scripts/install-packages arm64
 	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked

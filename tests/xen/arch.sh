@@ -3,12 +3,12 @@
 # `rig`, the folder of this file.
 
 # Sets what follows from an architecture, by Debian's name for it: ARCH
-#   arch, triplet, loader   how Debian calls it, its folders and its dynamic loader
+#   arch, triplet, loader   Debian's names of the architecture, its folders and its dynamic loader
 #   target, cache           where cargo builds for it, and where images and results are
-#   cross, emulator         prefix of the compiler's tools, and what runs its programs here
+#   cross, emulator         prefix of the compiler's tools, and what runs its output on this machine
 #   lists                   apt's lists of its packages
 #   packages_set            of scripts/install-packages
-# shellcheck disable=SC2034 # Those who read this file use them.
+# shellcheck disable=SC2034 # The scripts that source this file use them.
 choose_arch() {
     local built=${CARGO_TARGET_DIR:-$rig/../../target}
     arch=$1

@@ -31,10 +31,10 @@ copy_modules() {
     local from=$1 to=$2 version=$3 module file
     shift 3
     mkdir -p "$to/usr/lib/modules/$version"
-    # Where depmod looks.
+    # The place where depmod searches.
     [ -e "$to/lib" ] || ln -s usr/lib "$to/lib"
     for module in "$@"; do
-        # One that is built in has no file.
+        # A built-in module has no file.
         modprobe --dirname "$from" --set-version "$version" --show-depends "$module" |
             sed -n 's/^insmod \([^ ]*\).*/\1/p'
     done | sort --unique | while read -r file; do

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
-# What scenarios are made of. Runs in dom0 as `bash lib.sh SCENARIO`, with BACKEND (kernel or
+# The functions that scenarios use. Runs in dom0 as `bash lib.sh SCENARIO`, with BACKEND (kernel or
 # ringway), SCENARIO (its name) and FOLDER (for its results) in the environment.
 #
-# A scenario that ends has passed, one in which a command failed has not. All helpers that wait have
-# a limit in seconds, generous because emulation beside other work is slow; none asserts a speed.
+# A scenario passes if it reaches its end, and fails if a command fails. All helpers that wait have
+# a limit in seconds, which is generous because emulation beside other work is slow; none asserts a
+# speed.
 set -eEuo pipefail
 
 : "${BACKEND:?}" "${SCENARIO:?}" "${FOLDER:?}"
 state=/run/rig
 guest_images=/mnt
-# What dom0 is: `small`, tools in an initramfs, or a whole Debian, by its release.
+# The kind of dom0: `small` (tools in an initramfs), or the release of a whole Debian.
 : "${DOM0:=small}"
 # Where ringway puts its socket.
 case $DOM0 in small) run_directory=$state/ringway ;; *) run_directory=/run/ringway/default ;; esac
@@ -85,7 +86,7 @@ backend_start() {
         modprobe xen-netback max_queues="$queues"
     elif [ "$DOM0" = small ]; then
         ringway_has run || skip "this ringway run has no --hypervisor"
-        # As the service's unit has it.
+        # As in the service's unit.
         chrt --batch 0 ringway run --hypervisor xen --dir "$run_directory" --max-queues "$queues" \
             2>> "$FOLDER/ringway.log" > "$FOLDER/ringway.out" &
         echo $! > "$state/ringway.pid"
@@ -95,12 +96,12 @@ backend_start() {
     fi
 }
 
-# The installed service, with a setting that an administrator writes: QUEUES
+# Starts the installed service, with a setting that an administrator would write: QUEUES
 service_start() {
     if ! [ -x /usr/bin/ringway ]; then
         page install
     fi
-    # Blocks that stand for themselves on the page; here each scenario may be the first one.
+    # On the page these blocks follow others; here each scenario may be the first to run them.
     if [ -e /sys/module/xen_netback ]; then
         modprobe -r xen-netback
     fi
@@ -145,7 +146,7 @@ backend_stop() {
     fi
 }
 
-# The process, and all that it started. A whole Debian starts it again by itself.
+# Kills the process and all that it started. A whole Debian starts it again by itself.
 backend_kill() {
     local process
     process=$(backend_pid)
@@ -162,13 +163,13 @@ process_is_gone() {
 children_of() {
     local file
     for file in /proc/[0-9]*/status; do
-        # One that has ended meanwhile is no child.
+        # A process that has ended meanwhile is skipped.
         awk -v parent="$1" '/^Pid:/ { id = $2 } /^PPid:/ && $2 == parent { print id }' "$file" 2> /dev/null || true
     done
 }
 
-# What each queue of a vif has moved, a line `QUEUE TX RX` each: slots answered on its rings with the
-# kernel's backend, frames with ringway's. VIF
+# Prints the traffic of each queue of a vif, a line `QUEUE TX RX` each: slots with a response with
+# the kernel's backend, frames with ringway's. VIF
 backend_queues() {
     if [ "$BACKEND" = kernel ]; then
         local file
@@ -184,7 +185,7 @@ backend_queues() {
 # --- the page for administrators -----------------------------------------------------------------
 
 # Runs a block of docs/xen.md line by line, each as an administrator would: NAME [WORD=REPLACEMENT]...
-# A line fails if its command does, unless its comment says that it prints nothing: then it must not.
+# A line fails if its command fails. If its comment says "prints nothing", it fails if it prints.
 page() {
     local name=$1 line output
     page_text "$@" > "$state/page"
@@ -218,7 +219,7 @@ page_text() {
         inside && /^    / { print substr($0, 5) }' /payload/xen.md | sed -e "$script"
 }
 
-# Answers what apt asks of somebody who sits there.
+# Replies to the questions that apt asks an interactive user.
 apt_config() {
     echo 'APT::Get::Assume-Yes "true";' > "$state/apt.conf"
     echo "$state/apt.conf"
@@ -252,15 +253,15 @@ guest_start() {
 }
 
 # Makes a guest: NAME [KEY=VALUE]... with these keys
-#   type=pv|pvh (default: pv, on Arm64 pvh, which is all there is)
-#    host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
+#   type=pv|pvh (default: pv; on Arm64 pvh, the only type there)
+#    host=N (of its addresses, default 2)   queues=N (that it requests; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
-#   vif=no (none at all)   vifs=N (that many of the kind)   text=LINE (in the place of all that is said of vifs)
+#   vif=no (none at all)   vifs=N (that many of the kind)   text=LINE (replaces all settings of vifs)
 #   kernel=SERIES (one of tests/xen/kernels, for a scenario whose head says `needs: kernels`)
-#   ipxe=FILE (a script for iPXE, which is then loaded in the place of Linux: `needs: ipxe`)
+#   ipxe=FILE (a script for iPXE, which is then loaded instead of Linux: `needs: ipxe`)
 #   setting=LINE (one more of xl.cfg(5); may be repeated)
 #   bridge=NAME (default br0; empty for none)   memory=MIB
-#   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as xl-network-configuration(5) has them)
+#   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as in xl-network-configuration(5))
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
     local name=$1 word index
@@ -291,7 +292,7 @@ guest_create() {
     words="console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
 rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
     if [ -n "$ipxe" ]; then
-        # It takes words for commands.
+        # It parses words as commands.
         image=/payload/ipxe.lkrn ramdisk=$ipxe words=''
     else
         image=$(guest_kernel "$type" "$kernel")
@@ -333,9 +334,9 @@ END
     echo "$state/boot.ipxe"
 }
 
-# Learns a guest's domain, which is another one after a reboot or restore: NAME
+# Finds a guest's domain, which changes with a reboot or restore: NAME
 guest_renew() {
-    # Each start of xl costs a quarter of a second emulated, so it is not asked again.
+    # Under emulation each start of xl costs a quarter of a second, so the result is kept.
     xl domid "$1" > "$state/$1.id"
 }
 
@@ -343,7 +344,7 @@ guest_mac() {
     printf '00:16:3e:77:00:%02x' "$1"
 }
 
-# What is loaded: TYPE SERIES. Firmware of a PC takes no kernel that is unpacked.
+# Prints the kernel to load: TYPE SERIES. PC firmware accepts no uncompressed kernel.
 guest_kernel() {
     case $1/$2 in
     hvm/) echo /payload/vmlinuz ;;
@@ -352,7 +353,7 @@ guest_kernel() {
     esac
 }
 
-# An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS KERNEL
+# Builds an initramfs from as many concatenated archives as needed: ROLE PROGRAMS KERNEL
 guest_ramdisk() {
     local archives=("$guest_images/base.cpio") file=$state/base
     if [ "$1" = backend ]; then
@@ -407,8 +408,8 @@ guest_begin() {
     guest "$name" "($*) > $log 2>&1 < /dev/null &"
 }
 
-# Runs a command in a guest, prints what it prints and has its status: NAME COMMAND...
-# One that is not done within GUEST_LIMIT seconds has the status 124, one whose guest died 125.
+# Runs a command in a guest, prints its output and returns its status: NAME COMMAND...
+# The status is 124 if it takes more than GUEST_LIMIT seconds, and 125 if the guest died.
 guest() {
     local path number reply
     path=$(guest_path "$1")/data
@@ -433,16 +434,16 @@ guest() {
     return "$status"
 }
 
-# Runs a function that makes a PVH guest `a`, and again if the emulator has killed that guest: FUNCTION
+# Runs a function that creates a PVH guest `a`, again if the emulator has killed the guest: FUNCTION
 #
-# QEMU's emulation of AMD's virtualization now and then goes on in Xen's own code where it should
-# return to the guest, which then dies of a triple fault at an address of Xen's. A run in which that
-# has happened says nothing about the backend.
+# QEMU's emulation of AMD's virtualization occasionally continues in Xen's own code where it should
+# return to the guest, which then dies of a triple fault at an address of Xen's. Such a run says
+# nothing about the backend.
 with_pvh() {
     local try faults
     for try in 1 2 3 4; do
         faults=$(triple_faults)
-        # As a condition it would not end at a command that fails.
+        # As a condition, it would not end at a failing command.
         ("$1") &
         ! wait $! || return 0
         [ "$(triple_faults)" -gt "$faults" ] || fail "$(cat "$FOLDER/reason")"
@@ -476,8 +477,8 @@ domain_is_gone() {
 
 # --- What is held --------------------------------------------------------------------------------
 
-# The number of grants that are in use in all of Xen: it prints a line for each, which begins with the
-# reference in brackets.
+# Prints the number of grants in use in all of Xen, which prints a line for each that begins with
+# the reference in brackets.
 grants_in_use() {
     xl dmesg --clear > /dev/null
     xl debug-keys g
@@ -485,7 +486,7 @@ grants_in_use() {
     xl dmesg | grep -cE '^\(XEN\) *\[ *(0x)?[0-9a-f]+\]' || true
 }
 
-# What dom0 and the backend hold, a line `NAME COUNT` each.
+# Prints the resources that dom0 and the backend hold, a line `NAME COUNT` each.
 census() {
     # Debian has lsevtchn for some architectures only.
     ! command -v lsevtchn > /dev/null || echo "event_channels $(lsevtchn 0 | wc -l)"
@@ -495,8 +496,8 @@ census() {
     echo "grants $(grants_in_use)"
 }
 
-# Writes a census to $state/after, again until it is that of $state/before: some things are released a
-# moment later.
+# Writes a census to $state/after, repeatedly until it equals $state/before, because some resources
+# are released a moment later.
 census_again() {
     local try
     for try in 1 2 3 4 5; do
@@ -536,7 +537,7 @@ vif_wait() {
     wait_until 60 "the vif of $1 is connected" vif_is_connected "$1"
 }
 
-# What the backend has to say against a guest's vif; Linux's puts it below its domain's own path.
+# Prints the backend's error for a guest's vif; Linux's backend writes it below its domain's path.
 backend_error() {
     local path
     path=$(backend_path "$1")
@@ -546,14 +547,14 @@ backend_error() {
 
 # --- traffic -------------------------------------------------------------------------------------
 
-# Fails unless pings are answered, all of a series: FROM ADDRESS [OPTION]...
+# Fails unless all pings of a series get replies: FROM ADDRESS [OPTION]...
 # FROM is a guest, or dom0.
 check_ping() {
     local from=$1 address=$2 try
     shift 2
     # The first one may be lost while the bridge and both ends learn of each other.
     wait_until 60 "$address answers a ping from $from" at "$from" "ping -c 1 -W 2 $address"
-    # A late answer on a busy machine is no fault.
+    # A late reply on a busy machine is no fault.
     for try in 1 2 3; do
         ! at "$from" "ping -q -c 5 -i 0.2 -W 5 $* $address" | grep ' 0% packet loss' || return 0
         say "ping $* $address from $from: some were lost in try $try"
@@ -599,8 +600,8 @@ check_conversation() {
     check_payload "$1" dom0 10.77.0.1 8
 }
 
-# Keeps a guest at 10.77.0.2 busy both ways, until it has ended or been ended: NAME SECONDS
-# Sets `busy`, the process. FOLDER has what it counted, in busy.json.
+# Keeps a guest at 10.77.0.2 busy both ways, until the traffic ends or is ended: NAME SECONDS
+# Sets `busy`, the process, which writes its counts to busy.json in FOLDER.
 keep_busy() {
     iperf_serve "$1"
     iperf3 --client 10.77.0.2 --connect-timeout 10000 --time "$2" --bidir --json > "$FOLDER/busy.json" 2>&1 &
@@ -608,10 +609,10 @@ keep_busy() {
     sleep 3
 }
 
-# Fails unless the connections of `keep_busy` have lasted to their end.
+# Fails unless the connections of `keep_busy` survived to the end.
 busy_to_the_end() {
     wait "$busy" || fail "TCP did not last: $(jq -r '.error // empty' "$FOLDER/busy.json")"
-    # Seconds in which nothing moved.
+    # Seconds without traffic.
     measure silent_seconds "$(jq '[.intervals[].sum.bits_per_second | select(. == 0)] | length' "$FOLDER/busy.json")"
 }
 
@@ -635,14 +636,14 @@ iperf_serve() {
 
 # --- the doctor ----------------------------------------------------------------------------------
 
-# Looks at a place while a guest sends and receives, keeps what was recorded, and fails unless a check
-# finds something wrong, or nothing: PLACE NAME CHECK sick|healthy [WHAT IPERF3 SENDS]
+# Runs the doctor in a place while a guest sends and receives, keeps the record, and fails unless a
+# check finds a problem (sick) or none (healthy): PLACE NAME CHECK sick|healthy [WHAT IPERF3 SENDS]
 diagnose() {
     under_load "${5:---bidir}" "$1" "ringway doctor record /tmp/$2.tar --interval 5"
     judge "$@"
 }
 
-# As `diagnose` does, of a record that was made in a place: PLACE NAME CHECK sick|healthy
+# The same as `diagnose`, for a record that was made in a place: PLACE NAME CHECK sick|healthy
 judge() {
     local place=$1 name=$2 check=$3 expected=$4 found
     if [ "$place" != dom0 ]; then

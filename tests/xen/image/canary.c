@@ -18,7 +18,7 @@ struct pattern {
     uint64_t lanes[REGISTERS * 2];
 };
 
-/* No other process, nor another round of this one, has the same. */
+/* A pattern that no other process and no other round of this one has. */
 static struct pattern pattern_of(uint64_t round)
 {
     struct pattern pattern;

@@ -1,4 +1,4 @@
-# docs/xen.md, line by line: from the kernel's backend to ringway, an upgrade, back, and again.
+# docs/xen.md, block by block: from the kernel's backend to ringway, an upgrade, back, and again.
 # sets: admin
 # limit: 5400
 only_in_debian "the page is for one"
@@ -6,7 +6,7 @@ only_with ringway
 trap 'for address in 10.77.0.1 10.0.0.1; do ip address del $address/24 dev xenbr0 2> /dev/null || true; done' EXIT
 ip address add 10.77.0.1/24 dev xenbr0
 
-# A guest's new interface has no address: in this way an administrator's guest would get one.
+# A guest's new interface has no address; this assigns one, as an administrator's guest would.
 address() {
     wait_until 60 "eth0 is there" guest a 'test -e /sys/class/net/eth0'
     guest a 'ip address replace 10.77.0.2/24 dev eth0 && ip link set eth0 up'
@@ -20,7 +20,7 @@ works() {
 
 say "a guest on the kernel's backend"
 modprobe xen-netback max_queues=2
-# With the page's address, which stays when the vif is detached and attached again.
+# With the page's address, which stays the same when the vif is detached and attached again.
 guest_start a queues=2 text="$(page_text vif-line)"
 works "the kernel's backend"
 

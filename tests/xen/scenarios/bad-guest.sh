@@ -1,4 +1,4 @@
-# Absurd keys from a guest: its vif is closed with a reason, xl does not hang, and others are served.
+# A guest writes absurd keys: its vif closes with a reason, xl does not hang, and other vifs stay served.
 # sets: full
 # limit: 1500
 bridge_create
@@ -21,7 +21,7 @@ misbehave() {
     xenstore-write "${writes[@]}"
     wait_until 30 "$what: an error is written" backend_error bad
     say "error: $(backend_error bad)"
-    # Linux's says so and calls itself connected all the same.
+    # Linux's backend reports the error but becomes connected nevertheless.
     [ "$BACKEND" = kernel ] || ! backend_key_is bad state 4 ||
         fail "$what: the vif is connected all the same"
     start=$EPOCHSECONDS
@@ -40,7 +40,7 @@ misbehave "too many queues" multi-queue-num-queues=1000 $rings
 # shellcheck disable=SC2086
 misbehave "no queues" multi-queue-num-queues=0 $rings
 
-# A connected guest that changes its keys gains nothing, and goes on if the backend does.
+# A connected guest that changes its keys gains nothing, and keeps working if the backend continues.
 path=$(guest_path good)/device/vif/0
 check_ping dom0 10.77.0.3
 xenstore-write "$path/tx-ring-ref" 4294967295 "$path/event-channel-tx" x "$path/feature-sg" ''

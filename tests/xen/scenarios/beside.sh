@@ -1,4 +1,4 @@
-# The same steps with the kernel's backend and with ringway, in one boot: a table of what differs.
+# The same steps with the kernel's backend and with ringway, in one boot: prints a table of the differences.
 # sets: race
 # limit: 3600
 [ "$BACKEND" = ringway ] || skip "it runs both backends: once is enough"
@@ -22,7 +22,7 @@ configure() {
         ip address add 10.77.0.2/24 dev eth0; ip link set eth0 up' > /dev/null 2>&1 || true
 }
 
-# A key that somebody has put into the frontend's directory, and a driver that is bound again.
+# Writes a stray key to the frontend's directory, and binds the driver again.
 odd() {
     xenstore-write "$(guest_path a)/device/vif/0/$1" "$2"
     rebind 2
@@ -33,12 +33,12 @@ down_and_up() {
         > /dev/null 2>&1 || true
 }
 
-# Pages that are posted are few, and frames come at once: those that are lost have no reply.
+# Few pages are posted, and frames arrive at once: lost ones get no reply.
 burst() {
     lost=$(timeout 60 ping -q -c 200 -i 0.002 -s 1400 -W 2 10.77.0.2 | sed -n 's/.* \([0-9.]*\)% packet loss.*/\1/p')
 }
 
-# What has come of a step, as a line of steps.tsv: STEP COMMAND...
+# Runs a step and writes its result as a line of steps.tsv: STEP COMMAND...
 try() {
     local step=$1 end states answered=no
     shift
@@ -59,7 +59,7 @@ try() {
 
 for BACKEND in kernel ringway; do
     backend_start 4
-    # More queues than CPUs are a matter of the driver's parameter.
+    # More queues than CPUs depend on the driver's parameter.
     guest_start a queues=2 vcpus=2
     vif_wait a
     try connect true

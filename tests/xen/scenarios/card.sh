@@ -1,4 +1,4 @@
-# The doctor finds that a card's ring is too small, and sets and gives back its size and BBR.
+# The doctor finds that a card's ring is too small; apply and undo change its size, and BBR.
 # sets: full
 # limit: 1200
 only_on x86_64 "the other machine has no such card"
@@ -21,17 +21,17 @@ join() {
 join eth0 eth1 10.77.1 9000
 iperf3 --server --daemon
 
-# The sizes of the near card's rings, what is set last: RX|TX
+# Prints the current size of the near card's ring, from the last section: RX|TX
 ring() {
     ethtool -g eth0 | sed -n "s/^$1:\t*//p" | tail -n 1
 }
 
-# Pings only: from the first frame that is missed the emulated card counts on without any.
+# Pings only: after the first missed frame, the emulated card's counter grows without frames.
 while_running "ping -i 0.2 10.77.1.2" dom0 "ringway doctor record /tmp/card-healthy.tar --interval 5"
 judge dom0 card-healthy D29 healthy
 
-# A CPU that is late, behind a ring of one burst: a long list of filter rules, and datagrams of
-# seven frames from a sender on the other CPU.
+# Makes a CPU late, with a ring for one burst: a long list of filter rules, and datagrams of seven
+# frames from a sender on the other CPU.
 ethtool -G eth0 rx 80
 expect "received frames that the ring holds" 80 "$(ring RX)"
 sysctl -qw net.core.wmem_max=8000000 net.core.rmem_max=8000000
@@ -50,7 +50,7 @@ bursts="ip netns exec far taskset 2 iperf3 --client 10.77.1.1 --udp -b 0 -l 6000
 while_running "$bursts" dom0 "ringway doctor record /tmp/card-small-ring.tar --interval 5"
 judge dom0 card-small-ring D29 sick
 
-# What a doctor's apply says and ends with, while bursts come: [OPTION]...
+# Prints the output and exit status of the doctor's apply, during bursts: [OPTION]...
 apply() {
     while_running "$bursts" dom0 "ringway doctor apply D29 --subject eth0 --interval 5 $*" \
         > "$FOLDER/apply.txt" 2>&1 && status=0 || status=$?
@@ -69,16 +69,16 @@ ringway doctor undo
 expect "ring after undo" 80 "$(ring RX)"
 expect "the other ring, which was not set" 256 "$(ring TX)"
 
-# Nobody confirms.
+# No one confirms.
 apply --allow-disruptive --confirm-within 5
 expect "apply: $(tail -n 3 "$FOLDER/apply.txt")" 0 "$status"
 ring_is() {
     [ "$(ring RX)" = "$1" ]
 }
-wait_until 60 "a ring that nobody confirmed is taken back" ring_is 80
+wait_until 60 "a ring change that no one confirmed is undone" ring_is 80
 tc qdisc del dev eth0 clsact
 
-# BBR where the other end is near. A namespace may not choose cubic, so it is dom0 that sends.
+# BBR with a near peer. A namespace may not choose cubic, so dom0 sends.
 ip link add veth0 type veth peer name veth1
 join veth0 veth1 10.77.2 1500
 far iperf3 --server --daemon

@@ -1,4 +1,4 @@
-# The suite that every port of the hypervisor passes, on the real one's devices.
+# The conformance suite of all hypervisor ports passes on real Xen devices.
 # sets: smoke full
 # limit: 600
 command -v conformance > /dev/null ||

@@ -1,4 +1,4 @@
-# A guest with 4 vCPUs connects over 1, 2 and 4 queues, with exactly the keys of netif.h.
+# A guest with 4 vCPUs connects with 1, 2 and 4 queues and writes exactly the keys of netif.h.
 # sets: smoke full
 # limit: 900
 bridge_create

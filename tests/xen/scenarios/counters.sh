@@ -1,4 +1,4 @@
-# Under many flows, every queue's rings move at the backend and its interrupts at the guest.
+# With many flows, every queue's rings move on the backend and its interrupts in the guest.
 # sets: full
 # limit: 600
 bridge_create
@@ -19,13 +19,13 @@ backend_queues "$vif" > "$state/queues"
 interrupts > "$state/interrupts"
 expect "interrupts of 4 queues" 8 "$(wc -l < "$state/interrupts")"
 
-# Names in whose lines no number has grown: BEFORE AFTER
+# Prints the names whose count has not grown: BEFORE AFTER
 not_moved() {
     awk 'NR == FNR { for (i = 2; i <= NF; i++) before[$1, i] = $i; next }
         { for (i = 2; i <= NF; i++) if ($i <= before[$1, i]) print $1 }' "$1" "$2"
 }
 
-# Which queue a flow takes is chance, so more flows are tried until each queue had some.
+# The queue of a flow is random, so this adds flows until each queue has had some.
 for round in 1 2 3 4 5 6; do
     iperf 10.77.0.2 -t 2 -P 12
     iperf 10.77.0.2 -t 2 -P 12 -R

@@ -1,4 +1,4 @@
-# The backend dies under TCP and is started again; the guest's connection goes on, untouched.
+# The backend is killed under TCP and restarted; the guest's connection continues.
 # sets: full admin
 # limit: 600
 only_with ringway
@@ -23,7 +23,7 @@ wait_until 30 "$vif is on the bridge again" test -e "/sys/class/net/$vif/master"
 say "serves again"
 check_ping dom0 10.77.0.2
 wait $client || fail "the TCP connection did not survive: $(jq -r .error "$FOLDER/iperf.json")"
-# Seconds in which nothing moved.
+# Seconds without traffic.
 measure silent_seconds "$(jq '[.intervals[].sum.bits_per_second | select(. == 0)] | length' "$FOLDER/iperf.json")"
 measure bits_per_s "$(jq '.end.sum_received.bits_per_second | round' "$FOLDER/iperf.json")"
 expect "the guest has not rebooted" "$boots" "$(guest a cat /proc/sys/kernel/random/boot_id)"

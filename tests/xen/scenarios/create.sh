@@ -1,4 +1,4 @@
-# How long `xl create` takes with the kernel's backend and with ringway, in turns; and six guests at once.
+# Measures `xl create` with the kernel's backend and with ringway in turns, and with six guests at once.
 # sets: race
 # limit: 3600
 rounds=${ROUNDS:-5}

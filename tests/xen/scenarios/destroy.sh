@@ -1,4 +1,4 @@
-# A guest is destroyed in the middle of traffic; nothing of it stays, and the next one is served.
+# A guest is destroyed under traffic; nothing of it remains, and the next guest is served.
 # sets: smoke full
 # limit: 600
 bridge_create

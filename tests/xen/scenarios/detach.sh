@@ -1,4 +1,4 @@
-# A vif is taken from a live guest and given back; the guest reboots; it is saved and restored.
+# A vif is detached from a live guest and attached again; the guest reboots, and is saved and restored.
 # sets: full admin
 # limit: 1500
 bridge_create

@@ -1,4 +1,4 @@
-# The doctor finds what was made wrong in a guest and around it, live and from a record.
+# The doctor finds faults that were made in a guest and around it, live and from a record.
 # sets: full
 # limit: 1800
 # The records are among the results, and some are fixtures of its tests (crates/doctor/fixtures).
@@ -12,8 +12,8 @@ iperf_serve a
 diagnose a guest-healthy D13 healthy
 diagnose dom0 dom0-healthy D30 healthy
 
-# A long list of filter rules is what a guest's deferred work is in practice; on emulated CPUs the
-# programs that send and receive would take most of the time otherwise.
+# A long list of filter rules stands for a guest's softirq work; otherwise, on emulated CPUs, the
+# programs that send and receive would take most of the time.
 guest a 'modprobe -a sch_ingress cls_u32 && tc qdisc add dev eth0 clsact || exit
     for list in 1 2; do
         for port in $(seq 4000); do

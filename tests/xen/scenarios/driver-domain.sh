@@ -1,10 +1,10 @@
-# The backend runs in an ordinary guest, for whose vifs `xl devd` does what xl does in dom0.
+# The backend runs in an ordinary guest, where `xl devd` does what xl does in dom0.
 # sets: full
 # limit: 1200
 programs=no
 [ "$BACKEND" = kernel ] || programs=yes
 guest_start driver role=backend vif=no memory=512 vcpus=2 programs=$programs
-# Its logs are out of dom0's reach once it is gone.
+# dom0 cannot read its logs after it has ended.
 trap 'guest driver "tail -n 500 /var/log/xen/* /tmp/ringway.log" > "$FOLDER/driver.log" || true' EXIT
 guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up &&
     ip address add 10.77.0.1/24 dev br0 && ip address add fd77::1/64 dev br0 nodad'
@@ -27,6 +27,6 @@ measure driver_to_guest_bits_per_s "$(guest driver iperf3 --client 10.77.0.2 -t 
     jq '.end.sum_received.bits_per_second | round')"
 check_payload driver a 10.77.0.2 8
 check_payload a driver 10.77.0.1 8
-# Its toolstack half is asynchronous, so the guest's folders may stay a moment longer.
+# Its part of the toolstack is asynchronous, so the guest's folders may remain a moment longer.
 guest_destroy a
 wait_until 60 "the vif is gone" guest driver '[ ! -e /sys/class/net/vif*.0 ]'

@@ -1,4 +1,4 @@
-# ringway's own frontend in a guest without the kernel's, against the chosen backend.
+# ringway's own frontend replaces the kernel's in a guest, with the selected backend.
 # sets: full
 # limit: 900
 bridge_create

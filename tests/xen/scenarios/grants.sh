@@ -1,4 +1,4 @@
-# A backend domain may map no more pages: the vif too many waits and says why, others stay, and it is served when there is room.
+# A backend domain can map no more pages: one vif waits with a reason, others stay, and it is served later.
 # sets: full admin
 # limit: 1800
 only_with ringway

@@ -1,4 +1,4 @@
-# As `hostile`, with the few scenarios that ended or stopped a backend once.
+# As `hostile`, with the few scenarios that once ended or stopped a backend.
 # sets: full
 # limit: 600
 # shellcheck disable=SC2034

@@ -1,22 +1,22 @@
-# A guest does whatever it has the right to, in each way that there is: the backend and others go on.
+# A guest attacks in every way that it has the right to: the backend and other guests continue.
 # sets: full
 # limit: 2400
 #
 # All in one boot, one after the other. Meanwhile an honest guest sends 4 Mbit/s of TCP to dom0 and
-# dom0 pings it ten times a second. What it lost is a table in the log and in measurements; lost
-# pings of nearly all, a restart, or a vif that is closed as well are failures.
+# dom0 pings it ten times a second. Its losses are in a table in the log
+# and in measurements. The loss of nearly all pings, a restart, or a closed vif is a failure.
 command -v ringway-hostile > /dev/null ||
     skip "it is not built: cargo build --release --package ringway-hostile"
 
-# Of what the honest guest sends, in kbit/s: little enough for an emulated machine to have time left. With
-# 20000, on a busy one, what the script itself does between two scenarios took up to a minute.
+# The honest guest's rate in kbit/s, low enough to leave an emulated machine some time. With 20000,
+# on a busy machine, the script's own work between two scenarios took up to a minute.
 pace=4000
 # Seconds of each scenario.
 seconds=${HOSTILE_SECONDS:-2}
 # As in `ringway-hostile run`: pings that may be lost beside floods, in percent.
 lost_max=95
 
-# Ends when it has both: a connection, and the first bytes of it.
+# Ends when a connection exists and its first bytes have arrived.
 honest_begin() {
     guest_begin good /tmp/iperf 'iperf3 --server'
     wait_until 60 "a server in the guest" guest good 'ss -ltn | grep -q :5201'
@@ -95,7 +95,7 @@ hostile_act() {
     percent=$((sent ? 100 * lost / sent : 100))
     say "${account//$'\n'/ }"
     account=$(tail -n 1 <<< "$account")
-    # One that dies is not there to say so; what it has left behind is for the backend to see.
+    # A guest that dies cannot report that; the backend must find what it left behind.
     if [ "$status" != 0 ] && [ "$name" != death-in-handshake ]; then
         broken+=("$name: status $status: $account")
         verdict=BROKEN
@@ -131,13 +131,13 @@ aim="--victim 10.77.0.3=$(guest_mac 3) --other 10.77.0.1=$host_mac --host 10.77.
 broken=()
 rows=()
 honest_begin
-# What it is like beside a guest that does nothing.
+# The baseline beside a guest that does nothing.
 from=$(uptime_ms)
 sleep 5
 read -r share pause <<< "$(honest_tcp "$from" "$(uptime_ms)")"
 rows+=("$(printf '%-24s %5s %6s %9s %9s' "(nothing happens)" "$share" - "$pause ms" -)")
 
-# What is known not to hold, and what takes more than one guest or cannot be done here, is left out.
+# Leaves out scenarios that are known not to hold, need more than one guest, or cannot run here.
 # All guests are on a bridge here.
 names=$(ringway-hostile list --json |
     jq -r '.[] | select(."emulated-only" or .known | not) | .name | select(endswith("-bridge") | not)')

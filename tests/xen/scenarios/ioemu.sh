@@ -1,4 +1,4 @@
-# A fully virtualized guest whose vif is `type=ioemu`: an emulated card for its firmware, the PV one after.
+# A fully virtualized guest with a `type=ioemu` vif: first an emulated card for its firmware, then the PV one.
 # sets: admin
 # limit: 2400
 # needs: vmlinuz ipxe
@@ -7,11 +7,11 @@ only_in_debian "it takes Xen's QEMU"
 [ -s /payload/ipxe.lkrn ] || skip "Debian's package ipxe could not be fetched"
 bridge_create
 backend_start 2
-# iPXE fetches Linux over the emulated card. QEMU's own loader would read it a byte at a time through a
-# port, each an exit to QEMU.
-guest_create a type=hvm vcpus=2 memory=384 setting='vga = "none"' ipxe="$(ipxe_script 2)" \
+# iPXE fetches Linux over the emulated card. QEMU's own loader would read it one byte at a
+# time through a port, with an exit to QEMU for each.
+guest_create a type=hvm vcpus=1 memory=384 setting='vga = "none"' ipxe="$(ipxe_script 2)" \
     text="vif = [ 'mac=$(guest_mac 2),bridge=br0,type=ioemu,model=e1000' ]"
-# The second device is QEMU's, for the emulated card.
+# The second device belongs to QEMU, for the emulated card.
 wait_until 60 "both devices are on the bridge" test -e "/sys/class/net/$(guest_vif a)/master" \
     -a -e "/sys/class/net/$(guest_vif a)-emu/master"
 guest_wait a 1200

@@ -1,4 +1,4 @@
-# Guests with kernels of other Debian releases connect, move bytes as they were and survive a kill.
+# Guests with kernels of other Debian releases connect, transfer bytes unchanged, and survive a kill of the backend.
 # sets: admin
 # limit: 2400
 # needs: kernels

@@ -1,9 +1,9 @@
-# The lab's study of latency runs in dom0 in its quick form, whole; the report that it repeats is of Arm64.
+# The lab's latency study runs completely in dom0 with --quick; the report that it repeats is about Arm64.
 # sets: full
 # limit: 3600
 only_with ringway
 [ "$DOM0" = small ] || skip "only in the small dom0, which has the programs that the lab runs"
-modprobe -a tun veth
+modprobe -a tun veth sch_tbf
 status=0
 ringway lab run latency --quick --seed 1 --out "$FOLDER/study" > "$FOLDER/lab.txt" 2>&1 || status=$?
 say "$(tail -n 12 "$FOLDER/lab.txt")"

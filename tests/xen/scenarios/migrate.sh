@@ -1,9 +1,9 @@
-# A guest is migrated to the host where it is, under traffic, and has its network again.
+# A guest migrates to its own host under traffic and has its network again.
 # sets: full admin
 # limit: 2400
 #
-# A PVH guest: Debian builds Xen without shadow paging, so the pages that a PV guest writes meanwhile
-# cannot be told, and it has no live migration (EOPNOTSUPP).
+# A PVH guest: Debian builds Xen without shadow paging, so Xen cannot track the pages that a PV
+# guest writes meanwhile, and refuses its live migration (EOPNOTSUPP).
 bridge_create
 backend_start 2
 
@@ -16,7 +16,7 @@ migrate() {
     boot=$(guest a cat /proc/sys/kernel/random/boot_id)
     ping -i 0.5 10.77.0.2 > "$FOLDER/pings" 2>&1 &
     pings=$!
-    # With an empty command for the connection, the name of the host is what answers.
+    # With an empty command for the connection, xl runs the name of the host as the command.
     timeout 1800 xl migrate -s '' a 'xl migrate-receive' || fail "xl migrate: status $?"
     kill $pings
     guest_renew a

@@ -1,4 +1,4 @@
-# Frames of 1500 and of 9000 bytes pass unfragmented, those a byte longer do not.
+# Frames of 1500 and of 9000 bytes pass unfragmented; frames that are one byte longer do not.
 # sets: full
 # limit: 900
 for mtu in 1500 9000; do

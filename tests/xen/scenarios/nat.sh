@@ -1,4 +1,4 @@
-# Xen's own script for address translation, vif-nat, serves a vif.
+# Xen's script for address translation, vif-nat, serves a vif.
 # sets: full admin
 # limit: 600
 backend_start 2

@@ -1,4 +1,4 @@
-# A vif that `vif-openvswitch` has connected to a bridge of Open vSwitch, in a VLAN that it names.
+# `vif-openvswitch` connects a vif to an Open vSwitch bridge, in the given VLAN.
 # sets: full
 # limit: 900
 mkdir -p /etc/openvswitch /run/openvswitch /var/log/openvswitch
@@ -7,7 +7,7 @@ ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovssch
 ovsdb-server --detach --pidfile --remote=punix:/run/openvswitch/db.sock /etc/openvswitch/conf.db
 ovs-vsctl --no-wait init
 /usr/lib/openvswitch-switch/ovs-vswitchd --detach --pidfile --log-file
-# The kernel keeps its part when the daemons are gone.
+# The kernel keeps its state after the daemons have ended.
 trap 'ovs-vsctl --timeout=20 del-br ovs0' EXIT
 ovs-vsctl --timeout=60 add-br ovs0 -- add-port ovs0 dom0 tag=7 -- set interface dom0 type=internal
 ip address add 10.77.0.1/24 dev dom0

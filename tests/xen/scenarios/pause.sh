@@ -1,4 +1,4 @@
-# A guest that is paused for 30 seconds under traffic goes on, and so does its TCP.
+# A guest is paused for 30 seconds under traffic; afterwards the guest and its TCP continue.
 # sets: full admin
 # limit: 900
 bridge_create

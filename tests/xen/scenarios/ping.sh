@@ -1,4 +1,4 @@
-# A guest answers pings over IPv4 and IPv6, small ones and fragmented ones.
+# A guest replies to pings over IPv4 and IPv6, small ones and fragmented ones.
 # sets: smoke full
 # limit: 400
 bridge_create

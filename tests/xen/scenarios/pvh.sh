@@ -1,4 +1,4 @@
-# A PVH guest, whose pages are translated by hardware, over two queues.
+# A PVH guest, whose pages are translated by hardware, uses two queues.
 # sets: full
 # limit: 1800
 bridge_create

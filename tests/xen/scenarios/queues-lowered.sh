@@ -1,4 +1,4 @@
-# A limit of queues that is lowered, for one vif or for all, leaves connected guests as they are.
+# A lowered limit of queues, for one vif or for all, does not change connected guests.
 # sets: full admin
 # limit: 1200
 only_with ringway

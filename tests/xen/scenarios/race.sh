@@ -1,4 +1,4 @@
-# The kernel's backend and ringway in turns: same boot, guest and bridge. `cargo xtask race` shows it.
+# Compares the kernel's backend and ringway in turns: same boot, guest and bridge. `cargo xtask race` shows it.
 # sets: race
 # limit: 7200
 rounds=${ROUNDS:?}
@@ -73,7 +73,7 @@ for ((round = 1; round <= rounds; round++)); do
             backend_stop
         done
     done
-    # Who is first may matter, so it is another one each round.
+    # The order may matter, so it alternates between rounds.
     [ ${#racers[@]} -eq 1 ] || racers=("${racers[1]}" "${racers[0]}")
 done
 measure cells "$(wc -l < "$FOLDER/race.jsonl")"

@@ -1,4 +1,4 @@
-# Guests come, send, and are destroyed under traffic, ROUNDS times; nothing of them is left.
+# Guests start, send, and are destroyed under traffic, ROUNDS times; nothing of them remains.
 # sets: admin
 # limit: 7200
 rounds=${ROUNDS:-5}
@@ -15,7 +15,7 @@ come_and_go() {
     wait "$busy" || true
 }
 
-# The first one brings what stays for good, such as folders in XenStore.
+# The first guest leaves permanent traces, such as folders in XenStore.
 come_and_go
 census > "$state/before"
 for ((round = 1; round <= rounds; round++)); do

@@ -1,8 +1,8 @@
-# A vif that `vif-route` has connected: no bridge, a route to the guest and dom0 answering for it.
+# `vif-route` connects a vif: no bridge, a route to the guest, and dom0 replies to ARP for it.
 # sets: full admin
 # limit: 900
-# The script gives the vif the address of dom0's eth0.
-ip link add eth0 type veth peer name eth0-peer
+# The script gives the vif the address of dom0's eth0. A whole Debian has the driver of a card.
+ip link show dev eth0 > /dev/null 2>&1 || ip link add eth0 type veth peer name eth0-peer
 ip address add 10.77.0.1/32 dev eth0
 ip link set eth0 up
 backend_start 2

@@ -1,4 +1,4 @@
-# CPU and memory are taken from dom0 under traffic and given back: guests stay connected.
+# dom0 loses CPU and memory under traffic and gets them back: guests stay connected.
 # sets: full admin
 # limit: 1200
 bridge_create
@@ -13,7 +13,7 @@ xl vcpu-set 0 1
 sleep 5
 check_ping dom0 10.77.0.2
 say "little memory"
-# In MiB: what is in use, and 160 to live on.
+# In MiB: the memory in use, plus 160.
 left=$(awk '/^MemTotal/ { total = $2 } /^MemAvailable/ { free = $2 } END { print int((total - free) / 1024) + 160 }' /proc/meminfo)
 before=$(xl list 0 | awk 'NR == 2 { print $3 }')
 xl mem-set 0 "${left}m"

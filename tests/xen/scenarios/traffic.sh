@@ -1,4 +1,4 @@
-# TCP both ways, and 32 MiB each way that arrive as they were sent; over IPv6 as well.
+# TCP in both directions, and 32 MiB each way that arrive unchanged; over IPv6 as well.
 # sets: smoke full
 # limit: 900
 bridge_create

@@ -1,4 +1,4 @@
-# Two guests talk to each other: over a bridge, and with ringway over its own switch.
+# Two guests communicate: over a bridge, and with ringway over its own switch.
 # sets: full
 # limit: 1200
 bridge_create

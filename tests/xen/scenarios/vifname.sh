@@ -1,4 +1,4 @@
-# A vif whose line has vifname= is renamed by the stock script, and found again after a crash.
+# The stock script renames a vif with vifname=, and the backend finds it again after a crash.
 # sets: full admin
 # limit: 600
 bridge_create

@@ -1,4 +1,4 @@
-# Four vifs in one guest, each on a bridge of its own, work side by side; one is detached.
+# Four vifs in one guest, each on its own bridge, work in parallel; one is detached.
 # sets: full admin
 # limit: 900
 bridge_create
