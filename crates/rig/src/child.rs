@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anstream::adapter::strip_bytes;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::stop::Stop;
 
@@ -150,6 +150,13 @@ impl Child {
         let status = self.process.wait();
         let status = status.map_err(PartError::at(format!("wait for {}", self.name)))?;
         Ok(Ended { status, output })
+    }
+
+    /// Whether it has ended. It is not waited for: its output and CPU time can still be read.
+    pub fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        pid.is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
     /// The error to report if it has ended although it should still run.

@@ -5,6 +5,7 @@
 //! client with a single stream takes any source port. The client is always the sender.
 
 mod adapter;
+mod begun;
 mod course;
 mod ddsperf;
 mod iperf2;
@@ -28,7 +29,7 @@ use tempfile::TempDir;
 
 use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
-use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
+use adapter::{Adapter, Listens, Program, Reading, Sends, Side, whole_seconds};
 pub use course::Course;
 
 /// How long a tool may take to print its result after the end of a run.
@@ -183,7 +184,8 @@ impl Tool {
         }
     }
 
-    /// Starts servers and clients of all streams.
+    /// Starts servers and clients of all streams. Where the tool sends as fast as it can, returns
+    /// once all streams run, or after 20 seconds.
     ///
     /// # Errors
     /// If a program does not start, or a server does not listen.
@@ -208,6 +210,7 @@ impl Tool {
                 listener::wait_for(launcher, server, flow.port)?;
             }
         }
+        let sent_before = begun::before(load.flows.iter().map(|flow| flow.sender));
         let mut senders = Vec::new();
         for flow in &load.flows {
             let mut words = client(&load, flow);
@@ -216,6 +219,9 @@ impl Tool {
             }
             let child = begin(flow.sender, program.client, &words)?;
             senders.push((child, shown(program.client, &words)));
+        }
+        if program.sends == Sends::Continuously {
+            begun::wait_for(launcher, &senders, &sent_before)?;
         }
         Ok(Working { tool: self, senders, receivers, load, version, logs })
     }

@@ -51,6 +51,8 @@ pub(super) struct Program {
     pub(super) version_words: &'static [&'static str],
     /// Whether a server listens on a TCP port before its client may start.
     pub(super) listens: Listens,
+    /// How its client sends.
+    pub(super) sends: Sends,
     /// Offset from the port on which a server listens to that of its stream.
     pub(super) stream_port_offset: u16,
     /// The end whose output is read.
@@ -65,6 +67,14 @@ pub(super) struct Program {
 pub(super) enum Listens {
     OnTcp,
     No,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sends {
+    /// As fast as the path allows, so that it is seen in counters when a stream runs.
+    Continuously,
+    /// A message for each reply, or at a rate.
+    Messages,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +104,7 @@ impl Program {
             package: name,
             version_words: &["--version"],
             listens: Listens::OnTcp,
+            sends: Sends::Continuously,
             stream_port_offset: 0,
             printed_by: Side::Client,
             settling_seconds: 0.0,

@@ -4,7 +4,7 @@
 //! DDS chooses its UDP ports itself, so that its streams cannot be put on a queue.
 
 use super::Load;
-use super::adapter::{Adapter, Listens, Program, Reading, Side, words};
+use super::adapter::{Adapter, Listens, Program, Reading, Sends, Side, words};
 use crate::average::{mean, median};
 
 /// The first second, in which the ends discover each other.
@@ -30,6 +30,7 @@ const PROGRAM: Program = Program {
     package: "cyclonedds-tools",
     version_words: &[],
     listens: Listens::No,
+    sends: Sends::Messages,
     settling_seconds: SETTLING_SECONDS,
     // It selects other networks and protocols.
     settings: &["CYCLONEDDS_URI"],

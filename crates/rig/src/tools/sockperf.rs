@@ -4,12 +4,12 @@
 use std::io::BufRead;
 use std::path::Path;
 
-use super::adapter::{Adapter, Log, Program, Reading, whole_seconds, words};
+use super::adapter::{Adapter, Log, Program, Reading, Sends, whole_seconds, words};
 use super::course::Course;
 use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter = Adapter {
-    program: Program::named("sockperf"),
+    program: Program { sends: Sends::Messages, ..Program::named("sockperf") },
     server,
     client,
     parse,

@@ -186,6 +186,21 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
 }
 
 #[test]
+fn seconds_are_measured_once_a_client_that_starts_late_sends() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
+    let script = "case \"$*\" in *--client*) sleep 2;; esac; exec REAL \"$@\"";
+    wrapped(place.path(), &mut command, script);
+    let output = command.arg("--quick").output().expect("it starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let runs = kept(place.path());
+    let runs = runs.iter().map(|run| serde_json::from_str(run).expect("JSON"));
+    let carried = runs.filter_map(|run: serde_json::Value| run["queues"][0]["tx-bytes"].as_f64());
+    let carried: Vec<f64> = carried.collect();
+    assert!(!carried.is_empty() && carried.iter().all(|bytes| *bytes > 1e5), "{carried:?}");
+}
+
+#[test]
 fn a_tool_that_does_not_print_its_version_delays_nothing() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
