@@ -213,7 +213,7 @@ impl Bench<'_> {
             flows if flows.is_empty() => None,
             flows => Some(LOADER.start(
                 launcher,
-                Load {
+                &Load {
                     flows,
                     // The load starts before the measurement and must last until its end.
                     seconds: study.load.seconds + LOAD_TAIL,
@@ -230,7 +230,7 @@ impl Bench<'_> {
             window: setup.window,
             buffer: setup.buffer,
         };
-        let working = tool.start(launcher, load)?;
+        let working = tool.start(launcher, &load)?;
         let is_receiving = setup.direction == Direction::Receive;
         let mut stations = stations(&working, is_receiving);
         if let Some(loading) = &loading {
