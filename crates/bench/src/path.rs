@@ -68,6 +68,7 @@ impl Path {
             Subject::Ringway => "ringway",
             Subject::TapRelay => "tap relay",
             Subject::VethBridge => "veth+bridge",
+            Subject::Machine => "this machine",
         }
     }
 

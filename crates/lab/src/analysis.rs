@@ -223,16 +223,16 @@ impl Analysis {
         self.cells.iter().find(|one| one.subject == subject && one.cell == *cell)
     }
 
-    /// The cells of a subject.
-    pub fn of_subject(&self, subject: Subject) -> impl Iterator<Item = &CellSummary> {
-        self.cells.iter().filter(move |cell| cell.subject == subject)
+    /// The cells that are not those of baselines.
+    pub fn of_primary(&self) -> impl Iterator<Item = &CellSummary> {
+        self.cells.iter().filter(|cell| !cell.subject.is_baseline())
     }
 }
 
 /// `q4.s8`, or `baseline-veth-bridge s8`.
 pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
     match subject {
-        Subject::Ringway => study.label(cell),
+        one if !one.is_baseline() => study.label(cell),
         _ => format!("{subject} {}", study.label(cell)),
     }
 }
@@ -328,7 +328,7 @@ fn summarise(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) ->
 fn cpus_used(runs: &[&Run]) -> BTreeMap<String, f64> {
     let mut used: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.seconds > 0.0) {
-        for (station, seconds) in run.cpu.stations() {
+        for (station, seconds) in run.stations() {
             if let Some(seconds) = seconds {
                 used.entry(station.to_owned()).or_default().push(seconds / run.seconds);
             }
@@ -340,7 +340,7 @@ fn cpus_used(runs: &[&Run]) -> BTreeMap<String, f64> {
 fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let (wanted, has) = (records.study.cpus_wanted(cell), records.host.cpus);
-    if subject == Subject::Ringway && wanted > u64::from(has) {
+    if !subject.is_baseline() && wanted > u64::from(has) {
         warnings.push(Warning::FewCpus { wanted, has });
     }
     let contradicted: Vec<Contradiction> = records.contradicted(subject, cell).collect();
@@ -366,7 +366,7 @@ fn compare_published(study: &Study, published: &Published, cells: &[CellSummary]
     let better = metric::find(&published.metric).map(|metric| metric.better);
     let candidates = cells
         .iter()
-        .filter(|cell| cell.subject == Subject::Ringway && cell.cell.matches(&published.cell));
+        .filter(|cell| !cell.subject.is_baseline() && cell.cell.matches(&published.cell));
     let with_value =
         candidates.filter_map(|cell| Some((cell, cell.values.get(&published.metric)?)));
     let best = with_value.max_by(|a, b| {
@@ -391,7 +391,7 @@ fn published_ratio(published: &Published, mean: f64) -> f64 {
 }
 
 fn compare_cells(records: &Records, comparison: &Comparison) -> ComparisonRow {
-    let values = |cell| cell_values(records, Subject::Ringway, cell, &comparison.metric);
+    let values = |cell| cell_values(records, records.study.primary(), cell, &comparison.metric);
     ComparisonRow {
         comparison: comparison.clone(),
         labels: [&comparison.of, &comparison.to].map(|cell| records.study.label(cell)),

@@ -242,7 +242,7 @@ impl Rule {
     fn cell(study: &Study, label: &str) -> Result<Cell, String> {
         let plain = label.strip_prefix(&format!("{}.", study.id)).unwrap_or(label);
         study.cell_of_label(plain).ok_or_else(|| {
-            let example = study.cells(Subject::Ringway).first().map(|cell| study.label(cell));
+            let example = study.cells(study.primary()).first().map(|cell| study.label(cell));
             let example = example.unwrap_or_default();
             format!("`{label}` is no cell of `{}`; one is {example}", study.id)
         })
@@ -263,7 +263,7 @@ impl Rule {
                 let subject = subject.or(first).ok_or("the study has no baseline")?;
                 (subject, study.projected(cell, subject))
             }
-            Term::Cell { label, .. } => (Subject::Ringway, Self::cell(study, label)?),
+            Term::Cell { label, .. } => (study.primary(), Self::cell(study, label)?),
         };
         let values = cell_values(records, subject, &cell, metric);
         if values.is_empty() {

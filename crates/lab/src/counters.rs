@@ -5,6 +5,7 @@ use std::fs;
 use std::time::Instant;
 
 use ringway_control::{BackendStatus, Times, VifStatus};
+use serde::{Deserialize, Serialize};
 
 use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
@@ -51,11 +52,16 @@ pub struct Counted {
     pub disturbance: Disturbance,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Machine {
-    busy: f64,
-    softirq: f64,
-    steal: f64,
+/// CPU seconds of a machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Machine {
+    /// Everything but idling and waiting.
+    pub busy: f64,
+    /// Softirqs.
+    pub softirq: f64,
+    /// What the hypervisor below stole.
+    pub steal: f64,
 }
 
 impl Reading {
@@ -158,7 +164,7 @@ fn carried(now: &QueueUse, before: &[QueueUse]) -> QueueUse {
 
 /// Seconds of processes in user mode and in the kernel, all threads together, including the few
 /// that only serve requests.
-fn sum(pids: &[u32]) -> Result<(f64, f64), PartError> {
+pub(crate) fn sum(pids: &[u32]) -> Result<(f64, f64), PartError> {
     let mut sum = (0.0, 0.0);
     for pid in pids {
         let time = ringway_sys::process::cpu_time(*pid)
@@ -173,7 +179,7 @@ fn total(pids: &[u32]) -> Result<f64, PartError> {
     sum(pids).map(|(user, system)| user + system)
 }
 
-fn machine() -> Result<Machine, PartError> {
+pub(crate) fn machine() -> Result<Machine, PartError> {
     let text = fs::read_to_string("/proc/stat").map_err(PartError::at("read /proc/stat"))?;
     let ticks = rustix::param::clock_ticks_per_second();
     parse(&text, ticks)
@@ -181,7 +187,7 @@ fn machine() -> Result<Machine, PartError> {
 }
 
 /// The mean of the CPUs' frequencies as the kernel reports them; `None` on machines that do not.
-fn cpu_mhz() -> Option<f64> {
+pub(crate) fn cpu_mhz() -> Option<f64> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let lines = text.lines().filter(|line| line.starts_with("cpu MHz"));
     let all: Vec<f64> =

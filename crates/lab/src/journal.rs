@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::record::{Failure, Host, Records, Run};
+use crate::record::{Failure, Host, Peer, Records, Run};
 use crate::study::{Study, StudyError, Subject};
 use crate::value::Cell;
 
@@ -19,6 +19,8 @@ use crate::value::Cell;
 const STUDY_FILE: &str = "study.toml";
 /// The description of the machine.
 const HOST_FILE: &str = "host.json";
+/// The description of the other machine, if there is one.
+const PEER_FILE: &str = "peer.json";
 /// The runs, one per line, in chronological order.
 const RUNS_FILE: &str = "runs.jsonl";
 /// Runs without figures, one per line.
@@ -98,6 +100,18 @@ pub enum RecordError {
         /// The machine of the records.
         was: String,
     },
+    /// The records are of another peer, or of another path to it.
+    #[error(
+        "{} holds records with another peer ({was}); figures of two paths must not be mixed: \
+         choose another directory with --out",
+        dir.display()
+    )]
+    OtherPeer {
+        /// The directory.
+        dir: PathBuf,
+        /// The peer of the records.
+        was: String,
+    },
     /// Another process is writing to it.
     #[error("{} is being written to by another run; wait for it or choose another", dir.display())]
     Busy {
@@ -114,11 +128,12 @@ impl Records {
         let host_path = existing(dir, HOST_FILE)?;
         let host = serde_json::from_str(&read(&host_path)?)
             .map_err(|error| RecordError::BadHost { path: host_path, error })?;
+        let peer = read_peer(dir)?;
         let path = existing(dir, RUNS_FILE)?;
         let text = read(&path)?;
         let Lines { runs, notice, .. } = parse_runs(&path, &study, &text)?;
         let notices = notice.into_iter().chain(failures(dir, &study)).collect();
-        Ok(Records { study, host, runs, notices })
+        Ok(Records { study, host, peer, runs, notices })
     }
 }
 
@@ -156,12 +171,36 @@ impl Journal {
         }
         let notices = notice.into_iter().chain(failures(dir, study)).collect();
         let differences = host.differences(now);
-        let records = Records { study: study.clone(), host, runs, notices };
+        let peer = read_peer(dir)?;
+        let records = Records { study: study.clone(), host, peer, runs, notices };
         let mut journal = Journal { file, path, records, differences };
         if good_len > 0 && !text[..good_len].ends_with('\n') {
             journal.write(b"\n")?;
         }
         Ok(journal)
+    }
+
+    /// Records the other machine, or compares it with the one of the records. What has changed
+    /// there since the first run is added to the differences.
+    ///
+    /// # Errors
+    /// If it is another machine, or the path to it is another one.
+    pub fn set_peer(&mut self, dir: &Path, now: &Peer) -> Result<(), RecordError> {
+        match &self.records.peer {
+            Some(was) if !was.is_same_path(now) => {
+                return Err(RecordError::OtherPeer { dir: dir.to_owned(), was: was.title() });
+            }
+            Some(was) => {
+                let changed = was.host.differences(&now.host);
+                self.differences.extend(changed.iter().map(|what| format!("peer: {what}")));
+            }
+            None => {
+                let text = serde_json::to_string_pretty(now).expect("no maps but by name");
+                write_whole(&dir.join(PEER_FILE), (text + "\n").as_bytes())?;
+                self.records.peer = Some(now.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Appends a run. When this returns, the run is on disk.
@@ -230,6 +269,15 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
         fs::rename(&new, path)
     };
     write().map_err(at("write", path))
+}
+
+fn read_peer(dir: &Path) -> Result<Option<Peer>, RecordError> {
+    let path = dir.join(PEER_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let peer = serde_json::from_str(&read(&path)?);
+    peer.map(Some).map_err(|error| RecordError::BadHost { path, error })
 }
 
 struct Lines {

@@ -4,8 +4,9 @@
 //! A [`study`] describes a measurement, [`setup`] defines the parameters of one of its cells, a
 //! [`plan`] selects the next run, [`topology`] builds the network for it, [`runner`] makes the runs
 //! with existing tools, [`record`] holds the results, [`journal`] stores them, and [`analysis`]
-//! evaluates them. Namespaces, child processes and tools come from [`ringway_rig`]. No figure is
-//! invented: what is not in the records is reported as not measured.
+//! evaluates them. The far end can be on another machine, the [`peer`]. Namespaces, child processes
+//! and tools come from [`ringway_rig`]. No figure is invented: what is not in the records is
+//! reported as not measured.
 //!
 //! Read first: `studies/transmit.toml`, then [`study::Study`] and [`record::Run`].
 
@@ -16,6 +17,7 @@ pub mod counters;
 pub mod journal;
 pub mod metric;
 pub mod part;
+pub mod peer;
 pub mod placement;
 pub mod plan;
 pub mod preflight;

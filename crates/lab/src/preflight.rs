@@ -45,12 +45,7 @@ pub fn missing(
     if let Some(sentence) = unsupported(study) {
         return vec![sentence];
     }
-    let mut missing = Vec::new();
-    for (program, package) in programs(study) {
-        if launcher::find(program).is_none() {
-            missing.push(format!("{program} is not installed: apt-get install {package}"));
-        }
-    }
+    let mut missing = absent(programs(study));
     if let Err(error) = OpenOptions::new().read(true).write(true).open(TUN) {
         missing.push(format!("{TUN}: {error}; load the module tun and let this user open it"));
     }
@@ -63,6 +58,33 @@ pub fn missing(
         missing.extend(no_tunnels(launcher, study));
     }
     missing
+}
+
+/// What this machine lacks to run a study with a peer into a directory. `ssh` is the program of
+/// that connection and its package.
+pub fn missing_beside_peer(study: &Study, dir: &Path, ssh: (&str, &str)) -> Vec<String> {
+    let mut missing = absent_tools(&tools(study));
+    missing.extend(absent([ssh]));
+    missing.extend(no_room(dir));
+    missing
+}
+
+/// A sentence for each program of the tools that is not installed.
+pub fn absent_tools(tools: &BTreeSet<Tool>) -> Vec<String> {
+    absent(tools.iter().flat_map(|tool| of_tool(*tool)).collect::<BTreeSet<_>>())
+}
+
+/// A sentence for each program that is not installed, with its package.
+fn absent<'a>(programs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let all = programs.into_iter().filter(|(program, _)| launcher::find(program).is_none());
+    let sentence =
+        |(program, package)| format!("{program} is not installed: apt-get install {package}");
+    all.map(sentence).collect()
+}
+
+/// The programs of a tool, with their package.
+fn of_tool(tool: Tool) -> [(&'static str, &'static str); 2] {
+    tool.programs().map(|program| (program, tool.package()))
 }
 
 /// The study without the values for which this machine lacks a program or image, and what to report
@@ -160,7 +182,6 @@ pub fn tools(study: &Study) -> BTreeSet<Tool> {
 
 /// Programs with the packages that contain them.
 fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
-    let of_tool = |tool: Tool| tool.programs().map(|program| (program, tool.package()));
     let mut programs: BTreeSet<_> = tools(study).into_iter().flat_map(of_tool).collect();
     if line(study).is_some() {
         programs.insert(("tc", "iproute2"));

@@ -2,8 +2,11 @@
 //!
 //! [`journal`](crate::journal) stores them in files.
 
+mod ends;
+
 use std::collections::BTreeMap;
 
+pub use ends::{EndUse, Ends, Interface, InterfaceUse, Peer};
 pub use ringway_rig::machine::Host;
 pub use ringway_rig::tools::{Course, ToolRun};
 use serde::{Deserialize, Serialize};
@@ -18,6 +21,8 @@ pub struct Records {
     pub study: Study,
     /// The machine.
     pub host: Host,
+    /// The other machine, if the far end was there.
+    pub peer: Option<Peer>,
     /// The runs in chronological order.
     pub runs: Vec<Run>,
     /// Problems in the files that could be worked around.
@@ -80,11 +85,33 @@ impl Run {
             let sum = self.queues.iter().map(bytes).fold(0_u64, u64::saturating_add);
             crate::stats::float(usize::try_from(sum).unwrap_or(usize::MAX))
         };
-        let carried = carried(|queue| queue.tx_bytes).max(carried(|queue| queue.rx_bytes));
-        let is_known = self.subject == Subject::Ringway && !self.queues.is_empty();
+        let of_queues = carried(|queue| queue.tx_bytes).max(carried(|queue| queue.rx_bytes));
+        let (carried, is_known) = match &self.ends {
+            Some(Ends { near: EndUse { interface, .. }, .. }) => {
+                let most = interface.tx_bytes.max(interface.rx_bytes);
+                (crate::stats::float(usize::try_from(most).unwrap_or(usize::MAX)), true)
+            }
+            None => (of_queues, self.subject == Subject::Ringway && !self.queues.is_empty()),
+        };
         let in_sockets = crate::stats::float(self.streams.len()) * CLAIMED_MORE;
         (is_known && claimed > carried * CLAIMED_PART_MAX + in_sockets)
             .then_some(Contradiction { claimed, carried })
+    }
+}
+
+impl Run {
+    /// CPU time by station, of both machines if there were two.
+    pub fn stations(&self) -> Vec<(&'static str, Option<f64>)> {
+        let mut stations = self.cpu.stations().to_vec();
+        if let Some(Ends { near, far }) = &self.ends {
+            stations.extend([
+                ("tools here", Some(near.tools_user + near.tools_system)),
+                ("tools on the peer", Some(far.tools_user + far.tools_system)),
+                ("softirqs of the peer", Some(far.host_softirq)),
+                ("steal of the peer", Some(far.steal)),
+            ]);
+        }
+        stations
     }
 }
 
@@ -127,6 +154,9 @@ pub struct Run {
     /// What else the machine did meanwhile.
     #[serde(default)]
     pub disturbance: Disturbance,
+    /// What both machines did, if the far end was on another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Ends>,
     /// What else to know about this run, such as where Open vSwitch forwards.
     #[serde(default)]
     pub notes: Vec<String>,

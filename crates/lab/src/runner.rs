@@ -3,6 +3,7 @@
 //! A failed run is recorded as a failure and the study continues; a cell that fails twice is given
 //! up. Ctrl-C ends only the run in progress: finished runs are kept, and the next call continues.
 
+mod inter_host;
 mod queues;
 mod streams;
 
@@ -12,20 +13,22 @@ use std::time::{Duration, Instant};
 
 use crate::counters::{Counted, Reading, Stations};
 use crate::journal::{Journal, RecordError};
+use crate::peer::Destination;
 use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
-use crate::record::{Failure, Records, Run};
+use crate::record::{Ends, Failure, Records, Run, Stream};
 use crate::setup::Setup;
 use crate::stats::jain;
 use crate::study::{Study, TopologyKind};
 use crate::topology::{Blueprint, Topology, tuning};
 use crate::word::{Direction, LOADER};
+use inter_host::Session;
 use queues::Carrier;
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::machine::{self, Build};
-use ringway_rig::tools::{Load, Working};
+use ringway_rig::tools::{Load, Measured, Working};
 use streams::StreamPlacer;
 
 /// Failures of a cell after which it is left out.
@@ -52,6 +55,8 @@ pub struct Options {
     pub build: Build,
     /// What `driver = "qemu"` boots: a folder with a kernel and an initramfs.
     pub image: Option<PathBuf>,
+    /// The machine of the far end, if it is another one.
+    pub peer: Option<Destination>,
 }
 
 /// The outcome of a call.
@@ -74,9 +79,18 @@ pub enum RunnerError {
     /// Records cannot be stored.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The other machine, or the path to it, cannot be used.
+    #[error("{0}")]
+    Peer(String),
     /// Nothing could be measured.
     #[error("no run succeeded: {0}")]
     Nothing(String),
+}
+
+impl From<PartError> for RunnerError {
+    fn from(error: PartError) -> RunnerError {
+        RunnerError::Peer(error.to_string())
+    }
 }
 
 /// Runs a study, or the rest of it.
@@ -84,12 +98,22 @@ pub enum RunnerError {
 /// # Errors
 /// If it cannot begin, or records cannot be stored, or not a single run succeeds.
 pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outcome, RunnerError> {
-    let missing = preflight::missing(launcher, study, &options.dir, options.image.as_deref());
-    if !missing.is_empty() {
-        return Err(RunnerError::Missing(missing));
-    }
+    let session = match &options.peer {
+        Some(to) => Some(Session::open(launcher, to, study, (&options.build, &options.dir))?),
+        None => {
+            let image = options.image.as_deref();
+            let missing = preflight::missing(launcher, study, &options.dir, image);
+            if !missing.is_empty() {
+                return Err(RunnerError::Missing(missing));
+            }
+            None
+        }
+    };
     let host = machine::describe(&options.build, &preflight::tools(study));
-    let journal = Journal::open(&options.dir, study, &host)?;
+    let mut journal = Journal::open(&options.dir, study, &host)?;
+    if let Some(session) = &session {
+        journal.set_peer(&options.dir, &session.peer)?;
+    }
     for difference in &journal.differences {
         eprintln!("NOTICE: something has changed since these records were started: {difference}");
     }
@@ -99,8 +123,8 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     let budget = Budget::of(study);
     let image = options.image.clone();
     let launcher = &launcher.until(budget.seconds);
-    let mut bench =
-        Bench { study, launcher, seed, luck: StreamPlacer::new(seed), open: None, image };
+    let luck = StreamPlacer::new(seed);
+    let mut bench = Bench { study, launcher, seed, luck, open: None, image, session };
     work(&mut bench, journal, options.ci_percent, budget)
 }
 
@@ -112,6 +136,9 @@ fn work(
 ) -> Result<Outcome, RunnerError> {
     let study = bench.study;
     let mut plan = Plan::new(study, ci, bench.seed);
+    if let Some(session) = &bench.session {
+        session.leave_out(study, &mut plan)?;
+    }
     let mut progress = Progress::start(budget.seconds);
     let ahead = plan.progress(&journal.records.runs);
     if ahead.left > 0 {
@@ -135,7 +162,7 @@ fn work(
             }
             Err(_) if bench.launcher.stop().is_asked() => break,
             Err(error) => {
-                let reason = bench.discard_topology(&error);
+                let reason = bench.discard(&error);
                 let outcome = format!(" FAILED: {reason}");
                 let failure = failed(&task, started, reason);
                 journal.append_failure(&failure)?;
@@ -153,6 +180,7 @@ fn work(
     }
     progress.finish();
     bench.open = None;
+    bench.session = None;
     let Journal { records, .. } = journal;
     match failures.last() {
         Some(last) if records.runs.is_empty() => Err(RunnerError::Nothing(last.reason.clone())),
@@ -187,13 +215,29 @@ struct Bench<'a> {
     open: Option<(Blueprint, Topology)>,
     /// The folder with what a machine boots.
     image: Option<PathBuf>,
+    /// The other machine, if the far end is there.
+    session: Option<Session>,
+}
+
+/// What a run gave.
+struct Made {
+    streams: Vec<Stream>,
+    measured: Measured,
+    /// Of the streams that loaded the path.
+    loads: Vec<Measured>,
+    counted: Counted,
+    ends: Option<Ends>,
+    notes: Vec<String>,
 }
 
 impl Bench<'_> {
-    /// Discards the topology after a failed run, so that the next run does not inherit a fault of
-    /// it. Returns the reason for people.
-    fn discard_topology(&mut self, error: &PartError) -> String {
+    /// Discards the topology, or the connection to the peer, after a failed run, so that the
+    /// next run does not inherit a fault of it. Returns the reason for people.
+    fn discard(&mut self, error: &PartError) -> String {
         self.open = None;
+        if let Some(session) = &mut self.session {
+            session.discard();
+        }
         match self.launcher.stop().is_due() {
             true => format!("{error}: the time for all runs had passed"),
             false => error.to_string(),
@@ -201,6 +245,17 @@ impl Bench<'_> {
     }
 
     fn measure(&mut self, task: &Task, started: &str) -> Result<Run, PartError> {
+        if let Some(session) = &mut self.session {
+            let made = session.measure(self.launcher, self.study, &mut self.luck, task)?;
+            let mut run = recorded(self.study, self.seed, task, started, &made);
+            evaluate(&mut run, &made.counted, 1);
+            return Ok(run);
+        }
+        self.measure_topology(task, started)
+    }
+
+    /// A run within this machine.
+    fn measure_topology(&mut self, task: &Task, started: &str) -> Result<Run, PartError> {
         let (study, seed, launcher) = (self.study, self.seed, self.launcher);
         let setup = Setup::of(study, &task.cell).map_err(PartError::Failed)?;
         let blueprint =
@@ -213,7 +268,7 @@ impl Bench<'_> {
             flows if flows.is_empty() => None,
             flows => Some(LOADER.start(
                 launcher,
-                Load {
+                &Load {
                     flows,
                     // The load starts before the measurement and must last until its end.
                     seconds: study.load.seconds + LOAD_TAIL,
@@ -230,7 +285,7 @@ impl Bench<'_> {
             window: setup.window,
             buffer: setup.buffer,
         };
-        let working = tool.start(launcher, load)?;
+        let working = tool.start(launcher, &load)?;
         let is_receiving = setup.direction == Direction::Receive;
         let mut stations = stations(&working, is_receiving);
         if let Some(loading) = &loading {
@@ -249,32 +304,12 @@ impl Bench<'_> {
         let counted = Reading::take(topology, &stations)?.since(&before);
         let dropped = topology.delay_drops()?;
         let measured = working.finish()?;
-        let mut run = Run {
-            study: study.id.clone(),
-            cell: task.cell.clone(),
-            repeat: task.repeat,
-            seed,
-            started: started.to_owned(),
-            seconds: study.load.seconds,
-            warmup_seconds: study.load.warmup_seconds,
-            subject: task.subject,
-            tools: measured.tools.clone(),
-            values: measured.values.clone(),
-            courses: measured.courses.clone(),
-            streams: streams::recorded(&placed, &measured),
-            queues: counted.queues.clone(),
-            cpu: counted.cpu.clone(),
-            disturbance: counted.disturbance.clone(),
-            notes: topology.notes.clone(),
-            differences: vec![],
-        };
-        run.notes.extend(changed);
-        if let Some(loading) = loading {
-            let load = loading.finish()?;
-            let bps = load.bps.iter().copied().flatten().sum();
-            run.values.insert("load-bps".to_owned(), bps);
-            run.tools.extend(load.tools);
-        }
+        let loads = loading.map(Working::finish).transpose()?.into_iter().collect();
+        let notes = topology.notes.iter().cloned().chain(changed).collect();
+        let streams = streams::recorded(&placed, &measured);
+        let made = Made { streams, measured, loads, counted, ends: None, notes };
+        let mut run = recorded(study, seed, task, started, &made);
+        let counted = &made.counted;
         if let Some(frames) =
             dropped.zip(dropped_before).map(|(now, then)| now.saturating_sub(then))
         {
@@ -289,10 +324,41 @@ impl Bench<'_> {
             let way = if is_around { "went around" } else { "crossed" };
             run.notes.push(format!("streams {way} the router"));
         }
-        evaluate(&mut run, &counted, topology.pairs().len());
-        run.notes.extend(queues::unexpected(&run, &counted, Carrier::of(&blueprint, is_receiving)));
+        evaluate(&mut run, counted, topology.pairs().len());
+        run.notes.extend(queues::unexpected(&run, counted, Carrier::of(&blueprint, is_receiving)));
         Ok(run)
     }
+}
+
+/// The record of a run, without values that are derived from others.
+fn recorded(study: &Study, seed: u64, task: &Task, started: &str, made: &Made) -> Run {
+    let Made { streams, measured, loads, counted, ends, notes } = made;
+    let mut run = Run {
+        study: study.id.clone(),
+        cell: task.cell.clone(),
+        repeat: task.repeat,
+        seed,
+        started: started.to_owned(),
+        seconds: study.load.seconds,
+        warmup_seconds: study.load.warmup_seconds,
+        subject: task.subject,
+        tools: measured.tools.clone(),
+        values: measured.values.clone(),
+        courses: measured.courses.clone(),
+        streams: streams.clone(),
+        queues: counted.queues.clone(),
+        cpu: counted.cpu.clone(),
+        disturbance: counted.disturbance.clone(),
+        ends: ends.clone(),
+        notes: notes.clone(),
+        differences: vec![],
+    };
+    if !loads.is_empty() {
+        let bps = loads.iter().flat_map(|load| load.bps.iter().copied().flatten()).sum();
+        run.values.insert("load-bps".to_owned(), bps);
+        run.tools.extend(loads.iter().flat_map(|load| load.tools.clone()));
+    }
+    run
 }
 
 /// The topology of the blueprint: the existing one if it matches, else a new one.

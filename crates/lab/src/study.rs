@@ -91,6 +91,8 @@ pub enum TopologyKind {
     Router,
     /// The same, and the host also has a path to the targets that bypasses that guest.
     RouterBypass,
+    /// This machine as it is, and another one, over the network between them.
+    InterHost,
 }
 
 impl TopologyKind {
@@ -351,7 +353,7 @@ impl Study {
     /// # Errors
     /// If it has no wire, or varies the rate itself.
     pub fn with_line(&self, rate: &str) -> Result<Study, String> {
-        if self.topology.kind == TopologyKind::Guests {
+        if matches!(self.topology.kind, TopologyKind::Guests | TopologyKind::InterHost) {
             return Err(format!("`{}` has no wire, so it has no line rate", self.id));
         }
         if self.axis("line").is_some() {
@@ -421,9 +423,17 @@ impl Study {
         cells
     }
 
-    /// The subjects to measure: ringway first.
+    /// The subjects to measure: the baselines last.
     pub fn subjects(&self) -> Vec<Subject> {
-        std::iter::once(Subject::Ringway).chain(self.baselines.iter().copied()).collect()
+        std::iter::once(self.primary()).chain(self.baselines.iter().copied()).collect()
+    }
+
+    /// The subject that is measured for its own sake.
+    pub fn primary(&self) -> Subject {
+        match self.topology.kind {
+            TopologyKind::InterHost => Subject::Machine,
+            _ => Subject::Ringway,
+        }
     }
 
     /// All cells of all subjects.
@@ -439,7 +449,7 @@ impl Study {
     }
 
     fn has_axis(&self, subject: Subject, name: &str) -> bool {
-        subject == Subject::Ringway || self.baseline_axes.iter().any(|axis| axis == name)
+        !subject.is_baseline() || self.baseline_axes.iter().any(|axis| axis == name)
     }
 
     /// All parameters of a cell: those of the study, of the bundles that the cell names, and its
@@ -491,7 +501,7 @@ impl Study {
         let streams = (count("streams") + load) * count("targets");
         let busy_queues = count("queues").min(streams);
         let vifs = match self.topology.kind {
-            TopologyKind::RouterBypass => 0,
+            TopologyKind::RouterBypass | TopologyKind::InterHost => 0,
             TopologyKind::Wire => 1,
             TopologyKind::Guests | TopologyKind::Router => 2,
         };

@@ -41,6 +41,9 @@ const PEER_BRIDGE: &str = "peers0";
 /// The relay's devices on bridges.
 const DELAYING: [&str; 2] = ["delay0", "delay1"];
 
+/// Blueprints refuse it, because nothing is built for it.
+const MACHINE: &str = "a path to another machine is not built";
+
 /// One end of a measured path: a kernel with its own TCP/IP stack.
 #[derive(Debug, Clone)]
 pub struct End {
@@ -107,6 +110,7 @@ impl Topology {
             Subject::Ringway => ringway(launcher, blueprint)?,
             Subject::VethBridge => veth_bridge(launcher, blueprint)?,
             Subject::TapRelay => tap_relay(launcher, blueprint)?,
+            Subject::Machine => return Err(PartError::Failed(MACHINE.to_owned())),
         };
         let notes = tuning::tune(launcher, &topology, blueprint)?;
         topology.notes.extend(notes);
@@ -202,7 +206,10 @@ fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartE
             configure(host.pid(), |net| net.set(UPLINK, &[LinkSetting::Up]))?;
             vec![wire::behind(launcher, blueprint, host.pid(), UPLINK, &mut topology)?]
         }
-        TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
+        TopologyKind::Guests
+        | TopologyKind::Router
+        | TopologyKind::RouterBypass
+        | TopologyKind::InterHost => {
             host.guests().iter().skip(guests).zip((0..).map(far_address)).map(end).collect()
         }
     };
@@ -274,7 +281,10 @@ fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, P
     let near: Result<Vec<End>, _> = indices.clone().map(near).collect();
     let far: Result<Vec<End>, _> = match blueprint.kind {
         TopologyKind::Wire => Ok(vec![]),
-        TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
+        TopologyKind::Guests
+        | TopologyKind::Router
+        | TopologyKind::RouterBypass
+        | TopologyKind::InterHost => {
             indices.map(|index| guest(peer_bridge, "far", index, far_address(index))).collect()
         }
     };
@@ -304,7 +314,10 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
     }
     let far = match blueprint.kind {
         TopologyKind::Wire => wire::behind(launcher, blueprint, far, relay::DEVICE, &mut topology)?,
-        TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
+        TopologyKind::Guests
+        | TopologyKind::Router
+        | TopologyKind::RouterBypass
+        | TopologyKind::InterHost => {
             give_address(far, relay::DEVICE, far_address(0))?;
             End::new(far, far_address(0), relay::DEVICE)
         }

@@ -53,7 +53,7 @@ fn round_trip(launcher: &Launcher, subject: Subject, kind: TopologyKind) -> f64 
     };
     let load =
         Load { flows: vec![flow], seconds: 1.0, warmup_seconds: 0.5, window: None, buffer: None };
-    let working = Tool::Sockperf.start(launcher, load).expect("it starts");
+    let working = Tool::Sockperf.start(launcher, &load).expect("it starts");
     let measured = working.finish().expect("it measures");
     let course = &measured.courses["rtt-median-us"];
     assert!(course.values.iter().flatten().count() >= 3, "{course:?}");

@@ -135,6 +135,19 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}")))
     }
 
+    /// All addresses, each with the index of its link.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn addresses(&mut self) -> io::Result<Vec<(u32, IpAddr)>> {
+        let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let replies = self
+            .socket
+            .request(message, NLM_F_DUMP)
+            .map_err(|error| explain(&error, "list addresses"))?;
+        Ok(replies.into_iter().filter_map(as_address).collect())
+    }
+
     /// Changes a link, in one message.
     ///
     /// # Errors
@@ -279,6 +292,21 @@ impl Netlink {
     fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.socket.request(message, NLM_F_ACK | flags).map(drop)
     }
+}
+
+fn as_address(message: RouteNetlinkMessage) -> Option<(u32, IpAddr)> {
+    let RouteNetlinkMessage::NewAddress(message) = message else { return None };
+    let index = message.header.index;
+    let found = |local: bool| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Local(address) if local => Some(*address),
+            AddressAttribute::Address(address) if !local => Some(*address),
+            _ => None,
+        })
+    };
+    // On a link between two ends, the other attribute is the address of the far one. IPv6 has no
+    // local attribute.
+    Some((index, found(true).or_else(|| found(false))?))
 }
 
 fn as_link(message: RouteNetlinkMessage) -> Option<Link> {

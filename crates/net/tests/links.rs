@@ -144,6 +144,8 @@ fn addresses_and_routes() -> Outcome {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
         // Not tentative: such an address could not be bound before its detection ends.
         TcpListener::bind((address, 0))?;
+        let index = net.link("a")?.index;
+        assert!(net.addresses()?.contains(&(index, address)), "{address}");
 
         net.add_route("a", remote.parse()?, 32, Some(gateway))?;
         net.add_default_route("a", gateway)?;

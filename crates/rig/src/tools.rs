@@ -8,6 +8,7 @@ mod adapter;
 mod begun;
 mod course;
 mod ddsperf;
+mod half;
 mod iperf2;
 mod iperf3;
 mod listener;
@@ -17,23 +18,15 @@ mod sockperf;
 mod version;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
-use crate::child::{Child, Ended, PartError};
+use crate::child::PartError;
 use crate::launcher::Launcher;
-use adapter::{Adapter, Listens, Program, Reading, Sends, Side, whole_seconds};
+use adapter::{Adapter, Listens, Program};
 pub use course::Course;
-
-/// How long a tool may take to print its result after the end of a run.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub use half::{Half, Place, Role, StreamReport, StreamResult};
 
 /// A tool that makes load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,13 +46,16 @@ pub enum Tool {
 }
 
 /// A stream to make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Flow {
     /// The index of its guest, or of the target that it goes to.
     pub guest: u32,
     /// A process in the sender's network namespace.
+    #[serde(skip)]
     pub sender: u32,
     /// A process in the receiver's network namespace.
+    #[serde(skip)]
     pub receiver: u32,
     /// The receiver's address.
     pub address: Ipv4Addr,
@@ -70,7 +66,8 @@ pub struct Flow {
 }
 
 /// The load to make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Load {
     /// The streams, all at once.
     pub flows: Vec<Flow>,
@@ -114,13 +111,8 @@ pub struct ToolRun {
 /// A tool at work.
 #[derive(Debug)]
 pub struct Working {
-    tool: Tool,
-    senders: Vec<(Child, String)>,
-    receivers: Vec<Child>,
-    load: Load,
-    version: String,
-    /// Where clients write their logs, if they do.
-    logs: Option<TempDir>,
+    senders: Half,
+    receivers: Half,
 }
 
 impl Tool {
@@ -189,53 +181,22 @@ impl Tool {
     ///
     /// # Errors
     /// If a program does not start, or a server does not listen.
-    pub fn start(self, launcher: &Launcher, load: Load) -> Result<Working, PartError> {
-        let Adapter { program, server, client, log, .. } = self.adapter();
-        let logs = if log.is_some() { Some(launcher.dir()?) } else { None };
-        let version = self.version().unwrap_or_else(|| "unknown".to_owned());
-        let begin = |pid, name: &str, words: &[String]| {
-            let mut command: Command = launcher.command_in(pid, name);
-            command.args(words);
-            for variable in program.settings {
-                command.env_remove(variable);
-            }
-            launcher.start(name, command)
-        };
-        let mut receivers = Vec::new();
-        for flow in &load.flows {
-            receivers.push(begin(flow.receiver, program.server, &server(&load, flow))?);
-        }
-        if program.listens == Listens::OnTcp {
-            for (server, flow) in receivers.iter_mut().zip(&load.flows) {
-                listener::wait_for(launcher, server, flow.port)?;
-            }
-        }
-        let sent_before = begun::before(load.flows.iter().map(|flow| flow.sender));
-        let mut senders = Vec::new();
-        for flow in &load.flows {
-            let mut words = client(&load, flow);
-            if let (Some(log), Some(logs)) = (log, &logs) {
-                words.extend((log.words)(&log_of(logs, flow)));
-            }
-            let child = begin(flow.sender, program.client, &words)?;
-            senders.push((child, shown(program.client, &words)));
-        }
-        if program.sends == Sends::Continuously {
-            begun::wait_for(launcher, &senders, &sent_before)?;
-        }
-        Ok(Working { tool: self, senders, receivers, load, version, logs })
+    pub fn start(self, launcher: &Launcher, load: &Load) -> Result<Working, PartError> {
+        let begin = |role| Half::start(self, role, Place::Namespaces, launcher, load);
+        let receivers = begin(Role::Receiver)?;
+        Ok(Working { senders: begin(Role::Sender)?, receivers })
     }
 }
 
 impl Working {
     /// Process ids of the senders, in the order of the flows.
     pub fn senders(&self) -> impl Iterator<Item = u32> {
-        self.senders.iter().map(|(child, _)| child.pid())
+        self.senders.pids()
     }
 
     /// Process ids of the receivers, in the order of the flows.
     pub fn receivers(&self) -> impl Iterator<Item = u32> {
-        self.receivers.iter().map(Child::pid)
+        self.receivers.pids()
     }
 
     /// Waits for the result.
@@ -243,70 +204,9 @@ impl Working {
     /// # Errors
     /// If the tool fails, with what it printed.
     pub fn finish(self) -> Result<Measured, PartError> {
-        let Working { tool, senders, receivers, load, version, logs } = self;
-        let Adapter { program, parse, log, .. } = tool.adapter();
-        let patience = PATIENCE + Duration::from_secs_f64(whole_seconds(&load));
-        let mut measured = Measured::default();
-        let streams = senders.into_iter().zip(receivers).zip(&load.flows);
-        for (((client, command), server), flow) in streams {
-            let Ended { status, output } = client.ended(patience)?;
-            let printed = match program.printed_by {
-                Side::Client => output,
-                Side::Server => server.ended(patience)?.output,
-            };
-            let name = program.client;
-            let mut reading = parse(&printed, &load).map_err(|fault| {
-                PartError::Failed(match printed.trim() {
-                    "" => format!("{name} ended without output ({status})"),
-                    _ => format!("{name} ({status}): {fault}"),
-                })
-            })?;
-            if let (Some(log), Some(logs)) = (log, &logs) {
-                let path = log_of(logs, flow);
-                let file = File::open(&path)
-                    .map_err(PartError::at(format!("read {name}'s log {}", path.display())))?;
-                let course = (log.parse)(&mut BufReader::new(file), &load);
-                reading.course =
-                    Some(course.map_err(|fault| PartError::Failed(format!("{name}: {fault}")))?);
-            }
-            measured.add(&reading);
-            measured.tools.push(ToolRun {
-                name: program.name.to_owned(),
-                version: version.clone(),
-                command,
-                exit_status: status.code().unwrap_or(-1),
-            });
-        }
-        Ok(measured)
+        let senders = self.senders.finish()?;
+        Measured::of(senders, self.receivers.finish()?)
     }
-}
-
-impl Measured {
-    /// Adds one stream: counts are summed, and of times the longest is kept.
-    fn add(&mut self, reading: &Reading) {
-        self.bps.push(reading.bps);
-        for (name, value) in &reading.values {
-            let all = self.values.entry((*name).to_owned()).or_insert(0.0);
-            *all = if name.ends_with("-us") { all.max(*value) } else { *all + value };
-        }
-        if let Some((name, course)) = &reading.course {
-            match self.courses.get_mut(*name) {
-                None => drop(self.courses.insert((*name).to_owned(), course.clone())),
-                Some(all) if name.ends_with("-us") => all.longest(course),
-                Some(all) => all.sum(course),
-            }
-        }
-    }
-}
-
-/// The log of a stream's client.
-fn log_of(logs: &TempDir, flow: &Flow) -> PathBuf {
-    logs.path().join(flow.port.to_string())
-}
-
-/// A command line for people.
-fn shown(name: &str, words: &[String]) -> String {
-    std::iter::once(name).chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
 /// One stream with a tenth of a second of warm-up and a fifth of measurement, as in the recorded
@@ -358,7 +258,7 @@ mod tests {
             (Some(1.0), vec![("retransmits", 2.0), ("rtt-max-us", 9.0)]),
             (Some(2.0), vec![("retransmits", 3.0), ("rtt-max-us", 7.0)]),
         ] {
-            measured.add(&Reading { bps, values, course: None });
+            measured.add(&adapter::Reading { bps, values, course: None }.into());
         }
         assert_eq!(measured.bps, [Some(1.0), Some(2.0)]);
         assert_eq!((measured.values["retransmits"], measured.values["rtt-max-us"]), (5.0, 9.0));

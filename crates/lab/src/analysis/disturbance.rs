@@ -53,10 +53,16 @@ impl Disturbances {
             steal_share: spread(runs, |one| one.steal_share),
             foreign_share: spread(runs, |one| one.foreign_share),
             cpu_mhz: spread(runs, |one| one.cpu_mhz),
-            disturbed_runs: runs.iter().filter(|run| is_disturbed(&run.disturbance)).count(),
+            disturbed_runs: runs.iter().filter(|run| is_disturbed_run(run)).count(),
             notes,
         }
     }
+}
+
+/// Whether one of the machines of a run was disturbed.
+fn is_disturbed_run(run: &Run) -> bool {
+    let peer = run.ends.as_ref().map(|ends| &ends.far.disturbance);
+    std::iter::once(&run.disturbance).chain(peer).any(is_disturbed)
 }
 
 /// Whether others used too much of the machine for a sound measurement.

@@ -10,8 +10,9 @@ use crate::stats::{Interval, Ratio, ratio};
 use crate::study::Subject;
 
 pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
-    if analysis.of_subject(Subject::Ringway).next().is_none() {
-        return "ringway was not measured yet, so there is no verdict.".to_owned();
+    if analysis.of_primary().next().is_none() {
+        let what = named(records);
+        return format!("{what} was not measured yet, so there is no verdict.");
     }
     let used = analysis.comparisons.iter().filter(|row| row.comparison.not_used.is_none());
     let paragraphs: [Vec<String>; 3] = [
@@ -27,13 +28,21 @@ pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
     said.map(|sentences| sentences.join(" ")).collect::<Vec<_>>().join("\n")
 }
 
+/// What is measured, at the start of a sentence. The name of the program is never capitalised.
+fn named(records: &Records) -> String {
+    match records.study.primary() {
+        Subject::Ringway => Subject::Ringway.title().to_owned(),
+        subject => crate::metric::capitalised(subject.title()),
+    }
+}
+
 /// States what the machine cannot show; comes first.
 fn cpus(analysis: &Analysis) -> Option<String> {
     let few = |cell: &&CellSummary| {
         cell.warnings.iter().any(|warning| matches!(warning, Warning::FewCpus { .. }))
     };
-    let all = analysis.of_subject(Subject::Ringway).count();
-    let short = analysis.of_subject(Subject::Ringway).filter(few).count();
+    let all = analysis.of_primary().count();
+    let short = analysis.of_primary().filter(few).count();
     let which = match short {
         0 => return None,
         _ if short == all => "every cell".to_owned(),
@@ -50,14 +59,15 @@ fn cpus(analysis: &Analysis) -> Option<String> {
 /// The best cell, and the baselines' figures for the same cell.
 fn best(records: &Records, analysis: &Analysis) -> Option<String> {
     let metric = find(&records.study.load.metric)?;
-    let cells = analysis.of_subject(Subject::Ringway);
+    let cells = analysis.of_primary();
     let measured = cells.filter_map(|cell| Some((cell, cell.values.get(metric.name)?)));
     let (cell, summary) = measured.max_by(|a, b| {
         let order = a.1.mean.total_cmp(&b.1.mean);
         if metric.better == Better::More { order } else { order.reverse() }
     })?;
     let mut sentence = format!(
-        "ringway's best mean {} is {} ({}{})",
+        "{}'s best mean {} is {} ({}{})",
+        named(records),
         metric.title,
         metric.show(summary.mean),
         cell.label,
@@ -69,7 +79,7 @@ fn best(records: &Records, analysis: &Analysis) -> Option<String> {
             |interval| format!(", 95 % interval {}", span(metric, interval))
         ),
     );
-    let ours = cell_values(records, Subject::Ringway, &cell.cell, metric.name);
+    let ours = cell_values(records, records.study.primary(), &cell.cell, metric.name);
     for subject in records.study.baselines.iter().copied() {
         let there = records.study.projected(&cell.cell, subject);
         let theirs = cell_values(records, subject, &there, metric.name);

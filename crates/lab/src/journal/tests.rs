@@ -36,6 +36,7 @@ fn run(repeat: u32) -> Run {
         queues: vec![],
         cpu: Cpu { netback: Some(0.5), ..Cpu::default() },
         disturbance: Disturbance { steal_share: Some(0.01), ..Disturbance::default() },
+        ends: None,
         notes: vec![],
         differences: vec![],
     }

@@ -110,10 +110,10 @@ impl Chart {
         };
         match &figure.lines {
             None => self.series.push(Series {
-                name: "ringway".to_owned(),
+                name: study.primary().title().to_owned(),
                 style: Style::only(),
                 is_in_legend: true,
-                points: along(Subject::Ringway, &figure.filter),
+                points: along(study.primary(), &figure.filter),
             }),
             Some(axis) => {
                 for (index, value) in axis_values(study, axis).iter().enumerate() {
@@ -121,7 +121,7 @@ impl Chart {
                         name: series_name(axis, value),
                         style: Style::of_value(axis, value, index),
                         is_in_legend: true,
-                        points: along(Subject::Ringway, &figure.filter.with(axis, value.clone())),
+                        points: along(study.primary(), &figure.filter.with(axis, value.clone())),
                     });
                 }
             }
@@ -217,7 +217,7 @@ impl Chart {
         for (index, value) in axis_values(&records.study, &figure.x).iter().enumerate() {
             let cell = figure.filter.with(&figure.x, value.clone());
             let mut by_split: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-            for run in records.of_cell(Subject::Ringway, &cell) {
+            for run in records.of_cell(records.study.primary(), &cell) {
                 match (split(run), run.values.get(&figure.metric)) {
                     (Some(parts), Some(value)) => {
                         by_split.entry(placement::name(&parts)).or_default().push(*value);
@@ -338,7 +338,7 @@ fn which(drawn: &[&CellSummary], is: &dyn Fn(&Warning) -> bool) -> Option<String
         .iter()
         .filter(|cell| cell.warnings.iter().any(is))
         .map(|cell| match cell.subject {
-            Subject::Ringway => cell.label.clone(),
+            one if !one.is_baseline() => cell.label.clone(),
             subject => format!("{} {}", subject.title(), cell.label),
         })
         .collect();
@@ -360,7 +360,7 @@ fn few_cpus(analysis: &Analysis, drawn: &[&CellSummary]) -> Option<String> {
     let (least, most) = (all.iter().min()?, all.iter().max()?);
     let range = if least == most { most.to_string() } else { format!("{least} to {most}") };
     let is_short = |warning: &Warning| wanted(warning).is_some();
-    let cells = drawn.iter().filter(|cell| cell.subject == Subject::Ringway).count();
+    let cells = drawn.iter().filter(|cell| !cell.subject.is_baseline()).count();
     let short = drawn.iter().filter(|cell| cell.warnings.iter().any(is_short)).count();
     let which = match short == cells {
         true => "ringway's cells".to_owned(),

@@ -42,7 +42,7 @@ pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
                     (tables::cpu(analysis))
                     (tables::splits(records, analysis))
                     (tables::disturbances(analysis))
-                    (machine(&records.host))
+                    (machines(records))
                     (method(records))
                     (sources(analysis))
                     footer {
@@ -190,7 +190,27 @@ fn caption(chart: &Chart) -> String {
     format!("The data of this figure{unit}: {what}. All other data is under “Every cell”.")
 }
 
-fn machine(host: &Host) -> Markup {
+/// The machine, or both if the far end was on another one.
+fn machines(records: &Records) -> Markup {
+    let near = described(&records.host);
+    let Some(peer) = &records.peer else {
+        return html! {
+            h2 { "The machine" }
+            p { "Absolute figures are valid for this machine only." }
+            (near)
+        };
+    };
+    html! {
+        h2 { "The two machines" }
+        p { "Absolute figures are valid for these machines and the network between them only." }
+        h3 { "This machine: " (peer.near_interface.title()) }
+        (near)
+        h3 { "The peer " (peer.name) ": " (peer.interface.title()) }
+        (described(&peer.host))
+    }
+}
+
+fn described(host: &Host) -> Markup {
     let tools = host.tools.iter().map(|(name, version)| format!("{name} {version}"));
     let tools = tools.collect::<Vec<_>>().join(", ");
     let fields = [
@@ -206,8 +226,6 @@ fn machine(host: &Host) -> Markup {
         ("Described", host.date.clone()),
     ];
     html! {
-        h2 { "The machine" }
-        p { "Absolute figures are valid for this machine only." }
         dl.host {
             @for (name, value) in fields.iter().filter(|(_, value)| !value.trim().is_empty()) {
                 dt { (name) }

@@ -90,6 +90,42 @@ impl StreamPlacer {
         Ok(flows)
     }
 
+    /// The streams of a run between this machine and its peer, in this order. The queues of real
+    /// interfaces are unknown.
+    pub(super) fn place_between(
+        &mut self,
+        ends: &[End; 2],
+        setup: &Setup,
+        direction: Direction,
+    ) -> Result<Vec<Placed>, PartError> {
+        if self.server_port >= PORT_END {
+            self.server_port = PORT_FIRST;
+        }
+        let flows = self.between(ends, direction, setup.tool, setup.streams)?;
+        Ok(flows.into_iter().map(|flow| Placed { flow, queue: None }).collect())
+    }
+
+    /// Streams that load the path to a peer in one direction.
+    pub(super) fn load_between(
+        &mut self,
+        ends: &[End; 2],
+        setup: &Setup,
+        direction: Direction,
+    ) -> Result<Vec<Flow>, PartError> {
+        self.between(ends, direction, LOADER, setup.load)
+    }
+
+    fn between(
+        &mut self,
+        [near, far]: &[End; 2],
+        direction: Direction,
+        tool: Tool,
+        count: usize,
+    ) -> Result<Vec<Flow>, PartError> {
+        let ends = if direction == Direction::Receive { [far, near] } else { [near, far] };
+        (0..count).map(|_| self.flow(0, ends, tool, QueueIndex(0), 1)).collect()
+    }
+
     /// A stream from the first end to the second that falls on a given queue.
     fn flow(
         &mut self,

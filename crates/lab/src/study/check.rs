@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Comparison, Figure, FigureKind, Published, Study, Subject};
+use super::{Comparison, Figure, FigureKind, Published, Study};
 use crate::metric;
 use crate::value::{Cell, Domain, PARAMETERS, Parameter, Value};
 
@@ -30,8 +30,10 @@ impl Study {
         refuse(!is_name(&self.id), || {
             format!("the id `{}` is not a valid name; use a-z, 0-9 and -", self.id)
         })?;
-        refuse(self.baselines.contains(&Subject::Ringway), || {
-            "ringway is always measured; remove it from baselines".to_owned()
+        let other = self.baselines.iter().find(|subject| !subject.is_baseline());
+        refuse(other.is_some(), || {
+            let name = other.map_or("", |subject| subject.id());
+            format!("{name} is no baseline; remove it from baselines")
         })
     }
 

@@ -16,11 +16,15 @@ pub enum Subject {
     /// The minimum that a process in user space can do: copy frames between two TAP devices.
     #[serde(rename = "baseline-tap-relay")]
     TapRelay,
+    /// This machine as it is, at the near end of a path to another machine.
+    #[serde(rename = "machine")]
+    Machine,
 }
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Subject; 3] = [Subject::Ringway, Subject::VethBridge, Subject::TapRelay];
+    pub const ALL: [Subject; 4] =
+        [Subject::Ringway, Subject::VethBridge, Subject::TapRelay, Subject::Machine];
 
     /// As records spell it.
     pub fn id(self) -> &'static str {
@@ -28,6 +32,7 @@ impl Subject {
             Subject::Ringway => "ringway",
             Subject::VethBridge => "baseline-veth-bridge",
             Subject::TapRelay => "baseline-tap-relay",
+            Subject::Machine => "machine",
         }
     }
 
@@ -37,7 +42,13 @@ impl Subject {
             Subject::Ringway => "ringway",
             Subject::VethBridge => "veth + bridge",
             Subject::TapRelay => "bare TAP relay",
+            Subject::Machine => "this machine",
         }
+    }
+
+    /// Whether it is measured for comparison only.
+    pub fn is_baseline(self) -> bool {
+        matches!(self, Subject::VethBridge | Subject::TapRelay)
     }
 }
 

@@ -105,6 +105,9 @@ impl Blueprint {
     /// # Errors
     /// What cannot be built, as part of a sentence.
     pub fn of(kind: TopologyKind, subject: Subject, setup: &Setup) -> Result<Blueprint, String> {
+        if kind == TopologyKind::InterHost || subject == Subject::Machine {
+            return Err("second machine without --peer HOST".to_owned());
+        }
         if subject == Subject::TapRelay && (setup.guests > 1 || kind.has_router()) {
             return Err("a relay between more than two devices".to_owned());
         }

@@ -54,6 +54,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         Subject::Ringway => QUEUE_BPS * slowed(&setup),
         Subject::VethBridge => 11e9,
         Subject::TapRelay => 4.1e9,
+        Subject::Machine => 9.4e9,
     };
     // Each queue divides its capacity among its streams, and no stream is faster than 1.9 Gbit/s.
     let on = |queue| placed.iter().filter(|other| **other == queue).count();
@@ -157,6 +158,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             foreign_share: Some(if index == 0 { 0.25 } else { 0.01 }),
             cpu_mhz: Some(2400.0),
         },
+        ends: None,
         notes: Vec::new(),
         differences: Vec::new(),
     }

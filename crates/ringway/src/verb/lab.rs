@@ -2,16 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use ringway_lab::analysis::Analysis;
 use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
+use ringway_lab::peer::{Destination, agent, matrix, ssh};
 use ringway_lab::plan::Plan;
 use ringway_lab::record::Records;
 use ringway_lab::study::Study;
@@ -33,10 +37,15 @@ use crate::table;
 const INTERRUPTED: i32 = 130;
 /// Half-width of a confidence interval, in percent of the mean, that ends a cell's repeats.
 const CI_PERCENT: f64 = 5.0;
+/// The words that start this program as a part of an experiment.
+const PART: [&str; 2] = ["lab", "part"];
+/// What the names of its temporary directories begin with.
+const SCRATCH: &str = "ringway-lab-";
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
   ringway lab run receive --line-rate 10G --precision 2 --out results
-  ringway lab run mine.toml --out results --assert 'q4.s8 >= 0.9*baseline'";
+  ringway lab run mine.toml --out results --assert 'q4.s8 >= 0.9*baseline'
+  ringway lab run transmit --peer root@xen2 --peer-command /opt/ringway --out results";
 
 /// Measure this machine: run studies of many queues, report and compare them
 #[derive(Debug, Args)]
@@ -61,9 +70,11 @@ enum Verb {
     /// failed, the time was up before a cell's first run, or a rule does not hold; 2 if the command
     /// line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
-    Run(Run),
+    Run(Box<Run>),
     #[command(hide = true)]
     Part(Part),
+    #[command(hide = true)]
+    Agent(Agent),
     /// Write the report, the figures and the exports again from the records
     Report(Report),
     /// Compare two runs of a study, with confidence intervals
@@ -130,6 +141,38 @@ struct Run {
     /// A rule that must hold in the end, as for `lab check`; may be repeated
     #[arg(long = "assert", value_name = "RULE")]
     rules: Vec<Rule>,
+    #[command(flatten)]
+    far: Far,
+}
+
+/// Where the far end is.
+#[derive(Debug, Args)]
+struct Far {
+    /// Run the far end on another machine over ssh; the near end is this machine as it is
+    ///
+    /// The host is as for ssh, which reads its own configuration and asks nothing. The peer needs
+    /// the same build of ringway, and the tools of the study. No setting of either machine is
+    /// changed: only cells for which this machine's interface has the queues and the MTU are
+    /// measured.
+    #[arg(long, value_name = "[USER@]HOST", value_parser = ssh::host, conflicts_with = "line_rate")]
+    peer: Option<String>,
+    /// The peer's IPv4 address on the path to measure [default: that of the ssh host]
+    #[arg(long, value_name = "ADDRESS", requires = "peer")]
+    peer_address: Option<Ipv4Addr>,
+    /// The ringway program on the peer
+    #[arg(long, value_name = "PATH", requires = "peer", default_value = "ringway")]
+    peer_command: String,
+    /// The ssh command with options, such as `ssh -p 2222 -F file`; it is split at spaces
+    #[arg(long, value_name = "COMMAND", requires = "peer", default_value = ssh::PROGRAM)]
+    peer_ssh: String,
+}
+
+/// The far end of another machine's experiment.
+#[derive(Debug, Args)]
+struct Agent {
+    /// End if no request comes for so many seconds
+    #[arg(long, value_parser = number::<u64>(1..=1_000_000))]
+    idle_seconds: u64,
 }
 
 /// One process of an experiment.
@@ -174,6 +217,7 @@ pub(crate) fn run(args: &Lab) -> Result<ExitCode> {
         Verb::Show(args) => print(study::shipped_text(&args.study)?)?,
         Verb::Run(args) => return run_study(args),
         Verb::Part(args) => part::run(&args.words)?,
+        Verb::Agent(args) => serve(args)?,
         Verb::Report(args) => make_report(&args.dir)?,
         Verb::Compare(args) => show_changes(args)?,
         Verb::Check(args) => return check(args),
@@ -233,14 +277,20 @@ fn of(places: &[String]) -> String {
 }
 
 fn run_study(args: &Run) -> Result<ExitCode> {
-    let (study, notices) = preflight::without_absent(&chosen(args)?, args.machine.as_deref());
+    let peer = args.far.destination()?;
+    let (study, notices) = match &peer {
+        Some(_) => matrix::with_peer(&chosen(args)?).map_err(anyhow::Error::msg)?,
+        None => preflight::without_absent(&chosen(args)?, args.machine.as_deref()),
+    };
     notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     if !(args.precision > 0.0 && args.precision < 100.0) {
         bail!("--precision {}: expected more than 0 and less than 100 percent", args.precision);
     }
-    // Before the first thread; catching signals starts none.
-    preflight::isolate()?;
+    if peer.is_none() {
+        // Before the first thread; catching signals starts none.
+        preflight::isolate()?;
+    }
     ringway_sys::process::raise_open_files_limit()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -248,9 +298,12 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
-    let scratch = Scratch::new("ringway-lab-").context("create a temporary directory")?;
-    let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
-    let (study, notices) = preflight::without_absent_tunnels(&launcher, &study);
+    let scratch = Scratch::new(SCRATCH).context("create a temporary directory")?;
+    let launcher = Launcher::new(&PART, scratch.path(), Stop::when(stop))?;
+    let (study, notices) = match &peer {
+        Some(_) => (study, vec![]),
+        None => preflight::without_absent_tunnels(&launcher, &study),
+    };
     notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
     let options = runner::Options {
         dir: args.out.clone(),
@@ -258,16 +311,19 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         seed: args.seed,
         build: build(),
         image: args.machine.clone(),
+        peer,
     };
-    let outcome = runner::run(&study, &options, &launcher)?;
+    let outcome = match runner::run(&study, &options, &launcher) {
+        Err(_) if launcher.stop().is_asked() => return interrupted(),
+        outcome => outcome?,
+    };
     let records = Records::read(&args.out)?;
     let files = report::write(&args.out, &records)?;
     let page = files.first().context("a report has a page")?;
     let analysis = Analysis::of(&records);
     print(&format!("\n{}\n\n{}\n", analysis.verdict, page.display()))?;
     if outcome.is_interrupted {
-        eprintln!("interrupted; repeat the command to continue");
-        return Ok(ExitCode::from(u8::try_from(INTERRUPTED)?));
+        return interrupted();
     }
     if !analysis.missing.is_empty() {
         let missing = analysis.missing.join(", ");
@@ -280,6 +336,31 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         is_good &= outcome.holds;
     }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn interrupted() -> Result<ExitCode> {
+    eprintln!("interrupted; repeat the command to continue");
+    Ok(ExitCode::from(u8::try_from(INTERRUPTED)?))
+}
+
+impl Far {
+    /// How to reach the peer; `None` if the far end is on this machine.
+    fn destination(&self) -> Result<Option<Destination>> {
+        let Some(host) = &self.peer else { return Ok(None) };
+        let ssh = ssh::words(&self.peer_ssh).map_err(|fault| anyhow!("--peer-ssh: {fault}"))?;
+        let (program, address) = (self.peer_command.clone(), self.peer_address);
+        Ok(Some(Destination { host: host.clone(), ssh, program, address }))
+    }
+}
+
+/// Serves a lab on another machine, over standard input and output.
+fn serve(args: &Agent) -> Result<()> {
+    let scratch = Scratch::new(SCRATCH).context("create a temporary directory")?;
+    let launcher = Launcher::new(&PART, scratch.path(), Stop::default())?;
+    ringway_sys::process::raise_open_files_limit()?;
+    let idle = Duration::from_secs(args.idle_seconds);
+    agent::serve(&build(), &launcher, io::stdin(), &mut io::stdout(), idle)
+        .map_err(|error| anyhow!("the lab that this agent serves: {error}"))
 }
 
 fn build() -> Build {
@@ -336,6 +417,13 @@ fn show_changes(args: &Compare) -> Result<()> {
     let changes = compare(&before, &after)?;
     if !before.host.is_same_machine(&after.host) {
         eprintln!("NOTICE: these are two machines: differences may have other causes than ringway");
+    }
+    let is_same_path = match (&before.peer, &after.peer) {
+        (Some(one), Some(other)) => one.is_same_path(other),
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    if !is_same_path {
+        eprintln!("NOTICE: the far ends are not the same: differences may have other causes");
     }
     if args.json {
         return print_json(&changes);

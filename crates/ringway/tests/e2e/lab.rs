@@ -51,6 +51,7 @@ fn write_records(dir: &Path, bps: f64) {
                 queues: Vec::new(),
                 cpu: Cpu::default(),
                 disturbance: Disturbance::default(),
+                ends: None,
                 notes: Vec::new(),
                 differences: Vec::new(),
             };

@@ -30,6 +30,7 @@ mod narrow;
 mod pair;
 mod panics;
 mod paths;
+mod peer;
 mod persisted;
 mod records;
 mod refusals;

@@ -10,7 +10,7 @@ use crate::record::Records;
 use crate::report::chart::Chart;
 use crate::report::splits::percent;
 use crate::stats::{Interval, Method, Summary, float};
-use crate::study::{FigureKind, Subject};
+use crate::study::FigureKind;
 
 /// The data of a figure: means with deviations side by side, or all figures of each box.
 pub(super) fn of_chart(chart: &Chart) -> Markup {
@@ -342,7 +342,7 @@ fn doubtful_cells(analysis: &Analysis) -> Vec<String> {
     let line = |(what, is): Kind| {
         let cells = analysis.cells.iter().filter(|cell| cell.warnings.iter().any(is));
         let names = cells.map(|cell| match cell.subject {
-            Subject::Ringway => cell.label.clone(),
+            one if !one.is_baseline() => cell.label.clone(),
             subject => format!("{} {}", subject.title(), cell.label),
         });
         let names: Vec<String> = names.collect();
@@ -391,7 +391,7 @@ pub(super) fn cpu(analysis: &Analysis) -> Markup {
 /// How streams fell on queues, beside the probabilities by chance.
 pub(super) fn splits(records: &Records, analysis: &Analysis) -> Markup {
     let with_splits = || {
-        analysis.of_subject(Subject::Ringway).filter(|cell| {
+        analysis.of_primary().filter(|cell| {
             cell.splits.keys().any(|split| split.contains('+')) || cell.splits.len() > 1
         })
     };
