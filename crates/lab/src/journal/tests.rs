@@ -2,7 +2,7 @@
 //! else.
 
 use super::*;
-use crate::record::{Cpu, Disturbance, Stream};
+use crate::record::{Cpu, Disturbance, Interface, Stream};
 use crate::study::shipped;
 
 fn study() -> Study {
@@ -155,4 +155,39 @@ fn a_directory_without_records_says_what_is_missing() {
     let dir = tempfile::tempdir().expect("a directory");
     let error = Records::read(dir.path()).expect_err("it is empty").to_string();
     assert!(error.contains("study.toml"), "{error}");
+}
+
+#[test]
+fn records_with_a_peer_go_on_with_the_same_peer_only() {
+    let interface = |name: &str, last| Interface {
+        name: name.to_owned(),
+        address: [192, 0, 2, last].into(),
+        mtu: 1500,
+        tx_queues: Some(4),
+        rx_queues: None,
+    };
+    let peer = |address, kernel: &str| Peer {
+        name: "red".to_owned(),
+        interface: interface("eth1", address),
+        near_interface: interface("eth0", 1),
+        host: Host { kernel: kernel.to_owned(), ..host() },
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let open = || Journal::open(dir.path(), &study(), &host()).expect("it is ours");
+    let mut journal = open();
+    assert_eq!(journal.records.peer, None);
+    journal.set_peer(dir.path(), &peer(7, "6.1")).expect("the first");
+    journal.append(run(0)).expect("it has room");
+    drop(journal);
+    let read = Records::read(dir.path()).expect("records").peer.expect("a peer");
+    assert_eq!(read, peer(7, "6.1"));
+    let mut changed = peer(7, "6.1");
+    changed.host.git_commit = "another".to_owned();
+    let mut journal = open();
+    journal.set_peer(dir.path(), &changed).expect("the same machine");
+    assert!(journal.differences[0].starts_with("peer: ringway: "), "{:?}", journal.differences);
+    for other in [peer(8, "6.1"), peer(7, "6.2")] {
+        let refused = journal.set_peer(dir.path(), &other).expect_err("another").to_string();
+        assert!(refused.contains("another peer (red at 192.0.2.7"), "{refused}");
+    }
 }

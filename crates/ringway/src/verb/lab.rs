@@ -64,7 +64,8 @@ enum Verb {
     ///
     /// It writes runs.jsonl (one run per line), runs.csv, summary.json, report.html, figures/ and
     /// metrics.prom to the directory. To resume an interrupted study, repeat the command. The study
-    /// runs in its own network namespaces, for a user other than root in a new user namespace.
+    /// runs in its own network namespaces, for a user other than root in a new user namespace; with
+    /// --peer, in this machine's own network.
     ///
     /// Exit codes: 0 if every cell is measured and every rule holds; 1 if it cannot begin, a run
     /// failed, the time was up before a cell's first run, or a rule does not hold; 2 if the command
