@@ -195,7 +195,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
 }
 
 #[test]
-fn any_three_disturbances_are_survived() {
+fn three_disturbances_at_any_moment_are_survived() {
     let all = [
         Disturbance::KillBackend,
         Disturbance::KillFrontend,
