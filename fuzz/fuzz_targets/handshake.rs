@@ -1,5 +1,5 @@
 //! XenStore keys for the handshake: both ends, over directories in which a toolstack, a guest or a
-//! hostile peer writes anything at any time. Neither end panics, runs for ever, or attaches
+//! hostile peer writes anything at any time. Neither end panics, runs forever, or attaches
 //! something that it did not offer.
 
 #![no_main]
@@ -196,7 +196,7 @@ impl World {
                 next = self.back_action(action, input).or(next);
             }
         }
-        assert!(next.is_none(), "the backend goes on by itself");
+        assert!(next.is_none(), "the backend continues by itself");
     }
 
     fn back_action(
@@ -266,7 +266,7 @@ impl World {
                 next = self.front_action(action, input).or(next);
             }
         }
-        assert!(next.is_none(), "the frontend goes on by itself");
+        assert!(next.is_none(), "the frontend continues by itself");
     }
 
     fn front_action(

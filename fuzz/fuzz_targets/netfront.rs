@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let Bench { front, ring_pages, .. } = bench;
     drop(ring_pages);
-    front.close().expect("the backend has let go of all pages");
+    front.close().expect("the backend has released all pages");
     let holdings = machine.loopback.holdings_of(GUEST);
     assert_eq!((holdings.grants, holdings.pages, holdings.pages_kept), (0, 0, 0));
     waiting.drain(..).for_each(|frame| pool.recycle(frame));

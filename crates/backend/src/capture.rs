@@ -1,4 +1,4 @@
-//! Captured frames as pcapng, on the connection of the client that asked for them.
+//! Captured frames as pcapng, on the connection of the client that requested them.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};

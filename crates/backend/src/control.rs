@@ -27,7 +27,7 @@ use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
 use crate::served::{Served, flood_limit, storm_limits};
-use crate::services::{Hosting, Services, Station};
+use crate::services::{AnyQueue, Hosting, Services};
 use crate::vhost::VhostVif;
 use crate::vif::VifShell;
 
@@ -163,7 +163,7 @@ impl<H: Hypervisor> Backend<H> {
         let host = &self.services.host;
         if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
             let rules = PortRules { mirror, ..vhost.served.rules.wanted.clone() };
-            vhost.served.follow_rules(rules, None, host);
+            vhost.served.update_rules(rules, None, host);
         }
         Reply::ok(&())
     }
@@ -203,7 +203,7 @@ impl<H: Hypervisor> Backend<H> {
     fn disturb_for_test(
         &mut self,
         name: &str,
-        disturb: impl FnOnce(&Workers<Station<H>>, PortId),
+        disturb: impl FnOnce(&Workers<AnyQueue<H>>, PortId),
     ) -> Reply {
         if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
             return Reply::error("this process is not under test");

@@ -56,7 +56,7 @@ impl VifDevice {
                 let (name, hotplug) = (vif_name(vif), Hotplug::read(keys));
                 let wanted = Wanted { name, renamed, hotplug };
                 let note = note(owner, vif);
-                let (tap, index, origin) = lasting(net, &wanted, &note, queues, mtu)?;
+                let (tap, index, origin) = open_persistent(net, &wanted, &note, queues, mtu)?;
                 if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
                     // The toolstack does not run it twice, and only the script knows what it did.
                     tracing::warn!(
@@ -107,7 +107,7 @@ impl VifDevice {
 
 /// A device that waits for a script: down, and on no bridge. A device left by an earlier process of
 /// ours is taken as it is, whatever its current name.
-fn lasting(
+fn open_persistent(
     net: &mut Netlink,
     wanted: &Wanted<'_>,
     note: &str,
@@ -158,7 +158,7 @@ impl Wanted<'_> {
             // Once its script is done, a vif is served under its current name: it may have been
             // renamed again.
             if name == self.name || self.hotplug != Hotplug::Connected {
-                return Err(taken(name, note));
+                return Err(name_is_taken(name, note));
             }
         }
         match self.hotplug {
@@ -169,7 +169,7 @@ impl Wanted<'_> {
     }
 }
 
-fn taken(name: &str, note: &str) -> io::Error {
+fn name_is_taken(name: &str, note: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::AlreadyExists,
         format!(
@@ -213,7 +213,7 @@ pub(crate) fn delete_stale(
 ) -> io::Result<Vec<String>> {
     let mut deleted = Vec::new();
     for link in net.links()? {
-        let note_of = |link: &Link| noted(owner, link.alias.as_deref()?);
+        let note_of = |link: &Link| vif_of_note(owner, link.alias.as_deref()?);
         let Some(vif) = note_of(&link).filter(|_| is_tap(&link)) else { continue };
         if !is_kept(vif, &link) {
             net.delete(&link.name)?;
@@ -237,7 +237,7 @@ fn note(owner: &str, vif: Vif) -> String {
 }
 
 /// The vif in a note of this owner.
-fn noted(owner: &str, note: &str) -> Option<Vif> {
+fn vif_of_note(owner: &str, note: &str) -> Option<Vif> {
     let dir = note.strip_prefix("ringway ")?.strip_prefix(owner)?.strip_prefix(' ')?;
     Vif::from_backend_path(dir).filter(|vif| vif.backend_dir() == dir)
 }
@@ -249,10 +249,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_read_by_its_owner_alone() {
+    fn a_note_is_recognized_only_by_its_owner() {
         let vif = Vif { backend: DomId(0), frontend: DomId(7), handle: 1 };
         let text = note("/run/ringway/a b", vif);
-        assert_eq!(noted("/run/ringway/a b", &text), Some(vif));
+        assert_eq!(vif_of_note("/run/ringway/a b", &text), Some(vif));
         for (owner, text) in [
             ("/run/ringway/a", text.as_str()),
             ("/run/ringway/b", &text),
@@ -261,7 +261,7 @@ mod tests {
             ("/run/ringway/a b", &format!("{text}/state")),
             ("/run/ringway/a b", ""),
         ] {
-            assert_eq!(noted(owner, text), None, "{owner} {text}");
+            assert_eq!(vif_of_note(owner, text), None, "{owner} {text}");
         }
         // The kernel keeps 255 bytes; a run directory is shorter, as it fits a socket's address.
         assert!(note(&"x".repeat(108), vif).len() <= 255);

@@ -9,15 +9,15 @@ mod capture;
 mod config;
 mod control;
 mod device;
-mod enforced;
-mod life;
+mod inflight;
+mod liveness;
 mod log;
 mod mirrors;
-mod noted;
-mod offered;
-mod openings;
+mod opener;
+mod policy;
 pub mod quarantine;
 mod reports;
+mod round_robin;
 mod rules;
 mod scope;
 mod served;
@@ -25,12 +25,12 @@ mod service;
 mod services;
 mod serving;
 mod sockets;
-mod station;
 mod switch_process;
-mod turns;
 mod uplink;
 mod vhost;
 mod vif;
+mod vif_or_trunk;
+mod virtio_features;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink, VhostVif};
-pub use life::Life;
+pub use liveness::Liveness;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{Link, Netlink};
@@ -56,15 +56,16 @@ pub use sockets::Sockets;
 pub use switch_process::run_switch;
 
 use crate::reports::Reports;
+use crate::round_robin::{RoundRobin, VifEvents};
 use crate::scope::{Duty, Order, Scope};
 use crate::services::{Hosting, Services};
-use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
 
 /// How often load is balanced and the forwarding table is swept.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// Watch events that are noted before other work gets a turn: guests cause them at will.
+/// Watch events that are recorded before other work gets a turn: guests can cause any number of
+/// them.
 const EVENTS_MAX: usize = 1024;
 /// How long vifs are served before other work gets a turn.
 const TURNS_TIME: Duration = Duration::from_millis(50);
@@ -78,7 +79,7 @@ struct Backend<H: Hypervisor> {
     vifs: BTreeMap<Vif, VifShell>,
     vhosts: Vec<vhost::VhostVif>,
     opener: Option<Arc<ControlLink>>,
-    turns: Turns,
+    turns: RoundRobin,
     uplink: Option<UplinkPort>,
     reports: Reports,
 }
@@ -107,12 +108,12 @@ pub fn run<H: Hypervisor>(
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
     let reports = Reports::start(config.service.clone())?;
-    store.transport_mut().watch_by(reports.life.pulse());
-    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
+    store.transport_mut().watch_by(reports.liveness.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
-    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), Turns::default());
+    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
     let mut backend = Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports };
     backend.wait_for_vhosts()?;
     backend.start(&calls, &wake, stop)
@@ -140,11 +141,11 @@ pub fn run_tenant<H: Hypervisor>(
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
     let reports = Reports::start(config.service.clone())?;
-    store.transport_mut().watch_by(reports.life.pulse());
-    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
+    store.transport_mut().watch_by(reports.liveness.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.liveness)?;
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
-    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), Turns::default());
+    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
     let opener = None;
     Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports }
         .start(&calls, &wake, stop)
@@ -189,7 +190,7 @@ impl<H: Hypervisor> Backend<H> {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
-            self.reports.life.beat();
+            self.reports.liveness.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.serve_call(call)?;
@@ -216,7 +217,7 @@ impl<H: Hypervisor> Backend<H> {
             // Last, because all of the above uses XenStore, and an event that arrives together with
             // a reply does not make the descriptor readable.
             let watches = self.take_watches()?;
-            self.take_vhosts()?;
+            self.serve_opener()?;
             let has_more = self.turn_vhosts()?;
             let pause = self.note_due();
             let is_idle = watches == Watches::Taken && self.turns.is_empty() && !has_more;
@@ -267,7 +268,7 @@ impl<H: Hypervisor> Backend<H> {
             }
         }
         for vif in vifs {
-            self.turns.note(vif, |news| news.has_device_changed = true);
+            self.turns.note(vif, |events| events.has_device_changed = true);
         }
         Ok(())
     }
@@ -294,7 +295,7 @@ impl<H: Hypervisor> Backend<H> {
             if let Err(refusal) = done {
                 tracing::warn!(dir, "{refusal}");
             }
-            self.turns.note(vif, |news| news.has_device_changed = true);
+            self.turns.note(vif, |events| events.has_device_changed = true);
         }
         Ok(())
     }
@@ -318,7 +319,7 @@ impl<H: Hypervisor> Backend<H> {
         let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
         if self.vifs.get(&vif).is_some_and(is_it) {
             self.vifs.remove(&vif);
-            self.turns.note(vif, |news| news.has_device_changed = true);
+            self.turns.note(vif, |events| events.has_device_changed = true);
         }
     }
 
@@ -354,14 +355,14 @@ impl<H: Hypervisor> Backend<H> {
                 }
                 Some(Watched::Node(event)) => {
                     if let Some(vif) = Vif::from_backend_path(&event.token) {
-                        self.turns.note(vif, |news| news.has_frontend_changed = true);
+                        self.turns.note(vif, |events| events.has_frontend_changed = true);
                     }
                 }
                 Some(Watched::Overflow) => {
                     // Any vif may have been added, changed or removed.
                     must_scan = true;
                     for vif in self.vifs.keys() {
-                        self.turns.note(*vif, |news| news.has_frontend_changed = true);
+                        self.turns.note(*vif, |events| events.has_frontend_changed = true);
                     }
                 }
                 None => {
@@ -381,9 +382,9 @@ impl<H: Hypervisor> Backend<H> {
     fn note_device(&mut self, vif: Vif, path: &str) {
         // Our own writes cause events as well: only the toolstack's writes count.
         if !self.vifs.contains_key(&vif) || vif.is_toolstacks(path) {
-            self.turns.note(vif, |news| news.has_device_changed = true);
+            self.turns.note(vif, |events| events.has_device_changed = true);
         } else if path == vif.backend_state() {
-            self.turns.note(vif, |news| news.was_own_state_written = true);
+            self.turns.note(vif, |events| events.was_own_state_written = true);
         }
     }
 
@@ -393,7 +394,7 @@ impl<H: Hypervisor> Backend<H> {
         let mut pause = HOUSEKEEPING;
         for (vif, shell) in &self.vifs {
             match shell.due() {
-                Some(due) if due <= now => self.turns.note(*vif, |news| news.is_due = true),
+                Some(due) if due <= now => self.turns.note(*vif, |events| events.is_due = true),
                 Some(due) => pause = pause.min(due.saturating_duration_since(now)),
                 None => {}
             }
@@ -407,7 +408,7 @@ impl<H: Hypervisor> Backend<H> {
         let mut has_more = false;
         for vhost in &mut self.vhosts {
             has_more |= vhost.turn(&mut self.services.host, Instant::now())?;
-            self.reports.life.beat();
+            self.reports.liveness.beat();
         }
         Ok(has_more)
     }
@@ -415,9 +416,9 @@ impl<H: Hypervisor> Backend<H> {
     /// Serves vifs, each once, until none is left or the time is up. At least one is always served.
     fn serve_pending(&mut self) -> Result<(), Lost> {
         let started = Instant::now();
-        while let Some((vif, news)) = self.turns.next() {
-            self.take_turn(vif, news)?;
-            self.reports.life.beat();
+        while let Some((vif, events)) = self.turns.next() {
+            self.take_turn(vif, events)?;
+            self.reports.liveness.beat();
             if started.elapsed() >= TURNS_TIME {
                 break;
             }
@@ -425,17 +426,17 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn take_turn(&mut self, vif: Vif, news: News) -> Result<(), Lost> {
-        let was_forged = news.was_own_state_written && self.is_state_foreign(vif)?;
-        if news.has_device_changed || was_forged {
+    fn take_turn(&mut self, vif: Vif, events: VifEvents) -> Result<(), Lost> {
+        let was_forged = events.was_own_state_written && self.is_state_foreign(vif)?;
+        if events.has_device_changed || was_forged {
             self.device_changed(vif)?;
         }
         let Some(shell) = self.vifs.get_mut(&vif) else { return Ok(()) };
-        if news.has_frontend_changed {
+        if events.has_frontend_changed {
             shell.frontend_changed(&mut self.services)?;
         }
-        if news.is_due {
-            shell.go_on(&mut self.services)?;
+        if events.is_due {
+            shell.resume(&mut self.services)?;
         }
         Ok(())
     }

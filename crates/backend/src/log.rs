@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_logged_and_then_a_line_now_and_then_that_says_how_many_are_missing() {
+    fn after_a_burst_occasional_lines_report_how_many_were_left_out() {
         let start = Instant::now();
         let mut allowance = LogAllowance::new(start);
         for _ in 0..BURST {

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mirror_has_the_ports_that_are_there_in_the_directions_that_are_wanted() {
+    fn a_mirror_has_the_existing_ports_in_the_configured_directions() {
         let ports: Vec<(String, PortId)> = [("vif1.0", 3), ("vif2.0", 4), ("ringway0", 0)]
             .map(|(name, port)| (name.to_owned(), PortId(port)))
             .to_vec();

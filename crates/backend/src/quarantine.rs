@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vif_of_virtio_is_known_by_its_name() {
+    fn a_virtio_vif_is_identified_by_its_name() {
         let place = tempfile::tempdir().expect("a directory");
         let dir = RunDir::new(place.path());
         let (served, vm) = (Served::new(&dir), QuarantineKey::Virtio("vm 1".to_owned()));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_it_is_long_takes_no_memory() {
+    fn a_file_that_claims_a_large_size_takes_no_memory() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("panics");
         let file = File::create(&path).expect("made");

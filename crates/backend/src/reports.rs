@@ -1,4 +1,5 @@
-//! What the backend reports to its service manager: readiness, the number of vifs, signs of life.
+//! What the backend reports to its service manager: readiness, the number of vifs, keep-alive
+//! messages.
 
 use std::io;
 
@@ -6,14 +7,14 @@ use ringway_hypervisor::Hypervisor;
 use ringway_xenbus::XenbusState;
 
 use crate::Backend;
-use crate::life::Life;
+use crate::liveness::Liveness;
 use crate::service::{Report, Service};
 use crate::vif::VifShell;
 
-/// The last report, and the thread that sends signs of life.
+/// The last report, and the thread that sends keep-alive messages.
 pub(crate) struct Reports {
     service: Service,
-    pub(crate) life: Life,
+    pub(crate) liveness: Liveness,
     /// The number of vifs, and of connected ones.
     counts: Option<(usize, usize)>,
 }
@@ -21,8 +22,8 @@ pub(crate) struct Reports {
 impl Reports {
     /// Called by the control thread.
     pub(crate) fn start(service: Service) -> io::Result<Reports> {
-        let life = Life::start(&service)?;
-        Ok(Reports { service, life, counts: None })
+        let liveness = Liveness::start(&service)?;
+        Ok(Reports { service, liveness, counts: None })
     }
 
     /// Reports that all existing vifs have been read, and that new ones will be.
@@ -32,7 +33,7 @@ impl Reports {
 
     /// Reports that an orderly stop has begun.
     pub(crate) fn stopping(&mut self) {
-        self.life.end();
+        self.liveness.end();
         self.service.report(Report::Stopping);
     }
 }

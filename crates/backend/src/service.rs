@@ -15,7 +15,7 @@ use std::time::Duration;
 use ringway_control::{Link, ProcessReport};
 use sd_notify::NotifyState;
 
-/// Twice the interval between signs of life to a supervisor.
+/// Twice the interval between keep-alive messages to a supervisor.
 const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
 /// The most CPU time of a thread without progress, and the most time asleep of a thread that may
 /// not sleep. Turns of the control thread and rounds of workers take milliseconds of either.
@@ -65,8 +65,8 @@ impl Default for Service {
 
 impl Service {
     /// The service manager that the environment names: `NOTIFY_SOCKET`, to which it connects, and
-    /// `WATCHDOG_USEC` if it wants signs of life, which it gets at half that interval. The minimum
-    /// is two seconds, because the control thread's loop turns at least every half second.
+    /// `WATCHDOG_USEC` if it wants keep-alive messages, which are sent at half that interval. The
+    /// minimum is two seconds, because the control thread's loop turns at least every half second.
     ///
     /// Call this before the process is confined.
     pub fn from_env() -> Service {
@@ -92,13 +92,13 @@ impl Service {
         }
     }
 
-    /// The longest time between two signs of life, if any are wanted.
+    /// The longest time between two keep-alive messages, if any are wanted.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
     /// How long a thread may make no progress, in CPU time or asleep: ten seconds, but no longer
-    /// than the interval between two signs of life.
+    /// than the interval between two keep-alive messages.
     pub fn stuck_after(&self) -> Duration {
         self.stuck_after
     }
@@ -107,8 +107,8 @@ impl Service {
     pub fn report(&self, report: Report) {
         let sent = match &self.recipient {
             Recipient::None => Ok(()),
-            Recipient::Service(socket) => tell_manager(socket, report),
-            Recipient::Supervisor(link) => tell_supervisor(link, report),
+            Recipient::Service(socket) => notify_manager(socket, report),
+            Recipient::Supervisor(link) => notify_supervisor(link, report),
         };
         if let Err(error) = sent {
             tracing::debug!("cannot report to the supervisor or service manager: {error}");
@@ -116,7 +116,7 @@ impl Service {
     }
 }
 
-fn tell_manager(socket: &UnixDatagram, report: Report) -> io::Result<()> {
+fn notify_manager(socket: &UnixDatagram, report: Report) -> io::Result<()> {
     let status;
     let state = match report {
         Report::Ready => NotifyState::Ready,
@@ -133,7 +133,7 @@ fn tell_manager(socket: &UnixDatagram, report: Report) -> io::Result<()> {
     socket.send(message.as_bytes()).map(drop)
 }
 
-fn tell_supervisor(link: &Link, report: Report) -> io::Result<()> {
+fn notify_supervisor(link: &Link, report: Report) -> io::Result<()> {
     match report {
         Report::Ready => link.send(&ProcessReport::Ready, &[]),
         Report::Alive => link.send(&ProcessReport::Alive, &[]),

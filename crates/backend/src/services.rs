@@ -16,12 +16,12 @@ use ringway_xenbus::{BadKeys, Features, Keys, Offer};
 use ringway_xenstore::Client;
 
 use crate::BackendConfig;
-use crate::life::Life;
+use crate::liveness::Liveness;
 use crate::quarantine::{self, Quarantine};
-use crate::station::VifOrTrunk;
+use crate::vif_or_trunk::VifOrTrunk;
 
 /// A queue of a vif, of a trunk or of a TAP device.
-pub(crate) type Station<H> =
+pub(crate) type AnyQueue<H> =
     VifOrTap<VifOrTrunk<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>>;
 
 /// Ethernet's MTU, in bytes.
@@ -38,14 +38,14 @@ pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
     pub(crate) config: BackendConfig,
-    pub(crate) workers: Workers<Station<H>>,
+    pub(crate) workers: Workers<AnyQueue<H>>,
     pub(crate) switch: Arc<Switch>,
     /// The vifs by port, and the vifs that must not have a port.
     pub(crate) by_port: quarantine::Served,
     pub(crate) quarantine: Quarantine,
     pub(crate) ports: Ports,
     /// Reports of workers that have not been handled yet.
-    pub(crate) port_events: VecDeque<Failure<Station<H>>>,
+    pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
     /// The zero of switch time.
     started: Instant,
 }
@@ -75,10 +75,10 @@ impl<H: Hypervisor> Hosting<H> {
         hypervisor: H,
         config: BackendConfig,
         netlink: Netlink,
-        life: &Life,
+        liveness: &Liveness,
     ) -> io::Result<Hosting<H>> {
-        let (config_of_workers, pulse) = (config.workers.clone(), life.pulse());
-        let workers = Workers::start_watched(config_of_workers, life.roster(), Some(pulse))?;
+        let (config_of_workers, pulse) = (config.workers.clone(), liveness.pulse());
+        let workers = Workers::start_watched(config_of_workers, liveness.roster(), Some(pulse))?;
         let by_port = quarantine::Served::new(&config.dir);
         let at_panic = by_port.clone();
         workers.on_panic(Box::new(move |serving| at_panic.end_process(serving)));
@@ -120,7 +120,7 @@ impl<H: Hypervisor> Hosting<H> {
         self.free_port(port);
     }
 
-    pub(crate) fn next_port_event(&mut self) -> Option<Failure<Station<H>>> {
+    pub(crate) fn next_port_event(&mut self) -> Option<Failure<AnyQueue<H>>> {
         self.port_events.pop_front().or_else(|| self.workers.next_failure())
     }
 

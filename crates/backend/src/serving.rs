@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::log::LeftOut;
 use crate::served::{Connection, Served};
 use crate::services::Hosting;
-use crate::station::VifOrTrunk;
+use crate::vif_or_trunk::VifOrTrunk;
 
 /// One vif, with the services needed to serve its guest.
 pub(crate) struct Serving<'a, H: Hypervisor> {
@@ -135,21 +135,21 @@ impl<H: Hypervisor> Serving<'_, H> {
 /// A failed attachment, and its reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
-struct Unattached {
+struct AttachError {
     what: String,
     source: io::Error,
 }
 
-impl Unattached {
+impl AttachError {
     fn of(what: String, source: io::Error) -> io::Error {
-        io::Error::new(source.kind(), Unattached { what, source })
+        io::Error::new(source.kind(), AttachError { what, source })
     }
 }
 
 /// Whether this host lacks a resource that any guest needs: memory, descriptors, entries in a table
 /// of the kernel or the hypervisor.
 fn is_shortage(error: &io::Error) -> bool {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Unattached>());
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AttachError>());
     let error = inner.map_or(error, |unattached| &unattached.source);
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     error.kind() == io::ErrorKind::OutOfMemory
@@ -176,12 +176,12 @@ fn queue_parts<H: Hypervisor>(
     let mut memory = host.hypervisor.memory()?;
     let mut map = |gref| {
         let mapped = memory.map(peer, gref, Access::ReadWrite);
-        mapped.map_err(|error| Unattached::of(format!("ring page with grant {gref}"), error))
+        mapped.map_err(|error| AttachError::of(format!("ring page with grant {gref}"), error))
     };
     let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
     let bind = |port| {
         let bound = host.hypervisor.bind_interdomain(peer, port);
-        bound.map_err(|error| Unattached::of(format!("event channel {port}"), error))
+        bound.map_err(|error| AttachError::of(format!("event channel {port}"), error))
     };
     let events = match queue.events {
         EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },

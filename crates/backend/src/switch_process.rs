@@ -29,12 +29,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::config::BackendConfig;
 use crate::control::{groups_status, multicast_status, queue_statuses};
 use crate::reports::Reports;
-use crate::services::{Hosting, Station};
+use crate::services::{AnyQueue, Hosting};
 use crate::sockets::Sockets;
-use crate::station::VifOrTrunk;
 use crate::uplink::{UplinkPort, vlans_of};
+use crate::vif_or_trunk::VifOrTrunk;
 
-/// How often load is balanced, the forwarding table is swept and a sign of life is sent.
+/// How often load is balanced, the forwarding table is swept and a keep-alive message is sent.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Orders that are carried out before other work gets a turn.
 const ORDERS_MAX: usize = 256;
@@ -97,7 +97,7 @@ pub fn run_switch(
     let Sockets { control, netlink, .. } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
     let reports = Reports::start(config.service.clone())?;
-    let mut host = Hosting::start(Trunks, config, netlink, &reports.life)?;
+    let mut host = Hosting::start(Trunks, config, netlink, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
     reports.ready();
     let tenants = BTreeMap::new();
@@ -114,7 +114,7 @@ impl SwitchProcess {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
-            self.reports.life.beat();
+            self.reports.liveness.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 let reply = match &call.request {
@@ -161,7 +161,7 @@ impl SwitchProcess {
                     match attached {
                         Ok(attached) => {
                             tracing::info!(tenant, queues = attached.counters.len(), "attached");
-                            self.tell(&ProcessReport::Attached { tenant: tenant.clone() });
+                            self.report(&ProcessReport::Attached { tenant: tenant.clone() });
                             self.tenants.insert(tenant, attached);
                         }
                         Err(error) => self.cut_off(tenant, &error.to_string()),
@@ -186,7 +186,7 @@ impl SwitchProcess {
 
     fn attach(&mut self, end: End, allowed: Allowed, trunk: &TrunkRules) -> io::Result<Tenant> {
         let mut all_counters = Vec::new();
-        let mut attachments: Vec<Attachment<Station<Trunks>>> = Vec::new();
+        let mut attachments: Vec<Attachment<AnyQueue<Trunks>>> = Vec::new();
         let flood = self.host.switch.flood_budget(self.host.ticks());
         for SwitchQueue { memory, tx_ring, rx_ring, events } in end.into_switch_queues()? {
             let counters = Arc::new(QueueCounters::default());
@@ -235,7 +235,7 @@ impl SwitchProcess {
     /// Changes the addresses or VLANs that a tenant may use.
     fn allow(&self, tenant: &mut Tenant, allowed: Allowed, trunk: &TrunkRules) {
         if let Allowed::Only(addresses) = &tenant.allowed {
-            // Addresses that this tenant has lost may go to another one.
+            // Addresses that this tenant has lost may be assigned to another tenant.
             let kept = |address: &&[u8; 6]| match &allowed {
                 Allowed::Only(allowed) => allowed.contains(*address),
                 Allowed::Any => false,
@@ -299,10 +299,10 @@ impl SwitchProcess {
     /// Reports that a tenant has lost its trunk by its own fault.
     fn cut_off(&self, tenant: String, reason: &str) {
         tracing::warn!(tenant, "cut off: {reason}");
-        self.tell(&ProcessReport::CutOff { tenant, reason: reason.to_owned() });
+        self.report(&ProcessReport::CutOff { tenant, reason: reason.to_owned() });
     }
 
-    fn tell(&self, report: &ProcessReport) {
+    fn report(&self, report: &ProcessReport) {
         if let Err(error) = self.link.send(report, &[]) {
             tracing::warn!("cannot report to the supervisor: {error}");
         }

@@ -16,7 +16,7 @@ use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 use crate::device::GSO_MAX;
 use crate::served::unlimited;
 use crate::services::Hosting;
-use crate::station::{TrunkQueue, VifOrTrunk};
+use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
 
 /// The name of the trunk to the switch process in a tenant's process.
 const TRUNK_NAME: &str = "trunk";

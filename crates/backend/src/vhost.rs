@@ -32,15 +32,15 @@ use rustix::event::PollFlags;
 
 use crate::config::VhostVif as Config;
 use crate::device::VifDevice;
+use crate::inflight::InflightArea;
 use crate::log::{LeftOut, LogAllowance};
-use crate::noted::Noted;
-use crate::offered::offered;
 use crate::quarantine::{QuarantineKey, read_at_most};
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
-use crate::services::{Hosting, Station};
+use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
-use crate::station::VifOrTrunk;
+use crate::vif_or_trunk::VifOrTrunk;
+use crate::virtio_features::offered;
 
 /// An invalid Xen domid (`DOMID_INVALID`), used for these vifs wherever a vif has a domain and a
 /// handle.
@@ -79,7 +79,7 @@ struct Parts {
     memory: Option<Arc<GuestMemory>>,
     log: Option<Arc<DirtyLog>>,
     /// The area that records what is in flight.
-    area: Option<Noted>,
+    area: Option<InflightArea>,
     /// What the opener should send to the front-end.
     wanted: Option<AreaRequest>,
     /// Pairs that should be served.
@@ -370,7 +370,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn set_area(&mut self, area: Area) -> Result<(), String> {
         self.parts.area = None;
-        self.parts.area = Noted::map(&self.parts.share, area)?;
+        self.parts.area = InflightArea::map(&self.parts.share, area)?;
         Ok(())
     }
 
@@ -495,7 +495,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         &mut self,
         port: PortId,
         policy: &Arc<PortPolicy>,
-        pairs: Vec<Attachment<Station<H>>>,
+        pairs: Vec<Attachment<AnyQueue<H>>>,
     ) -> io::Result<()> {
         if pairs.is_empty() {
             return Ok(());
@@ -511,7 +511,11 @@ impl<H: Hypervisor> Serving<'_, H> {
         Ok(())
     }
 
-    fn attachment(&self, queue: QueuePair, counters: Arc<QueueCounters>) -> Attachment<Station<H>> {
+    fn attachment(
+        &self,
+        queue: QueuePair,
+        counters: Arc<QueueCounters>,
+    ) -> Attachment<AnyQueue<H>> {
         Attachment {
             queue: VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(queue))),
             counters,

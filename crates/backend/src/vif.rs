@@ -117,10 +117,10 @@ impl VifShell {
     }
 
     /// Does what was deferred, if its time has come.
-    pub(crate) fn go_on<H: Hypervisor>(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
+    pub(crate) fn resume<H: Hypervisor>(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
         let Services { store, host } = services;
         let mut serving = Serving { served: &mut self.served, host };
-        self.end.go_on(store, &mut serving, Instant::now())
+        self.end.resume(store, &mut serving, Instant::now())
     }
 
     pub(crate) fn feed<H: Hypervisor>(
@@ -151,7 +151,7 @@ impl VifShell {
         self.end.error()
     }
 
-    /// When to call [`go_on`](VifShell::go_on), if something was deferred.
+    /// When to call [`resume`](VifShell::resume), if something was deferred.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.end.due()
     }

@@ -1,7 +1,7 @@
-//! System calls: those on the lists below, some of them with certain arguments only.
+//! System calls: those on the lists below, some of them only with certain arguments.
 //!
-//! A process that serves vifs creates and connects no sockets: the ones it needs are open before,
-//! and a process that serves no vif opens the sockets of virtio's vifs.
+//! A process that serves vifs creates and connects no sockets: its sockets are opened earlier, and
+//! a process that serves no vif opens the sockets of virtio vifs.
 //!
 //! The lists come from the calls that a serving backend was seen to make, plus those that glibc and
 //! the standard library may make instead on another machine: time without a vDSO clock (Xen's, in a
@@ -120,8 +120,8 @@ const ALWAYS: &[c_long] = &[
 const BROKER: &[c_long] =
     &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
 
-/// More calls for a process that dials the sockets of virtual machine monitors. The filter cannot
-/// see which ones it connects to; the permissions of each socket decide.
+/// More calls for a process that connects to the sockets of virtual machine monitors. The filter
+/// cannot see which ones it connects to; the permissions of each socket decide.
 const CONNECT_CALLS: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
 
 /// More calls for the opener, which opens sockets for a backend, passes them to it, and keeps a
@@ -372,7 +372,7 @@ mod tests {
     const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
     #[test]
-    fn no_list_allows_a_call_that_leaves_the_process() {
+    fn no_list_allows_calls_that_escape_the_process() {
         let program = program(Role::Vifs).expect("it compiles");
         for call in [
             libc::SYS_execve,
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_decide_where_they_can_be_seen() {
+    fn arguments_are_checked_where_the_filter_can_read_them() {
         let program = program(Role::Vifs).expect("it compiles");
         let cases: &[Case] = &[
             (libc::SYS_sendto, &[(0, 7), (2, 5), (4, 0)], ALLOW),
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_behind_a_socket_passes_memory_on_and_listens_to_no_new_socket() {
+    fn a_guest_behind_a_socket_may_pass_memory_but_not_open_listeners() {
         let program = program(Role::VirtioGuest).expect("it compiles");
         for (call, expected) in [
             (libc::SYS_memfd_create, ALLOW),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_makes_sockets_that_are_connected_to_and_connects_to_none() {
+    fn the_broker_listens_on_sockets_but_connects_to_none() {
         let program = program(Role::Broker).expect("it compiles");
         let cases: &[Case] = &[
             // AF_UNIX: streams and seqpackets, with SOCK_CLOEXEC and SOCK_NONBLOCK, but no

@@ -10,7 +10,8 @@ pub enum Role {
     /// It serves the vifs of a guest on the emulated hypervisor. Other processes enter its network
     /// namespace to run programs there (`ringway guest exec`).
     EmulatedGuest,
-    /// It is a guest behind a vhost-user socket: it dials, and passes its memory to the back-end.
+    /// It is a guest behind a vhost-user socket: it connects, and passes its memory to the
+    /// back-end.
     VirtioGuest,
     /// It is the emulated hypervisor and XenStore.
     Broker,

@@ -1,4 +1,4 @@
-//! The directory where the processes of one emulated host meet.
+//! The directory through which the processes of one emulated host find each other.
 
 use std::path::{Path, PathBuf};
 

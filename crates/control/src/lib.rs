@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_does_not_end_is_given_up() {
+    fn an_endless_reply_is_given_up() {
         let floods = |mut stream: UnixStream| while stream.write_all(&[b' '; 4096]).is_ok() {};
         let limits = ReplyLimits { time: Duration::from_secs(60), bytes: 1 << 20 };
         let error = ask_one_that(floods, limits).expect_err("it has no end");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_comes_byte_by_byte_has_no_more_time_than_any_other() {
+    fn a_reply_that_arrives_byte_by_byte_has_the_same_time_limit() {
         let drips = |mut stream: UnixStream| {
             while stream.write_all(b" ").is_ok() {
                 thread::sleep(Duration::from_millis(10));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_reply_is_left_to_be_read() {
+    fn bytes_after_a_reply_remain_readable() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a socket");

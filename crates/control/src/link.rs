@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_and_descriptors_arrive_whole_and_the_end_is_seen() {
+    fn messages_and_descriptors_arrive_whole_and_the_end_is_reported() {
         let (ours, theirs) = Link::pair().expect("descriptors");
         let theirs = Link::new(theirs);
         ours.send(&("one", 1), &[theirs.as_fd()]).expect("there is room");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_read_holds_no_sender_up() {
+    fn a_process_that_does_not_read_blocks_no_sender() {
         let (ours, theirs) = Link::pair().expect("descriptors");
         let sent = (0..1_000_000).map(|_| ours.send(&"x".repeat(1000), &[]));
         let refused = sent.filter_map(Result::err).next().expect("there is a limit");

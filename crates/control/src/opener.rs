@@ -2,9 +2,9 @@
 //!
 //! A compromised backend must not reach other programs of its host, so it may neither create nor
 //! connect sockets. But the sockets of virtio vifs come and go with virtual machines. Another
-//! process, the *opener*, dials them or listens on them, and passes the connections to the backend.
-//! It learns the paths of sockets from the host's description and from the command line, never from
-//! the backend.
+//! process, the *opener*, connects to them or listens on them, and passes the connections to the
+//! backend. It learns the paths of sockets from the host's description and from the command line,
+//! never from the backend.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_do_not_get_on_keep_no_place_for_ever() {
+    fn idle_clients_do_not_keep_their_place_forever() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("socket");
         let _server = server(&path, 4 << 20);

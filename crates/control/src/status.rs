@@ -93,13 +93,13 @@ pub struct VifStatus {
     /// left out.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
-    /// The VLAN of its frames without a tag.
+    /// The VLAN of its untagged frames.
     #[serde(default)]
     pub vlan: Option<u16>,
-    /// The VLANs of its frames with a tag.
+    /// The VLANs of its tagged frames.
     #[serde(default)]
     pub trunk: Vec<u16>,
-    /// It may talk to the uplink only.
+    /// It may reach the uplink only.
     #[serde(default)]
     pub is_private: bool,
     /// The ports whose frames are copied to it, and the only frames that it gets, if it is the

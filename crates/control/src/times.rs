@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_good_to_a_quarter() {
+    fn percentiles_are_accurate_to_a_quarter() {
         let all = times(1..=1000);
         assert_eq!(all.count(), 1000);
         for (percent, exact_us) in [(1, 10), (50, 500), (99, 990), (100, 1000)] {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_between_two_readings_is_their_difference() {
+    fn the_difference_of_two_readings_is_the_change_between_them() {
         let (before, added) = ([3, 3, 70], [3, 500]);
         let all = times(before.into_iter().chain(added));
         assert_eq!(all.since(&times(before)), times(added));

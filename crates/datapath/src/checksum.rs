@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_transport_header_is_a_bad_offload() {
+    fn a_checksum_without_a_transport_header_is_a_bad_offload() {
         let mut fragment = packet(true, true, b"data");
         fragment[20] = 0x20;
         for frame in [&mut fragment[..], &mut [0; 60], &mut []] {

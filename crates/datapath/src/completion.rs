@@ -105,7 +105,7 @@ impl Receipts {
     /// Hands a receipt out.
     ///
     /// # Panics
-    /// If a frame still holds it: a bug of ours.
+    /// If a frame still holds it, which is a bug.
     pub fn issue(&self, number: usize) -> Receipt {
         let place = &self.0[number];
         assert!(!self.is_held(number), "a receipt is issued once at a time");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_back_when_the_last_holder_has_given_it_back() {
+    fn a_receipt_is_complete_when_its_last_holder_returns_it() {
         let (receipts, _) = receipts();
         let first = receipts.issue(2);
         let second = first.clone();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_asked_is_woken_and_once() {
+    fn only_a_waiting_owner_is_woken_and_only_once() {
         let (receipts, bell) = receipts();
         let rung = || bell.0.load(Ordering::Relaxed);
         drop(receipts.issue(0));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn no_wake_up_is_lost_between_asking_and_giving_back() {
+    fn no_wake_up_is_lost_between_waiting_and_returning() {
         let rounds = if cfg!(miri) { 50 } else { 2_000 };
         for _ in 0..rounds {
             let (receipts, bell) = receipts();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_is_read_as_it_is_written() {
+    fn a_mode_is_parsed_as_it_is_printed() {
         for mode in [Completion::Copied, Completion::Sent] {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }

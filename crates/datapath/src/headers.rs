@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_a_frame_has_the_headers_that_are_in_it() {
+    fn the_head_of_a_frame_has_the_headers_within_it() {
         let mut packet = ipv4(PROTO_TCP, &[0x50; 1000]);
         let whole = parse(&packet).expect("it is TCP");
         for len in 0..packet.len() {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_third_vlan_tag_is_one_too_many() {
+    fn a_third_vlan_tag_is_refused() {
         let plain = ipv4(PROTO_TCP, &tcp());
         for tags in 0..4 {
             let mut frame = plain.clone();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_contradict_each_other_give_no_headers() {
+    fn contradictory_lengths_give_no_headers() {
         let mut too_long = ipv4(PROTO_TCP, &tcp());
         too_long[17] += 1;
         assert_eq!(parse(&too_long), None);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_header_that_is_cut_off_leaves_the_addresses() {
+    fn a_truncated_transport_header_leaves_the_addresses() {
         let frame = ipv4(PROTO_TCP, &tcp()[..19]);
         let headers = parse(&frame).unwrap();
         assert_eq!((headers.protocol, headers.transport), (PROTO_TCP, None));
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_have_no_transport_and_an_atomic_one_is_whole() {
+    fn fragments_have_no_transport_except_atomic_ones() {
         let mut frame = ipv4(PROTO_TCP, &tcp());
         for (bits, is_fragment) in [(0x4000, false), (0x2000, true), (0x0001, true)] {
             frame[20..22].copy_from_slice(&u16::to_be_bytes(bits));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_give_offsets_within_the_frame_and_no_panic() {
+    fn arbitrary_bytes_give_offsets_within_the_frame_and_no_panic() {
         let mut random = fastrand::Rng::with_seed(0x5eed_0001);
         let seeds = [
             ipv4(PROTO_TCP, &tcp()),

@@ -27,7 +27,7 @@ fn receipts() -> (Receipts, Arc<Bell>) {
 }
 
 #[test]
-fn a_queue_that_sleeps_is_woken_by_the_last_holder() {
+fn a_sleeping_queue_is_woken_by_the_last_holder() {
     loom::model(|| {
         let (receipts, bell) = receipts();
         let first = receipts.issue(0);

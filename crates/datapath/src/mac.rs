@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_they_are_shown() {
+    fn addresses_are_parsed_as_they_are_printed() {
         let mac = MacAddr([0, 0x16, 0x3e, 0, 0xab, 2]);
         assert_eq!(mac.to_string(), "00:16:3e:00:ab:02");
         assert_eq!(MacAddr::parse("00:16:3E:00:AB:02"), Some(mac));

@@ -135,7 +135,7 @@ pub enum QueueDown {
     /// vif's XenStore `error` node.
     #[error(transparent)]
     Peer(Box<dyn Error + Send + Sync>),
-    /// The host refused a request of ours.
+    /// The host refused one of our requests.
     #[error(transparent)]
     Host(#[from] io::Error),
 }

@@ -103,7 +103,7 @@ pub enum MirroredPassage {
 }
 
 impl Mirrored {
-    /// The name that stands for every port.
+    /// The name that means every port.
     pub const ALL: &'static str = "all";
     /// Ports that one mirror may name.
     pub const LIST_MAX: usize = 64;
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_read_as_they_are_shown() {
+    fn networks_are_parsed_as_they_are_printed() {
         for text in ["10.77.0.1", "10.77.0.0/24", "fd77::1", "fd77::/64", "0.0.0.0/0", "::/0"] {
             assert_eq!(text.parse::<IpNetwork>().map(|it| it.to_string()), Ok(text.to_owned()));
         }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrored_ports_are_read_as_they_are_shown() {
+    fn mirrored_ports_are_parsed_as_they_are_printed() {
         let list = Mirrored::parse_list("all, vif1.0:tx vif12.3:rx,ringway0").expect("good");
         let shown: Vec<String> = list.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["all", "vif1.0:tx", "vif12.3:rx", "ringway0"]);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_as_toolstacks_write_them() {
+    fn lists_are_parsed_as_toolstacks_write_them() {
         let count = |text| IpNetwork::parse_list(text).map(|list| list.len());
         assert_eq!(count(""), Ok(0));
         assert_eq!(count("10.0.0.1,10.0.0.2"), Ok(2));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_listed_are_checked_unless_a_mode_is_set() {
+    fn listed_addresses_are_enforced_unless_a_mode_is_set() {
         let listed = PortRules {
             allowed: vec![IpNetwork::host(IpAddr::from([10, 0, 0, 1]))],
             ..PortRules::default()

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_comes_and_goes_and_the_frame_is_as_it_was() {
+    fn inserting_and_removing_a_tag_restores_the_frame() {
         let mut pool = FramePool::new(PoolBudget::new(1 << 20));
         for len in [14, 60, SMALL_LEN - 4, SMALL_LEN - 3, SMALL_LEN, 9000, 65_535] {
             let mut frame = pool.take(len).expect("there is memory");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_no_buffer_can_hold_with_a_tag_is_dropped() {
+    fn a_frame_too_long_for_a_tag_is_dropped() {
         let mut pool = FramePool::new(PoolBudget::new(1 << 20));
         let longest = pool.take(pool.frame_len_max()).expect("there is memory");
         let refused = insert_tag(longest, vid(1), &mut pool).expect_err("too long");

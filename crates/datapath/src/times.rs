@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_counted_between_the_ends_of_its_bucket() {
+    fn a_duration_is_counted_in_the_bucket_that_contains_it() {
         for ns in (0..1 << 13).chain((13..30).flat_map(|bits| [1 << bits, (3 << bits) - 1])) {
             let range = bounds(bucket(Duration::from_nanos(ns)));
             assert!(range.contains(&ns) || ns >= 1 << LONGEST_BITS, "{ns}: {range:?}");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_very_long_is_in_the_last_bucket() {
+    fn very_long_durations_are_in_the_last_bucket() {
         let times = TimeCounters::default();
         [Duration::from_secs(9), Duration::MAX].into_iter().for_each(|time| times.count(time));
         let all: Vec<_> = times.snapshot().collect();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_read_as_they_are() {
+    fn tags_are_parsed() {
         let tag = |bytes: &[u8]| Tag::of(&[&[0; 12], bytes].concat());
         assert_eq!(tag(&[0x81, 0, 0xe0, 7, 8, 0]), Tag::Vlan(vid(7)));
         assert_eq!(tag(&[0x81, 0, 0xe0, 0, 8, 0]), Tag::Priority);

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blank_checksum_goes_there_and_back() {
+    fn a_blank_checksum_survives_a_round_trip() {
         for is_tcp in [true, false] {
             let complete = packet(is_tcp);
             let mut frame = complete.clone();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn states_without_work_need_no_headers() {
+    fn checksum_states_without_work_need_no_headers() {
         for (checksum, flags) in [(Checksum::Unverified, 0), (Checksum::Validated, 2)] {
             let offload = Offload { checksum, gso: None };
             let hdr = VirtioNetHdr { flags, ..VirtioNetHdr::default() };
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gso_frame_goes_there_and_back_and_always_needs_its_checksum() {
+    fn a_gso_frame_survives_a_round_trip_and_always_needs_its_checksum() {
         let offload = Offload {
             checksum: Checksum::Blank,
             gso: Some(Gso { kind: GsoKind::TcpV4, size: 1448 }),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn segmentation_that_the_frame_contradicts_is_refused() {
+    fn segmentation_that_contradicts_the_frame_is_refused() {
         let good = VirtioNetHdr {
             flags: VIRTIO_NET_HDR_F_NEEDS_CSUM,
             gso_type: VIRTIO_NET_HDR_GSO_TCPV4,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_and_no_frame_make_it_panic() {
+    fn arbitrary_headers_and_frames_cause_no_panic() {
         let mut random = fastrand::Rng::with_seed(0x5eed_0005);
         for _ in 0..if cfg!(miri) { 100 } else { 100_000 } {
             let mut frame = packet(random.bool());

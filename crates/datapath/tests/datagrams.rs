@@ -110,7 +110,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 500 }))]
 
     #[test]
-    fn datagrams_put_together_again_are_the_frame(large in larges(), takes_blank: bool) {
+    fn datagrams_reassemble_to_the_frame(large in larges(), takes_blank: bool) {
         let mut pool = pool();
         let mut out = FrameQueue::new();
         let caps = OffloadCaps {
@@ -167,7 +167,7 @@ fn check<'bytes>(large: &Large, bytes: &'bytes [u8], index: usize, is_blank: boo
 }
 
 #[test]
-fn who_takes_datagrams_uncut_gets_them_so() {
+fn a_port_that_accepts_uncut_datagrams_gets_them() {
     let mut pool = pool();
     for kind in [GsoKind::UdpV4, GsoKind::UdpV6] {
         let large = Large::plain(kind, 3000, 1000);
@@ -205,7 +205,7 @@ fn a_sum_of_zero_is_sent_as_all_ones() {
 }
 
 #[test]
-fn a_header_before_a_frame_says_it_there_and_back() {
+fn a_header_survives_a_round_trip() {
     for kind in [GsoKind::UdpV4, GsoKind::UdpV6] {
         for tags in 0..3 {
             let large = Large { tags, ..Large::plain(kind, 5000, 1200) };
@@ -217,7 +217,7 @@ fn a_header_before_a_frame_says_it_there_and_back() {
 }
 
 #[test]
-fn a_header_that_the_frame_contradicts_is_refused() {
+fn a_header_that_contradicts_its_frame_is_refused() {
     let large = Large::plain(GsoKind::UdpV4, 5000, 1200);
     let good = large.vnet();
     let refused = |hdr: &VirtioNetHdr, edit: &dyn Fn(&mut Vec<u8>)| {

@@ -15,7 +15,7 @@ fn take_all(pool: &mut FramePool, len: usize) -> Vec<Frame> {
 }
 
 #[test]
-fn all_memory_comes_back_when_frames_and_pools_are_gone() {
+fn all_memory_is_returned_when_frames_and_pools_are_dropped() {
     let budget = PoolBudget::new(BUDGET);
     let (mut one, mut other) = (FramePool::new(budget.clone()), FramePool::new(budget.clone()));
     for len in [SMALL, LARGE, MIDDLE, SMALL] {
@@ -28,7 +28,7 @@ fn all_memory_comes_back_when_frames_and_pools_are_gone() {
 }
 
 #[test]
-fn memory_of_frames_of_one_size_serves_those_of_all_others() {
+fn memory_of_one_frame_size_can_serve_all_others() {
     let budget = PoolBudget::new(BUDGET);
     let mut pool = FramePool::new(budget);
     for _ in 0..3 {
@@ -45,7 +45,7 @@ fn memory_of_frames_of_one_size_serves_those_of_all_others() {
 }
 
 #[test]
-fn a_worker_that_only_sends_does_not_keep_all_memory() {
+fn a_worker_that_only_sends_does_not_hoard_memory() {
     let budget = PoolBudget::new(16 << 20);
     let (mut taker, mut sender) = (FramePool::new(budget.clone()), FramePool::new(budget));
     for _ in 0..100 {
@@ -56,7 +56,7 @@ fn a_worker_that_only_sends_does_not_keep_all_memory() {
 }
 
 #[test]
-fn a_frame_of_one_page_takes_no_more_than_a_page() {
+fn a_frame_of_one_page_uses_only_one_page() {
     let mut pool = FramePool::new(PoolBudget::new(BUDGET));
     for (len, capacity) in [(2048, 2048), (2049, 4096), (4096, 4096), (4097, 65_792)] {
         assert_eq!(pool.take(len).map(|frame| frame.capacity()), Some(capacity), "{len}");
@@ -66,7 +66,7 @@ fn a_frame_of_one_page_takes_no_more_than_a_page() {
 }
 
 #[test]
-fn a_frame_to_be_cut_into_very_short_segments_is_as_much_work_as_they_are() {
+fn a_frame_with_very_short_segments_counts_as_the_work_of_all_segments() {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let mut frame = pool.take(65_000).expect("there is memory");
     assert_eq!(frame.work(), 65_000);
@@ -77,7 +77,7 @@ fn a_frame_to_be_cut_into_very_short_segments_is_as_much_work_as_they_are() {
 }
 
 #[test]
-fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
+fn the_end_of_a_frame_is_gathered_and_its_pages_are_released() {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let pages: Arc<dyn Pages> =
         Arc::new((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect::<Vec<u8>>());

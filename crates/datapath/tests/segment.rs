@@ -16,7 +16,7 @@ const ACK: u8 = 0x10;
 const CWR: u8 = 0x80;
 
 #[test]
-fn segments_put_together_again_are_the_frame() {
+fn segments_reassemble_to_the_frame() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0010);
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
     let mut out = FrameQueue::new();
@@ -52,7 +52,7 @@ fn segments_put_together_again_are_the_frame() {
 }
 
 #[test]
-fn what_a_port_takes_passes_untouched() {
+fn frames_that_a_port_accepts_are_unchanged() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0011);
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
     for round in 0..50 {
@@ -74,7 +74,7 @@ fn what_a_port_takes_passes_untouched() {
 }
 
 #[test]
-fn a_blank_checksum_is_completed_only_for_the_ip_version_that_does_not_take_it() {
+fn a_blank_checksum_is_completed_only_for_an_ip_version_that_the_port_does_not_accept() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0012);
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
     for round in 0..if cfg!(miri) { 4 } else { 100 } {
@@ -151,7 +151,7 @@ fn without_buffers_nothing_is_sent_and_nothing_is_lost() {
 }
 
 #[test]
-fn frames_that_cannot_be_meant_are_dropped() {
+fn nonsensical_frames_are_dropped() {
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
     let good = Sample::random(&mut fastrand::Rng::with_seed(3), 0);
     let [other_version, other_transport] = match good.gso().kind {
@@ -221,7 +221,7 @@ fn with_extensions(
 }
 
 #[test]
-fn a_frame_costs_no_more_when_cut_than_honest_ones_do() {
+fn cutting_a_hostile_frame_costs_no_more_than_an_honest_one() {
     let budget = PoolBudget::new(128 << 20);
     let mut pool = FramePool::new(Arc::clone(&budget));
     let mut out = FrameQueue::new();
@@ -253,7 +253,7 @@ fn a_frame_costs_no_more_when_cut_than_honest_ones_do() {
 }
 
 #[test]
-fn a_frame_is_no_longer_than_its_link_allows_and_neither_are_its_segments() {
+fn neither_frames_nor_segments_exceed_the_mtu() {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let whole = |pool: &mut FramePool, len| pool.take(len).expect("there is memory");
     assert_eq!(refuse(&whole(&mut pool, 1518), 1518), None);

@@ -1,4 +1,4 @@
-//! Reading a description from TOML. Every refusal names file, line and key, and what was expected.
+//! Parses a description from TOML. Every error names file, line and key, and what was expected.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,11 +23,11 @@ const VIFS_MAX: usize = 32;
 /// Bytes of a description: far more than the longest with all guests.
 const FILE_LEN_MAX: u64 = 4 << 20;
 
-/// A description that cannot be used.
+/// An invalid description.
 #[derive(Debug)]
 pub struct DescriptionError {
     file: String,
-    /// The line, from 1, and what it says.
+    /// The line, counted from 1, and its text.
     at: Option<(usize, String)>,
     message: String,
 }
@@ -60,7 +60,7 @@ pub fn read(path: &Path) -> Result<Host, DescriptionError> {
     parse(&file, &content)
 }
 
-/// Reads a description that is in memory already; `file` is what refusals call it.
+/// Parses a description in memory; `file` is its name in errors.
 ///
 /// # Errors
 /// What is wrong, and where.
@@ -71,7 +71,7 @@ pub fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
     source.check(sections)
 }
 
-/// Where a description came from, for the error of a part that is refused.
+/// The origin of a description, for errors in its parts.
 struct Source<'a> {
     file: &'a str,
     content: &'a str,
@@ -113,7 +113,8 @@ impl Source<'_> {
         let vhosts = self.vhosts(&vhost)?;
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
         let vifs = vifs + vhosts.len();
-        // A vif on a bridge takes two, its own and that of its TAP device; one is the uplink's.
+        // A vif on a bridge takes two ports, its own and that of its TAP device; the uplink takes
+        // one.
         let ports = u16::try_from((2 * vifs + 1).max(64)).map_err(|_| {
             self.refuse(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2))
         })?;
@@ -273,7 +274,7 @@ impl Source<'_> {
         Ok(vhosts)
     }
 
-    /// Keys that mean something to an emulated guest or to a vif of Xen only.
+    /// Keys that apply only to an emulated guest or to a Xen vif.
     fn refuse_of_guests(
         &self,
         section: &VifSection,
@@ -302,7 +303,7 @@ impl Source<'_> {
         (guest, handle): (u16, u8),
         bridges: Option<&[Bridge]>,
     ) -> Result<GuestVif, DescriptionError> {
-        // A vif of virtio may be on any bridge of the host.
+        // A virtio vif may be on any bridge of the host.
         if let (Some(bridge), Some(bridges)) = (&section.bridge, bridges) {
             if !bridges.iter().any(|known| known.name == *bridge.get_ref()) {
                 let known: Vec<String> =
@@ -348,7 +349,7 @@ impl Source<'_> {
             return Err(self.refuse_at(&section.mirror[0], &message));
         }
         let [high, low] = guest.to_be_bytes();
-        // The prefix that is assigned to Xen's guests; the rest tells guests and vifs apart.
+        // The prefix that is assigned to Xen; the rest distinguishes guests and vifs.
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
         Ok(GuestVif {
             mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
@@ -384,7 +385,7 @@ impl Source<'_> {
         })
     }
 
-    /// The addresses that are listed; those that the guest is given, if it is locked to them.
+    /// The listed addresses, or those assigned to the guest if it is locked to them.
     fn allowed_ips(&self, section: &VifSection) -> Result<Vec<Network>, DescriptionError> {
         let Some(listed) = &section.allowed_ips else {
             let is_locked = section.locking_mode.is_some_and(|it| it.0 == LockingMode::Locked);

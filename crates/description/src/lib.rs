@@ -1,8 +1,8 @@
-//! What one host consists of: its guests, bridges, uplink and limits.
+//! The description of one host: its guests, bridges, uplink and limits.
 //!
-//! [`parse`] reads it from TOML, with every default filled in, and refuses what cannot work with
-//! the line that says so. The supervisor hands the result to its processes as JSON. Nothing here
-//! starts or changes anything. Read [`Host`] first.
+//! [`parse`] reads it from TOML, with every default filled in, and refuses an invalid one with the
+//! line at fault. The supervisor hands the result to its processes as JSON. Nothing here starts or
+//! changes anything. Read [`Host`] first.
 
 mod file;
 mod section;
@@ -35,27 +35,27 @@ pub const VHOSTS_MAX: u16 = 128;
 pub const QUEUES_MAX: u64 = 64;
 
 /// Frames that a vif may flood in a second, unless the description says otherwise. A guest that
-/// speaks to the whole of a large network asks for some ten addresses a second; storms begin far
-/// above this.
+/// communicates with all of a large network resolves some ten addresses per second; storms begin
+/// far above this.
 pub const FLOOD_RATE: u32 = 1000;
 
 /// Megabits that a vif may flood in a second, unless the description says otherwise: room for a
-/// stream of video by multicast, and no more than a hundredth of what a switch forwards.
+/// stream of video by multicast, and at most a hundredth of what a switch forwards.
 pub const FLOOD_MBIT: u32 = 10;
 
-/// Multicast groups that the switch notes, unless the description says otherwise: of a hundred
-/// guests with ten each.
+/// Multicast groups that the switch records, unless the description says otherwise: enough for a
+/// hundred guests with ten each.
 pub const GROUPS: u16 = 1024;
 
-/// Multicast groups of one vif that the switch notes, unless the description says otherwise. Linux
-/// joins at most 20 by IGMP for a socket (`igmp_max_memberships`), and one for each address of
-/// IPv6.
+/// Multicast groups of one vif that the switch records, unless the description says otherwise.
+/// Linux joins at most 20 IPv4 groups per socket (`igmp_max_memberships`), and one group for each
+/// IPv6 address.
 pub const GROUPS_PER_VIF: u16 = 64;
 
-/// How long workers of an emulated host poll before they sleep, at most, in microseconds.
+/// The longest time that workers of an emulated host poll before they sleep, in microseconds.
 const POLL_US: u64 = 200;
 
-/// Queues of a trunk, where workers are more: each takes 2 MiB.
+/// The most queues of a trunk, however many workers there are: each takes 2 MiB.
 const TRUNK_QUEUES_MAX: usize = 8;
 
 /// A host and its guests.
@@ -63,42 +63,42 @@ const TRUNK_QUEUES_MAX: usize = 8;
 pub struct Host {
     /// The run directory, if the description names one.
     pub dir: Option<PathBuf>,
-    /// Where bridges and the uplink are made.
+    /// Where bridges and the uplink are created.
     pub network: HostNetwork,
     /// Whether each tenant has a process of its own.
     pub is_isolated: bool,
     /// The backend's workers.
     pub workers: Workers,
-    /// Queues that a guest may ask for, unless its vif says otherwise.
+    /// Queues that a guest may request, unless its vif has its own setting.
     pub max_queues: u16,
-    /// When it responds to what guests transmit, unless a vif says otherwise.
+    /// When the backend responds to transmitted frames, unless a vif has its own setting.
     #[serde(with = "value::text")]
     pub completion: Completion,
     /// Whether a queue may have an event channel for each direction.
     pub split_event_channels: bool,
-    /// What the backend takes from guests undone.
+    /// Work that guests may leave to the backend.
     pub offloads: Offloads,
-    /// The way from the switch to the host.
+    /// The uplink from the switch to the host.
     pub uplink: Option<Uplink>,
     /// The switch.
     pub switch: Switch,
-    /// Linux bridges to be made on the host.
+    /// Linux bridges to create on the host.
     pub bridges: Vec<Bridge>,
     /// The guests.
     pub guests: Vec<Guest>,
-    /// Vifs of virtio: of virtual machines behind vhost-user sockets.
+    /// Virtio vifs: of virtual machines behind vhost-user sockets.
     #[serde(default)]
     pub vhosts: Vec<Vhost>,
 }
 
-/// The network namespace that stands for the host.
+/// The network namespace that represents the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostNetwork {
-    /// The one that the caller is in. Needs root.
+    /// The caller's. Needs root.
     #[default]
     Caller,
-    /// A new one, which goes with the host.
+    /// A new one, which is deleted with the host.
     Private,
 }
 
@@ -110,11 +110,11 @@ pub struct Workers {
     /// How queues are placed on them.
     #[serde(with = "value::text")]
     pub policy: Policy,
-    /// CPUs that they are pinned to, in turn.
+    /// CPUs that they are pinned to, round robin.
     pub cpus: Vec<usize>,
     /// The longest time to poll before sleeping, in microseconds.
     pub poll_us: Option<u64>,
-    /// Memory for frames under way, in MiB.
+    /// Memory for frames in flight, in MiB.
     pub frame_memory_mib: usize,
 }
 
@@ -125,7 +125,7 @@ pub struct Offloads {
     pub sg: bool,
     /// Checksums.
     pub csum: bool,
-    /// TCP segmentation, for which both of the others are needed.
+    /// TCP segmentation, which requires both of the others.
     pub gso: bool,
 }
 
@@ -140,18 +140,18 @@ pub struct Uplink {
     pub queues: u16,
     /// Its MTU in bytes.
     pub mtu: u16,
-    /// The VLAN of its frames without a tag.
+    /// The VLAN of its untagged frames.
     pub vlan: Option<u16>,
-    /// Those of its frames with one.
+    /// The VLANs of its tagged frames.
     pub trunk: Vec<u16>,
     /// Whether multicast routers are behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
-    /// What may enter by it of each kind of flood.
+    /// Limits of each kind of flood that enters by it.
     pub storm: Storm,
 }
 
-/// What may be flooded of each kind in a second. 0 is no limit, as is what is left out.
+/// How much may be flooded of each kind per second. 0, like a missing key, means no limit.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Storm {
     /// Broadcasts.
@@ -166,7 +166,7 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// As the switch has them; its ticks are seconds.
+    /// In the form that the switch uses; its ticks are seconds.
     pub fn limits(self) -> StormLimits {
         let limit = |wish: FloodWish| {
             FloodLimit::per_second(wish.rate.unwrap_or(0), wish.mbit.unwrap_or(0))
@@ -198,20 +198,20 @@ fn vlan_rules(untagged: Option<u16>, tagged: &[u16]) -> VlanRules {
 pub struct Switch {
     /// Addresses it can learn.
     pub fdb_entries: u32,
-    /// Ethernet addresses that a vif may have, unless it says otherwise.
+    /// Ethernet addresses that a vif may have, unless it has its own setting.
     pub addresses_per_vif: u32,
-    /// How strictly a vif's addresses are checked, unless it says otherwise.
+    /// How strictly a vif's addresses are checked, unless it has its own setting.
     pub locking_mode: Option<Locking>,
     /// Seconds after which an address is forgotten.
     pub ageing_seconds: u32,
-    /// Broadcast, multicast and unknown destinations that one vif may send, in frames a second; 0
-    /// for no limit.
+    /// Frames with broadcast, multicast and unknown destinations that one vif may send, per second;
+    /// 0 for no limit.
     pub flood_rate: u32,
-    /// The same in megabits a second.
+    /// The same in megabits per second.
     pub flood_mbit: u32,
-    /// What of that may be of each kind.
+    /// Limits of each kind within these.
     pub storm: Storm,
-    /// Which multicast goes where.
+    /// How multicast is forwarded.
     pub multicast: Multicast,
     /// Ports: vifs and the uplink.
     pub ports: u16,
@@ -222,11 +222,11 @@ pub struct Switch {
 pub struct Multicast {
     /// Whether it does.
     pub is_snooped: bool,
-    /// Groups that it notes.
+    /// Groups that it records.
     pub groups: u16,
-    /// Those of one vif; one that has more hears all.
+    /// Groups of one vif; a vif with more gets all groups.
     pub groups_per_vif: u16,
-    /// Where frames go for groups of which no member is known.
+    /// Where frames for groups without known members go.
     #[serde(with = "value::text")]
     pub unregistered: Unregistered,
 }
@@ -253,27 +253,27 @@ pub struct Guest {
     pub vifs: Vec<GuestVif>,
 }
 
-/// A vif of virtio.
+/// A virtio vif.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Vhost {
-    /// What it is called.
+    /// Its name.
     pub name: VhostName,
     /// Its socket.
     pub socket: SocketPath,
-    /// Who makes that.
+    /// Which end creates the socket.
     pub mode: SocketMode,
     /// Queues that its guest may have.
     pub queues: u16,
     /// The guest's address, if it is known.
     pub mac: Option<Mac>,
-    /// Features that are offered beside those that are by default, or are not; the last counts.
+    /// Features to offer in addition to the default ones, or not to offer; the last entry counts.
     pub features: Vec<FeatureText>,
-    /// What else it has as vifs of other guests have.
+    /// Settings that it shares with the vifs of other guests.
     pub vif: GuestVif,
 }
 
 impl Vhost {
-    /// The features of virtio and of the protocol that may be offered.
+    /// The virtio and protocol features that may be offered.
     pub fn features(&self) -> (Features, u64) {
         let usual = (FEATURES.without(OPT_IN), PROTOCOL_FEATURES);
         self.features.iter().fold(usual, |(features, protocol), it| match it.is_on {
@@ -290,7 +290,7 @@ pub enum OnExit {
     /// Its domain is destroyed.
     #[default]
     Destroy,
-    /// Then it is made again.
+    /// It is destroyed and created again.
     Restart,
 }
 
@@ -299,59 +299,59 @@ pub enum OnExit {
 pub struct GuestVif {
     /// Its Ethernet address.
     pub mac: Mac,
-    /// Whose it is, if it shares a process with vifs of other guests where tenants have their own.
+    /// Its tenant, if tenants have their own processes and it shares one with vifs of other guests.
     pub tenant: Option<TenantName>,
     /// The guest's addresses on it.
     pub addresses: Vec<Cidr>,
-    /// Where the guest's default route goes.
+    /// The gateway of the guest's default route.
     pub gateway: Option<IpAddr>,
     /// Its MTU in bytes.
     pub mtu: u16,
-    /// Queues to ask for; as many as are offered and there are CPUs if `None`.
+    /// Queues to request; if `None`, as many as are offered, at most one per CPU.
     pub queues: Option<u16>,
-    /// The Linux bridge it is attached to instead of the switch.
+    /// The Linux bridge that it is attached to instead of the switch.
     pub bridge: Option<InterfaceName>,
-    /// Queues to offer to it, if not the number for all vifs.
+    /// Queues to offer to it, if not the default.
     pub max_queues: Option<u16>,
-    /// When it gets responses to what it transmits, if not as all others do.
+    /// When it gets responses to transmitted frames, if not by default.
     pub completion: Option<CompletionSetting>,
-    /// Pages of frames that may be unanswered before the guest sends more; all that a ring has if
-    /// `None`.
+    /// Pages of frames that may wait for responses before the guest sends more; all pages of its
+    /// ring if `None`.
     pub max_unanswered: Option<u16>,
-    /// What the guest leaves undone.
+    /// Work that the guest leaves to the backend.
     pub offloads: Offloads,
     /// What it may transmit, if that is limited.
     pub rate: Option<RateText>,
     /// What it may receive, if that is limited.
     pub rate_rx: Option<RateText>,
-    /// Its share beside other vifs, if not 1.
+    /// Its weight relative to other vifs, if not 1.
     pub weight: Option<u16>,
-    /// Frames that it may flood in a second, if not as many as all.
+    /// Frames that it may flood per second, if not the default.
     pub flood_rate: Option<u32>,
-    /// Megabits that it may flood in a second, if not as many as all.
+    /// Megabits that it may flood per second, if not the default.
     pub flood_mbit: Option<u32>,
-    /// What of that may be of each kind, if not as much as of all.
+    /// Limits of each kind within these, if not the default.
     pub storm: Storm,
-    /// How strictly its addresses are checked, if not as the switch has it.
+    /// How strictly its addresses are checked, if not by default.
     pub locking_mode: Option<Locking>,
     /// IP addresses that the guest may have; any if the list is empty and it is not locked.
     pub allowed_ips: Vec<Network>,
-    /// Ethernet addresses that it may have, if not as many as the switch says.
+    /// Ethernet addresses that it may have, if not the default.
     pub addresses_max: Option<u32>,
     /// Whether it may send router advertisements and redirects.
     pub is_router: bool,
     /// Whether it may reply to DHCP requests.
     pub is_dhcp_server: bool,
-    /// The VLAN of its frames without a tag.
+    /// The VLAN of its untagged frames.
     pub vlan: Option<u16>,
-    /// Those of its frames with one.
+    /// The VLANs of its tagged frames.
     pub trunk: Vec<u16>,
-    /// Whether it may talk to the uplink only.
+    /// Whether it may reach the uplink only.
     pub is_private: bool,
     /// Whether a multicast router may be behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
-    /// Ports of which it gets copies, and nothing else; an ordinary vif if it is empty.
+    /// Ports whose frames are copied to it; it then gets nothing else. Empty for an ordinary vif.
     pub mirror: Vec<MirroredText>,
 }
 
@@ -377,17 +377,17 @@ impl GuestVif {
     }
 }
 
-/// A [`MulticastRouter`] in a description, where it may be left out.
+/// An optional [`MulticastRouter`] in a description.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Routing(#[serde(with = "value::text")] pub MulticastRouter);
 
-/// A [`LockingMode`] in a description, where it may be left out.
+/// An optional [`LockingMode`] in a description.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Locking(#[serde(with = "value::text")] pub LockingMode);
 
-/// A [`Completion`] in a description, where it may be left out.
+/// An optional [`Completion`] in a description.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CompletionSetting(#[serde(with = "value::text")] pub Completion);
@@ -412,7 +412,7 @@ impl Host {
         self.workers.config("worker")
     }
 
-    /// Why tenants of this host cannot have processes of their own, if they cannot.
+    /// Why tenants of this host cannot have processes of their own; `None` if they can.
     pub fn obstacle_to_isolation(&self) -> Option<String> {
         if let Some(vhost) = self.vhosts.first() {
             return Some(format!(
@@ -462,7 +462,7 @@ impl Host {
         None
     }
 
-    /// Queues of each trunk: as many as there are workers.
+    /// Queues of each trunk: one per worker, up to the maximum.
     ///
     /// # Errors
     /// If the CPUs cannot be counted.
@@ -471,7 +471,7 @@ impl Host {
         Ok(u16::try_from(queues).unwrap_or(u16::MAX))
     }
 
-    /// A guest's threads: they share the CPUs with the backend's, and are pinned nowhere.
+    /// A guest's threads: they share the CPUs with those of the backend, and are not pinned.
     ///
     /// # Errors
     /// If the CPUs cannot be counted.
@@ -527,7 +527,7 @@ impl Offloads {
     /// Everything.
     pub const ALL: Offloads = Offloads { sg: true, csum: true, gso: true };
 
-    /// As the data path has them. Segmentation needs several slots and blank checksums.
+    /// In the form that the data path uses. Segmentation needs several slots and blank checksums.
     pub fn caps(self) -> OffloadCaps {
         let gso = self.gso && self.sg && self.csum;
         OffloadCaps {

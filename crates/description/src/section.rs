@@ -1,4 +1,4 @@
-//! The sections of a description, as they are written.
+//! The sections of a description, as written in the file.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::value::{
 };
 use crate::{CompletionSetting, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
-/// Buffers that a tx ring has: a page for each of its slots.
+/// Buffers of a tx ring: a page for each of its slots.
 const RING_PAGES: u64 = 256;
 
 type Queues = Within<1, QUEUES_MAX>;
@@ -127,7 +127,7 @@ pub(crate) struct GuestSection {
     pub(crate) vif: Vec<VifSection>,
 }
 
-/// A vif of a guest, or of a virtual machine behind a socket: most keys are of both.
+/// A vif of a guest, or of a virtual machine behind a socket: they share most keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct VifSection {
@@ -176,7 +176,7 @@ pub(crate) struct VifSection {
     pub(crate) mirror: Vec<Spanned<MirroredText>>,
 }
 
-/// The limits of kinds of floods that a section has: three of them have the same keys.
+/// A section's limits of kinds of floods: three sections have the same keys.
 macro_rules! storm {
     ($section:expr) => {
         Storm {

@@ -1,4 +1,4 @@
-//! Values that a description is made of, each of which says what it expects.
+//! The types of a description's values; each describes valid values for error messages.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use serde::ser::{Serialize, Serializer};
 const INTERFACE_NAME_LEN_MAX: usize = 15;
 /// Longest name of a guest: it becomes part of the path of a socket, which has 108 bytes in all.
 const GUEST_NAME_LEN_MAX: usize = 32;
-/// Longest name of a tenant: that of a directory with a socket in it, within the same bytes.
+/// Longest name of a tenant: it names a directory with a socket, whose path has the same limit.
 const TENANT_NAME_LEN_MAX: usize = 20;
 /// Longest path of a socket (`sockaddr_un`, less the zero byte).
 const SOCKET_PATH_LEN_MAX: usize = 107;
-/// How the names begin that vifs without a tenant of their own have.
+/// The prefix of the names given to vifs without a tenant of their own.
 const OF_DOMAIN: &str = "domain-";
 
 /// An address with the length of its network's prefix, such as `10.77.0.1/24`.
@@ -156,7 +156,7 @@ impl fmt::Display for GuestName {
     }
 }
 
-/// The name of a vif of virtio.
+/// The name of a virtio vif.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VhostName(pub String);
 
@@ -213,13 +213,13 @@ impl fmt::Display for SocketPath {
     }
 }
 
-/// Who makes a vhost-user socket.
+/// Which end creates a vhost-user socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SocketMode {
-    /// The virtual machine monitor does, and we dial.
+    /// The virtual machine monitor does, and we connect.
     #[default]
     Client,
-    /// We do, and are dialled.
+    /// We do, and it connects.
     Server,
 }
 
@@ -247,22 +247,22 @@ impl fmt::Display for SocketMode {
     }
 }
 
-/// A feature that a vif of virtio is to offer, or is not to: `ring_packed`, `-guest_tso4`,
+/// A feature that a virtio vif should offer, or should not: `ring_packed`, `-guest_tso4`,
 /// `-protocol:rarp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureText {
-    /// Features of virtio; none if it is one of the protocol.
+    /// Virtio features; none if it is a protocol feature.
     pub features: Features,
-    /// Features of the protocol; none if it is one of virtio.
+    /// Protocol features; none if it is a virtio feature.
     pub protocol: u64,
-    /// Whether it is to be offered.
+    /// Whether to offer it.
     pub is_on: bool,
     text: String,
 }
 
-/// Before the name of a feature that is not to be offered.
+/// The prefix of a feature that should not be offered.
 const OFF: &str = "-";
-/// Before the name of a feature of the protocol.
+/// The prefix of a protocol feature.
 const OF_PROTOCOL: &str = "protocol:";
 
 impl FromStr for FeatureText {
@@ -302,13 +302,13 @@ impl fmt::Display for FeatureText {
     }
 }
 
-/// The name of a tenant, whose vifs have a process of their own: part of the names of files, as a
-/// guest's is, and of sockets, whose paths must be short.
+/// The name of a tenant, whose vifs have a process of their own: part of names of files, as a
+/// guest's name is, and of sockets, whose paths must be short.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantName(pub String);
 
 impl TenantName {
-    /// Of the vifs of a domain for which no tenant is named.
+    /// The tenant of a domain's vifs that name none.
     pub fn of_domain(domid: u16) -> TenantName {
         TenantName(format!("{OF_DOMAIN}{domid}"))
     }
@@ -339,7 +339,7 @@ impl fmt::Display for TenantName {
     }
 }
 
-/// A port of which a mirror has copies.
+/// A port whose frames a mirror copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirroredText(pub Mirrored);
 
@@ -357,12 +357,12 @@ impl fmt::Display for MirroredText {
     }
 }
 
-/// A rate as it was written, such as `100Mb/s` or `1MB/s@20ms`.
+/// A rate as written, such as `100Mb/s` or `1MB/s@20ms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateText {
     /// What was written.
     text: String,
-    /// What it means.
+    /// Its value.
     pub rate: Rate,
 }
 
@@ -386,7 +386,7 @@ impl fmt::Display for RateText {
 pub(crate) struct Within<const MIN: u64, const MAX: u64>(u64);
 
 impl<const MIN: u64, const MAX: u64> Within<MIN, MAX> {
-    /// As a smaller type; the limits are to be within it.
+    /// As a smaller type, which must contain the limits.
     pub(crate) fn get<T: TryFrom<u64>>(self) -> Option<T> {
         T::try_from(self.0).ok()
     }
@@ -405,7 +405,7 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Within<MIN, MAX> 
     }
 }
 
-/// Reads and writes a value as its text.
+/// Serialises a value as its text.
 pub(crate) mod text {
     use super::*;
 
@@ -425,7 +425,7 @@ pub(crate) mod text {
     }
 }
 
-/// Reads and writes a limit of floods as a pair.
+/// Serialises a limit of floods as a pair.
 pub(crate) mod flood {
     use ringway_xenbus::FloodWish;
 

@@ -151,7 +151,7 @@ impl Broker {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), None))?;
-            // Handle disconnects first. A process that has waited for the end of another one then
+            // Handle disconnects first. A process that has waited for another process to end then
             // finds its ports free: the kernel reports a disconnect no later than a later request.
             for event in &events {
                 let (flags, token) = (event.flags, event.data.u64());
@@ -187,7 +187,7 @@ impl Broker {
                     self.sources.insert(token, Source::Caller(caller));
                 }
             }
-            // The caller would wait, and wake the broker, for ever: close its connection instead.
+            // The caller would wait, and wake the broker, forever: close its connection instead.
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.spare = None;
                 drop(accept_with(socket, flags));
@@ -361,7 +361,7 @@ impl fmt::Debug for Broker {
 impl BrokerHandle {
     /// Stops the loop soon, or at its start.
     pub fn stop(&self) {
-        write(&self.stop, &1u64.to_ne_bytes()).expect("an eventfd of ours takes a small number");
+        write(&self.stop, &1u64.to_ne_bytes()).expect("our own eventfd accepts a small number");
     }
 }
 

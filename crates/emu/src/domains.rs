@@ -458,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_that_make_channels_without_end_leave_descriptors_for_others() {
+    fn guests_that_create_channels_endlessly_leave_descriptors_for_others() {
         let mut domains = Domains::new(3000);
         let new = NewDomain { domid: None, memory_bytes: 4096, role: Role::Guest };
         let mut made = Vec::new();

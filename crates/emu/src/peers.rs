@@ -165,7 +165,7 @@ impl Peer {
         Ok(self.memory.slice(start..start + PAGE_SIZE))
     }
 
-    /// Clears the marks that no mapping of ours needs any more.
+    /// Clears the marks that none of our mappings needs any more.
     fn end_mapping(&self, gref: GrantRef, access: Access) {
         let mut mappings = self.mappings();
         let Some(counts) = mappings.get_mut(&gref) else { return };

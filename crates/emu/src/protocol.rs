@@ -60,11 +60,11 @@ pub(crate) enum Call {
     DestroyDomain(DomId),
     /// Returns the first domain with this number or a higher one. Domain 0 only.
     NextDomain(DomId),
-    /// Creates a port of ours that `remote` may bind. The reply has our end.
+    /// Creates a port of this domain that `remote` may bind. The reply has our end.
     AllocUnbound { remote: DomId },
-    /// Binds a new port of ours to one of `remote`. The reply has our end.
+    /// Binds a new port of this domain to one of `remote`. The reply has our end.
     BindInterdomain { remote: DomId, port: EvtchnPort },
-    /// Closes a port of ours.
+    /// Closes a port of this domain.
     ClosePort(EvtchnPort),
     /// Requests another domain's memory and grant table. Domain 0 and driver domains only.
     ForeignDomain(DomId),
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn every_request_survives_the_journey() {
+    fn every_request_survives_a_round_trip() {
         for call in every_call() {
             assert_eq!(Call::decode(call.encode().as_bytes()), Some(call));
         }
     }
 
     #[test]
-    fn a_request_with_any_byte_changed_is_another_request_or_none() {
+    fn a_request_with_a_changed_byte_is_another_request_or_invalid() {
         for call in every_call() {
             let request = call.encode();
             for at in 0..size_of::<Request>() {
@@ -257,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_another_length_is_none() {
+    fn a_request_of_another_length_is_invalid() {
         let request = Call::Hello.encode();
         assert_eq!(Call::decode(&request.as_bytes()[1..]), None);
         assert_eq!(Call::decode(&[]), None);
     }
 
     #[test]
-    fn every_refusal_survives_the_journey() {
+    fn every_refusal_survives_a_round_trip() {
         for kind in REFUSALS {
             assert_eq!(Reply::decode(Reply::refusal(kind).as_bytes()), Err(kind));
         }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_survives_the_journey() {
+    fn a_domain_survives_a_round_trip() {
         for state in [DomainState::Waiting, DomainState::Running, DomainState::Dead] {
             let role = Role::DriverDomain;
             let info = DomainInfo { domid: DomId(4), state, memory_bytes: 8192, role };

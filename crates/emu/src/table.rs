@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_within_a_use_leaves_the_marks_of_the_first() {
+    fn nested_uses_keep_the_marks_of_the_outer_use() {
         let table = table();
         table.permit(GREF, USER, 77, Access::ReadWrite);
         let outer = table.begin_use(GREF, USER, Access::ReadOnly).expect("it is permitted");

@@ -1,10 +1,11 @@
 //! How long a source may be held by queues that drain slowly.
 //!
 //! A held source takes in no frames, not even frames for other queues. That is acceptable for a
-//! queue that sends at a fair rate: nothing is lost, and the wait is short. It is not for a queue
-//! that takes a page now and then, or one slow guest would stop all its senders. So each source has
-//! an allowance of time. Holds use it up; frames that the queue sends meanwhile restore it. Without
-//! allowance a source does not wait: frames that meet pressure are dropped at a mark.
+//! queue that sends at a fair rate: nothing is lost, and the wait is short. It is not acceptable
+//! for a queue that takes a page only occasionally: one slow guest would stop all its senders. So
+//! each source has an allowance of time. Holds use it up; frames that the queue sends meanwhile
+//! restore it. Without allowance a source does not wait: frames that meet pressure are dropped at a
+//! mark.
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "a minute in steps of 100 us is too long for Miri")]
-    fn a_queue_that_takes_a_page_now_and_then_holds_its_sources_for_a_twentieth_of_the_time() {
+    fn a_slow_queue_holds_its_sources_for_a_twentieth_of_the_time() {
         for pause_ms in [1, 5, 45, 49, 1000] {
             let held = held_permille(4160, Duration::from_millis(pause_ms));
             assert!(held <= 60, "a page in {pause_ms} ms holds for {held} of 1000");
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "a minute in steps of 100 us is too long for Miri")]
-    fn a_queue_that_sends_at_a_fair_rate_holds_its_sources_for_as_long_as_it_is_full() {
+    fn a_queue_with_a_fair_rate_holds_its_sources_while_it_is_full() {
         // 64 frames of 1514 bytes, or one of 64 KiB, in half a millisecond.
         for cost in [64 * (1514 + 4096), 65536 + 4096] {
             assert!(held_permille(cost, Duration::from_micros(500)) > 990);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn allowance_is_not_saved_up_for_ever() {
+    fn allowance_accumulates_only_up_to_a_limit() {
         let start = Instant::now();
         let mut allowance = Allowance::new(start);
         assert_eq!(allowance.begin(start + Duration::from_secs(3600)), Some(BURST));

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "copies megabytes, which takes Miri minutes")]
-    fn a_reader_that_does_not_read_bounds_the_copies_by_their_bytes() {
+    fn copies_for_a_reader_that_does_not_read_are_bounded_in_bytes() {
         let now = Instant::now();
         let capture = Capture::new(usize::MAX, (now, SystemTime::now()));
         let mut pool = FramePool::new(PoolBudget::new(1 << 20));

@@ -98,11 +98,11 @@ mod tests {
         late: Duration,
     ) -> (u64, u64) {
         let start = credit.zero;
-        let (mut now, mut through, mut looks) = (start, 0, 0);
+        let (mut now, mut through, mut polls) = (start, 0, 0);
         while now < start + time {
             let mut is_idle = true;
             for _ in 0..queues {
-                looks += 1;
+                polls += 1;
                 let mut available = credit.available(now);
                 let mut taken = 0;
                 while available > 0 {
@@ -117,12 +117,12 @@ mod tests {
                 now += credit.due(now).expect("nothing could be taken") + late;
             }
         }
-        (through, looks)
+        (through, polls)
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes of arithmetic")]
-    fn the_rate_is_held_for_all_queues_together_whatever_the_frames() {
+    fn the_rate_limits_all_queues_together_for_any_frames() {
         let late = Duration::from_micros(300);
         for (bytes, interval_us) in
             [(6250, 50_000), (625_000, 50_000), (100, 100), (1 << 20, 10_000)]
@@ -131,20 +131,20 @@ mod tests {
                 for queues in [1, 4] {
                     let interval = Duration::from_micros(interval_us);
                     let credit = Credit::new(bytes, interval, Instant::now());
-                    let (through, looks) = simulate(&credit, 60 * SECOND, len, queues, late);
+                    let (through, polls) = simulate(&credit, 60 * SECOND, len, queues, late);
                     let allowed = 60_000_000 / interval_us * bytes;
                     let percent = through * 100 / allowed;
                     assert!((90..=110).contains(&percent), "{bytes},{interval_us} {len} {percent}");
                     // After each sleep there is work.
-                    let looks_max = 2 * u64::from(queues) * (60_000_000 / interval_us + 2);
-                    assert!(looks <= looks_max, "{looks} looks, at most {looks_max}");
+                    let polls_max = 2 * u64::from(queues) * (60_000_000 / interval_us + 2);
+                    assert!(polls <= polls_max, "{polls} polls, at most {polls_max}");
                 }
             }
         }
     }
 
     #[test]
-    fn an_idle_port_gathers_a_burst_and_no_more() {
+    fn an_idle_port_accumulates_at_most_one_burst() {
         let start = Instant::now();
         let later = start + 3600 * SECOND;
         for (bytes, burst) in [(1000, BURST_MIN), (1 << 20, 1 << 20)] {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_rates_are_no_trouble() {
+    fn extreme_rates_are_handled() {
         let start = Instant::now();
         for bytes in [0, 1, u64::MAX] {
             for interval in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_behind_earns_nothing() {
+    fn a_clock_that_goes_back_earns_nothing() {
         let now = Instant::now();
         let credit = Credit::new(1000, SECOND, now + SECOND);
         assert_eq!(credit.available(now), 1000);

@@ -280,7 +280,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.outboxes.get(slot).is_some_and(|outbox| outbox.waiting().frames > 0)
     }
 
-    /// Wakes engines that may sleep because a queue of ours held their sources.
+    /// Wakes engines that may sleep because one of our queues held their sources.
     fn propagate_relief(&mut self, directory: &Directory) {
         if std::mem::take(&mut self.must_wake_senders) {
             // The directory was read after the pressure fell, so it contains every engine that saw

@@ -45,7 +45,7 @@ fn fall_asleep(inbox: &Inbox, gauge: &Gauge) -> bool {
 }
 
 #[test]
-fn a_parcel_or_a_command_wakes_a_thread_that_goes_to_sleep() {
+fn a_parcel_or_a_command_wakes_a_thread_that_is_falling_asleep() {
     loom::model(|| {
         let (inbox, bell) = inbox();
         let frame = frame();
@@ -72,7 +72,7 @@ fn a_parcel_or_a_command_wakes_a_thread_that_goes_to_sleep() {
 }
 
 #[test]
-fn relief_wakes_a_thread_that_goes_to_sleep_with_a_held_source() {
+fn relief_wakes_a_thread_that_is_falling_asleep_with_a_held_source() {
     loom::model(|| {
         // A queue of another engine raises the pressure once more.
         let (inbox, bell) = inbox();
@@ -97,7 +97,7 @@ fn relief_wakes_a_thread_that_goes_to_sleep_with_a_held_source() {
 }
 
 #[test]
-fn a_move_of_the_queue_that_holds_it_leaves_no_thread_asleep() {
+fn moving_a_full_queue_leaves_no_held_thread_asleep() {
     loom::model(|| {
         let (inbox, bell) = inbox();
         let gauge = Arc::new(Gauge::default());
@@ -126,7 +126,7 @@ fn a_move_of_the_queue_that_holds_it_leaves_no_thread_asleep() {
 }
 
 #[test]
-fn pressure_that_a_sender_raises_late_does_not_stay() {
+fn pressure_raised_late_by_a_sender_is_lowered() {
     loom::model(|| {
         // The sender found the inbox full; the owner empties it meanwhile and goes to sleep.
         let (inbox, bell) = inbox();

@@ -263,7 +263,7 @@ impl Outbox {
         }
     }
 
-    /// Drops everything, so that a queue is not retried for ever.
+    /// Drops everything, so that a queue is not retried forever.
     fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
         self.counters.dropped.count(DropReason::QueueFull, count(self.waiting().frames));
         self.recycle_all(pool);

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_a_bridge_has_room_for_what_all_guests_sent_there() {
+    fn frames_from_a_bridge_get_the_share_of_all_guests_on_it() {
         let bridge = Stations::Bridge(Weight::ONE);
         // Two ports send to the guest behind the bridge, one of them short frames.
         let ports = [(ONE, 1, 70_000), (ONE, 8, 60 + FRAME_COST), (bridge, 4, 70_000)];
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_share_by_their_weights() {
+    fn ports_share_an_engine_by_weight() {
         let double = Stations::One(Weight::new(2).expect("a weight"));
         let taken = simulate(&[(ONE, 4, 70_000), (double, 4, 70_000), (ONE, 8, 70_000)]);
         let share = |port: usize| taken[port] * 100 / taken.iter().sum::<usize>();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heavy_port_gets_its_share_also_where_a_batch_is_less_than_that() {
+    fn a_heavy_port_gets_its_share_even_beyond_one_batch() {
         let heavy = Stations::One(Weight::new(1000).expect("a weight"));
         for (count, cost) in [(1, 70_000), (1, 60 + FRAME_COST), (8, 70_000)] {
             let taken = simulate(&[(heavy, 1, cost), (ONE, count, cost)]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_has_the_engine_to_itself_has_long_rounds() {
+    fn a_port_alone_on_an_engine_has_long_rounds() {
         let taken = simulate(&[(ONE, 8, 70_000)]);
         // A round has its maximum length.
         assert!(taken[0] > 990 * (BATCH << 16), "{taken:?}");
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_takes_a_call_counts_as_more() {
+    fn a_frame_that_takes_a_system_call_costs_more() {
         let mut shares = Shares::default();
         let [memory, device] = [(1, Handling::Memory), (2, Handling::Device)]
             .map(|(port, handling)| shares.join(PortId(port), ONE, handling));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_a_frame_costs_by_its_segments() {
+    fn cutting_a_frame_costs_per_segment() {
         let mut pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(1 << 20));
         let mut frame = pool.take(65_000).expect("there is memory");
         let whole = cost(&frame, Handling::Memory);

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receiving_side_changes_as_the_table_says() {
+    fn ingress_transitions_match_the_table() {
         let now = Instant::now();
         // Rows in the order of `states`, columns in that of `events`.
         let table = [
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_found_no_buffer_never_waits_for_an_event() {
+    fn a_queue_without_buffers_never_waits_for_an_event() {
         // Its descriptor is edge-triggered: it would never report frames left behind.
         let starved = Ingress::Polling.on(IngressEvent::NoBuffer);
         assert_eq!(name(&starved.clone().on(IngressEvent::Idle)), "Starved");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_comes_to_a_held_queue_does_not_wake_it() {
+    fn a_frame_for_a_held_queue_does_not_wake_it() {
         let gauge = Arc::new(Gauge::default());
         gauge.raise();
         let pressure = IngressEvent::Pressure { gauge: Arc::clone(&gauge), until: None };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_held_for_no_longer_than_it_may_be() {
+    fn a_hold_ends_at_its_limit() {
         let now = Instant::now();
         let gauge = Arc::new(Gauge::default());
         gauge.raise();
@@ -267,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_moves_waits_for_nothing_that_its_old_owner_knew() {
+    fn a_moved_queue_waits_for_nothing_of_its_old_owner() {
         for (from, state) in states(Instant::now()) {
             assert_eq!(name(&state.on(IngressEvent::Restart)), "Polling", "{from}");
         }
     }
 
     #[test]
-    fn a_queue_without_credit_waits_for_the_time_and_nothing_else() {
+    fn a_queue_without_credit_waits_only_for_its_time() {
         let now = Instant::now();
         let until = now + Duration::from_millis(5);
         let unpaid = Ingress::Polling.on(IngressEvent::OutOfCredit { until });
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sending_side_stalls_when_nothing_leaves_and_recovers_with_the_first_frame() {
+    fn egress_stalls_when_nothing_leaves_and_recovers_with_the_first_frame() {
         let start = Instant::now();
         let sent = |moved, left| EgressEvent::Sent { moved, left };
         let draining = Egress::Empty.on(EgressEvent::Enqueued, start);

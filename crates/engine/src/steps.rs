@@ -84,7 +84,7 @@ pub enum Command<Q> {
     },
 }
 
-/// A way to get stuck for ever, for tests of the consequences.
+/// A way to get stuck forever, for tests of the consequences.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stall {

@@ -20,7 +20,7 @@ use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, X
 use ringway_xenstore::{Client, Lost, unless_refused};
 
 use crate::Interface;
-use crate::services::{Hosting, Services, Station};
+use crate::services::{AnyQueue, Hosting, Services};
 use crate::wired::{self, Ports};
 
 /// How long a backend may take to close when the guest terminates.
@@ -137,7 +137,7 @@ impl<H: Hypervisor> Nic<H> {
     }
 
     /// A worker has detached this queue.
-    pub(crate) fn take_failed(&mut self, fault: String, queue: Station<H>) {
+    pub(crate) fn take_failed(&mut self, fault: String, queue: AnyQueue<H>) {
         self.link.fault = Some(fault);
         self.link.take_failed(queue);
     }
@@ -187,7 +187,7 @@ impl<H: Hypervisor> NicLink<H> {
     }
 
     /// Takes a queue that a worker gave up. A failed device was deleted, and is made again.
-    fn take_failed(&mut self, queue: Station<H>) {
+    fn take_failed(&mut self, queue: AnyQueue<H>) {
         if let VifOrTap::Tap(_) = queue {
             self.tap = None;
         }
@@ -195,7 +195,7 @@ impl<H: Hypervisor> NicLink<H> {
     }
 
     /// Keeps a queue until the backend has closed and its grants can end.
-    fn keep(&mut self, queue: Station<H>) {
+    fn keep(&mut self, queue: AnyQueue<H>) {
         match queue {
             VifOrTap::Vif(queue) => self.idle.push(queue),
             // `tap` owns the device.

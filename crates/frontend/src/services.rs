@@ -11,7 +11,7 @@ use ringway_worker::{Failure, Workers};
 use ringway_xenstore::Client;
 
 /// A queue of a vif or of a TAP device.
-pub(crate) type Station<H> =
+pub(crate) type AnyQueue<H> =
     VifOrTap<VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>>;
 
 /// The services that an interface is given.
@@ -24,13 +24,13 @@ pub(crate) struct Services<H: Hypervisor> {
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
-    pub(crate) workers: Workers<Station<H>>,
+    pub(crate) workers: Workers<AnyQueue<H>>,
     /// Reports of workers that have not been handled yet.
-    pub(crate) port_events: VecDeque<Failure<Station<H>>>,
+    pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
 }
 
 impl<H: Hypervisor> Hosting<H> {
-    pub(crate) fn next_port_event(&mut self) -> Option<Failure<Station<H>>> {
+    pub(crate) fn next_port_event(&mut self) -> Option<Failure<AnyQueue<H>>> {
         self.port_events.pop_front().or_else(|| self.workers.next_failure())
     }
 
@@ -38,7 +38,7 @@ impl<H: Hypervisor> Hosting<H> {
     pub(crate) fn take_events_of(
         &mut self,
         is_it: impl Fn(PortId) -> bool,
-    ) -> Vec<Failure<Station<H>>> {
+    ) -> Vec<Failure<AnyQueue<H>>> {
         while let Some(event) = self.workers.next_failure() {
             self.port_events.push_back(event);
         }

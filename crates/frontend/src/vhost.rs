@@ -96,7 +96,7 @@ pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) ->
     let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
     let mut end = FrontendEnd::new(endpoint);
     let mut guest =
-        Guest { interface, tap, workers, made: Vec::new(), kept: None, caps: OffloadCaps::NONE };
+        Guest { interface, tap, workers, made: Vec::new(), shared: None, caps: OffloadCaps::NONE };
     let mut shown = None;
     loop {
         let now = Instant::now();
@@ -130,12 +130,12 @@ struct Guest {
     /// Queues that are not attached to a worker yet.
     made: Vec<(QueuePair, Arc<QueueCounters>)>,
     /// The queues' state shared with back-ends.
-    kept: Option<Kept>,
+    shared: Option<SharedQueues>,
     caps: OffloadCaps,
 }
 
 /// What a back-end gets of the queues, and the next one may get as well.
-struct Kept {
+struct SharedQueues {
     negotiated: Negotiated,
     memory: FrontMemory,
     /// The rx and the tx queue of each pair, alternating.
@@ -144,7 +144,7 @@ struct Kept {
     area: Option<Area>,
 }
 
-impl Kept {
+impl SharedQueues {
     /// Requests for the area, if there is one, and then for everything that a back-end must know
     /// about the rings.
     fn requests(&self) -> io::Result<Vec<Request>> {
@@ -194,9 +194,9 @@ impl Guest {
 
     /// Queues that continue where an earlier back-end stopped, or new ones.
     fn make_parts(&mut self, negotiated: Negotiated) -> io::Result<Parts> {
-        if let Some(kept) = &self.kept {
-            if kept.negotiated == negotiated && kept.area.is_some() {
-                return Ok(Parts { regions: vec![kept.region()?], requests: kept.requests()? });
+        if let Some(shared) = &self.shared {
+            if shared.negotiated == negotiated && shared.area.is_some() {
+                return Ok(Parts { regions: vec![shared.region()?], requests: shared.requests()? });
             }
         }
         self.forget();
@@ -216,18 +216,18 @@ impl Guest {
             self.caps = pair.describe().caps;
             self.made.push((pair, counters));
         }
-        let kept = self.kept.insert(Kept { negotiated, memory, rings, area: None });
+        let shared = self.shared.insert(SharedQueues { negotiated, memory, rings, area: None });
         let requests = match negotiated.protocol & VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD {
-            0 => kept.requests()?,
+            0 => shared.requests()?,
             // The rings follow in later messages.
             _ => vec![Request::GetInflightFd { rings: 2 * negotiated.pairs, size: QUEUE_SIZE }],
         };
-        Ok(Parts { regions: vec![kept.region()?], requests })
+        Ok(Parts { regions: vec![shared.region()?], requests })
     }
 
     /// Discards the queues.
     fn forget(&mut self) {
-        if self.kept.take().is_some() {
+        if self.shared.take().is_some() {
             self.workers.detach(PORTS.tap);
             self.workers.detach(PORTS.vif);
             self.made.clear();
@@ -274,9 +274,9 @@ impl Driver for Guest {
     }
 
     fn take_area(&mut self, area: Area) -> Result<Vec<Request>, String> {
-        let Some(kept) = &mut self.kept else { return Ok(Vec::new()) };
-        kept.area = Some(area);
-        kept.requests().map_err(|error| error.to_string())
+        let Some(shared) = &mut self.shared else { return Ok(Vec::new()) };
+        shared.area = Some(area);
+        shared.requests().map_err(|error| error.to_string())
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {
@@ -294,7 +294,7 @@ impl Driver for Guest {
 
     fn carrier_down(&mut self) {
         // The next back-end continues with the frames in the queues, if it can.
-        let is_kept = self.kept.as_ref().is_some_and(|kept| kept.area.is_some());
+        let is_kept = self.shared.as_ref().is_some_and(|shared| shared.area.is_some());
         if !is_kept || !self.made.is_empty() {
             self.forget();
         }

@@ -95,7 +95,7 @@ impl<H: Hypervisor> Frontend<H> {
         let Some(handle) = parse_handle(handle) else { return Ok(()) };
         // The toolstack never changes a known vif; it can only recreate it.
         if matches!(key, "" | "state") || !self.nics.contains_key(&handle) {
-            self.look_at(handle)?;
+            self.inspect(handle)?;
         }
         Ok(())
     }
@@ -106,11 +106,11 @@ impl<H: Hypervisor> Frontend<H> {
         let mut handles: BTreeSet<u32> =
             names.iter().filter_map(|name| parse_handle(name)).collect();
         handles.extend(self.nics.keys().chain(self.refused.keys()));
-        handles.into_iter().try_for_each(|handle| self.look_at(handle))
+        handles.into_iter().try_for_each(|handle| self.inspect(handle))
     }
 
     /// Begins to serve a new vif, and drops a removed one.
-    fn look_at(&mut self, handle: u32) -> Result<(), Lost> {
+    fn inspect(&mut self, handle: u32) -> Result<(), Lost> {
         let dir = format!("{}/{handle}", self.vif_root());
         let read = device::read_keys(&mut self.services.store, &dir, KeySet::FrontendDevice);
         let keys = unless_refused(read, None)?;

@@ -560,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_scenario_has_a_name_of_its_own_that_can_be_typed() {
+    fn each_scenario_has_a_unique_name_that_can_be_typed() {
         let names: BTreeSet<&str> = ALL.iter().map(|scenario| scenario.name).collect();
         assert_eq!(names.len(), ALL.len());
         let is_plain =
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn each_scenario_says_what_it_does_and_why() {
+    fn each_scenario_has_a_description_and_a_reason() {
         for scenario in ALL {
             assert!(scenario.what.len() > 10 && !scenario.source.is_empty(), "{}", scenario.name);
             assert!(scenario.guests >= 1 && scenario.loss_max < 100, "{}", scenario.name);

@@ -14,7 +14,6 @@ use ringway_xenbus::Vif;
 
 use crate::acts::confined;
 use crate::catalogue;
-use crate::ground::STARTED;
 use crate::guest::Guest;
 use crate::measure::{burner, tcp};
 use crate::place::Toolstack;
@@ -22,6 +21,7 @@ use crate::report;
 use crate::run::{self, Choice};
 use crate::scenario::{Place, Scenario};
 use crate::stage::{Account, Aim, Peer, Stage};
+use crate::test_host::STARTED;
 
 const EXAMPLES: &str = "Examples:
   ringway-hostile list
@@ -73,7 +73,7 @@ struct Run {
     /// --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// The program `ringway` [default: the one beside this program]
+    /// The program `ringway` [default: the file beside this program]
     #[arg(long, value_name = "FILE")]
     ringway: Option<PathBuf>,
     /// Print JSON
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_have_names_that_say_which_and_old_ones() {
+    fn peers_have_descriptive_names_and_old_aliases() {
         let peer = "10.77.0.2=00:16:3e:00:00:02";
         for name in ["--victim-peer", "--other", "--no-gso-victim", "--plain"] {
             let line = ["ringway-hostile", "guest", "spoofed-source", name, peer];

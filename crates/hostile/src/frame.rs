@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_where_the_backend_finds_them() {
+    fn headers_are_where_the_backend_expects_them() {
         let headers = parse(&tcp(route(), [1, 2], 1000)).expect("it can be read");
         assert_eq!((headers.l4, headers.payload), (34, 54));
         let plain = parse(&tcp_v6(route(), 0, 0, 1000)).expect("it can be read");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_a_message_leaves_it_as_it_was() {
+    fn hiding_a_message_leaves_it_unchanged() {
         let mac = MacAddr([2; 6]);
         let plain = router_advertisement(mac, &[]);
         let behind = router_advertisement(mac, &[HOP_BY_HOP, FRAGMENT]);

@@ -41,7 +41,7 @@ pub mod state {
 /// A key of the vif's directory and its value; `None` removes it.
 pub type Key<'a> = (&'a str, Option<&'a str>);
 
-/// A guest with a guest's rights and no more.
+/// A guest with only the rights of a guest.
 #[derive(Debug)]
 pub struct Guest {
     /// Its hypervisor.
@@ -52,7 +52,7 @@ pub struct Guest {
     pub way: Way,
     /// Its vif.
     pub vif: Vif,
-    /// The address that the toolstack gave it.
+    /// The address assigned by the toolstack.
     pub mac: MacAddr,
     /// The queues that the backend knows, or knew.
     pub queues: Vec<Queue>,
@@ -282,10 +282,10 @@ impl Guest {
 ///
 /// # Errors
 /// If there is no result within 20 seconds.
-pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub(crate) fn wait<T>(what: &str, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + SOON;
     loop {
-        if let Some(found) = look()? {
+        if let Some(found) = probe()? {
             return Ok(found);
         }
         if Instant::now() > deadline {

@@ -13,7 +13,6 @@ mod acts;
 pub mod catalogue;
 mod cli;
 pub mod frame;
-mod ground;
 pub mod guest;
 pub mod machine;
 mod measure;
@@ -24,6 +23,7 @@ mod report;
 mod run;
 mod scenario;
 pub mod stage;
+mod test_host;
 pub mod way;
 
 pub use cli::main;

@@ -90,8 +90,8 @@ impl Toolstack {
     /// Removes the vif and the domain, as a toolstack does when a domain has ended.
     ///
     /// # Errors
-    /// The errors of broker and store. A backend that does not release the vif in 10 s is no error
-    /// here: its behaviour is what is measured.
+    /// The errors of broker and store. A backend that does not release the vif in 10 s is not an
+    /// error here: its behaviour is what is measured.
     pub fn remove_guest(&mut self, vif: Vif) -> Result<()> {
         device::change(&mut self.store, &vif.backend_dir(), &Device::removal_changes())?;
         let deadline = Instant::now() + RELEASE_TIMEOUT;

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_found_broken() {
+    fn each_broken_bound_is_detected() {
         assert!(finds("slots-tiny", "restarted", |round| round.seen.pids.push(8)));
         assert!(finds("slots-tiny", "MiB", |round| round.seen.peak_kib = 300 << 10));
         assert!(finds("slots-tiny", "20 s", |round| round.has_recovered = false));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_broken_bound_is_reported_and_is_no_failure() {
+    fn a_known_broken_bound_is_reported_but_is_not_a_failure() {
         let scenario = Scenario { known: Some("such a thing"), ..*find("slots-tiny").expect("it") };
         let mut round = good();
         round.has_recovered = false;

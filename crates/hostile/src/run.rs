@@ -17,10 +17,10 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::catalogue;
-use crate::ground::{Ground, Lengths};
 use crate::record::{Record, Round};
 use crate::report;
 use crate::scenario::{Control, Net, Pace, Scenario};
+use crate::test_host::{Lengths, TestHost};
 
 const TUN: &str = "/dev/net/tun";
 
@@ -61,23 +61,23 @@ pub(crate) fn run(choice: &Choice) -> Result<bool> {
     let scratch = Scratch::new("ringway-hostile-").context("a place for temporary files")?;
     let launcher = Launcher::new(&[], scratch.path(), Stop::when(asked))?;
     let mut records = Vec::new();
-    let mut ground: Option<Ground<'_>> = None;
+    let mut host: Option<TestHost<'_>> = None;
     let start = Instant::now();
     // One host for scenarios on the switch, then one for those on a bridge.
     for net in [Net::Switch, Net::Bridge] {
         for scenario in chosen.iter().filter(|scenario| scenario.net == net) {
             let place = format!("{}/{}", records.len() + 1, chosen.len());
             eprint!("hostile: {place} {} ", scenario.name);
-            let record = measure(&launcher, &ringway, &mut ground, scenario, choice)?;
+            let record = measure(&launcher, &ringway, &mut host, scenario, choice)?;
             eprintln!("{}: {}", record.verdict(), report::in_short(&record));
             if !record.broken.is_empty() {
                 // Its leftovers must not be blamed on the next scenario.
-                ground = None;
+                host = None;
             }
             records.push(record);
         }
     }
-    drop(ground);
+    drop(host);
     let is_good = !records.iter().any(Record::is_failure);
     if choice.is_json {
         let build = Build { version: env!("CARGO_PKG_VERSION").to_owned(), commit: commit() };
@@ -109,7 +109,7 @@ fn choose(choice: &Choice) -> Result<Vec<&'static Scenario>> {
 fn measure<'a>(
     launcher: &'a Launcher,
     ringway: &Path,
-    ground: &mut Option<Ground<'a>>,
+    host: &mut Option<TestHost<'a>>,
     scenario: &Scenario,
     choice: &Choice,
 ) -> Result<Record> {
@@ -119,13 +119,13 @@ fn measure<'a>(
     let usual = if choice.is_quick || scenario.control == Control::Before { 1 } else { 3 };
     let mut rounds: Vec<Round> = Vec::new();
     for _ in 0..choice.rounds.unwrap_or(usual) {
-        if ground.as_ref().is_none_or(|ground| ground.net() != scenario.net) {
+        if host.as_ref().is_none_or(|host| host.net() != scenario.net) {
             // Drop the old host first: interface names may be the same.
-            *ground = None;
-            *ground = Some(Ground::new(launcher, ringway, scenario.net)?);
+            *host = None;
+            *host = Some(TestHost::new(launcher, ringway, scenario.net)?);
         }
-        let Some(ground) = ground.as_mut() else { bail!("there is no host") };
-        rounds.push(ground.run(scenario, Lengths { idle, act })?);
+        let Some(host) = host.as_mut() else { bail!("there is no host") };
+        rounds.push(host.run(scenario, Lengths { idle, act })?);
     }
     Ok(Record::new(scenario, &rounds))
 }

@@ -1,7 +1,7 @@
 //! One suite for every implementation of the hypervisor port.
 //!
-//! It tests what the data path relies on, no more. Where Xen reports two refusals alike, the suite
-//! does not distinguish them; an implementation that does has its own tests for that.
+//! It tests only what the data path relies on. Where Xen reports two refusals alike, the suite does
+//! not distinguish them; an implementation that does has its own tests for that.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
@@ -54,16 +54,19 @@ pub fn run<F: Fixture>(fixture: &F) {
         ("copies go both ways", copies_go_both_ways),
         ("a mapped page is shared", a_mapped_page_is_shared),
         ("a read-only grant is not written", a_read_only_grant_is_not_written),
-        ("another domain's grant is refused", another_domains_grant_is_refused),
-        ("a bad operation spoils no other", a_bad_operation_spoils_no_other),
+        ("a grant to another domain is refused", a_grant_to_another_domain_is_refused),
+        ("a bad operation does not affect others", a_bad_operation_does_not_affect_others),
         ("a grant may occur twice in a batch", a_grant_may_occur_twice_in_a_batch),
-        ("an empty copy is fine", an_empty_copy_is_fine),
-        ("a mapped page goes to no other domain", a_mapped_page_goes_to_no_other_domain),
+        ("an empty copy is accepted", an_empty_copy_is_accepted),
+        (
+            "a mapped page is not given to another domain",
+            a_mapped_page_is_not_given_to_another_domain,
+        ),
         ("a copy leaves a mapping in place", a_copy_leaves_a_mapping_in_place),
-        ("a grant that was ended is refused", a_grant_that_was_ended_is_refused),
+        ("a revoked grant is refused", a_revoked_grant_is_refused),
         ("an unknown domain has no grants", an_unknown_domain_has_no_grants),
         ("an event reaches the other end", an_event_reaches_the_other_end),
-        ("many events become few", many_events_become_few),
+        ("many events are merged", many_events_are_merged),
         ("a port is bound once, by its peer", a_port_is_bound_once_by_its_peer),
         ("a port is bound again after its peer left", a_port_is_bound_again_after_its_peer_left),
     ];
@@ -129,7 +132,7 @@ fn a_read_only_grant_is_not_written<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn another_domains_grant_is_refused<F: Fixture>(fixture: &F) {
+fn a_grant_to_another_domain_is_refused<F: Fixture>(fixture: &F) {
     let granted = Granted::to(fixture, fixture.absent(), Access::ReadWrite);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
@@ -139,7 +142,7 @@ fn another_domains_grant_is_refused<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_bad_operation_spoils_no_other<F: Fixture>(fixture: &F) {
+fn a_bad_operation_does_not_affect_others<F: Fixture>(fixture: &F) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     granted.pages().copy_from(0, &[9; PAGE_SIZE]);
     let good = copy(granted.gref, 4032, 64);
@@ -158,13 +161,13 @@ fn a_bad_operation_spoils_no_other<F: Fixture>(fixture: &F) {
         let second = GrantCopy { local: 1, ..good };
         let mut locals = [[0u8; 64], [0u8; 64]];
         let mut ops = [good, op, second];
-        memory.copy_from_peer(front, &mut ops, &mut locals).expect("the call is good");
+        memory.copy_from_peer(front, &mut ops, &mut locals).expect("the call succeeds");
         let is_okay = ops.map(|op| op.status == GrantStatus::Okay);
         assert_eq!(is_okay, [true, false, true], "reading, {op:?}");
         assert_eq!(locals, [[9; 64], [9; 64]]);
 
         let mut ops = [good, op, second];
-        memory.copy_to_peer(front, &mut ops, &[[9u8; 64], [9; 64]]).expect("the call is good");
+        memory.copy_to_peer(front, &mut ops, &[[9u8; 64], [9; 64]]).expect("the call succeeds");
         let is_okay = ops.map(|op| op.status == GrantStatus::Okay);
         assert_eq!(is_okay, [true, false, true], "writing, {op:?}");
     }
@@ -183,7 +186,7 @@ fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
         GrantCopy { gref: other.gref, ..first },
         GrantCopy { offset: 8, local_offset: 8, ..first },
     ];
-    memory.copy_to_peer(front, &mut ops, &[*b"one two tri "]).expect("the call is good");
+    memory.copy_to_peer(front, &mut ops, &[*b"one two tri "]).expect("the call succeeds");
     assert!(ops.iter().all(|op| op.status == GrantStatus::Okay));
     assert_eq!(read(fixture, granted.gref, 0, 12).1, b"one two tri ");
     assert_eq!(read(fixture, other.gref, 0, 4).1, b"one ");
@@ -191,7 +194,7 @@ fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
     other.end();
 }
 
-fn an_empty_copy_is_fine<F: Fixture>(fixture: &F) {
+fn an_empty_copy_is_accepted<F: Fixture>(fixture: &F) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     assert_eq!(read(fixture, granted.gref, 4096, 0), (GrantStatus::Okay, vec![]));
     assert_eq!(write(fixture, granted.gref, 0, b""), GrantStatus::Okay);
@@ -199,10 +202,10 @@ fn an_empty_copy_is_fine<F: Fixture>(fixture: &F) {
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let no_locals: &mut [[u8; 0]] = &mut [];
     let nothing = memory.copy_from_peer(fixture.front().domid(), &mut [], no_locals);
-    nothing.expect("a call with no operations is good");
+    nothing.expect("a call without operations succeeds");
 }
 
-fn a_mapped_page_goes_to_no_other_domain<F: Fixture>(fixture: &F) {
+fn a_mapped_page_is_not_given_to_another_domain<F: Fixture>(fixture: &F) {
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let granted = Granted::new(fixture, Access::ReadWrite);
         let mut memory = fixture.back().memory().expect("a backend has memory");
@@ -236,7 +239,7 @@ fn a_copy_leaves_a_mapping_in_place<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_grant_that_was_ended_is_refused<F: Fixture>(fixture: &F) {
+fn a_revoked_grant_is_refused<F: Fixture>(fixture: &F) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     let gref = granted.gref;
     assert_eq!(write(fixture, gref, 0, b"x"), GrantStatus::Okay);
@@ -251,7 +254,7 @@ fn an_unknown_domain_has_no_grants<F: Fixture>(fixture: &F) {
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let mut ops = [copy(GrantRef(8), 0, 1), copy(GrantRef(9), 0, 1)];
     let absent = fixture.absent();
-    memory.copy_from_peer(absent, &mut ops, &mut [[0u8; 1]]).expect("the call is good");
+    memory.copy_from_peer(absent, &mut ops, &mut [[0u8; 1]]).expect("the call succeeds");
     assert!(ops.iter().all(|op| op.status != GrantStatus::Okay));
     assert!(memory.map(absent, GrantRef(8), Access::ReadOnly).is_err());
 }
@@ -270,7 +273,7 @@ fn an_event_reaches_the_other_end<F: Fixture>(fixture: &F) {
     assert!(!back.ack().expect("it can be read"), "the notifier is not notified");
 }
 
-fn many_events_become_few<F: Fixture>(fixture: &F) {
+fn many_events_are_merged<F: Fixture>(fixture: &F) {
     let (front, back) = bound(fixture);
     for _ in 0..100 {
         front.notify().expect("the other end is there");
@@ -358,7 +361,7 @@ fn read<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, len: u16) -> (Gran
     let mut ops = [copy(gref, offset, len)];
     let mut locals = [vec![0; usize::from(len)]];
     let call = memory.copy_from_peer(fixture.front().domid(), &mut ops, &mut locals);
-    call.expect("the call is good");
+    call.expect("the call succeeds");
     let ([op], [bytes]) = (ops, locals);
     (op.status, bytes)
 }
@@ -368,7 +371,7 @@ fn write<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, bytes: &[u8]) -> 
     let len = u16::try_from(bytes.len()).expect("a test writes less than a page");
     let mut ops = [copy(gref, offset, len)];
     let call = memory.copy_to_peer(fixture.front().domid(), &mut ops, &[bytes]);
-    call.expect("the call is good");
+    call.expect("the call succeeds");
     ops[0].status
 }
 

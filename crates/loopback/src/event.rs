@@ -28,7 +28,7 @@ impl EventChannel for LoopbackEvent {
         self.port
     }
 
-    /// None: [`Loopback::pending_ports`] says which events are pending.
+    /// None: [`Loopback::pending_ports`] returns the pending events.
     fn waker(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -4,7 +4,7 @@ use ringway_wire::DomId;
 
 /// A place in the hypervisor that can fail.
 ///
-/// Each point is counted for the one domain that its description names.
+/// Each point is counted separately for the domain that its description names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultPoint {
     /// Another domain copies from or to pages of this one: the whole call fails, and no operation

@@ -27,7 +27,7 @@ impl Fixture for Pair {
 }
 
 #[test]
-fn two_domains_pass_the_suite_and_hold_nothing_after_it_but_what_was_kept() {
+fn two_domains_pass_the_suite_and_leak_nothing() {
     let machine = Loopback::new();
     let domain = |domid| machine.create_domain(domid, Limits::default()).expect("it is new");
     conformance::run(&Pair { front: domain(DomId(7)), back: domain(DomId(0)) });
@@ -39,7 +39,7 @@ fn two_domains_pass_the_suite_and_hold_nothing_after_it_but_what_was_kept() {
 }
 
 #[test]
-fn a_domain_that_plays_both_parts_passes_the_suite() {
+fn a_domain_with_both_roles_passes_the_suite() {
     let machine = Loopback::new();
     let both = machine.create_domain(DomId(0), Limits::default()).expect("it is new");
     conformance::run(&Pair { front: both.clone(), back: both });

@@ -1,4 +1,4 @@
-//! Each fault point has the documented effect, on the one domain that it is planned for, and once.
+//! Each fault point has the documented effect, on its domain only, and once.
 
 use std::io::ErrorKind;
 
@@ -112,7 +112,7 @@ fn a_mapping_a_share_a_port_and_a_binding_are_refused() {
 }
 
 #[test]
-fn an_event_is_refused_lost_or_doubled() {
+fn an_event_can_be_refused_lost_or_doubled() {
     let bench = Bench::new();
     let (front, back) = bench.channel();
     bench.machine.fail_next(GUEST, FaultPoint::Notify);
@@ -126,7 +126,7 @@ fn an_event_is_refused_lost_or_doubled() {
 }
 
 #[test]
-fn an_event_that_no_domain_sent_arrives_at_another_port() {
+fn a_spurious_event_arrives_at_another_port() {
     let bench = Bench::new();
     let channels = [bench.channel(), bench.channel(), bench.channel()];
     bench.machine.fail_next(HOST, FaultPoint::SpuriousEvent);
@@ -172,7 +172,7 @@ fn a_domain_that_dies_takes_its_grants_and_ports_with_it() {
 }
 
 #[test]
-fn a_backend_that_dies_lets_go_of_what_it_mapped() {
+fn a_backend_that_dies_releases_its_mappings() {
     let bench = Bench::new();
     let mut grants = bench.guest.grants().expect("always made");
     let shared = grants.share(HOST, 2, Access::ReadWrite).expect("there is memory");
@@ -187,7 +187,7 @@ fn a_backend_that_dies_lets_go_of_what_it_mapped() {
 }
 
 #[test]
-fn a_grant_withdrawn_while_it_is_mapped_confuses_no_later_one() {
+fn a_grant_revoked_while_mapped_does_not_affect_later_ones() {
     let bench = Bench::new();
     let mut grants = bench.guest.grants().expect("always made");
     let shared = grants.share(HOST, 1, Access::ReadWrite).expect("there is memory");

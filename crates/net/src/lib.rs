@@ -1,8 +1,8 @@
 //! Links, addresses and routes of Linux, over rtnetlink.
 //!
 //! Control plane only: every call asks the kernel, waits for its reply and allocates freely. What
-//! `ethtool` does is not here, but [`socket`] asks any family of netlink. Links go by name, because
-//! that is what people and configuration files say; [`Netlink`] turns it into the kernel's index
+//! `ethtool` does is not included, but [`socket`] sends requests to any netlink family. Links are
+//! identified by name, as in configuration files; [`Netlink`] turns it into the kernel's index
 //! where a message needs one.
 
 pub mod socket;
@@ -27,24 +27,24 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::socket::NetlinkSocket;
 
-/// The way to one network namespace: that of the thread which opened it, wherever it is used.
+/// Access to one network namespace: that of the thread that opened it, whichever thread uses it.
 #[derive(Debug)]
 pub struct Netlink {
     socket: NetlinkSocket,
 }
 
-/// A link, as it was when the kernel was asked.
+/// A link, as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// The kernel's number for it, unique in its namespace.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// "tun" (which a TAP device is, too), "veth", "bridge" and so on; none for lo and hardware.
+    /// "tun" (also for a TAP device), "veth", "bridge" and so on; none for lo and hardware.
     pub kind: Option<String>,
     /// Whether it is up administratively.
     pub is_up: bool,
-    /// Its Ethernet address, where it has one.
+    /// Its Ethernet address, if it has one.
     pub address: Option<[u8; 6]>,
     /// Largest payload of a frame in bytes, Ethernet header not included.
     pub mtu: u32,
@@ -58,30 +58,32 @@ pub struct Link {
     pub alias: Option<String>,
 }
 
-/// Something to change about a link.
+/// A change of a link.
 #[derive(Debug, Clone, Copy)]
 pub enum LinkSetting<'a> {
     /// Up, administratively.
     Up,
     /// Down.
     Down,
-    /// Another name; the link has to be down.
+    /// Another name; the link must be down.
     Name(&'a str),
     /// Largest payload of a frame in bytes, Ethernet header not included.
     Mtu(u32),
     /// Its Ethernet address.
     Address([u8; 6]),
-    /// Port of this bridge.
+    /// Makes it a port of this bridge.
     Master(&'a str),
-    /// Port of no bridge.
+    /// Removes it from its bridge.
     NoMaster,
-    /// Bytes that a frame left for us to segment stays below, over IPv4 and IPv6.
+    /// The limit of frames that the kernel leaves to this link to segment, over IPv4 and IPv6: they
+    /// are shorter than this.
     ///
     /// The kernel compares it with the length of the whole frame, Ethernet header included, and
-    /// segments in software what is not shorter. So a link behind netif, whose size field counts
-    /// the whole frame in 16 bits, gets 65535 and nothing subtracted (`XEN_NETIF_MAX_TX_SIZE`).
+    /// segments frames that are not shorter in software. So a link behind netif, whose size field
+    /// counts the whole frame in 16 bits, gets 65535 and nothing subtracted
+    /// (`XEN_NETIF_MAX_TX_SIZE`).
     GsoMaxSize(u32),
-    /// Frames that wait in front of the link; of a TAP device, in each of its queues.
+    /// Frames that may wait for transmission; for a TAP device, in each of its queues.
     TxQueueLen(u32),
     /// A note for people and programs (`ifalias`), of at most 255 bytes.
     Alias(&'a str),
@@ -104,7 +106,7 @@ impl Netlink {
     /// All links.
     ///
     /// # Errors
-    /// If the list changes again and again while it is read.
+    /// If the list repeatedly changes while it is read.
     pub fn links(&mut self) -> io::Result<Vec<Link>> {
         const TRIES: usize = 16;
         let mut tries = (0..TRIES).map(|_| {
@@ -151,8 +153,8 @@ impl Netlink {
     /// Changes a link, in one message.
     ///
     /// # Errors
-    /// `NotFound` if no link has that name, otherwise what the kernel says of the first
-    /// setting that it refused. It may have applied others.
+    /// `NotFound` if no link has that name, otherwise the kernel's error for the first refused
+    /// setting. It may have applied others.
     pub fn set(&mut self, name: &str, settings: &[LinkSetting<'_>]) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.link(name)?.index;
@@ -181,7 +183,7 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}: set {settings:?}")))
     }
 
-    /// Adds a pair of links, each of which receives what the other sends.
+    /// Adds a pair of links; each receives what the other sends.
     ///
     /// # Errors
     /// `AlreadyExists` if a name is taken.
@@ -202,7 +204,7 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}: add bridge")))
     }
 
-    /// Deletes a link, with the other end where it is of a pair.
+    /// Deletes a link, and its other end if it is one of a pair.
     ///
     /// # Errors
     /// `NotFound` if no link has that name.
@@ -213,8 +215,9 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}: delete")))
     }
 
-    /// Gives a link an address. One over IPv6 can be bound at once: the caller vouches that no one
-    /// else has it, and the kernel does not go looking. It reaches that address a moment later.
+    /// Gives a link an address. An IPv6 address can be bound at once: the caller guarantees that no
+    /// one else has it, and the kernel skips its check for duplicates. The address is reachable a
+    /// moment later.
     ///
     /// # Errors
     /// `NotFound` if there is no such link, `AlreadyExists` if it has the address.
@@ -236,8 +239,7 @@ impl Netlink {
         )
     }
 
-    /// Adds a route to `destination`, out by a link: to a gateway there, or without one to a
-    /// network that is on the link itself.
+    /// Adds a route to `destination` over a link: through a gateway there, or without one directly.
     ///
     /// # Errors
     /// `NotFound` if there is no such link, `AlreadyExists` if there is such a route.
@@ -270,7 +272,7 @@ impl Netlink {
         )
     }
 
-    /// Sends what no other route wants to a gateway, out by a link.
+    /// Adds a default route through a gateway on a link.
     ///
     /// # Errors
     /// As [`add_route`](Netlink::add_route).
@@ -351,9 +353,9 @@ fn family(address: IpAddr) -> AddressFamily {
     }
 }
 
-/// An error together with the link and the operation that it is about.
+/// An error together with its link and operation.
 fn explain(error: &io::Error, what: impl Display) -> io::Error {
-    // The kernel's word for a link that is not there has no kind in the standard library.
+    // The kernel's error for a missing link has no kind in the standard library.
     let is_missing = error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error());
     let kind = if is_missing { io::ErrorKind::NotFound } else { error.kind() };
     io::Error::new(kind, format!("{what}: {error}"))

@@ -1,4 +1,4 @@
-//! One question at a time to a family of netlink, and its replies.
+//! Sends one request at a time to a netlink family, and reads its replies.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use netlink_sys::{Socket, SocketAddr};
 /// More than the kernel puts into one datagram (32 KiB).
 const RECEIVE_LEN: usize = 1 << 16;
 
-/// The way to one protocol of netlink, in the network namespace of the thread that opened it.
+/// A socket of one netlink protocol, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct NetlinkSocket {
     socket: Socket,
@@ -32,8 +32,8 @@ impl NetlinkSocket {
         Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_LEN) })
     }
 
-    /// Asks, and collects the replies until the acknowledgement or the end of the dump, one of
-    /// which `flags` has to ask for.
+    /// Sends a request, and collects the replies until the acknowledgement or the end of the dump,
+    /// one of which `flags` must request.
     ///
     /// # Errors
     /// The kernel's error; `Interrupted` if a dump may be inconsistent.
@@ -50,7 +50,7 @@ impl NetlinkSocket {
         Ok(replies)
     }
 
-    /// As [`request`](NetlinkSocket::request), but hands over each reply as it comes. After a
+    /// As [`request`](NetlinkSocket::request), but passes each reply on as it arrives. After a
     /// `Break` the rest of the replies is still in the socket, which should then be dropped.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl NetlinkSocket {
     }
 }
 
-/// What follows a message in its datagram; messages are padded to 4 bytes.
+/// The rest of a datagram after a message; messages are padded to 4 bytes.
 fn after<'a>(bytes: &'a [u8], header: &NetlinkHeader) -> &'a [u8] {
     let len = usize::try_from(header.length).ok().and_then(|len| len.checked_next_multiple_of(4));
     len.and_then(|len| bytes.get(len..)).unwrap_or_default()

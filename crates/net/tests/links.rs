@@ -1,4 +1,4 @@
-//! Every operation against the kernel, in a network namespace that goes with the process.
+//! Every operation against the kernel, in a network namespace that ends with the process.
 
 use std::error::Error;
 use std::fs::File;
@@ -17,7 +17,7 @@ use ringway_sys::namespace::{enter_user_namespace, unshare_network};
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> Outcome {
-    // Root may make network namespaces as it is; anybody else in a user namespace of theirs.
+    // Root may create network namespaces directly; other users need a user namespace.
     if unshare_network().is_err() {
         if let Err(error) = enter_user_namespace() {
             println!("SKIPPED everything: {error}");
@@ -33,7 +33,7 @@ fn main() -> Outcome {
         ("addresses_and_routes_carry_connections", addresses_and_routes),
     ];
     for (name, test) in tests {
-        // A thread each: an empty network namespace that the next test does not see.
+        // Each test has a thread with an empty network namespace of its own.
         let run = move || {
             unshare_network().map_err(|error| error.to_string())?;
             test().map_err(|error| error.to_string())

@@ -38,7 +38,7 @@ impl Stopwatch {
     }
 
     /// Notes that slots before index `end` have their responses. Returns the time that the watched
-    /// slot took, if it is among them, and watches another one.
+    /// slot took, if it is among them, and chooses the next slot to watch.
     #[inline]
     pub(crate) fn completed(&mut self, end: u32) -> Option<Duration> {
         let seen = self.seen?;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_watched_slot_has_a_time_once_it_is_seen_and_completed() {
+    fn the_watched_slot_is_timed_from_its_request_to_its_completion() {
         for start in [0, u32::MAX, u32::MAX - 60] {
             let at = |index: u32| start.wrapping_add(index);
             let mut watch = Stopwatch::of(at(0));

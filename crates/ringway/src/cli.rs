@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_number_names_flag_and_range() {
+    fn an_error_about_a_number_names_flag_and_range() {
         for (value, flag) in [("0", "--workers"), ("1025", "--workers"), ("two", "--workers")] {
             let arguments = ["ringway", "run", flag, value];
             let error = Cli::try_parse_from(arguments).expect_err("refused").to_string();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn old_spellings_are_understood_and_not_shown() {
+    fn old_spellings_are_hidden_aliases() {
         let line = "ringway lab run --study mine --line 10G --ci 2 --hours 1 --out dir";
         assert!(Cli::try_parse_from(line.split(' ')).is_ok());
         let help = Cli::try_parse_from(["ringway", "lab", "run", "--help"]).expect_err("help");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_read_as_the_type_that_the_verb_wants() {
+    fn every_number_is_parsed_as_the_type_of_its_field() {
         for line in [
             "run --workers 2 --max-queues 4",
             "run --completion sent",

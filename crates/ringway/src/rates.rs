@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::table;
 
 /// The backend at one moment.
-pub(crate) struct Look {
+pub(crate) struct Reading {
     pub(crate) at: Instant,
     pub(crate) status: BackendStatus,
 }
@@ -37,7 +37,7 @@ pub(crate) struct QueueRate {
 }
 
 /// The rates of all queues that are in both readings.
-pub(crate) fn between(before: &Look, after: &Look) -> Vec<QueueRate> {
+pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
     let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
     let per_second = |now: u64, then: u64| {
         // Counters begin at 0 when a vif reconnects.
@@ -75,18 +75,19 @@ mod tests {
 
     use super::*;
 
-    fn look(at: Instant, tx_bytes: u64) -> Look {
+    fn reading(at: Instant, tx_bytes: u64) -> Reading {
         let queue = QueueStatus { tx_bytes, ..QueueStatus::default() };
         let vif = VifStatus { name: "vif1.0".into(), queues: vec![queue], ..VifStatus::default() };
-        Look { at, status: BackendStatus { vifs: vec![vif], ..BackendStatus::default() } }
+        Reading { at, status: BackendStatus { vifs: vec![vif], ..BackendStatus::default() } }
     }
 
     #[test]
-    fn a_rate_is_the_change_by_the_time_and_never_negative() {
+    fn a_rate_is_the_change_over_time_and_never_negative() {
         let start = Instant::now();
         let end = start + Duration::from_secs(2);
-        let rate =
-            |before, after| between(&look(start, before), &look(end, after))[0].tx_bits_per_second;
+        let rate = |before, after| {
+            between(&reading(start, before), &reading(end, after))[0].tx_bits_per_second
+        };
         assert!((rate(1000, 3000) - 8000.0).abs() < 1e-6);
         assert!(rate(3000, 1000).abs() < 1e-6);
         assert!((rate(0, 1 << 40) - f64::from(1_u32 << 31) * 2048.0).abs() < 1.0);

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_cell_has_power_over_a_terminal() {
+    fn control_characters_in_cells_are_escaped() {
         let cell = "a\u{1b}[2J\nb\u{9b}1m\u{202e}\u{e9}".to_owned();
         let table = render(&["ERROR"], [vec![cell]]);
         assert_eq!(table.lines().count(), 2, "{table:?}");

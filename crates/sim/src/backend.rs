@@ -134,7 +134,7 @@ impl Backend {
 
     /// Handles one pending event, if there is one.
     pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
-        if self.take_failure(plane)? || self.go_on(plane)? {
+        if self.take_failure(plane)? || self.resume(plane)? {
             return Ok(true);
         }
         match self.store.next_watch()? {
@@ -180,13 +180,13 @@ impl Backend {
         Ok(true)
     }
 
-    fn go_on(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
+    fn resume(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         let Backend { store, domain, vifs, config } = self;
         for Served { end, rest } in vifs.values_mut() {
             if end.due().is_some_and(|due| due <= plane.now) {
                 let now = plane.now;
                 let mut serving = Serving { rest, plane, domain, config };
-                end.go_on(store, &mut serving, now)?;
+                end.resume(store, &mut serving, now)?;
                 return Ok(true);
             }
         }
@@ -327,7 +327,7 @@ impl BackendProcess for Serving<'_> {
         let Some(port) = self.rest.port.take() else { return };
         let guest = self.rest.vif.frontend;
         self.plane.disturb(guest);
-        self.plane.journal.note(|| format!("backend: lets go of domain {guest}, port {port}"));
+        self.plane.journal.note(|| format!("backend: releases domain {guest}, port {port}"));
         for port in self.rest.device_port.take().into_iter().chain([port]) {
             // If the process has ended, everything has been released.
             let _: Result<(), Ended> = self.plane.detach(port);

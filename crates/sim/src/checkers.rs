@@ -2,7 +2,7 @@
 //!
 //! A world is at *rest* when no part of it would act before time advances or another part acts. All
 //! events have been delivered by then, so a part that sleeps although there is work for it would
-//! sleep for ever.
+//! sleep forever.
 
 use ringway_datapath::DropReason;
 use ringway_loopback::Holdings;

@@ -44,7 +44,7 @@ marks! {
     /// A queue moved from one engine to another.
     Moved => "queue moved",
     /// Frames queued up for a queue that was being moved.
-    MovedUnderTraffic => "queue moved with frames under way",
+    MovedUnderTraffic => "queue moved with frames in flight",
     /// A rate was set or removed.
     RateChanged => "rate changed",
     /// A queue had to wait for credit.

@@ -31,7 +31,7 @@ pub(crate) struct Scenario {
     pub(crate) budget_bytes: usize,
     pub(crate) hostiles: usize,
     pub(crate) burst_max: usize,
-    pub(crate) troubles: Troubles,
+    pub(crate) disturbances: Disturbances,
     /// Steps from one rest to the next.
     pub(crate) steps_per_phase: usize,
     pub(crate) phases: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Uplink {
 
 /// The disturbances of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Troubles {
+pub(crate) enum Disturbances {
     /// Only the operations of a well-run host: queues move, captures begin and end, receivers
     /// stall.
     None,
@@ -61,17 +61,17 @@ pub(crate) enum Troubles {
     All,
 }
 
-impl Troubles {
+impl Disturbances {
     pub(crate) fn have_rates(self) -> bool {
-        matches!(self, Troubles::Rates | Troubles::All)
+        matches!(self, Disturbances::Rates | Disturbances::All)
     }
 
     pub(crate) fn have_faults(self) -> bool {
-        matches!(self, Troubles::Faults | Troubles::All)
+        matches!(self, Disturbances::Faults | Disturbances::All)
     }
 
     pub(crate) fn have_deaths(self) -> bool {
-        matches!(self, Troubles::Deaths | Troubles::All)
+        matches!(self, Disturbances::Deaths | Disturbances::All)
     }
 }
 
@@ -91,8 +91,13 @@ impl Scenario {
             split_event_channels: choices.is_one_in(2),
             features: Features::from(offered),
         };
-        let troubles =
-            [Troubles::None, Troubles::Rates, Troubles::Faults, Troubles::Deaths, Troubles::All];
+        let disturbances = [
+            Disturbances::None,
+            Disturbances::Rates,
+            Disturbances::Faults,
+            Disturbances::Deaths,
+            Disturbances::All,
+        ];
         let has_ample_memory = !choices.is_one_in(4);
         let hostiles = choices.pick(&[0, 0, 1, 2]);
         let uplink = choices.is_one_in(2).then(|| Uplink {
@@ -117,7 +122,7 @@ impl Scenario {
             budget_bytes: if has_ample_memory { BUDGET_AMPLE } else { BUDGET_LOW },
             hostiles,
             burst_max: choices.pick(&[4, 16, 16, 64]),
-            troubles: choices.pick(&troubles),
+            disturbances: choices.pick(&disturbances),
             steps_per_phase: choices.from_to(50, 400),
             phases: choices.from_to(1, 3),
             canary,
@@ -126,7 +131,7 @@ impl Scenario {
 
     /// Whether work may legitimately have to wait for time to pass.
     pub(crate) fn may_need_time(&self) -> bool {
-        self.troubles.have_rates() || self.budget_bytes < BUDGET_AMPLE || self.hostiles > 0
+        self.disturbances.have_rates() || self.budget_bytes < BUDGET_AMPLE || self.hostiles > 0
     }
 }
 

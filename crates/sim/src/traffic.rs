@@ -202,7 +202,7 @@ impl Flow {
 
     fn unknown(&self, piece: &Piece) -> Flaw {
         let (first, end) = (piece.first, piece.end);
-        let found = format!("flow {}: {first} to {end} is no frame under way", self.number);
+        let found = format!("flow {}: {first} to {end} is not a frame in flight", self.number);
         Flaw::new(Rule::Content, found)
     }
 

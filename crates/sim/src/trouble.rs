@@ -33,7 +33,7 @@ impl World {
     pub(crate) fn trouble(&mut self) -> Checked {
         self.plane.journal.count_step();
         let guest = self.plane.choices.below(self.plane.guests.len());
-        let troubles = self.scenario.troubles;
+        let disturbances = self.scenario.disturbances;
         match self.plane.choices.below(16) {
             0..=4 => self.move_some_queue(guest),
             5..=6 => {
@@ -44,18 +44,18 @@ impl World {
                 self.change_pace(guest);
                 Ok(())
             }
-            9..=10 if troubles.have_rates() => self.change_rate(guest),
-            11..=12 if troubles.have_faults() => {
+            9..=10 if disturbances.have_rates() => self.change_rate(guest),
+            11..=12 if disturbances.have_faults() => {
                 self.plan_fault(guest);
                 Ok(())
             }
-            13 if troubles.have_deaths() && self.plane.choices.is_one_in(2) => {
+            13 if disturbances.have_deaths() && self.plane.choices.is_one_in(2) => {
                 self.plane.kill_backend();
                 Ok(())
             }
-            13 if troubles.have_deaths() => self.kill_guest(guest),
-            14 if troubles.have_deaths() => self.reconnect(guest),
-            15 if troubles.have_deaths() => self.remove(guest),
+            13 if disturbances.have_deaths() => self.kill_guest(guest),
+            14 if disturbances.have_deaths() => self.reconnect(guest),
+            15 if disturbances.have_deaths() => self.remove(guest),
             15 => {
                 self.pause_engine();
                 Ok(())

@@ -66,7 +66,7 @@ impl World {
     ) -> Checked<World> {
         let scenario = Scenario::choose(&mut choices, canary);
         journal.note(|| format!("{scenario:?}"));
-        let troubles = scenario.troubles;
+        let disturbances = scenario.disturbances;
         let machine = Loopback::new();
         let host = machine.create_domain(HOST, Limits::default()).expect("it is the first");
         let store = LocalStore::new(Quota::default());
@@ -87,7 +87,7 @@ impl World {
             ledger: Ledger::default(),
             dropped_before: 0,
             is_census_due: false,
-            is_sound: !troubles.have_faults() && !troubles.have_deaths(),
+            is_sound: !disturbances.have_faults() && !disturbances.have_deaths(),
             burst_max: scenario.burst_max,
             paused: None,
             credits: Vec::new(),
@@ -124,7 +124,7 @@ impl World {
     /// Runs the world to its end.
     pub(crate) fn run(&mut self) -> Checked {
         self.rest()?;
-        self.plane.may_die = self.scenario.troubles.have_deaths();
+        self.plane.may_die = self.scenario.disturbances.have_deaths();
         for _ in 0..self.scenario.phases {
             for _ in 0..self.scenario.steps_per_phase {
                 if self.plane.choices.are_over() {

@@ -6,7 +6,7 @@ use ringway_sim::{Canary, run_bytes, run_seed, run_seeds};
 const SEEDS: u64 = 300;
 
 #[test]
-fn worlds_have_no_flaw_and_pass_every_named_point() {
+fn worlds_have_no_flaw_and_reach_every_mark() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let summary = run_seeds(0..SEEDS, jobs, None, || {});
     if let Some((seed, failure)) = summary.failure {
@@ -23,7 +23,7 @@ fn worlds_have_no_flaw_and_pass_every_named_point() {
 }
 
 #[test]
-fn each_defect_on_purpose_is_found() {
+fn each_intended_defect_is_found() {
     let found = |canary| (0..SEEDS).any(|seed| run_seed(seed, Some(canary)).is_err());
     let unseen: Vec<Canary> = Canary::ALL.into_iter().filter(|canary| !found(*canary)).collect();
     assert!(unseen.is_empty(), "not found: {unseen:?}");
@@ -40,14 +40,14 @@ fn a_missing_check_of_a_producer_is_found() {
 }
 
 #[test]
-fn a_seed_makes_the_same_world_twice() {
+fn a_seed_reproduces_its_world() {
     let run = || run_seed(7, None).map(|run| (run.steps, run.marks.iter().collect::<Vec<_>>()));
     let [first, second] = [run(), run()].map(|outcome| outcome.expect("it has no flaw"));
     assert_eq!(first, second);
 }
 
 #[test]
-fn bytes_make_a_world_and_may_end_anywhere() {
+fn arbitrary_bytes_define_a_world_and_may_end_anywhere() {
     let mut random = fastrand::Rng::with_seed(1);
     for len in [0, 1, 50, 500, 5000] {
         let bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_stand_for_places_and_for_whole_sources() {
+    fn ids_denote_places_and_whole_sources() {
         let place = find("throughput-guide:irqbalance").expect("it is there");
         assert_eq!(place.source.title, "Network Throughput and Performance Guide");
         assert!(place.place.expect("a place").claim.contains("16 %"));

@@ -82,8 +82,8 @@ pub fn list<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     text
 }
 
-/// The sources of `ids` by their own ids, with title and address: a section "Sources" below
-/// something that names places by their ids.
+/// The sources of `ids` by their own ids, with title and address: a section "Sources" for text that
+/// names places by their ids.
 pub fn titles<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     for BySource { source, .. } in by_source(ids) {

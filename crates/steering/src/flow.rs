@@ -1,7 +1,7 @@
 //! The default hash of a flow.
 //!
-//! Each end of a flow is mixed by itself, and the two results are added: the sum is the same
-//! whichever end sends, but unlike an exclusive-or of the ends it tells apart flows whose ends
+//! Each end of a flow is mixed separately, and the two results are added: the sum is the same
+//! whichever end sends, but unlike an exclusive-or of the ends it distinguishes flows whose ends
 //! differ by the same bits. A last mixing spreads the sum over all bits. That makes three
 //! multiplications of 64 by 64 bits for IPv4, five for IPv6.
 //!
@@ -71,7 +71,7 @@ impl FlowTuple {
     /// The result of [`flow_hash`] for every unfragmented frame of this flow, in either direction.
     ///
     /// An address of IPv4 that is mapped into IPv6 (`::ffff:192.0.2.1`) counts as the IPv4 address
-    /// it stands for, as sockets send it.
+    /// that it represents, because sockets send it as that.
     pub fn hash(&self) -> u32 {
         let end = |end: SocketAddr| match end.ip().to_canonical() {
             IpAddr::V4(address) => mix_v4(Ipv4Addr::to_bits(address), end.port()),
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_values_are_stable() {
+    fn hash_values_are_stable() {
         let tuple = |src: &str, dst: &str, transport| FlowTuple {
             src: src.parse().unwrap(),
             dst: dst.parse().unwrap(),

@@ -66,7 +66,7 @@ mod tests {
     use crate::queue_of;
 
     #[test]
-    fn any_split_can_be_enforced() {
+    fn any_split_of_streams_can_be_enforced() {
         for transport in [Transport::Tcp, Transport::Udp] {
             for (src, dst) in [("10.0.0.1:0", "10.0.0.2:5201"), ("[fd00::1]:0", "[fd00::2]:5201")] {
                 let template =
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_does_not_exist_cannot_be_wanted() {
+    fn a_split_over_missing_queues_is_refused() {
         let template = FlowTuple {
             src: "10.0.0.1:0".parse().unwrap(),
             dst: "10.0.0.2:1".parse().unwrap(),

@@ -104,7 +104,7 @@ fn every_bit_of_the_tuple_changes_half_of_the_hash() {
 }
 
 #[test]
-fn a_fragment_goes_by_its_addresses_and_with_all_others_of_its_packet() {
+fn all_fragments_of_a_packet_are_hashed_by_address_to_one_queue() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0034);
     let tuple = random_tuple(&mut random, true);
     let mut first = frame(&tuple, 100);
@@ -123,7 +123,7 @@ fn a_fragment_goes_by_its_addresses_and_with_all_others_of_its_packet() {
 }
 
 #[test]
-fn pings_and_what_is_not_ip_have_no_flow() {
+fn pings_and_frames_other_than_ip_have_no_flow() {
     let mut ping = Vec::new();
     let link = || PacketBuilder::ethernet2([2; 6], [4; 6]);
     let v4 = link().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).icmpv4_echo_request(1, 2);
@@ -146,7 +146,7 @@ fn pings_and_what_is_not_ip_have_no_flow() {
 }
 
 #[test]
-fn every_queue_is_reached_and_none_beyond() {
+fn every_queue_is_reached_and_no_other() {
     for queues in [1, 2, 3, 8, 100, u16::MAX] {
         assert_eq!(queue_of(Some(0), queues), QueueIndex(0));
         assert_eq!(queue_of(Some(u32::MAX), queues), QueueIndex(queues - 1));

@@ -34,7 +34,7 @@ const PUBLISHED: [(&str, &str, u32, u32); 8] = [
 ];
 
 #[test]
-fn the_published_values_come_out() {
+fn published_test_vectors_are_reproduced() {
     let mut steering = ToeplitzSteering::new();
     steering.set_key(&KEY).unwrap();
     for (src, dst, by_address, by_port) in PUBLISHED {
@@ -99,7 +99,7 @@ fn the_table_equals_the_definition_for_any_key_and_input() {
 }
 
 #[test]
-fn settings_that_cannot_be_meant_are_refused_and_change_nothing() {
+fn invalid_settings_are_refused_and_change_nothing() {
     let mut steering = ToeplitzSteering::new();
     assert_eq!(steering.set_key(&[0; 41]), Err(SettingRefused::KeyTooLong { len: 41 }));
     assert_eq!(steering.set_key(&[0; 4096]), Err(SettingRefused::KeyTooLong { len: 4096 }));
@@ -124,7 +124,7 @@ fn settings_that_cannot_be_meant_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn the_mapping_decides_and_without_one_the_remainder() {
+fn the_mapping_table_selects_the_queue_or_else_the_remainder() {
     let mut steering = ToeplitzSteering::new();
     assert_eq!(steering.queue_of(Some(11), 4), QueueIndex(3));
     assert_eq!(steering.queue_of(Some(11), 0), QueueIndex(0));

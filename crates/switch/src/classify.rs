@@ -301,7 +301,7 @@ impl<'a> IngressBatch<'a> {
             Message::Records(mut records) => {
                 records.by_ref().take(RECORDS_MAX).for_each(change);
                 if records.next().is_some() {
-                    groups.hear_all(from, records.family(), now);
+                    groups.set_hears_all(from, records.family(), now);
                 }
             }
             Message::GeneralQuery { .. } | Message::GroupQuery { .. } | Message::Hello

@@ -2,7 +2,7 @@
 //!
 //! A table of fixed size, allocated once: sets of eight entries, chosen by a hash of the address.
 //! An entry is one 64-bit atomic with both address and port, so a reader never sees an address with
-//! another one's port. A second array holds the times at which addresses were last seen.
+//! the port of another. A second array holds the times at which addresses were last seen.
 //!
 //! # Ownership of an address
 //!
@@ -489,7 +489,7 @@ const WAYS: usize = 8;
 /// Attempts to learn an address while other workers change its set: each failure means that another
 /// worker succeeded.
 const ATTEMPTS_MAX: usize = 4;
-/// No address: the one of all zeros belongs to no station, and is never learned.
+/// No address: the zero address belongs to no station, and is never learned.
 const EMPTY: u64 = 0;
 /// Marks a bound entry: the group bit of an address, which no stored address has.
 const STATIC: u64 = 1 << 56;
@@ -505,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_set_gives_up_an_aged_entry_or_else_the_oldest_of_the_same_port() {
+    fn a_full_set_evicts_an_aged_entry_or_else_the_oldest_of_the_same_port() {
         let fdb = one_set();
         for number in 0..8 {
             // Ports 1 and 2 in turn; seen at ticks 0 to 7.
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_two_entries_is_left_in_one_when_it_moves() {
+    fn an_address_in_two_entries_is_in_one_after_it_moves() {
         let fdb = one_set();
         fdb.learn(mac(1), PortId(1), Ticks(0));
         // The state that two workers leave if they learn the address while a third one frees an

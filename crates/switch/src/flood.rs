@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_limited_beside_frames_and_a_long_frame_is_paid_back() {
+    fn bytes_are_limited_as_well_and_a_long_frame_leaves_a_debt() {
         let budget = FloodBudget::new(FloodLimit::per_tick(Some(100), Some(10_000)), Ticks(0));
         assert_eq!(drain(&budget, Ticks(0), 1500), 7);
         // 500 too many were taken.
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn another_limit_holds_at_once_and_gives_nothing_away() {
+    fn a_changed_limit_applies_at_once_without_extra_credit() {
         let budget = FloodBudget::new(FloodLimit::NONE, Ticks(0));
         budget.set_limit(FloodLimit::per_tick(Some(4), None));
         assert_eq!(drain(&budget, Ticks(0), 60), 4);

@@ -214,7 +214,7 @@ impl Groups {
     ) {
         let response = response_seconds.min(RESPONSE_SECONDS_MAX).saturating_add(1);
         let response = self.ticks(response);
-        queriers.of(family).heard(now, self.ticks(QUERIER_SECONDS), response);
+        queriers.of(family).on_query(now, self.ticks(QUERIER_SECONDS), response);
         for (port, listens) in (0..).map(PortId).zip(&self.ports) {
             let hears_all = &listens.hears_all[family.index()];
             if hears_all.awaits(Awaited::Query) && is_asked(port) {
@@ -234,7 +234,7 @@ impl Groups {
     /// Handles a join: a station behind a port listens to a group.
     pub(crate) fn join(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
         if !self.is_router(port) && !self.add(port, key_of(vlan, group), now) {
-            self.hear_all(port, Family::of(group), now);
+            self.set_hears_all(port, Family::of(group), now);
         }
     }
 
@@ -251,7 +251,7 @@ impl Groups {
     }
 
     /// Makes a port hear all groups, for as long as a membership lasts.
-    pub(crate) fn hear_all(&self, port: PortId, family: Family, now: Ticks) {
+    pub(crate) fn set_hears_all(&self, port: PortId, family: Family, now: Ticks) {
         let Some(listens) = self.port(port) else { return };
         listens.hears_all[family.index()].set(now, self.ticks(MEMBERSHIP_SECONDS));
         self.hears_all[family.index()].set(port, true);

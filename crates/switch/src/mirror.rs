@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_is_copied_to_no_mirror_and_there_are_so_many() {
+    fn an_output_is_never_mirrored_and_the_number_of_mirrors_is_limited() {
         let mirrors = Mirrors::new(16);
         assert!(!mirrors.is_active());
         let all: Vec<PortId> = (0..16).map(PortId).collect();

@@ -148,7 +148,7 @@ impl PortPolicy {
         PortPolicy { checks: Checks::Disabled, ..PortPolicy::open() }
     }
 
-    /// For a vif. `mode` is the one in effect (see [`PortRules::mode`]), `mac` the vif's own
+    /// For a vif. `mode` is the mode in effect (see [`PortRules::mode`]), `mac` the vif's own
     /// address. If more than one address is allowed, the forwarding table must limit their number.
     pub fn for_vif(
         rules: &PortRules,
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_plain_would_pass_a_closer_look() {
+    fn plain_frames_would_pass_the_full_inspection() {
         let allowed = ["10.0.0.1", "fd00::/16"].map(|it| it.parse().expect("an address"));
         let rules = PortRules { allowed: allowed.to_vec(), ..PortRules::default() };
         let policies = [None, Some(LockingMode::Locked)]

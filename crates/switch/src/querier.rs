@@ -76,7 +76,7 @@ impl Querier {
     /// Handles a query: the querier counts as present for `present`, and stations have the response
     /// time to report. Of several queries before the first deadline, the first sets it, because
     /// stations report after each.
-    pub(crate) fn heard(&self, now: Ticks, present: u32, response: u32) {
+    pub(crate) fn on_query(&self, now: Ticks, present: u32, response: u32) {
         self.present.set(now, present);
         self.reported.set_if_clear(now, response);
     }

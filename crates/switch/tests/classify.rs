@@ -15,7 +15,7 @@ const PORT_A: PortId = PortId(1);
 const PORT_B: PortId = PortId(2);
 
 #[test]
-fn an_unknown_destination_is_flooded_until_it_speaks() {
+fn an_unknown_destination_is_flooded_until_it_sends() {
     let mut bench = Bench::new(FloodLimit::NONE);
     assert_eq!(bench.send(PORT_A, &[(B, A)]), [Verdict::Flood]);
     assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PORT_A)]);
@@ -26,7 +26,7 @@ fn an_unknown_destination_is_flooded_until_it_speaks() {
 }
 
 #[test]
-fn a_station_is_found_at_its_new_port_when_it_has_aged_at_the_old_one() {
+fn a_station_moves_to_a_new_port_once_its_entry_has_aged() {
     let mut bench = Bench::new(FloodLimit::NONE);
     bench.send(PORT_A, &[(ALL, A)]);
     bench.send(PortId(3), &[(ALL, A)]);
@@ -37,7 +37,7 @@ fn a_station_is_found_at_its_new_port_when_it_has_aged_at_the_old_one() {
 }
 
 #[test]
-fn an_address_that_is_not_seen_is_forgotten() {
+fn an_address_that_is_not_seen_ages_out() {
     let mut bench = Bench::new(FloodLimit::NONE);
     bench.send(PORT_A, &[(ALL, A)]);
     bench.now = Ticks(300);
@@ -47,7 +47,7 @@ fn an_address_that_is_not_seen_is_forgotten() {
 }
 
 #[test]
-fn a_port_that_goes_takes_its_addresses_along() {
+fn a_removed_port_takes_its_addresses_along() {
     let mut bench = Bench::new(FloodLimit::NONE);
     bench.send(PORT_A, &[(ALL, A)]);
     assert_eq!(bench.switch.fdb().remove_port(PORT_A), 1);
@@ -76,7 +76,7 @@ fn addresses_reserved_for_the_link_are_not_forwarded() {
 }
 
 #[test]
-fn a_frame_for_its_own_port_goes_nowhere() {
+fn a_frame_to_its_own_port_is_dropped() {
     let mut bench = Bench::new(FloodLimit::NONE);
     bench.send(PORT_A, &[(ALL, A), (ALL, B)]);
     let nowhere = Verdict::Drop(DropReason::NoRoute);
@@ -99,7 +99,7 @@ fn frames_without_an_ethernet_header_are_malformed() {
 }
 
 #[test]
-fn every_flooded_frame_is_paid_for_also_those_with_a_remembered_verdict() {
+fn every_flooded_frame_is_charged_even_with_a_cached_verdict() {
     let mut bench =
         Bench::new(FloodLimit { frames_per_tick: 2, burst_frames: 3, ..FloodLimit::NONE });
     let dropped = Verdict::Drop(DropReason::FloodLimit);

@@ -107,7 +107,7 @@ fn the_total_is_limited_and_aged_entries_count_until_they_are_removed() {
 }
 
 #[test]
-fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
+fn in_a_crowded_table_an_address_is_at_its_last_port_or_unknown() {
     let (seeds, rounds) = if cfg!(miri) { (1, 300) } else { (20, 20_000) };
     for seed in 0..seeds {
         let mut random = fastrand::Rng::with_seed(0x5eed_0041 + seed);
@@ -133,7 +133,7 @@ fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
             let by_port: u32 = (0..4).map(|port| fdb.port_len(PortId(port))).sum();
             assert_eq!(by_port, fdb.len());
         }
-        // Everything ages, and then nothing is left or counted.
+        // Everything ages; then the table is empty and all counts are zero.
         fdb.expire(Ticks(now + 6));
         assert!(fdb.is_empty());
     }
@@ -141,7 +141,7 @@ fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
 
 #[test]
 #[cfg_attr(miri, ignore = "fills tables too large for Miri")]
-fn most_of_the_promised_room_is_usable() {
+fn most_of_the_nominal_capacity_is_usable() {
     let fdb = Fdb::new(4096, 1, 4096, 100, 0x1234_5678_9abc_def1);
     let new =
         (0..4096).filter(|&number| fdb.learn(mac(number), PortId(0), Ticks(0)) == Learned::New);
@@ -198,7 +198,7 @@ fn threads_that_learn_expire_and_remove_leave_exact_numbers() {
 }
 
 #[test]
-fn the_address_of_all_zeros_is_nowhere() {
+fn the_zero_address_is_never_learned() {
     let fdb = Fdb::new(64, 2, 10, 10, 1);
     let zeros = MacAddr([0; 6]);
     assert_eq!(fdb.learn(zeros, PortId(1), Ticks(0)), Learned::Refused);
@@ -207,7 +207,7 @@ fn the_address_of_all_zeros_is_nowhere() {
 }
 
 #[test]
-fn a_port_beyond_the_last_one_learns_nothing() {
+fn a_port_number_out_of_range_learns_nothing() {
     let fdb = Fdb::new(64, 2, 10, 10, 1);
     assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(0)), Learned::PortFull);
     assert_eq!(fdb.learn(mac(1), PortId(u16::MAX), Ticks(0)), Learned::PortFull);
@@ -219,14 +219,14 @@ fn a_port_beyond_the_last_one_learns_nothing() {
 }
 
 #[test]
-fn a_live_address_stays_where_it_is_and_an_aged_one_may_move() {
+fn a_live_address_does_not_move_and_an_aged_one_may() {
     let fdb = Fdb::new(64, 3, 10, 10, 1);
     assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::New);
     assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(10)), Learned::OtherPort);
     assert_eq!(fdb.lookup(mac(1), Ticks(10)), Some(PortId(1)));
     assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(11)), Learned::Moved);
     assert_eq!(fdb.lookup(mac(1), Ticks(11)), Some(PortId(2)));
-    // A port that goes leaves its addresses to others.
+    // A removed port leaves its addresses to others.
     fdb.remove_port(PortId(2));
     assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(11)), Learned::New);
 }
@@ -237,7 +237,7 @@ fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
     assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(0)), Learned::New);
     // It replaces a learned address, whatever its port.
     assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()));
-    assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()), "once more is no error");
+    assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()), "binding again is not an error");
     assert_eq!((fdb.port_len(PortId(1)), fdb.port_len(PortId(3))), (1, 0));
     assert_eq!(fdb.bind(mac(9), PortId(2), Ticks(0)), Err(NotBound::OtherPort(PortId(1))));
     for now in [0, 11, 1000] {
@@ -263,7 +263,7 @@ fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
 
 #[test]
 #[cfg_attr(miri, ignore = "thousands of addresses take Miri minutes")]
-fn a_port_has_room_for_its_first_address_however_many_the_others_have() {
+fn every_port_can_learn_its_first_address_in_a_full_table() {
     // 16 ports of 256 addresses fill a table of 4096.
     let fdb = Fdb::new(4096, 32, 256, 300, 0x5eed_0043);
     for number in 0..16 * 512 {

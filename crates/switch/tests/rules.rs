@@ -243,7 +243,7 @@ fn a_version_that_contradicts_the_ethertype_is_refused_on_every_path() {
 }
 
 #[test]
-fn only_routers_and_servers_speak_as_such() {
+fn only_routers_and_dhcp_servers_may_send_as_such() {
     let (router, server, hidden) = (
         Some(DropReason::RouterOnly),
         Some(DropReason::DhcpServerOnly),
@@ -326,7 +326,7 @@ fn in_snap(frame: &[u8], len: u16, oui: [u8; 3]) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_that_is_judged_hides_behind_llc_and_snap() {
+fn inspected_protocols_cannot_hide_behind_llc_and_snap() {
     let hidden = Some(DropReason::Undetermined);
     let advertisement = v6(IP6, ICMPV6, &nd(134, NO_IP6, &[(1, OWN)]));
     let reply = v4(IP, UDP, 0, &udp(67, 68));
@@ -344,7 +344,7 @@ fn nothing_that_is_judged_hides_behind_llc_and_snap() {
 }
 
 #[test]
-fn a_port_has_its_own_ethernet_address_unless_it_may_have_more() {
+fn a_port_uses_its_own_ethernet_address_unless_more_are_allowed() {
     let mut foreign = v4(IP, TCP, 0, &tcp());
     foreign[6..12].copy_from_slice(&VICTIM.0);
     for mode in [None, Some(LockingMode::Locked)] {
@@ -361,7 +361,7 @@ fn a_port_has_its_own_ethernet_address_unless_it_may_have_more() {
 }
 
 #[test]
-fn a_port_with_a_list_sends_anything_from_its_addresses_and_nothing_from_others() {
+fn a_port_with_an_address_list_sends_only_from_these_addresses() {
     let mut frame = v4(VICTIM_IP, UDP, 0, &udp(67, 68));
     let policy = PortPolicy::of_addresses([VICTIM, OWN]);
     for (source, expected) in
@@ -385,7 +385,7 @@ fn nothing_enters_by_a_disabled_port() {
 }
 
 #[test]
-fn networks_are_allowed_by_their_prefix() {
+fn allowed_networks_match_by_prefix() {
     let listed = ["10.77.0.0/24", "fd77::/64"].map(|it| it.parse().expect("a network"));
     let rules = PortRules { allowed: listed.to_vec(), ..PortRules::default() };
     let policy = policy(Some(LockingMode::Locked), &rules);
@@ -406,7 +406,7 @@ fn networks_are_allowed_by_their_prefix() {
 /// have, and is not a router advertisement.
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
-fn what_gets_through_a_locked_port_is_its_own_by_another_reader() {
+fn frames_that_pass_a_locked_port_have_its_addresses_by_an_independent_parser() {
     use etherparse::{InternetSlice, SlicedPacket, TransportSlice};
 
     let mut random = fastrand::Rng::with_seed(0x5eed_0050);
@@ -473,7 +473,7 @@ fn what_gets_through_a_locked_port_is_its_own_by_another_reader() {
 }
 
 #[test]
-fn any_bytes_are_judged_without_a_panic() {
+fn arbitrary_bytes_are_inspected_without_a_panic() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0051);
     let policies = [locked(), by_default()];
     let rounds = if cfg!(miri) { 2_000 } else { 300_000 };

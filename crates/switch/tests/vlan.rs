@@ -84,7 +84,7 @@ impl Bench {
     }
 
     /// The ports that hear a broadcast, those that get a tag with a +.
-    fn heard(&mut self, from: u16, tag: &[u8]) -> String {
+    fn receivers(&mut self, from: u16, tag: &[u8]) -> String {
         let (verdict, vlan, _) = self.send(from, ALL, mac(from), tag);
         if verdict != Verdict::Flood {
             return format!("{verdict:?}");
@@ -107,7 +107,7 @@ fn tag(number: u16) -> Vec<u8> {
 const FOREIGN: &str = "Drop(Vlan)";
 
 #[test]
-fn a_broadcast_is_heard_in_its_own_vlan_with_a_tag_where_the_port_wants_one() {
+fn a_broadcast_stays_in_its_vlan_and_is_tagged_as_each_port_requires() {
     let none = VlanRules::default();
     let mut bench = Bench::ordinary(&[
         access(10),
@@ -118,39 +118,42 @@ fn a_broadcast_is_heard_in_its_own_vlan_with_a_tag_where_the_port_wants_one() {
         none.clone(),
         none,
     ]);
-    assert_eq!(bench.heard(0, &[]), "1 3+ 4");
-    assert_eq!(bench.heard(2, &[]), "3+ 4+");
-    assert_eq!(bench.heard(3, &tag(10)), "0 1 4");
-    assert_eq!(bench.heard(3, &tag(0x6000 | 20)), "2 4+", "whatever its priority");
-    assert_eq!(bench.heard(4, &[]), "0 1 3+");
-    assert_eq!(bench.heard(4, &tag(20)), "2 3+");
+    assert_eq!(bench.receivers(0, &[]), "1 3+ 4");
+    assert_eq!(bench.receivers(2, &[]), "3+ 4+");
+    assert_eq!(bench.receivers(3, &tag(10)), "0 1 4");
+    assert_eq!(bench.receivers(3, &tag(0x6000 | 20)), "2 4+", "whatever its priority");
+    assert_eq!(bench.receivers(4, &[]), "0 1 3+");
+    assert_eq!(bench.receivers(4, &tag(20)), "2 3+");
     // Ports in no VLAN hear each other, and carry tags as they are.
-    assert_eq!((bench.heard(5, &[]), bench.heard(5, &tag(10))), ("6 7".into(), "6 7".into()));
+    assert_eq!(
+        (bench.receivers(5, &[]), bench.receivers(5, &tag(10))),
+        ("6 7".into(), "6 7".into())
+    );
 }
 
 #[test]
-fn a_tag_that_is_not_the_ports_gets_nowhere() {
+fn a_tag_of_a_foreign_vlan_is_dropped() {
     let mut bench = Bench::ordinary(&[access(10), trunk(None, &[10]), trunk(Some(10), &[20])]);
     // Not even its own: a guest on an access port does not use VLANs.
     for number in [10, 20, 4095] {
-        assert_eq!(bench.heard(0, &tag(number)), FOREIGN, "{number}");
+        assert_eq!(bench.receivers(0, &tag(number)), FOREIGN, "{number}");
     }
-    assert_eq!(bench.heard(1, &[]), FOREIGN, "a trunk without a VLAN for frames without a tag");
-    assert_eq!(bench.heard(1, &tag(20)), FOREIGN);
-    assert_eq!(bench.heard(2, &tag(10)), FOREIGN, "it is in 10 without a tag");
+    assert_eq!(bench.receivers(1, &[]), FOREIGN, "a trunk without a VLAN for frames without a tag");
+    assert_eq!(bench.receivers(1, &tag(20)), FOREIGN);
+    assert_eq!(bench.receivers(2, &tag(10)), FOREIGN, "it is in 10 without a tag");
     let service = [0x88a8, 10].map(u16::to_be_bytes).concat();
-    assert_eq!(bench.heard(1, &service), FOREIGN);
+    assert_eq!(bench.receivers(1, &service), FOREIGN);
     // A priority is not a VLAN: the frame counts as untagged, and loses the tag.
-    assert_eq!(bench.heard(0, &tag(0)), "1+ 2");
+    assert_eq!(bench.receivers(0, &tag(0)), "1+ 2");
     let (_, vlan, len) = bench.send(0, ALL, mac(0), &tag(0xe000));
     assert_eq!((vlan, len), (FrameVlan::Untagged(vid(10)), 56));
-    assert_eq!(bench.heard(0, &[tag(0), tag(20)].concat()), FOREIGN, "another tag behind it");
-    assert_eq!(bench.heard(0, &[tag(0), tag(0)].concat()), FOREIGN);
-    assert_eq!(bench.heard(1, &tag(0)), FOREIGN);
+    assert_eq!(bench.receivers(0, &[tag(0), tag(20)].concat()), FOREIGN, "another tag behind it");
+    assert_eq!(bench.receivers(0, &[tag(0), tag(0)].concat()), FOREIGN);
+    assert_eq!(bench.receivers(1, &tag(0)), FOREIGN);
 }
 
 #[test]
-fn one_address_may_be_in_two_vlans_at_two_ports() {
+fn one_address_may_be_at_different_ports_in_two_vlans() {
     let mut bench = Bench::ordinary(&[access(10), access(20), access(10), access(20)]);
     let same = mac(77);
     bench.send(0, ALL, same, &[]);
@@ -168,21 +171,21 @@ fn one_address_may_be_in_two_vlans_at_two_ports() {
 }
 
 #[test]
-fn a_port_that_changes_its_vlan_leaves_nothing_behind() {
+fn a_port_that_changes_its_vlan_leaves_no_entries_behind() {
     let mut bench = Bench::ordinary(&[access(10), access(10)]);
     bench.send(0, ALL, mac(0), &[]);
     assert_eq!(bench.send(1, mac(0), mac(1), &[]).0, Verdict::Unicast(PortId(0)));
     let vlan = bench.switch.join(PortId(0), &access(20), Role::Ordinary).expect("there is room");
     bench.policies[0] = PortPolicy::open().in_vlans(vlan);
     assert_eq!(bench.send(1, mac(0), mac(1), &[]).0, Verdict::Flood);
-    assert_eq!((bench.heard(0, &[]), bench.heard(1, &[])), (String::new(), String::new()));
+    assert_eq!((bench.receivers(0, &[]), bench.receivers(1, &[])), (String::new(), String::new()));
     bench.switch.leave(PortId(0));
     bench.switch.leave(PortId(1));
     assert!(bench.switch.entries(NOW).is_empty());
 }
 
 #[test]
-fn vlans_are_bounded_and_make_room_when_their_last_port_leaves() {
+fn the_number_of_vlans_is_bounded_and_unused_ones_are_freed() {
     let bench = Bench::ordinary(&[]);
     let list = |from: u16| -> Vec<u16> { (from..from + 64).collect() };
     for (port, first) in [(0, 1), (1, 65), (2, 129), (3, 193)] {
@@ -196,7 +199,7 @@ fn vlans_are_bounded_and_make_room_when_their_last_port_leaves() {
 }
 
 #[test]
-fn a_private_port_talks_to_uplinks_only() {
+fn a_private_port_reaches_uplinks_only() {
     let none = VlanRules::default;
     let mut bench = Bench::new(&[
         (none(), Role::Uplink),
@@ -205,10 +208,10 @@ fn a_private_port_talks_to_uplinks_only() {
         (none(), Role::Ordinary),
         (none(), Role::Ordinary),
     ]);
-    assert_eq!(bench.heard(0, &[]), "1 2 3 4 5 6 7");
-    assert_eq!((bench.heard(1, &[]), bench.heard(2, &[])), ("0".into(), "0".into()));
+    assert_eq!(bench.receivers(0, &[]), "1 2 3 4 5 6 7");
+    assert_eq!((bench.receivers(1, &[]), bench.receivers(2, &[])), ("0".into(), "0".into()));
     assert_eq!(
-        (bench.heard(3, &[]), bench.heard(4, &[])),
+        (bench.receivers(3, &[]), bench.receivers(4, &[])),
         ("0 4 5 6 7".into(), "0 3 5 6 7".into())
     );
     let isolated = Verdict::Drop(DropReason::Isolated);
@@ -227,7 +230,7 @@ fn a_private_port_talks_to_uplinks_only() {
 /// In each world: a frame goes only where its VLAN is, and never past a private port.
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
-fn nothing_leaves_its_vlan() {
+fn frames_never_leave_their_vlan() {
     for seed in 0..60 {
         let mut random = fastrand::Rng::with_seed(0x5eed_0061 + seed);
         let mut ports = Vec::new();

@@ -3,7 +3,7 @@
 //!
 //! A peer may send any descriptor that it has, also one of a file system that it serves itself
 //! (`fuse(4)`), or that a host of its choice serves. Querying the length of such a file, mapping
-//! it, or even closing it may block for ever.
+//! it, or even closing it may block forever.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, FileType, RawMode, StatxFlags, fcntl_get_seals, statx}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A file in memory (`memfd_create(2)`, tmpfs, huge pages), or on a local disk: no process can
-    /// make its users block for ever.
+    /// make its users block forever.
     Local,
     /// A file that may be served by another process or host.
     Remote,

@@ -2,7 +2,7 @@
 //!
 //! All processes with such a descriptor share its flags and its counter, so a peer may at any
 //! moment make it block, empty it before we read it, or fill it. Each read asks the kernel not to
-//! block. There is no such write: a write to a full counter blocks until a thread of ours, which
+//! block. There is no such write: a write to a full counter blocks until one of our threads, which
 //! polls the counters of all peers, empties it ([`FULL_POLL_PAUSE`]) and records that it was full.
 
 use std::io::{self, IoSliceMut};
@@ -212,7 +212,7 @@ mod tests {
         (peers, event_fd)
     }
 
-    /// The result of a call that may block for ever.
+    /// The result of a call that may block forever.
     fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, outcome) = mpsc::channel();
         thread::spawn(move || sender.send(what()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_is_heard_by_whom_it_is_shared_with() {
+    fn a_shared_event_descriptor_wakes_its_holder() {
         let event_fd = EventFd::new().unwrap();
         let other = EventFd::from_peer(event_fd.share().unwrap()).unwrap();
         assert!(!other.clear().unwrap());
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_counter_is_no_error() {
+    fn a_full_counter_is_not_an_error() {
         let event_fd = EventFd::new().unwrap();
         rustix::io::write(&event_fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         event_fd.signal().unwrap();
     }
 
     #[test]
-    fn a_peer_that_makes_its_kick_block_delays_no_other() {
+    fn a_peer_that_makes_its_kick_blocking_delays_no_other() {
         let (_peers, event_fd) = blocking(EventFd::from_peer);
         let mut number = [0; 8];
         let buffer = &mut [IoSliceMut::new(&mut number)];
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_fills_its_call_and_makes_it_block_is_found_out() {
+    fn a_peer_that_fills_its_call_and_makes_it_blocking_is_detected() {
         let (peers, event_fd) = blocking(EventFd::to_peer);
         event_fd.signal().unwrap();
         rustix::io::write(&peers, &(u64::MAX - 2).to_ne_bytes()).unwrap();

@@ -233,7 +233,7 @@ fn replace(address: usize) -> bool {
     let Some((entry, (start, len))) = found else { return false };
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the range is exactly one mapping of ours, created by its owner. It stays mapped
+    // SAFETY: the range is exactly one of our mappings, created by its owner. It stays mapped
     // meanwhile: the interrupted thread is accessing it, so it holds a handle. Its contents may be
     // lost: accesses are volatile or atomic, and accept any bytes.
     let mapped = unsafe { mmap_anonymous(ptr::without_provenance_mut(start), len, access, flags) };

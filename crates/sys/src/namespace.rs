@@ -161,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_threads_cannot_enter_a_user_namespace_and_learns_why() {
+    fn entering_a_user_namespace_with_threads_fails_with_the_reason() {
         let error = thread::spawn(enter_user_namespace).join().expect("no panic");
         let error = error.expect_err("the test runner is a second thread");
         assert!(error.to_string().contains("before the first thread"), "{error}");
     }
 
     #[test]
-    fn a_process_that_is_not_there_cannot_be_entered() {
+    fn the_namespace_of_a_missing_process_cannot_be_entered() {
         let error = enter(u32::MAX).expect_err("no such process");
         assert!(error.to_string().contains("4294967295"), "{error}");
     }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_off_stat_line_is_an_error_and_not_a_panic() {
+    fn a_truncated_stat_line_is_an_error() {
         for stat in ["", "42 (cat", "42 (cat) S 1 1", "42 (cat) S 1 1 1 0 -1 0 9 0 0 0 x y"] {
             assert_eq!(parse_cpu_time(stat, 100), None);
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_cpu_time_can_be_read_and_that_of_no_process_cannot() {
+    fn cpu_time_is_readable_for_this_process_but_not_for_a_missing_one() {
         assert!(cpu_time(std::process::id()).is_ok());
         assert!(cpu_time(u32::MAX).is_err());
     }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_is_not_ours_counts_as_gone() {
+    fn a_parent_with_another_id_counts_as_gone() {
         assert!(die_with_parent(u32::MAX).is_err());
         // The request is in effect nevertheless; a test runner should not keep it.
         rustix::process::set_parent_process_death_signal(None).expect("withdrawn");

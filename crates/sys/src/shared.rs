@@ -30,7 +30,7 @@ pub struct SharedPages {
 // SAFETY: it is plain memory with no thread affinity, and every access goes through raw pointers
 // with volatile or atomic operations, so moving the handle between threads is sound.
 unsafe impl Send for SharedPages {}
-// SAFETY: as above; concurrent accesses by two threads of ours are no different from concurrent
+// SAFETY: as above; concurrent accesses by two of our threads are no different from concurrent
 // accesses by the peer, which the type must tolerate anyway.
 unsafe impl Sync for SharedPages {}
 
@@ -97,8 +97,8 @@ impl SharedPages {
     pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
         let target = self.at(offset, size_of::<T>()).cast::<T>();
         assert!(target.is_aligned(), "shared values are aligned");
-        // SAFETY: in bounds and aligned as in `read`; the memory is writable and holds no
-        // reference of ours. `IntoBytes` has no padding, so nothing uninitialised leaks.
+        // SAFETY: in bounds and aligned as in `read`; the memory is writable and we hold no
+        // reference to it. `IntoBytes` has no padding, so nothing uninitialised leaks.
         unsafe { target.write_volatile(value) }
     }
 
@@ -158,8 +158,8 @@ impl SharedPages {
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         let source = self.at(offset, to.len());
-        // SAFETY: `at` checked the source range and `to` is an exclusive slice of ours, so they do
-        // not overlap. The peer may write the source meanwhile; see "racing copies" below.
+        // SAFETY: `at` checked the source range and `to` is our own exclusive slice, so they do not
+        // overlap. The peer may write the source meanwhile; see "racing copies" below.
         unsafe { ptr::copy_nonoverlapping(source, to.as_mut_ptr(), to.len()) }
         // See "racing copies" below.
         compiler_fence(Ordering::SeqCst);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "8193+0 is outside 8192")]
-    fn memory_of_the_heap_ends_where_it_was_asked_to() {
+    fn memory_of_the_heap_has_the_requested_length() {
         SharedPages::zeroed(8192).expect("there is memory").copy_to(8193, &mut []);
     }
 }

@@ -308,8 +308,8 @@ impl TunFile {
         let count = slices.len() as c_int;
         // SAFETY: each slice is readable for the whole call: the first two are borrowed, and `at`
         // checked that the others are inside memory that `pages` keeps. The kernel only reads them.
-        // No reference into that memory exists, so a peer that writes it races with no access of
-        // ours.
+        // No reference into that memory exists, so a peer that writes it races with none of our
+        // accesses.
         let written = unsafe { libc::writev(self.fd.as_raw_fd(), slices.as_ptr(), count) };
         outcome_of(match written {
             0.. => Ok(()),
@@ -354,7 +354,7 @@ const DEVICE: &str = "/dev/net/tun";
 /// Its device number, the same on every Linux.
 const NUMBER: (u32, u32) = (10, 200);
 const HEADER_LEN: usize = size_of::<VirtioNetHdr>();
-/// The framing of every queue of ours.
+/// The framing of all our queues.
 const FRAMING: libc::c_short = flag(libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR);
 
 const SET_INTERFACE: Opcode = libc::TUNSETIFF as Opcode;
@@ -365,8 +365,7 @@ const SET_PERSIST: Opcode = libc::TUNSETPERSIST as Opcode;
 const SET_SEND_BUFFER: Opcode = libc::TUNSETSNDBUF as Opcode;
 const SET_HEADER_LEN: Opcode = libc::TUNSETVNETHDRSZ as Opcode;
 
-/// `struct ifreq` with the one member of its union that TAP ioctls use, so that no union must be
-/// read.
+/// `struct ifreq` with the member of its union that TAP ioctls use, so that no union must be read.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
@@ -459,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_no_interface_can_have_are_refused_before_the_kernel_is_asked() {
+    fn invalid_interface_names_are_refused_without_a_system_call() {
         for name in ["", "sixteen-bytes-xx", "nul\0"] {
             let error = TunFile::open(name, QueueMode::Single).expect_err("not a name");
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -475,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_at_opening_says_what_to_do() {
+    fn every_error_at_opening_has_a_remedy() {
         assert!(open_remedy(Errno::NOENT).contains("modprobe tun"));
         assert!(open_remedy(Errno::ACCESS).contains("/dev/net/tun"));
         assert!(attach_remedy(Errno::PERM).contains("CAP_NET_ADMIN"));

@@ -41,7 +41,7 @@ fn region(fd: &OwnedFd, guest_page: u64, pages: u64, file_page: u64) -> Region {
 }
 
 #[test]
-fn both_addresses_lead_to_the_same_bytes() {
+fn both_address_spaces_lead_to_the_same_bytes() {
     let fd = memory_file(8 * PAGE);
     let memory = GuestMemory::map(vec![region(&fd, 16, 4, 4), region(&fd, 0, 4, 0)]).unwrap();
     let view = GuestView::new(Arc::new(memory.clone()));
@@ -70,7 +70,7 @@ fn a_region_may_begin_anywhere_in_its_file() {
 }
 
 #[test]
-fn a_value_and_the_bytes_behind_it_are_copied_wherever_they_lie() {
+fn a_value_and_the_bytes_after_it_are_copied_across_regions() {
     let fd = memory_file(4 * PAGE);
     let memory = GuestMemory::map(vec![region(&fd, 0, 1, 3), region(&fd, 1, 2, 0)]).unwrap();
     let view = GuestView::new(Arc::new(memory));
@@ -89,7 +89,7 @@ fn a_value_and_the_bytes_behind_it_are_copied_wherever_they_lie() {
 }
 
 #[test]
-fn a_hint_may_be_of_any_address() {
+fn a_prefetch_hint_may_have_any_address() {
     let fd = memory_file(PAGE);
     let memory = GuestMemory::map(vec![region(&fd, 1, 1, 0)]).unwrap();
     let view = GuestView::new(Arc::new(memory));
@@ -102,7 +102,7 @@ fn a_hint_may_be_of_any_address() {
 }
 
 #[test]
-fn bytes_may_lie_in_several_regions_that_touch() {
+fn a_range_may_span_adjacent_regions() {
     let fd = memory_file(8 * PAGE);
     let regions = vec![region(&fd, 0, 1, 5), region(&fd, 1, 1, 0), region(&fd, 2, 2, 2)];
     let view = GuestView::new(Arc::new(GuestMemory::map(regions).unwrap()));
@@ -122,7 +122,7 @@ fn bytes_may_lie_in_several_regions_that_touch() {
 }
 
 #[test]
-fn the_same_region_again_is_no_error_and_maps_nothing() {
+fn adding_the_same_region_twice_is_not_an_error() {
     let fd = memory_file(4 * PAGE);
     let memory = GuestMemory::map(vec![region(&fd, 0, 4, 0)]).unwrap();
     let again = memory.with(region(&fd, 0, 4, 0)).unwrap();
@@ -133,7 +133,7 @@ fn the_same_region_again_is_no_error_and_maps_nothing() {
 }
 
 #[test]
-fn regions_come_and_go_while_an_old_table_stays_as_it_was() {
+fn changing_regions_leaves_an_old_table_unchanged() {
     let fd = memory_file(4 * PAGE);
     let first = GuestMemory::map(vec![region(&fd, 0, 2, 0)]).unwrap();
     let both = first.with(region(&fd, 9, 2, 2)).unwrap();
@@ -192,7 +192,7 @@ fn a_table_has_a_limit() {
 }
 
 #[test]
-fn seals_say_whether_a_file_may_shrink() {
+fn seals_show_whether_a_file_may_shrink() {
     for (seals, may_shrink) in [
         (SealFlags::empty(), true),
         (SealFlags::GROW, true),
@@ -207,7 +207,7 @@ fn seals_say_whether_a_file_may_shrink() {
 }
 
 #[test]
-fn a_file_that_is_cut_costs_its_own_regions_only() {
+fn a_truncated_file_costs_only_its_own_regions() {
     let (cut, whole) = (memory_file(8 * PAGE), memory_file(8 * PAGE));
     let memory = GuestMemory::map(vec![region(&cut, 0, 8, 0), region(&whole, 8, 8, 0)]).unwrap();
     let other = GuestMemory::map(vec![region(&whole, 0, 8, 0)]).unwrap();
@@ -233,7 +233,7 @@ fn a_file_that_is_cut_costs_its_own_regions_only() {
 }
 
 #[test]
-fn files_that_are_cut_by_others_at_any_moment_end_no_thread() {
+fn files_truncated_at_any_moment_end_no_thread() {
     let workers: Vec<_> = (0..4)
         .map(|_| {
             std::thread::spawn(|| {
@@ -257,7 +257,7 @@ fn files_that_are_cut_by_others_at_any_moment_end_no_thread() {
 }
 
 #[test]
-fn a_log_has_a_bit_for_each_page_and_an_end() {
+fn a_dirty_log_has_one_bit_per_page_and_is_bounded() {
     let fd = memory_file(PAGE);
     let front_end = MappingShare::new().unwrap();
     let log = DirtyLog::map(&front_end, share(&fd), 8, 3).unwrap();
@@ -286,8 +286,8 @@ fn in_child(name: &str) -> Option<std::process::ExitStatus> {
 }
 
 #[test]
-fn other_memory_raises_the_signal_as_without_the_guard() {
-    if let Some(status) = in_child("other_memory_raises_the_signal_as_without_the_guard") {
+fn faults_in_other_memory_raise_the_signal_as_usual() {
+    if let Some(status) = in_child("faults_in_other_memory_raise_the_signal_as_usual") {
         assert_eq!(status.signal(), Some(libc_sigbus()), "{status}");
         return;
     }

@@ -46,7 +46,7 @@ fn fill(fd: &OwnedFd, len: u64) -> (GuestMemory, Option<MapError>) {
 }
 
 #[test]
-fn whatever_many_front_ends_take_the_next_one_has_its_part() {
+fn however_much_many_front_ends_map_the_next_gets_its_share() {
     let fd = memory_file(PAGE);
     let (mut greedy, mut refused) = (Vec::new(), None);
     while refused.is_none() {

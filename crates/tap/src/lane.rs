@@ -59,21 +59,21 @@ impl Lanes {
         receipt: &Receipt,
     ) -> io::Result<WriteOutcome> {
         let Some(lane) = self.lanes.get_mut(self.next) else { return Ok(WriteOutcome::Full) };
-        if !lane.look()? {
+        if !lane.is_free()? {
             return Ok(WriteOutcome::Full);
         }
         let outcome = lane.file.write_frame(header, frame)?;
         if outcome == WriteOutcome::Sent {
             lane.receipt = Some(receipt.clone());
-            lane.look()?;
+            lane.is_free()?;
             self.next = (self.next + 1) % self.lanes.len();
         }
         Ok(outcome)
     }
 
     /// Returns the receipts of frames that have left.
-    pub(crate) fn look(&mut self) -> io::Result<()> {
-        self.lanes.iter_mut().try_for_each(|lane| lane.look().map(drop))
+    pub(crate) fn return_receipts(&mut self) -> io::Result<()> {
+        self.lanes.iter_mut().try_for_each(|lane| lane.is_free().map(drop))
     }
 
     /// The descriptors that become writable when a frame has left.
@@ -85,7 +85,7 @@ impl Lanes {
 impl Lane {
     /// Whether no frame is in flight. If one is, the kernel will report when it has left: it does
     /// so only after a poll that found no room.
-    fn look(&mut self) -> io::Result<bool> {
+    fn is_free(&mut self) -> io::Result<bool> {
         if self.receipt.is_some() && self.file.has_room()? {
             self.receipt = None;
         }

@@ -6,7 +6,7 @@
 
 mod lane;
 mod queue;
-mod station;
+mod vif_or_tap;
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::lane::{LANES_MAX, Lanes};
 
 pub use queue::{Side, TapQueue};
 pub use ringway_sys::tun::Lifetime;
-pub use station::VifOrTap;
+pub use vif_or_tap::VifOrTap;
 
 /// A TAP device with a fixed number of queues, of which some are enabled.
 ///

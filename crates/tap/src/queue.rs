@@ -262,7 +262,7 @@ impl PortQueue for TapQueue {
     }
 
     fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
-        Ok(self.lanes.look()?)
+        Ok(self.lanes.return_receipts()?)
     }
 
     fn describe(&self) -> QueueTraits {

@@ -2,7 +2,7 @@
 //!
 //! An eventfd would be cheaper, but all its holders share one set of flags and one counter: a
 //! tenant's process could turn `O_NONBLOCK` off, fill the counter, and block a worker of the switch
-//! process for ever. Each end of a socket pair has its own.
+//! process forever. Each end of a socket pair has its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

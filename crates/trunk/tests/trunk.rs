@@ -65,7 +65,7 @@ fn take(port: &mut impl PortQueue, pool: &mut FramePool) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_enters_one_end_of_each_queue_leaves_the_other_as_it_was() {
+fn frames_cross_each_queue_unchanged() {
     let (tenant, switch) = ends(3);
     // The tenant makes its rings before the switch process reads them.
     let fronts: Vec<Front> =
@@ -114,7 +114,7 @@ fn the_memory_of_a_trunk_cannot_be_resized() {
 }
 
 #[test]
-fn a_page_that_is_not_in_the_trunk_is_no_page() {
+fn a_page_outside_the_trunk_is_refused() {
     let (_tenant, switch) = ends(1);
     let mut queue = switch.into_switch_queues().expect("mapped").pop().expect("one");
     let end = u32::try_from(queue_pages(1).start).expect("a small number");
@@ -145,7 +145,7 @@ fn a_page_that_is_not_in_the_trunk_is_no_page() {
 }
 
 #[test]
-fn a_tenant_that_writes_anything_anywhere_loses_its_queue_and_no_more() {
+fn random_writes_of_a_tenant_cost_only_its_queue() {
     for seed in 0..200 {
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
@@ -186,7 +186,7 @@ fn a_tenant_that_writes_anything_anywhere_loses_its_queue_and_no_more() {
 }
 
 #[test]
-fn events_that_no_end_takes_hold_no_end_up() {
+fn unread_events_block_neither_end() {
     let (tenant, switch) = ends(1);
     let mut tenants = tenant.into_tenant_queues().expect("mapped");
     let mut switches = switch.into_switch_queues().expect("mapped");
@@ -209,5 +209,5 @@ fn events_that_no_end_takes_hold_no_end_up() {
     drop(ours);
     let gone = theirs.notify().expect_err("the other end is gone");
     assert_eq!(gone.kind(), std::io::ErrorKind::NotConnected);
-    theirs.ack().expect("that is no error here");
+    theirs.ack().expect("that is not an error here");
 }

@@ -42,7 +42,7 @@ pub trait BackendProcess {
 /// [`frontend_changed`](BackendEnd::frontend_changed); when the toolstack has changed the backend's
 /// directory, the owner reads it ([`KeySet::BackendDevice`]) for
 /// [`device_changed`](BackendEnd::device_changed); and when something is
-/// [`due`](BackendEnd::due), it calls [`go_on`](BackendEnd::go_on).
+/// [`due`](BackendEnd::due), it calls [`resume`](BackendEnd::resume).
 #[derive(Debug)]
 pub struct BackendEnd {
     handshake: Handshake,
@@ -106,7 +106,7 @@ impl BackendEnd {
         self.rest.is_finished
     }
 
-    /// When to call [`go_on`](BackendEnd::go_on), if something was deferred.
+    /// When to call [`resume`](BackendEnd::resume), if something was deferred.
     pub fn due(&self) -> Option<Instant> {
         self.rest.read.map(|(at, _)| at)
     }
@@ -183,7 +183,7 @@ impl BackendEnd {
     ///
     /// # Errors
     /// The loss of XenStore.
-    pub fn go_on<T: Transport>(
+    pub fn resume<T: Transport>(
         &mut self,
         store: &mut Client<T>,
         process: &mut impl BackendProcess,

@@ -158,7 +158,7 @@ impl Backend {
             end.frontend_changed(store, process, *now).expect("the store is there");
             count += 1;
         }
-        end.go_on(store, process, *now).expect("the store is there");
+        end.resume(store, process, *now).expect("the store is there");
         count
     }
 }
@@ -174,7 +174,7 @@ fn write(guest: &mut Client<LocalTransport>, keys: &[(&str, &str)]) {
 }
 
 #[test]
-fn both_ends_connect_and_part_over_a_store_in_memory() {
+fn both_ends_connect_and_disconnect_over_a_store_in_memory() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
@@ -207,7 +207,7 @@ fn both_ends_connect_and_part_over_a_store_in_memory() {
 }
 
 #[test]
-fn what_a_guest_writes_below_its_state_makes_no_event_for_the_backend() {
+fn writes_below_a_guests_state_cause_no_event_in_the_backend() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
@@ -252,7 +252,7 @@ fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
 }
 
 #[test]
-fn a_guest_that_reconnects_all_the_time_has_to_wait_and_is_served_in_the_end() {
+fn a_guest_that_reconnects_constantly_is_deferred_but_served() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
@@ -316,16 +316,16 @@ fn keys_that_change_while_they_are_read_are_read_again_later() {
     end.frontend_changed(&mut client, &mut process, now).expect(lost);
     assert_eq!((process.attached_count, process.closed.len()), (0, 0));
     let due = end.due().expect("it is tried again");
-    end.go_on(&mut client, &mut process, due).expect(lost);
+    end.resume(&mut client, &mut process, due).expect(lost);
     assert_eq!(process.attached_count, 0);
     client.transport_mut().is_disturbing = false;
     let due = end.due().expect("it is tried again");
-    end.go_on(&mut client, &mut process, due).expect(lost);
+    end.resume(&mut client, &mut process, due).expect(lost);
     assert_eq!(process.attached_count, 1);
 }
 
 #[test]
-fn a_vif_whose_toolstack_removes_it_is_let_go() {
+fn a_vif_removed_by_its_toolstack_is_released() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
@@ -346,7 +346,7 @@ fn a_vif_whose_toolstack_removes_it_is_let_go() {
 }
 
 #[test]
-fn a_backend_that_starts_removes_what_an_earlier_one_said_of_vifs_that_are_gone() {
+fn a_starting_backend_removes_stale_error_nodes_of_removed_vifs() {
     let store = with_vif();
     let mut earlier = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
@@ -375,7 +375,7 @@ fn a_backend_that_starts_removes_what_an_earlier_one_said_of_vifs_that_are_gone(
 }
 
 #[test]
-fn a_guest_waits_while_the_host_lacks_something_and_is_served_when_it_has_enough() {
+fn a_guest_waits_while_the_host_is_short_of_resources() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     backend.process.shortage = Some("no memory".to_owned());

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_found_by_its_cpu_time_however_long_that_takes() {
+    fn a_loop_is_detected_by_its_cpu_time_however_long_that_takes() {
         let loops = |share: u64| {
             let found = after(|_| SILENT, |second| sample(State::Runs, second * share, 0));
             found.map(|(second, next)| (second, matches!(next, Next::Stuck(Stuck::Loops(_)))))
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn while_the_watch_itself_is_late_no_thread_has_slept() {
+    fn a_late_watch_does_not_count_threads_as_asleep() {
         let late = Seen { is_punctual: false, ..SILENT };
         assert_eq!(after(|_| late, |_| sample(State::Sleeps, 0, 0)), None);
     }
 
     #[test]
-    fn a_thread_that_waits_is_woken_and_stuck_if_that_does_nothing() {
+    fn a_waiting_thread_is_woken_and_stuck_if_it_does_not_react() {
         let waits = Seen { is_waiting: true, ..SILENT };
         let asleep = |_| sample(State::Sleeps, 0, 0);
         let mut detector = StuckDetector::default();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_gets_on_starts_over() {
+    fn progress_resets_the_time_of_a_thread() {
         let beats = |second: u64| Seen { beats: second / 9, ..SILENT };
         assert_eq!(after(beats, |second| sample(State::Runs, second * 1000, 0)), None);
         assert_eq!(after(beats, |_| sample(State::Sleeps, 0, 0)), None);

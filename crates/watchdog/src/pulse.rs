@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The progress that a thread shows. Only that thread writes it, with plain stores, so a loop pays
-/// next to nothing for it.
+/// The progress that a thread shows. Only that thread writes it, with plain stores, so it costs a
+/// loop almost nothing.
 #[derive(Debug, Default)]
 pub struct Pulse {
     beats: AtomicU64,

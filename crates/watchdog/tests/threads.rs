@@ -86,7 +86,7 @@ fn a_loop_without_progress_is_found() {
 }
 
 #[test]
-fn a_loop_that_gets_on_is_not_stuck_however_much_it_uses() {
+fn a_loop_with_progress_is_not_stuck_however_much_cpu_it_uses() {
     let watching = watch();
     watching.spawn(None, |pulse| {
         for _ in 0..20 {
@@ -133,7 +133,7 @@ impl Wake for Unpark {
 }
 
 #[test]
-fn a_thread_with_nothing_to_do_is_woken_and_shows_that_it_lives() {
+fn an_idle_thread_is_woken_and_shows_progress() {
     let watching = watch();
     let unpark = Arc::new(Unpark::default());
     let (beaten, beats) = mpsc::channel();
@@ -157,7 +157,7 @@ fn a_thread_with_nothing_to_do_is_woken_and_shows_that_it_lives() {
 }
 
 #[test]
-fn a_thread_that_does_not_wake_when_it_is_woken_is_found() {
+fn a_thread_that_does_not_wake_is_found() {
     let watching = watch();
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
     watching.spawn(Some(Waker::noop().clone()), move |pulse| {

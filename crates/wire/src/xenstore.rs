@@ -154,7 +154,7 @@ errors! {
     Nosys = "ENOSYS",
     /// Not used by the operations above.
     Rofs = "EROFS",
-    /// A transaction was started inside another one.
+    /// A transaction was started inside another transaction.
     Busy = "EBUSY",
     /// The transaction met a conflict: run it again from its start.
     Again = "EAGAIN",

@@ -11,7 +11,7 @@ use virtio_bindings::{virtio_config, virtio_net, virtio_ring};
 use zerocopy::{FromBytes, IntoBytes};
 
 #[test]
-fn structures_have_the_places_of_linuxs_headers() {
+fn structure_offsets_match_linuxs_headers() {
     macro_rules! same {
         ($ours:ty, $theirs:ty: $($own:ident = $other:ident),*) => {
             assert_eq!(size_of::<$ours>(), size_of::<$theirs>());
@@ -33,7 +33,7 @@ fn structures_have_the_places_of_linuxs_headers() {
 }
 
 #[test]
-fn numbers_are_those_of_linuxs_headers() {
+fn constants_match_linuxs_headers() {
     for (ours, theirs) in [
         (VRING_DESC_F_NEXT, virtio_ring::VRING_DESC_F_NEXT),
         (VRING_DESC_F_WRITE, virtio_ring::VRING_DESC_F_WRITE),
@@ -59,7 +59,7 @@ fn numbers_are_those_of_linuxs_headers() {
 }
 
 #[test]
-fn features_have_the_bits_of_linuxs_headers() {
+fn feature_bits_match_linuxs_headers() {
     for (ours, theirs) in [
         (VIRTIO_NET_F_CSUM, virtio_net::VIRTIO_NET_F_CSUM),
         (VIRTIO_NET_F_GUEST_CSUM, virtio_net::VIRTIO_NET_F_GUEST_CSUM),
@@ -100,7 +100,7 @@ fn features_have_the_bits_of_linuxs_headers() {
 }
 
 #[test]
-fn bytes_are_those_of_the_specifications_tables() {
+fn bytes_match_the_tables_of_the_specification() {
     let desc = Desc {
         addr: 0x1122_3344_5566_7788,
         len: 0x0102_0304,
@@ -131,13 +131,13 @@ fn bytes_are_those_of_the_specifications_tables() {
 }
 
 #[test]
-fn datagrams_have_the_number_of_linuxs_headers() {
+fn the_gso_type_of_datagrams_matches_linuxs_headers() {
     // The headers of Linux 6.1, which golden.c may find, do not have it.
     assert_eq!(u32::from(VIRTIO_NET_HDR_GSO_UDP_L4), virtio_net::VIRTIO_NET_HDR_GSO_UDP_L4);
 }
 
 #[test]
-fn areas_of_a_split_queue_are_as_long_as_the_specification_says() {
+fn areas_of_a_split_queue_have_the_specified_lengths() {
     // "Available Ring: 6 + 2 * Queue Size; Used Ring: 6 + 8 * Queue Size".
     for size in [1, 2, 256, 32_768] {
         assert_eq!(avail::len(size), 6 + 2 * size);

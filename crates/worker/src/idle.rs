@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn gaps_below_the_ceiling_are_polled_through_even_where_each_held_a_wake_up() {
+    fn gaps_below_the_ceiling_are_polled_through_even_with_a_wake_up_in_each() {
         let mut arrivals = Arrivals::new(MAX);
         arrivals.polled(Duration::from_micros(150), 20);
         assert_eq!(arrivals.polled(Duration::from_micros(150), 100), 100);
     }
 
     #[test]
-    fn one_gap_above_the_ceiling_ends_polling_and_a_short_one_resumes_it() {
+    fn a_gap_above_the_ceiling_ends_polling_and_a_short_one_resumes_it() {
         let mut arrivals = Arrivals::new(MAX);
         arrivals.polled(Duration::from_micros(10), 50);
         assert_eq!(arrivals.polled(Duration::from_millis(5), 1), 1, "no one can know");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_that_are_far_apart_are_not_polled_for() {
+    fn bursts_far_apart_cause_no_polling() {
         let mut arrivals = Arrivals::new(MAX);
         let mut polled = 0;
         for _ in 0..100 {

@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_queue_goes_to_the_worker_with_least_to_do() {
+    fn a_new_queue_goes_to_the_least_loaded_worker() {
         let placements = [placed(1, 0, 10), placed(2, 1, 5), placed(3, 1, 0)];
         assert_eq!(least_loaded(&placements, 2), 1);
         assert_eq!(least_loaded(&placements, 3), 2);
     }
 
     #[test]
-    fn two_busy_queues_on_one_worker_are_parted() {
+    fn two_busy_queues_on_one_worker_are_separated() {
         let placements = [placed(1, 0, 50_000), placed(2, 0, 50_000), placed(3, 1, 0)];
         let moved = rebalance(&placements, 2).expect("the gap is large");
         assert_eq!(moved.to, 1);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn rebalancing_comes_to_rest() {
+    fn rebalancing_converges() {
         let mut placements: Vec<Placement> =
             (1..=7).map(|n| placed(n, 0, u64::from(n) * 3_000)).collect();
         for _ in 0..20 {

@@ -482,7 +482,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
 
     fn request(&self, worker: usize, request: Request<Q>) {
         let thread = &self.threads[worker];
-        // A worker ends only when it is asked to, after which there are no more requests.
+        // A worker ends only on request, and no request follows that one.
         let _ = thread.requests.send(request);
         thread.inbox.announce_command();
     }

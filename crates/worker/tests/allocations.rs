@@ -22,7 +22,7 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const BURST: u32 = 1000;
 
 #[test]
-fn a_frame_takes_nothing_from_the_heap() {
+fn forwarding_a_frame_allocates_nothing() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let switch = Arc::new(Switch::new(SwitchConfig {
         fdb_entries_max: 64,

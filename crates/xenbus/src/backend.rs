@@ -2,7 +2,7 @@
 //!
 //! When a frontend leaves, it goes through `Closing` and `Closed`, and the backend follows. When it
 //! starts over at `Initialising`, the backend offers the vif again. A frontend that was refused
-//! must start over by itself; otherwise it would be refused for ever.
+//! must start over by itself; otherwise it would be refused forever.
 //!
 //! A frontend that does not return by itself, such as Linux's, would lose the vif for good if the
 //! backend closed it. So the backend serves it with what it has: after a restart with as many
@@ -176,7 +176,7 @@ enum Phase {
 }
 
 /// Whether a frontend that has closed, and [returns](Returns) by itself, is offered the vif again
-/// without a request. A refused one is not: it would be refused without end.
+/// without a request. A refused one is not: it would be refused endlessly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reoffer {
     No,

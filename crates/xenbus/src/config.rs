@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_frontend_writes_is_what_a_backend_reads_whatever_was_there_before() {
+    fn keys_that_a_frontend_writes_are_read_by_the_backend_whatever_was_there_before() {
         let queue = |n: u32| QueueConfig {
             tx_ring_ref: GrantRef(n),
             rx_ring_ref: GrantRef(n + 1),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_offers_is_what_a_frontend_reads() {
+    fn an_offer_of_a_backend_is_read_by_the_frontend() {
         let changes = OFFER.changes().into_iter().filter_map(|change| match change {
             KeyChange::Set(key, value) => Some((key, value)),
             KeyChange::Remove(_) => None,
@@ -401,7 +401,7 @@ mod tests {
     /// Linux's frontend leaves them when it returns with several queues, and its backend reads only
     /// those of the queues.
     #[test]
-    fn flat_keys_beside_several_queues_count_for_nothing() {
+    fn flat_keys_are_ignored_with_several_queues() {
         let read = |changed: &[_]| FrontendConfig::read(&keys(TWO_QUEUES, changed), &OFFER);
         let stale = QUEUE_KEYS.map(|key| (key, Some("1032")));
         assert_eq!(read(&stale), read(&[]));
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn of_both_kinds_of_event_channels_those_count_that_were_offered() {
+    fn of_both_kinds_of_event_channels_the_offered_kind_is_used() {
         let joint = Offer { split_event_channels: false, ..OFFER };
         let is_split = |offer: &Offer, changed: &[_]| {
             let config = FrontendConfig::read(&keys(MINIMAL, changed), offer).expect("good");

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_keys_mean_ipv4_checksums_and_nothing_else() {
+    fn absent_keys_mean_only_ipv4_checksums() {
         let features = read(&[]).expect("no key is wrong");
         assert_eq!(features.caps(), OffloadCaps { checksum_v4: true, ..OffloadCaps::NONE });
         let features = read(&[("feature-no-csum-offload", "1")]).expect("no key is wrong");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_number_is_refused_with_its_path() {
+    fn a_value_that_is_not_a_number_is_refused_with_its_path() {
         let error = read(&[("feature-sg", "yes\n")]).expect_err("it is no number");
         assert_eq!(
             error.to_string(),

@@ -51,13 +51,13 @@ mod tests {
     }
 
     #[test]
-    fn a_status_without_a_script_counts_for_nothing() {
+    fn a_status_without_a_script_is_ignored() {
         assert_eq!(read(&[]), Hotplug::Absent);
         assert_eq!(read(&[("script", ""), ("hotplug-status", "error")]), Hotplug::Absent);
     }
 
     #[test]
-    fn a_script_is_waited_for_until_it_says_one_of_two_words() {
+    fn a_script_is_pending_until_its_status_is_one_of_two_words() {
         let script = ("script", "/etc/xen/scripts/vif-bridge");
         for status in ["", "busy", "Connected"] {
             assert_eq!(read(&[script, ("hotplug-status", status)]), Hotplug::Pending, "{status:?}");

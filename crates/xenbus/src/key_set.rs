@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_as_many_queues_are_read_as_there_may_be() {
+    fn keys_of_all_possible_queues_are_read() {
         assert_eq!(queue_keys(None), QUEUE_KEYS);
         assert_eq!(queue_keys(Some("1")), QUEUE_KEYS);
         assert_eq!(queue_keys(Some("3")).len(), 3 * QUEUE_KEYS.len());

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_a_name_that_linux_takes_as_it_is() {
+    fn a_device_has_a_name_that_linux_accepts() {
         for name in ["vif1.0", "a", "fifteen-bytes-x", "\u{e9}t\u{e9}"] {
             assert_eq!(keys(VIFNAME, name).device_name(), Ok(Some(name)));
         }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_toolstack_writes_is_what_a_backend_reads() {
+    fn limits_that_a_toolstack_writes_are_read_by_the_backend() {
         let rate = Some(Rate { bytes: 6250, interval_us: 50_000 });
         let all = VifLimits {
             rate,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_cannot_be_read_is_none_and_does_not_hide_the_others() {
+    fn an_unreadable_limit_is_absent_and_does_not_hide_the_others() {
         let (limits, bad) = read(&[
             ("rate", "fast"),
             ("ringway-rate-rx", "1000,50000"),

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_two_numbers_and_nothing_else() {
+    fn a_rate_consists_of_exactly_two_numbers() {
         let rate = Rate { bytes: 6250, interval_us: 50_000 };
         assert_eq!(Rate::parse("6250,50000"), Some(Some(rate)));
         let most = Rate { bytes: u64::MAX, interval_us: u64::MAX };
@@ -136,7 +136,7 @@ mod tests {
         }
     }
     #[test]
-    fn people_write_a_rate_as_xl_reads_it() {
+    fn rates_are_written_as_in_xl() {
         let read = |text: &str| text.parse::<Rate>().map(|rate| (rate.bytes, rate.interval_us));
         assert_eq!(read("10Mb/s"), Ok((62_500, 50_000)));
         assert_eq!(read("250kB/s"), Ok((12_500, 50_000)));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_survives_its_node() {
+    fn every_state_survives_being_written_and_parsed() {
         for state in XenbusState::ALL {
             assert_eq!(XenbusState::parse(Some(state.value())), state);
         }

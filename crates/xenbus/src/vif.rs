@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_reads_what_a_toolstack_wished() {
+    fn a_backend_reads_the_configuration_of_a_toolstack() {
         let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
         let plain = Device {
             vif,

@@ -19,7 +19,7 @@ fn connected(queues_max: u16, wanted: u16) -> World {
 }
 
 #[test]
-fn every_order_of_steps_leads_to_a_connection() {
+fn every_order_of_steps_ends_connected() {
     for queues in [1, 2, 4, 8] {
         explore(World::new(8, QueueCount::AtMost(queues)), &[], World::check_connected);
         explore(World::new(queues, QueueCount::AtMost(8)), &[], World::check_connected);
@@ -44,7 +44,7 @@ fn one_disturbance_at_any_moment_is_survived() {
 }
 
 #[test]
-fn a_host_that_runs_short_of_something_before_and_after_a_disturbance_is_survived() {
+fn a_resource_shortage_around_a_disturbance_is_survived() {
     for disturbance in
         [Disturbance::KillBackend, Disturbance::KillFrontend, Disturbance::OfferChanged(1)]
     {
@@ -56,7 +56,7 @@ fn a_host_that_runs_short_of_something_before_and_after_a_disturbance_is_survive
 }
 
 #[test]
-fn a_script_that_is_done_at_any_moment_leads_to_a_connection() {
+fn a_script_that_finishes_at_any_moment_leads_to_a_connection() {
     let start = || World::with_script(2, QueueCount::AtMost(2), Script::Connects);
     explore(start(), &[], World::check_connected);
     for first in [
@@ -105,7 +105,7 @@ fn a_removal_at_any_moment_ends_closed_whatever_else_happens() {
 }
 
 #[test]
-fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_again() {
+fn a_close_request_at_any_moment_ends_closed_or_reconnected() {
     for script in [Script::Absent, Script::Connects] {
         let start = World::with_script(2, QueueCount::AtMost(2), script);
         explore(start, &[Disturbance::AskToClose], |world| {
@@ -120,7 +120,7 @@ fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_again()
 }
 
 #[test]
-fn a_guest_is_served_and_called_connected_when_the_script_is_done() {
+fn a_guest_is_attached_at_once_and_connected_when_the_script_is_done() {
     let mut world = World::with_script(2, QueueCount::AtMost(2), Script::Connects);
     for _ in 0..100 {
         for end in [End::Backend, End::Reader, End::Frontend] {
@@ -135,21 +135,21 @@ fn a_guest_is_served_and_called_connected_when_the_script_is_done() {
     world.check_connected().expect("the script is done");
 
     // The script does not run for a guest that reconnects, even if its status was removed.
-    world.say_hotplug(None);
+    world.set_hotplug_status(None);
     world.reconnect(QueueCount::AtMost(1));
     world.settle();
     world.check_connected().expect("it reconnects");
 }
 
 #[test]
-fn a_script_that_failed_may_be_run_again_by_hand() {
+fn a_failed_script_may_be_run_again_by_hand() {
     let mut world = World::with_script(2, QueueCount::AtMost(2), Script::Fails);
     world.settle();
     world.check_closed().expect("it failed");
     world.disturb(Disturbance::KillFrontend);
     world.settle();
     world.check_closed().expect("a guest that tries again is not served");
-    world.say_hotplug(Some("connected"));
+    world.set_hotplug_status(Some("connected"));
     world.settle();
     world.check_connected().expect("the device is in its place now");
 }
@@ -195,7 +195,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
 }
 
 #[test]
-fn three_disturbances_at_any_moments_are_survived() {
+fn three_disturbances_at_any_moment_are_survived() {
     let all = [
         Disturbance::KillBackend,
         Disturbance::KillFrontend,
@@ -249,7 +249,7 @@ fn a_long_random_history_always_ends_connected() {
 }
 
 #[test]
-fn an_illegal_number_is_refused_with_a_reason_and_a_legal_one_is_taken_after_that() {
+fn an_invalid_queue_count_is_refused_with_a_reason_and_a_valid_one_accepted_later() {
     for (illegal, text) in [(9, "asks for 9 queues, expected 1 to 8"), (0, "asks for 0 queues")] {
         let mut world = World::new(8, QueueCount::Exactly(illegal));
         world.settle();
@@ -270,7 +270,7 @@ fn an_illegal_number_is_refused_with_a_reason_and_a_legal_one_is_taken_after_tha
 }
 
 #[test]
-fn a_restarted_backend_takes_up_the_rings_without_a_change_of_state() {
+fn a_restarted_backend_attaches_the_rings_without_a_state_change() {
     let mut world = connected(4, 4);
     world.disturb(Disturbance::KillBackend);
     for _ in 0..100 {
@@ -286,7 +286,7 @@ fn a_restarted_backend_takes_up_the_rings_without_a_change_of_state() {
 }
 
 #[test]
-fn a_restarted_backend_that_lacks_something_tries_again_and_closes_nothing() {
+fn a_restarted_backend_short_of_resources_retries_and_closes_nothing() {
     let mut world = connected(4, 4);
     world.disturb(Disturbance::RunShort);
     world.disturb(Disturbance::KillBackend);
@@ -304,7 +304,7 @@ fn a_restarted_backend_that_lacks_something_tries_again_and_closes_nothing() {
 }
 
 #[test]
-fn a_frontend_waits_for_a_backend_that_lacks_something() {
+fn a_frontend_waits_for_a_backend_short_of_resources() {
     for wanted in [1, 4] {
         let mut world = World::new(4, QueueCount::AtMost(wanted));
         world.disturb(Disturbance::RunShort);
@@ -315,7 +315,7 @@ fn a_frontend_waits_for_a_backend_that_lacks_something() {
 }
 
 #[test]
-fn a_restarted_backend_that_offers_less_serves_what_there_is_until_the_frontend_reconnects() {
+fn a_restarted_backend_with_a_smaller_offer_keeps_queues_until_the_frontend_reconnects() {
     let mut world = connected(8, 8);
     // The end comes before the notification of the change, which is known at the next start.
     world.disturb(Disturbance::OfferChanged(2));
@@ -330,7 +330,7 @@ fn a_restarted_backend_that_offers_less_serves_what_there_is_until_the_frontend_
 }
 
 #[test]
-fn another_offer_reconnects_with_the_new_number() {
+fn a_changed_offer_reconnects_with_the_new_queue_count() {
     let mut world = connected(1, 8);
     for queues in [4u16, 8, 2, 1] {
         world.disturb(Disturbance::OfferChanged(queues));
@@ -346,7 +346,7 @@ fn another_offer_reconnects_with_the_new_number() {
 #[test]
 fn a_fault_closes_the_vif_with_its_reason_until_the_frontend_starts_over() {
     let mut world = connected(2, 2);
-    world.tell_backend(backend::Input::PeerFault("tx ring: producer ran away".into()));
+    world.send_to_backend(backend::Input::PeerFault("tx ring: producer ran away".into()));
     world.settle();
     assert_eq!(world.state(End::Backend), XenbusState::Closed);
     assert_eq!(world.error(), Some("tx ring: producer ran away"));
@@ -359,7 +359,7 @@ fn a_fault_closes_the_vif_with_its_reason_until_the_frontend_starts_over() {
 #[test]
 fn a_toolstack_removes_a_vif_even_if_the_frontend_does_nothing() {
     let mut world = connected(2, 2);
-    world.tell_backend(backend::Input::Offline);
+    world.send_to_backend(backend::Input::Offline);
     while !world.is_idle(End::Backend) {
         world.step(End::Backend);
     }
@@ -370,9 +370,9 @@ fn a_toolstack_removes_a_vif_even_if_the_frontend_does_nothing() {
 }
 
 #[test]
-fn a_frontend_that_stops_waits_until_nothing_of_it_is_mapped() {
+fn a_stopping_frontend_waits_until_its_pages_are_unmapped() {
     let mut world = connected(2, 2);
-    world.tell_frontend(frontend::Input::Stop);
+    world.send_to_frontend(frontend::Input::Stop);
     world.settle();
     assert!(world.is_finished(End::Frontend) && !world.is_attached());
     assert_eq!(world.state(End::Frontend), XenbusState::Closed);
@@ -384,7 +384,7 @@ fn a_frontend_that_stops_waits_until_nothing_of_it_is_mapped() {
 }
 
 #[test]
-fn a_frontend_that_vanishes_leaves_nothing_attached_and_may_come_back() {
+fn a_vanished_frontend_leaves_nothing_attached_and_may_return() {
     let mut world = connected(2, 2);
     world.remove(&VIF.frontend_dir());
     while !world.is_idle(End::Backend) {
@@ -398,10 +398,10 @@ fn a_frontend_that_vanishes_leaves_nothing_attached_and_may_come_back() {
 }
 
 #[test]
-fn a_backend_whose_directory_is_gone_writes_nothing_more() {
+fn a_backend_whose_directory_was_removed_writes_nothing() {
     let mut world = connected(2, 2);
     world.remove(&VIF.backend_dir());
-    world.tell_backend(backend::Input::Gone);
+    world.send_to_backend(backend::Input::Gone);
     world.settle();
     assert!(!world.is_attached() && world.is_finished(End::Backend));
     assert_eq!(world.get(&VIF.backend_state()), None);
@@ -459,7 +459,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
 }
 
 #[test]
-fn a_backend_that_finds_its_vif_unwanted_just_closes_it() {
+fn a_backend_that_finds_its_vif_offline_closes_it() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);

@@ -17,7 +17,7 @@ fn lead_to(start: Stock, disturbances: &[Disturbance], goal: Goal) {
 const HOTPLUG: [Hotplug; 2] = [Hotplug::None, Hotplug::Waits];
 
 #[test]
-fn they_connect_whatever_the_order_of_their_steps() {
+fn both_ends_connect_in_every_order_of_steps() {
     for hotplug in HOTPLUG {
         lead_to(Stock::new(hotplug), &[], Goal::Connected);
     }
@@ -41,7 +41,7 @@ fn a_frontend_that_is_killed_restarted_or_reconnected_connects_again() {
 }
 
 #[test]
-fn a_frontend_that_failed_closes_in_order_and_connects_when_it_is_asked_to() {
+fn a_failed_frontend_closes_in_order_and_connects_on_request() {
     use Disturbance::{Fail, Reconnect};
     for hotplug in HOTPLUG {
         lead_to(Stock::new(hotplug), &[Fail], Goal::Closed);
@@ -51,7 +51,7 @@ fn a_frontend_that_failed_closes_in_order_and_connects_when_it_is_asked_to() {
 }
 
 #[test]
-fn a_vif_is_detached_at_any_moment_and_nothing_stays_of_it() {
+fn a_vif_detached_at_any_moment_leaves_nothing_behind() {
     use Disturbance::{Detach, KillFrontend, Reconnect};
     for hotplug in HOTPLUG {
         for history in [&[Detach][..], &[KillFrontend, Detach], &[Detach, KillFrontend]] {
@@ -63,7 +63,7 @@ fn a_vif_is_detached_at_any_moment_and_nothing_stays_of_it() {
 }
 
 #[test]
-fn the_keys_are_those_of_a_stock_guest_and_one_of_ours() {
+fn the_keys_are_those_of_a_stock_guest_plus_one_of_ours() {
     let mut world = Stock::new(Hotplug::None);
     world.settle();
     assert_eq!(world.check(Goal::Connected), Ok(()));
@@ -85,7 +85,7 @@ fn the_keys_are_those_of_a_stock_guest_and_one_of_ours() {
 }
 
 #[test]
-fn a_backend_that_knows_of_one_queue_gets_no_number() {
+fn a_single_queue_backend_gets_no_queue_count() {
     let mut world = Stock::new(Hotplug::None);
     world.forget_offer("multi-queue-max-queues");
     world.settle();
@@ -94,7 +94,7 @@ fn a_backend_that_knows_of_one_queue_gets_no_number() {
 }
 
 #[test]
-fn the_link_is_up_only_when_the_backend_says_that_it_is_connected() {
+fn the_link_is_up_only_while_the_backend_is_connected() {
     let mut world = Stock::new(Hotplug::Waits);
     while world.mapped_count() == 0 {
         let step = world.steps()[0];

@@ -39,7 +39,7 @@ fn disturbances() -> Vec<Disturbance> {
 }
 
 #[test]
-fn they_connect_whatever_the_order_of_their_steps() {
+fn both_ends_connect_in_every_order_of_steps() {
     for kind in KINDS {
         for offered in OFFERS {
             for wanted in LIMITS {
@@ -50,7 +50,7 @@ fn they_connect_whatever_the_order_of_their_steps() {
 }
 
 #[test]
-fn whatever_happens_while_they_connect_they_are_connected_in_the_end() {
+fn a_disturbance_while_connecting_ends_connected() {
     for kind in KINDS {
         for disturbance in disturbances() {
             stay_connected(&World::new(kind, split(2), 4), &[disturbance]);
@@ -60,7 +60,7 @@ fn whatever_happens_while_they_connect_they_are_connected_in_the_end() {
 }
 
 #[test]
-fn two_restarts_while_they_connect_leave_them_connected() {
+fn two_restarts_while_connecting_end_connected() {
     for kind in KINDS {
         for first in OFFERS {
             for second in OFFERS {
@@ -72,7 +72,7 @@ fn two_restarts_while_they_connect_leave_them_connected() {
 }
 
 #[test]
-fn whatever_happens_twice_to_a_connected_guest_leaves_it_connected() {
+fn any_two_disturbances_leave_a_connected_guest_connected() {
     for kind in KINDS {
         for first in disturbances() {
             for second in disturbances() {
@@ -83,7 +83,7 @@ fn whatever_happens_twice_to_a_connected_guest_leaves_it_connected() {
 }
 
 #[test]
-fn neither_another_offer_nor_a_restart_cuts_a_guest_off() {
+fn neither_a_changed_offer_nor_a_restart_disconnects_a_guest() {
     for kind in KINDS {
         let limits = LIMITS.into_iter().flat_map(|limit| {
             [Reconnect::Later, Reconnect::Now].map(|when| Disturbance::SetLimit(limit, when))
@@ -103,7 +103,7 @@ fn neither_another_offer_nor_a_restart_cuts_a_guest_off() {
 }
 
 #[test]
-fn a_driver_that_starts_over_connects_with_the_new_limit() {
+fn a_restarted_driver_connects_with_the_new_limit() {
     for kind in [Kind::Linux, Kind::Windows] {
         for (before, after, expected) in [(4, 1, 1), (4, 2, 2), (1, 4, 4), (2, 4, 4)] {
             for disturbance in [
@@ -122,7 +122,7 @@ fn a_driver_that_starts_over_connects_with_the_new_limit() {
 }
 
 #[test]
-fn keys_of_earlier_connections_that_stay_count_for_nothing() {
+fn leftover_keys_of_earlier_connections_are_ignored() {
     for kind in KINDS {
         let mut world = connected(kind, split(4), 1);
         for (offered, wanted) in [
@@ -148,7 +148,7 @@ fn keys_of_earlier_connections_that_stay_count_for_nothing() {
 }
 
 #[test]
-fn linux_has_its_network_after_a_boot_loader_that_has_closed_its_vif_or_not() {
+fn linux_connects_whether_or_not_its_boot_loader_closed_the_vif() {
     for offered in OFFERS {
         stay_connected(&World::new(Kind::Ipxe, offered, 4), &[]);
         for handover in [Handover::Closed, Handover::Connected] {
@@ -212,7 +212,7 @@ fn a_guest_that_breaks_the_protocol_is_closed_until_its_driver_is_bound_again() 
 
 /// Whether these models find the faults of earlier versions.
 #[test]
-fn the_models_find_faults_that_there_were() {
+fn the_models_find_known_faults() {
     let found = |policy, kind, wanted, history: &[Disturbance]| {
         let start = settled(World::under(policy, kind, split(4), wanted));
         problem(start, history, World::check_connected).is_some()

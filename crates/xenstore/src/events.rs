@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn more_events_than_are_kept_become_one_that_says_so() {
+    fn events_beyond_the_limit_become_one_overflow_event() {
         let mut events = Events::default();
         for n in 0..=2 * EVENTS_MAX {
             keep(&mut events, &format!("/a/{n}"), "t");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_of_one_node_keeps_one_event_whatever_happens_below_it() {
+    fn a_watch_keeps_one_event_for_all_changes_below_its_node() {
         let mut events = Events::default();
         events.keep_only("/a/state", "t");
         for n in 0..2 * EVENTS_MAX {

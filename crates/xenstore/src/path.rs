@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_so_many_names_and_no_more() {
+    fn a_path_has_a_limited_number_of_names() {
         assert!(parse(&"/a".repeat(DEPTH_MAX)).is_ok());
         assert!(parse(&"/a".repeat(DEPTH_MAX + 1)).is_err());
         assert!(parse("a/".repeat(900).trim_end_matches('/')).is_err());

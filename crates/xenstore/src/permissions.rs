@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_that_is_gone_keeps_no_rights() {
+    fn a_destroyed_domain_keeps_no_rights() {
         let permissions = parse("n3,r7,w8").expect("the entries are valid");
         assert_eq!(permissions.without(DomId(7)).map(|p| p.to_string()).as_deref(), Some("n3,w8"));
         assert_eq!(permissions.without(DomId(9)), None);

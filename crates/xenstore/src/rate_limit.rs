@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_burst_there_is_one_each_interval() {
+    fn after_a_burst_one_request_is_allowed_per_interval() {
         let start = Instant::now();
         let interval = Duration::from_millis(200);
         let mut rate_limit = RateLimit::new(3, interval, start);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_came_with_a_reply_is_found_without_another_byte() {
+    fn an_event_that_arrived_with_a_reply_is_found_without_reading_more() {
         let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
         let store = std::thread::spawn(move || {
             let mut request = [0; SOCKMSG_LEN + 3];

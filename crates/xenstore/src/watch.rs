@@ -98,9 +98,9 @@ impl Event {
 /// path adds nothing, because the reader reads the node afterwards anyway.
 ///
 /// The number of waiting events per watch is limited. Beyond it, a single event replaces all others
-/// of that watch: the one for the watched node itself. That event also fires when a watch is set,
+/// of that watch: an event for the watched node itself. That event also fires when a watch is set,
 /// so the owner reads everything that it watches. No change is lost. A guest that makes changes
-/// without end (XSA-349) gets no more room than that, and affects neither other watches nor the
+/// endlessly (XSA-349) gets no more room than that, and affects neither other watches nor the
 /// session.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {

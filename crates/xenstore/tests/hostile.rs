@@ -29,7 +29,7 @@ fn message(kind: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn random_bytes_end_their_own_connection_only() {
+fn random_bytes_end_only_their_own_connection() {
     let (handle, thread) = start(Quota::default());
     let mut witness = client(&handle, 0);
     witness.write("/alive", "yes").expect("the server replies");
@@ -70,7 +70,7 @@ fn a_payload_that_is_too_long_ends_the_connection() {
 }
 
 #[test]
-fn a_client_that_never_reads_replies_is_not_served_further_and_no_other_waits() {
+fn a_client_that_never_reads_replies_is_not_served_and_delays_no_other() {
     let (handle, thread) = start(Quota::default());
     let mut witness = client(&handle, 0);
     let mut stream = handle.connect(DomId(3)).expect("the server is there");
@@ -118,13 +118,13 @@ fn replies_that_waited_for_room_all_arrive_in_order() {
 }
 
 #[test]
-fn a_client_that_takes_its_events_late_learns_that_it_has_to_read_everything() {
+fn a_client_that_reads_its_events_late_learns_that_it_must_rescan() {
     let (handle, thread) = start(Quota { events: 16, ..Quota::default() });
     let mut dom0 = client(&handle, 0);
     let mut lazy = client(&handle, 3);
     dom0.write("/public", "").expect("domain 0 may write");
-    let everybody = Permissions::new(DomId(0), Rights::Read);
-    dom0.set_permissions("/public", &everybody).expect("domain 0 may");
+    let readable = Permissions::new(DomId(0), Rights::Read);
+    dom0.set_permissions("/public", &readable).expect("domain 0 may");
     lazy.watch("/public", &"t".repeat(1000)).expect("it can be set");
     assert_eq!(next(&mut lazy).path, "/public", "it fires at once");
     for n in 0..2000 {
@@ -154,7 +154,7 @@ fn next(client: &mut Client) -> WatchEvent {
 
 /// Attacks of a guest below a node that domain 0 watches, as a backend watches each guest's state.
 #[test]
-fn writes_below_a_watched_node_close_no_session_and_hide_no_change() {
+fn many_writes_below_a_watched_node_close_no_session_and_hide_no_change() {
     let (handle, thread) = start(Quota { requests_per_second: u32::MAX, ..Quota::default() });
     let mut dom0 = client(&handle, 0);
     for guest in [3, 4] {
@@ -183,7 +183,7 @@ fn writes_below_a_watched_node_close_no_session_and_hide_no_change() {
 }
 
 #[test]
-fn release_closes_the_domain_and_its_number_starts_afresh() {
+fn a_released_domain_is_closed_and_its_number_can_be_reused() {
     let (handle, thread) = start(Quota::default());
     let mut dom0 = client(&handle, 0);
     handle.introduce(DomId(4)).expect("the server is there");
@@ -201,7 +201,7 @@ fn release_closes_the_domain_and_its_number_starts_afresh() {
     let event = dom0.next_watch().expect("the server is there").expect("it was notified");
     let Watched::Node(event) = event else { panic!("{event:?}") };
     assert_eq!((event.path.as_str(), event.token.as_str()), ("@releaseDomain", "gone"));
-    assert!(matches!(guest.read("data"), Err(XsError::Lost(_))), "it was let go");
+    assert!(matches!(guest.read("data"), Err(XsError::Lost(_))), "it was disconnected");
     assert_eq!(dom0.read("/local/domain/4/data").expect("it replies"), None);
     let mut successor = client(&handle, 4);
     let refused = successor.write("data", "y").expect_err("its home is not made yet");
@@ -249,13 +249,13 @@ fn a_transaction_is_run_again_after_a_conflict_and_gives_up_in_the_end() {
 }
 
 #[test]
-fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits() {
+fn a_guest_that_sends_requests_endlessly_is_served_at_its_rate_and_delays_no_other_client() {
     const RATE: u32 = 200;
     let (handle, thread) = start(Quota { requests_per_second: RATE, ..Quota::default() });
     let (mut witness, mut other) = (client(&handle, 0), client(&handle, 4));
     witness.write("/alive", "yes").expect("the server replies");
-    let everybody = Permissions::new(DomId(0), Rights::Read);
-    witness.set_permissions("/alive", &everybody).expect("domain 0 may");
+    let readable = Permissions::new(DomId(0), Rights::Read);
+    witness.set_permissions("/alive", &readable).expect("domain 0 may");
     let start = Instant::now();
     let asking = std::thread::spawn({
         let handle = handle.clone();

@@ -101,7 +101,7 @@ fn a_guest_reads_and_writes_its_own_home_and_nothing_else() {
 }
 
 #[test]
-fn an_exception_gives_exactly_its_rights_and_children_inherit_it() {
+fn a_permission_entry_gives_exactly_its_rights_and_children_inherit_it() {
     let (mut store, dom0, one, two) = with_two_guests(Quota::default());
     store.write(one, 0, "share", "a").expect("guest 1 owns its home");
     store.chmod(one, "share", &["n1", "r2"]).expect("guest 1 owns it");
@@ -178,7 +178,7 @@ fn a_watch_below_a_removed_directory_fires_with_its_own_path() {
 }
 
 #[test]
-fn a_guest_hears_only_of_nodes_it_may_read() {
+fn a_guest_gets_events_only_for_nodes_it_may_read() {
     let (mut store, _, one, two) = with_two_guests(Quota::default());
     store.watch(two, "/local/domain/1", "spy").expect("anything can be watched");
     store.events(two);
@@ -197,7 +197,7 @@ fn a_guest_hears_only_of_nodes_it_may_read() {
 }
 
 #[test]
-fn domains_come_and_go_with_special_watches_and_leave_nothing_behind() {
+fn special_watches_report_domains_and_removed_domains_leave_nothing_behind() {
     let (mut store, dom0, one, two) = with_two_guests(Quota::default());
     for (session, name) in [(dom0, "@introduceDomain"), (dom0, "@releaseDomain")] {
         store.watch(session, name, "t").expect("it can be set");
@@ -278,7 +278,7 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
 }
 
 #[test]
-fn events_not_taken_are_merged_and_beyond_a_limit_one_stands_for_all_of_a_watch() {
+fn unread_events_are_merged_and_beyond_a_limit_one_replaces_all_of_a_watch() {
     let (mut store, dom0, one, _) = with_two_guests(Quota { events: 32, ..Quota::default() });
     store.write(dom0, 0, "/local/domain/1/d/quiet", "x").expect("domain 0 may write");
     store.watch(one, "/local/domain/1/d/quiet", "q").expect("it can be set");
@@ -318,7 +318,7 @@ fn two_transactions_on_one_node_cannot_both_commit() {
 }
 
 #[test]
-fn transactions_that_do_not_meet_both_commit_and_fire_once_committed() {
+fn disjoint_transactions_both_commit_and_fire_their_watches_then() {
     let (mut store, dom0, one, two) = with_two_guests(Quota::default());
     store.watch(dom0, "/local/domain", "t").expect("it can be set");
     store.events(dom0);
@@ -333,7 +333,7 @@ fn transactions_that_do_not_meet_both_commit_and_fire_once_committed() {
 }
 
 #[test]
-fn making_siblings_conflicts_because_both_change_their_directory() {
+fn creating_siblings_conflicts_because_both_change_their_directory() {
     let (mut store, dom0, ..) = with_two_guests(Quota::default());
     store.write(dom0, 0, "/d", "").expect("domain 0 may write");
     let tx = store.start(dom0);

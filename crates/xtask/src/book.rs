@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_a_rule_leave_its_table_whole() {
+    fn the_text_of_a_rule_does_not_break_its_table() {
         let rule = Rule {
             id: "bits".to_owned(),
             sources: vec!["netif.h".to_owned(), "ring.h".to_owned()],
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_prints_is_a_block_below_its_title() {
+    fn output_of_the_program_is_a_block_below_its_title() {
         let entry = Entry { id: "D99".to_owned(), title: "a thing".to_owned() };
         let mut page = String::new();
         section(&mut page, &entry, "text", "Background\n  <x>\n\n");

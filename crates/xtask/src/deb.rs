@@ -131,7 +131,7 @@ fn fields(package: &Path, arch: Architecture) -> Result<()> {
         let architecture = field("Architecture")?;
         ensure!(architecture.trim() == "arm64", "{} is for {architecture}", package.display());
     }
-    // Names of cross packages exist on the machine that built it only.
+    // Cross packages exist only on the machine that built it.
     let depends = field("Depends")?;
     ensure!(depends.contains("libc6") && !depends.contains("-cross"), "it needs {depends}");
     Ok(())

@@ -39,7 +39,7 @@ mod tests {
     use crate::tree::file;
 
     #[test]
-    fn documents_count_the_fixtures_as_they_are() {
+    fn documents_have_the_right_number_of_fixtures() {
         let fixture = |name: &str, origin: &str| {
             file(&format!("{FIXTURES}{name}/fixture.toml"), &format!("origin = \"{origin}\"\n"))
         };

@@ -113,7 +113,7 @@ fn unlisted(metadata: &Metadata) -> Vec<String> {
     unlisted.map(|name| format!("{name} is in no layer: add it to `layers::LAYERS`")).collect()
 }
 
-/// Names in lists that are no crates.
+/// Names in lists that are not crates.
 fn missing(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<String> {
     let is_crate =
         |name: &str| metadata.packages.iter().any(|package| short(&package.name) == name);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_defect_on_purpose_is_for_the_tests_of_one_crate() {
+    fn intended_defects_are_enabled_only_for_one_crates_tests() {
         let enabled = |name, kind| {
             let mut metadata = metadata(name, "ringway-ring", kind, true);
             metadata.packages[0].dependencies[0].features = vec!["canary".to_owned()];

@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::run;
 
-/// Crates that are also for other projects.
+/// Crates for other projects.
 pub(crate) const CRATES: [&str; 5] = ["wire", "ring", "steering", "xenbus", "netfront"];
-/// Those of them that need no operating system.
+/// Those that need no operating system.
 pub(crate) const BARE: [&str; 4] = ["wire", "ring", "steering", "xenbus"];
 /// Machines without an operating system: a standard library does not exist for them.
 const TARGETS: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
@@ -22,7 +22,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     documents(root)
 }
 
-/// Builds the crates that need no operating system for a target that has none.
+/// Builds the crates that need no operating system for a target without one.
 fn bare_metal(root: &Path, target: &str) -> Result<()> {
     if !run::has_library_for(root, target)? {
         let why = format!("no library for {target} (rustup target add {target})");

@@ -1,7 +1,7 @@
 //! Checks that limits in the documentation match the code.
 //!
-//! A row of a table in `docs/threat-model.md` says where a constant is and what its value is:
-//! `` | what | `crate/file.rs` `NAME` | `value` | ``. The file is one of the crate's `src`.
+//! A row of a table in `docs/threat-model.md` gives the place of a constant and its value: `` |
+//! what | `crate/file.rs` `NAME` | `value` | ``. The file is one of the crate's `src`.
 
 use anyhow::{Context as _, Result};
 
@@ -11,7 +11,7 @@ const PAGE: &str = "docs/threat-model.md";
 /// The least number of rows: a table in another format would not be compared.
 const ROWS_MIN: usize = 30;
 
-/// Every limit on the page that does not match the code, one line each.
+/// Every limit on the page that differs from the code, one line each.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     let page = tree.file(PAGE).with_context(|| format!("{PAGE} is missing"))?;
     let rows: Vec<Row<'_>> = page.text.lines().filter_map(Row::parse).collect();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_what_the_code_has() {
+    fn documented_limits_match_the_code() {
         assert_eq!(findings("| pages | `x/y.rs` `MANY` | `4 << 10` |"), Vec::<String>::new());
         for (row, part) in [
             ("| pages | `x/y.rs` `MANY` | `4096` |", "`4 << 10`"),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_are_left_alone() {
+    fn other_tables_are_ignored() {
         assert_eq!(findings("| a guest | its own memory | everything |"), Vec::<String>::new());
     }
 }

@@ -59,7 +59,7 @@ fn wrong(tree: &Tree, page: &SourceFile, link: &str) -> Option<&'static str> {
 /// Links of a page that are not URLs, with their lines.
 fn links(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let texts = outside_blocks(page).flat_map(|(number, text)| {
-        // Every second part stands between back quotes.
+        // Every second part is between backquotes.
         text.split('`').step_by(2).map(move |text| (number, text))
     });
     let links = texts.flat_map(|(number, text)| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_a_file_and_a_heading() {
+    fn links_must_lead_to_a_file_and_a_heading() {
         let there = ("b/c.md", "# What it is\n\n## `x`, and y\n");
         let good = "[b](b/c.md#what-it-is) [c](b) [d](b/c.md#x-and-y) [e](https://x.example/)\n";
         assert_eq!(findings(&[("a.md", good), there]), Vec::<String>::new());
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn code_has_no_links() {
+    fn links_in_code_are_ignored() {
         let code = "`x[0](y)` and\n```\n[a](b.md)\n```\n";
         assert_eq!(findings(&[("a.md", code)]), Vec::<String>::new());
     }
 
     #[test]
-    fn a_page_of_docs_is_in_the_book_and_stays_in_it() {
+    fn pages_of_the_book_are_listed_and_link_within_it() {
         let summary = (SUMMARY, "- [A](a.md)\n- [C](generated/c.md)\n- [Later]()\n");
         let text = "[c](generated/c.md)";
         assert_eq!(findings(&[summary, ("docs/a.md", text)]), Vec::<String>::new());

@@ -2,22 +2,23 @@
 //!
 //! - `check`: before each push, in about a minute.
 //! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
-//! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
-//!   stands, lengths, words, links between documents, and that figures are of their texts.
+//! - `tidy`: style that a program can check: the layers of crates, cycles between files, unsafe
+//!   code, lengths, words, links between documents, and outdated figures.
 //! - `words`: lowers the numbers of words that `tidy` counts.
-//! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
-//!   model names is in the code, each citation is of a source that `docs/sources.toml` has, and
-//!   documents count the doctor's fixtures as they are.
-//! - `book`: the documents as a book, with the pages that the program itself writes.
-//! - `figures`: draws the figures of the book, with Graphviz.
-//! - `libraries`: the crates that are for others build without an operating system, and their
-//!   documentation without a warning.
-//! - `semver`: no change of those since an earlier revision breaks a user, unless it is listed.
-//! - `fuzz`: the fuzz targets, for a minute each.
-//! - `deb`: the Debian package, and a check of what is in it.
-//! - `arm64`: the program for Arm64 from another machine, and tests emulated.
-//! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
-//! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
+//! - `spec`: each rule of the wire has code and a test, each limit in the threat model matches the
+//!   code, each citation resolves in `docs/sources.toml`, and documents state the right number of
+//!   fixtures.
+//! - `book`: builds the documents as a book, with the generated pages.
+//! - `figures`: draws the figures of the book.
+//! - `libraries`: the public crates build without an operating system, and their documentation
+//!   without a warning.
+//! - `semver`: no change of the public crates since an earlier revision breaks a user, unless it is
+//!   listed.
+//! - `fuzz`: runs the fuzz targets, for a minute each.
+//! - `deb`: builds the Debian package, and checks its content.
+//! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
+//! - `ci`: all checks and every test, as `make test` runs them, those on real Xen last.
+//! - `race`: prints the results of the scenario `race` of `tests/xen` as a table.
 
 mod arm64;
 mod book;
@@ -148,7 +149,7 @@ fn ci(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the Debian package where that is possible: `make test` installs no cargo command.
+/// Makes the Debian package if that is possible: `make test` installs no cargo command.
 fn package(root: &Path) -> Result<()> {
     if run::has_cargo_deb(root) {
         return deb::make(root, Architecture::Ours);
@@ -156,7 +157,7 @@ fn package(root: &Path) -> Result<()> {
     run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
 }
 
-/// `--arch NAME`, if it is there.
+/// `--arch NAME`, if given.
 fn package_architecture(arguments: &[String]) -> Result<Architecture> {
     match arguments {
         [] => Architecture::parse(""),
@@ -165,7 +166,7 @@ fn package_architecture(arguments: &[String]) -> Result<Architecture> {
     }
 }
 
-/// `--seconds N`, if it is there, and names of targets.
+/// `--seconds N`, if given, and names of targets.
 fn fuzz_targets(root: &Path, mut arguments: Vec<String>) -> Result<()> {
     let mut seconds = fuzz::SECONDS_DEFAULT;
     if let Some(at) = arguments.iter().position(|argument| argument == "--seconds") {

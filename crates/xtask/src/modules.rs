@@ -1,49 +1,49 @@
-//! Checks for circles between the files of a crate.
+//! Checks for cycles between the files of a crate.
 //!
 //! # The rule
 //!
-//! The files of a crate form no circle. One file *uses* another if it names an item of it: in
-//! `use`, or by a path that begins with `crate`, `self`, `super`, a module that the file declares,
-//! or a name that `use` brought in. Re-exports are followed to the file that defines the item, and
-//! to re-export is not to use: `pub use frame::Frame;` in `lib.rs` makes no arrow.
+//! The files of a crate form no cycle. One file *uses* another if it names an item of it: in `use`,
+//! or by a path that begins with `crate`, `self`, `super`, a module that the file declares, or an
+//! imported name. Re-exports are followed to the file that defines the item, and a re-export does
+//! not count as a use: `pub use frame::Frame;` in `lib.rs` makes no arrow.
 //!
-//! A file may always use the files above it, which declare it: a child file shares the vocabulary
-//! of its parent, whose private fields it sees in any case. So an arrow from a child to a file
-//! above it is not counted. All others are, from parent to child as well. So a finding is two files
-//! side by side, or in different folders, neither of which can be read first.
+//! A file may always use the files above it, which declare it: a child file sees the private items
+//! of its parent in any case. So an arrow from a child to a file above it does not count; all
+//! others do, including those from parent to child. A finding is therefore a pair of files, side by
+//! side or in different folders, neither of which can be read first.
 //!
-//! Calls of methods name no file, so they are not seen. Tests may name anything.
+//! Method calls name no file, so they are not seen. Tests may name anything.
 //!
 //! # The way out
 //!
-//! Move what both need into a separate file below both, or pass it in. A circle that is about to be
-//! removed may be listed in [`KNOWN_CYCLES`] until then. An entry that no longer matches a circle
-//! is a finding, so that no entry outlives its reason.
+//! Move shared code into a separate file below both, or pass it in. A cycle that will be removed
+//! may be listed in [`KNOWN_CYCLES`] until then. An entry that no longer matches a cycle is a
+//! finding, so no entry outlives its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rust::{Outline, Reach, outline};
 use crate::tree::Tree;
 
-/// Known circles: the files of each, in the order of their paths, and why it is allowed.
+/// Known cycles: the files of each, in the order of their paths, and why it is allowed.
 const KNOWN_CYCLES: [(&[&str], &str); 0] = [];
 
 /// The root files of a crate. Files of `tests`, `examples` and `benches` are not read.
 const ROOTS: [&str; 2] = ["/src/lib.rs", "/src/main.rs"];
-/// Depth of re-exports of re-exports: a deeper chain is a circle of `use`, which does not compile.
+/// Depth of re-exports of re-exports: a deeper chain is a cycle of `use`, which does not compile.
 const REEXPORTS_MAX: usize = 16;
 
-/// Every circle that is not allowed, and every allowed one that is gone, one line each.
+/// Every cycle that is not allowed, and every allowed one that no longer exists, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
-    compare(&circles(tree), &KNOWN_CYCLES)
+    compare(&cycles(tree), &KNOWN_CYCLES)
 }
 
-fn compare(circles: &[Circle], allowed: &[(&[&str], &str)]) -> Vec<String> {
-    let is_allowed = |circle: &&Circle| !allowed.iter().any(|(files, _)| circle.files == *files);
-    let found = circles.iter().filter(is_allowed).map(|circle| {
-        format!("{} depend on each other: {}", circle.files.join(" and "), circle.arrows.join(", "))
+fn compare(cycles: &[Cycle], allowed: &[(&[&str], &str)]) -> Vec<String> {
+    let is_allowed = |cycle: &&Cycle| !allowed.iter().any(|(files, _)| cycle.files == *files);
+    let found = cycles.iter().filter(is_allowed).map(|cycle| {
+        format!("{} depend on each other: {}", cycle.files.join(" and "), cycle.arrows.join(", "))
     });
-    let is_gone = |(files, _): &&(&[&str], &str)| circles.iter().all(|one| one.files != *files);
+    let is_gone = |(files, _): &&(&[&str], &str)| cycles.iter().all(|one| one.files != *files);
     let gone = allowed.iter().filter(is_gone).map(|(files, _)| {
         format!(
             "{}: no cycle any more; remove it from `modules::KNOWN_CYCLES`",
@@ -55,16 +55,16 @@ fn compare(circles: &[Circle], allowed: &[(&[&str], &str)]) -> Vec<String> {
 
 /// Files that can all be reached from each other.
 #[derive(Debug, PartialEq, Eq)]
-struct Circle {
+struct Cycle {
     files: Vec<String>,
     /// Which file names which item of another.
     arrows: Vec<String>,
 }
 
-fn circles(tree: &Tree) -> Vec<Circle> {
+fn cycles(tree: &Tree) -> Vec<Cycle> {
     let is_root = |path: &str| ROOTS.iter().any(|root| path.ends_with(root));
     let roots = tree.files.iter().filter(|file| is_root(&file.path));
-    roots.flat_map(|root| Modules::read(tree, &root.path).circles()).collect()
+    roots.flat_map(|root| Modules::read(tree, &root.path).cycles()).collect()
 }
 
 /// The modules of a crate that are files.
@@ -110,32 +110,32 @@ impl Modules {
         Some(index)
     }
 
-    fn circles(&self) -> Vec<Circle> {
+    fn cycles(&self) -> Vec<Cycle> {
         let arrows = self.arrows();
         let reachable: Vec<_> = (0..self.all.len()).map(|from| reachable(from, &arrows)).collect();
-        let mut circles = Vec::new();
+        let mut cycles = Vec::new();
         let mut seen = BTreeSet::new();
         for index in 0..self.all.len() {
             let is_partner = |other: &usize| {
                 reachable[index].contains(other) && reachable[*other].contains(&index)
             };
-            let circle: Vec<usize> = (0..self.all.len()).filter(is_partner).collect();
-            if !circle.is_empty() && seen.insert(circle.clone()) {
-                circles.push(self.describe(&circle, &arrows));
+            let cycle: Vec<usize> = (0..self.all.len()).filter(is_partner).collect();
+            if !cycle.is_empty() && seen.insert(cycle.clone()) {
+                cycles.push(self.describe(&cycle, &arrows));
             }
         }
-        circles
+        cycles
     }
 
-    fn describe(&self, circle: &[usize], arrows: &Arrows) -> Circle {
+    fn describe(&self, cycle: &[usize], arrows: &Arrows) -> Cycle {
         let mut files: Vec<String> =
-            circle.iter().map(|index| self.all[*index].path.clone()).collect();
+            cycle.iter().map(|index| self.all[*index].path.clone()).collect();
         files.sort();
         let within =
-            arrows.iter().filter(|((from, to), _)| circle.contains(from) && circle.contains(to));
+            arrows.iter().filter(|((from, to), _)| cycle.contains(from) && cycle.contains(to));
         let arrows =
             within.map(|((from, _), path)| format!("{} names {path}", self.all[*from].path));
-        Circle { files, arrows: arrows.collect() }
+        Cycle { files, arrows: arrows.collect() }
     }
 
     /// Which file uses which, except for those above it.
@@ -196,7 +196,7 @@ impl Modules {
         self.all[module].outline.imports.iter().any(|import| import.name == name)
     }
 
-    /// The same for a path whose first name `use` brought into the module.
+    /// The same for a path whose first name was imported into the module.
     fn imported(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
         let (first, rest) = path.split_first()?;
         let mut imports = self.all[module].outline.imports.iter();
@@ -235,42 +235,42 @@ mod tests {
     use super::*;
     use crate::tree::file;
 
-    fn files_in_circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+    fn files_in_cycles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
         let path = |name: &str| format!("crates/x/src/{name}");
         let files = files.iter().map(|(name, text)| file(&path(name), text)).collect();
         let short = |path: String| path.trim_start_matches("crates/x/src/").to_owned();
-        let found = circles(&Tree { files }).into_iter();
-        found.map(|circle| circle.files.into_iter().map(short).collect()).collect()
+        let found = cycles(&Tree { files }).into_iter();
+        found.map(|cycle| cycle.files.into_iter().map(short).collect()).collect()
     }
 
     #[test]
-    fn two_files_that_use_each_other_are_a_circle() {
+    fn two_files_that_use_each_other_are_a_cycle() {
         let root = ("lib.rs", "mod a;\nmod b;\n");
         let b = ("b.rs", "fn f(x: crate::a::A) {}");
-        assert_eq!(files_in_circles(&[root, ("a.rs", "use crate::b::B;"), b]), [["a.rs", "b.rs"]]);
+        assert_eq!(files_in_cycles(&[root, ("a.rs", "use crate::b::B;"), b]), [["a.rs", "b.rs"]]);
         assert_eq!(
-            files_in_circles(&[root, ("a.rs", "use super::b;\nfn f() { b::g(); }"), b]).len(),
+            files_in_cycles(&[root, ("a.rs", "use super::b;\nfn f() { b::g(); }"), b]).len(),
             1
         );
-        assert!(files_in_circles(&[root, ("a.rs", "use std::b;"), b]).is_empty());
+        assert!(files_in_cycles(&[root, ("a.rs", "use std::b;"), b]).is_empty());
     }
 
     #[test]
-    fn a_circle_may_be_longer_and_lead_through_folders() {
+    fn a_cycle_may_be_longer_and_lead_through_folders() {
         let root = ("lib.rs", "mod a;\nmod b;\nmod c;\n");
         let a = ("a.rs", "use crate::b::inner::B;");
         let b = [("b/mod.rs", "pub mod inner;"), ("b/inner.rs", "use crate::c::{self, C};")];
         let c = ("c.rs", "fn f() -> crate::a::A { crate::a::A }");
-        assert_eq!(files_in_circles(&[root, a, b[0], b[1], c]), [["a.rs", "b/inner.rs", "c.rs"]]);
+        assert_eq!(files_in_cycles(&[root, a, b[0], b[1], c]), [["a.rs", "b/inner.rs", "c.rs"]]);
     }
 
     #[test]
-    fn a_re_export_is_followed_and_is_no_use() {
+    fn a_re_export_is_followed_and_does_not_count_as_a_use() {
         let root = ("lib.rs", "mod a;\nmod b;\npub use a::A;\npub use b::*;\n");
         let b = ("b.rs", "use crate::A;");
-        assert!(files_in_circles(&[root, ("a.rs", "struct A;"), b]).is_empty());
+        assert!(files_in_cycles(&[root, ("a.rs", "struct A;"), b]).is_empty());
         let back = ("a.rs", "use crate::b::B;");
-        assert_eq!(files_in_circles(&[root, back, b]), [["a.rs", "b.rs"]]);
+        assert_eq!(files_in_cycles(&[root, back, b]), [["a.rs", "b.rs"]]);
     }
 
     #[test]
@@ -278,29 +278,29 @@ mod tests {
         let root = ("lib.rs", "mod a;\nstruct Root;\n");
         let a = ("a.rs", "mod inner;\nstruct A;\nfn f() { inner::g(); }\n");
         let inner = ("a/inner.rs", "use super::A;\nuse crate::Root;\n");
-        assert!(files_in_circles(&[root, a, inner]).is_empty());
+        assert!(files_in_cycles(&[root, a, inner]).is_empty());
     }
 
     #[test]
-    fn children_that_use_each_other_are_a_circle() {
+    fn children_that_use_each_other_are_a_cycle() {
         let root = ("lib.rs", "mod a;\nmod b;\n");
         let b = ("b.rs", "use super::a;\nfn f() { a::g(); }");
-        assert_eq!(files_in_circles(&[root, ("a.rs", "use super::b::f;"), b]).len(), 1);
+        assert_eq!(files_in_cycles(&[root, ("a.rs", "use super::b::f;"), b]).len(), 1);
     }
 
     #[test]
     fn tests_may_name_anything() {
         let root = ("lib.rs", "mod a;\nmod b;\n");
         let a = ("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n");
-        assert!(files_in_circles(&[root, a, ("b.rs", "use crate::a::A;")]).is_empty());
+        assert!(files_in_cycles(&[root, a, ("b.rs", "use crate::a::A;")]).is_empty());
     }
 
     #[test]
-    fn an_allowed_circle_must_still_be_one() {
-        let circle = Circle { files: vec!["a".to_owned(), "b".to_owned()], arrows: Vec::new() };
+    fn a_known_cycle_must_still_exist() {
+        let cycle = Cycle { files: vec!["a".to_owned(), "b".to_owned()], arrows: Vec::new() };
         let allowed: [(&[&str], &str); 1] = [(&["a", "b"], "soon")];
-        assert_eq!(compare(std::slice::from_ref(&circle), &allowed), Vec::<String>::new());
-        assert_eq!(compare(&[circle], &[]).len(), 1);
+        assert_eq!(compare(std::slice::from_ref(&cycle), &allowed), Vec::<String>::new());
+        assert_eq!(compare(&[cycle], &[]).len(), 1);
         assert_eq!(compare(&[], &allowed).len(), 1);
     }
 }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_run_or_says_why_not() {
+    fn a_block_is_run_or_marked_with_a_reason() {
         let page = "Text.\n\n<!-- run: install -->\n\n    apt\n\n    more\n\n\
                     <!-- not run here: an editor -->\n\n    edit\n";
         assert_eq!(findings(page, "    page install GUEST=a\n"), [""; 0]);

@@ -1,5 +1,5 @@
-//! Plots of what was measured: each table of `docs/measured.md` that gives medians with their
-//! ranges, drawn by gnuplot when the book is built.
+//! Plots of measurements: each table of `docs/measured.md` that gives medians with their ranges,
+//! drawn by gnuplot when the book is built.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::run;
 
 const MEASURED: &str = "docs/measured.md";
-/// A column that is not measured but calculated.
+/// A column that is calculated, not measured.
 const RATIO: &str = "ratio";
 
 /// A table in which each cell is a median with its range.
@@ -20,7 +20,7 @@ const RATIO: &str = "ratio";
 struct Table {
     /// The heading above it.
     section: String,
-    /// What was measured, and in which unit.
+    /// What was measured, and its unit.
     unit: String,
     /// What was measured.
     subjects: Vec<String>,

@@ -1,4 +1,4 @@
-//! Shows the results of two backends measured in turns on real Xen: a line for each cell of
+//! Shows the results of two backends measured alternately on real Xen: a line for each cell of
 //! `tests/xen/scenarios/race.sh`.
 //!
 //! Rounds are compared in pairs, because a disturbance of the machine affects neighbouring runs
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_of_neighbours_and_not_of_medians() {
+    fn ratios_are_of_neighbouring_runs_not_of_medians() {
         let mut lines = String::new();
         for (round, kernel, ringway) in [(1, 100.0, 50.0), (2, 10.0, 20.0), (3, 40.0, 40.0)] {
             for (backend, value) in [("kernel", kernel), ("ringway", ringway)] {

@@ -11,7 +11,7 @@ use crate::layers::Metadata;
 use crate::reproducible;
 use crate::tree::Tree;
 
-/// The crate of the one program that people run.
+/// The crate of the program that users run.
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
 pub(crate) const SLOW: [&str; 6] = ["ringway", "bench", "hostile", "lab", "backend", "frontend"];
@@ -35,12 +35,12 @@ pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
 }
 
-/// What to do with code that is not formatted.
+/// What to do with unformatted code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Formatting {
-    /// It is formatted.
+    /// Format it.
     Write,
-    /// It is a failure.
+    /// Fail.
     Check,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn all_tests(root: &Path) -> Result<()> {
         .arg(this_cargo())
         .args(arguments);
     let status = command.status().context("timeout, of coreutils")?;
-    // The test that hangs has been named by the test harness after a minute.
+    // The test harness names a hanging test after a minute.
     ensure!(
         status.code() != Some(TIMED_OUT),
         "tests did not end within {TESTS_MINUTES_MAX} minutes; which: `has been running for over`"
@@ -197,7 +197,7 @@ fn cargo(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// The cargo that runs us, or the one in the path.
+/// The cargo that runs this program, or the one in the path.
 pub(crate) fn this_cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

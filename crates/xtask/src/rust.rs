@@ -5,20 +5,20 @@
 //! under `#[cfg(test)]`, and does not interpret anything else. Names from macro expansions are not
 //! seen.
 
-/// What a file declares and names, tests left out.
+/// What a file declares and names, without tests.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     /// The files that it declares with `mod NAME;`.
     pub(crate) children: Vec<String>,
     /// Those of them that are for tests only.
     pub(crate) test_children: Vec<String>,
-    /// What `use` brings into it.
+    /// Its imports.
     pub(crate) imports: Vec<Import>,
     /// Paths of two or more segments in the rest of it, and single names.
     pub(crate) paths: Vec<Vec<String>>,
 }
 
-/// One name that `use` brings into a file.
+/// One imported name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     /// The path that it comes from. A glob ends in `*`.
@@ -222,7 +222,7 @@ fn tokens(text: &str) -> Vec<&str> {
                 tokens.push(&rest[..end]);
                 end
             }
-            // `0x1f` and `1_000u64` are no names.
+            // `0x1f` and `1_000u64` are not names.
             _ if first.is_ascii_digit() => rest
                 .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
                 .unwrap_or(rest.len()),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_are_read_out_of_nested_braces() {
+    fn imports_in_nested_braces_are_found() {
         let text = "use crate::a::{self, B as C, d::{E, f::*}};\npub(crate) use super::G;\n";
         assert_eq!(
             outline(text).imports,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_strings_and_tests_name_nothing() {
+    fn comments_strings_and_tests_are_ignored() {
         let text = r###"
             // crate::a::b
             /* crate::a::b */
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_read_where_they_stand_in_code() {
+    fn paths_in_code_are_found() {
         let outline = outline("fn f() -> crate::a::B { c::d(super::e::F::new()) }");
         let long: Vec<_> = outline.paths.iter().filter(|path| path.len() > 1).cloned().collect();
         assert_eq!(long, [words("crate::a::B"), words("c::d"), words("super::e::F::new")]);

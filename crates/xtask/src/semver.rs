@@ -40,7 +40,7 @@ struct Break {
     why: String,
 }
 
-/// Compares with `baseline`, a revision of git, or with the one in the list.
+/// Compares with `baseline`, a revision of git, or with that in the list.
 pub(crate) fn check(root: &Path, baseline: Option<&str>) -> Result<()> {
     if run::is_missing(root, TOOL) {
         bail!(
@@ -59,8 +59,7 @@ pub(crate) fn check(root: &Path, baseline: Option<&str>) -> Result<()> {
         findings.extend(judged(name, &found, &intended));
     }
     if baseline.is_some() {
-        // The list applies to its own baseline: relative to another one, a listed break may not
-        // exist.
+        // The list applies to its own baseline: relative to another, a listed break may not exist.
         findings.retain(|finding| finding.starts_with(BROKEN));
     }
     for finding in &findings {
@@ -140,13 +139,13 @@ Failed in:
 ";
 
     #[test]
-    fn breaks_are_found_in_what_the_tool_prints() {
+    fn breaks_are_found_in_the_output_of_the_tool() {
         assert_eq!(items(PRINTED), ["variant Notify:NoOne", "variant Notify::Silent"]);
         assert!(items("     Summary no semver update required\n").is_empty());
     }
 
     #[test]
-    fn a_break_is_in_the_list_and_the_list_is_of_breaks() {
+    fn every_break_is_listed_and_every_entry_is_a_break() {
         let found = items(PRINTED);
         let both = ["variant Notify::Silent", "variant Notify:NoOne"];
         assert!(judged("ring", &found, &both).is_empty());

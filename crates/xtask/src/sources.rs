@@ -2,7 +2,7 @@
 //!
 //! `SOURCE:PLACE` and the id of a source alone are citations anywhere; so are `XSA-155` and `RFC
 //! 1071`, of the sources `xsa-155` and `rfc-1071`, and the name of a header in Rust. Text that
-//! looks like the number of a row in a table, a letter and a number, is a finding, because it means
+//! looks like a bare row number of a table, a letter and a number, is a finding, because it means
 //! nothing to a reader.
 
 use std::collections::BTreeSet;
@@ -13,19 +13,20 @@ use ringway_sources::Sources;
 use crate::tree::{SourceFile, Tree};
 
 const SOURCES: &str = "docs/sources.toml";
-/// Not searched: the list itself, and this file, whose tests have wrong citations on purpose.
+/// Not searched: the list itself, and this file, whose tests contain intended errors.
 const SKIPPED: [&str; 2] = [SOURCES, "crates/xtask/src/sources.rs"];
 /// The header whose places are rules of the wire, in a file of their own.
 const HEADER: &str = "netif.h:";
-/// Files that people write, which are searched for rows; evidence of hosts may contain anything.
+/// Files written by people, which are searched for row numbers; evidence of hosts may contain
+/// anything.
 const ENDINGS: [&str; 3] = [".rs", ".md", ".toml"];
-/// Letters of rows, each with the highest number that existed.
+/// Letters of row numbers, each with the highest number that was used.
 const ROWS: [(char, u32); 5] = [('G', 70), ('P', 21), ('W', 17), ('L', 9), ('A', 8)];
-/// Not rows: a paper size, network layers, a CPU state.
+/// Not row numbers: a paper size, network layers, a CPU state.
 const NOT_ROWS: [&str; 7] = ["A4", "L1", "L2", "L3", "L4", "L7", "P0"];
 
-/// Every citation that does not resolve, source without citation, and row, one line each. `rules`
-/// are the ids of the rules of the wire.
+/// Every unresolved citation, uncited source, and bare row number, one line each. `rules` are the
+/// ids of the rules of the wire.
 pub(crate) fn check(tree: &Tree, rules: &[String]) -> Result<Vec<String>> {
     let sources = tree.file(SOURCES).with_context(|| format!("{SOURCES} is missing"))?;
     let sources = Sources::parse(&sources.text).with_context(|| format!("reading {SOURCES}"))?;
@@ -128,7 +129,7 @@ fn is_citation(sources: &Sources, file: &SourceFile, id: &str) -> bool {
     }
 }
 
-/// Whether a name is spelled like a place; `ID` stands for any place.
+/// Whether a name is spelled like a place; `ID` represents any place.
 fn is_name(place: &str) -> bool {
     place.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
@@ -166,8 +167,8 @@ fn tokens(line: &str) -> impl Iterator<Item = &str> {
     words.map(|word| word.trim_matches(['.', ':', '-'])).filter(|word| !word.is_empty())
 }
 
-/// Text that looks like a row: a letter and a number that rows had, or any letter and number after
-/// the word `row`.
+/// Text that looks like a row number: a letter and a number that were used as one, or any letter
+/// and number after the word `row`.
 fn bare_rows(line: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut before = "";
@@ -215,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn what_resolves_is_no_finding() {
+    fn citations_that_resolve_are_no_finding() {
         assert_eq!(findings(FILE, "a.rs", ALL), Vec::<String>::new());
         // A source counts as cited if one of its places is.
         assert!(findings(FILE, "a.rs", "").iter().any(|one| one.contains("`guide`")));
     }
 
     #[test]
-    fn what_does_not_resolve_is_found_once() {
+    fn a_citation_that_does_not_resolve_is_found_once() {
         for (path, wrong) in [
             ("a.rs", "// guide:there"),
             ("a.rs", "// netif.h:nothing"),
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_cites_is_found_unless_it_says_why() {
+    fn an_uncited_source_is_found_unless_it_has_a_reason() {
         let text = ALL.replace("guide:here", "guide");
         assert_eq!(findings(FILE, "a.rs", &text).len(), 1);
         let excused = format!("{FILE}uncited = \"for later\"\n");
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_and_what_looks_like_them_is_not() {
+    fn bare_row_numbers_are_found_and_similar_text_is_not() {
         let row = |letter: char, number: u32| format!("{letter}{number}");
         let (g, w, s) = (row('G', 33), row('W', 7), row('S', 3));
         for bare in [

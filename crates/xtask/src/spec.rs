@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_citation_of_no_rule_is_found() {
+    fn a_citation_of_a_missing_rule_is_found() {
         let cited = format!("{CITATION}a\n");
         assert_eq!(findings(&cited, &format!("{cited}{CITATION}b\n")).len(), 1);
     }

@@ -2,9 +2,9 @@
 
 use crate::tree::{Line, SourceFile, Tree};
 
-/// The one folder where `unsafe` may stand.
+/// The only folder where `unsafe` may be used.
 const UNSAFE_FOLDER: &str = "crates/sys/";
-/// Lines with `unsafe` there. Raising it requires a decision record in `docs/adr`.
+/// The most lines with `unsafe` there. Raising it requires a decision record in `docs/adr`.
 const UNSAFE_LINES_MAX: usize = 60;
 /// Lines of a file, which should be readable in one sitting.
 const FILE_LINES_MAX: usize = 600;
@@ -33,7 +33,7 @@ const REGISTRY_SETTINGS: [&str; 4] = [
     concat!("sparse", "+http"),
 ];
 
-/// Pure crates: they only decide, on the facts that callers pass in.
+/// Pure crates: they only judge facts that callers pass in.
 const PURE_FOLDERS: [&str; 1] = ["crates/checks/src/"];
 /// Paths by which a file would access the outside: the file system, programs, the network, clocks,
 /// the system.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_only_decides_reads_nothing() {
+    fn a_pure_crate_reads_no_files() {
         let reads = "use std::fs;\n";
         assert_eq!(findings("crates/checks/src/check/a.rs", reads), 1);
         assert_eq!(findings("crates/evidence/src/live.rs", reads), 0);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_say_nothing_are_found() {
+    fn meaningless_file_names_are_found() {
         assert_eq!(findings("crates/ring/src/utils.rs", ""), 1);
         assert_eq!(findings("crates/common/src/lib.rs", ""), 1);
         assert_eq!(findings("crates/ring/src/lib.rs", "pub(crate) struct VifManager<T> {\n"), 1);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_files_have_an_end() {
+    fn lengths_of_lines_and_files_are_limited() {
         assert_eq!(findings("crates/a/src/lib.rs", &"x".repeat(COLUMNS_MAX)), 0);
         assert_eq!(findings("crates/a/src/lib.rs", &"x".repeat(COLUMNS_MAX + 1)), 1);
         assert_eq!(findings("crates/a/src/lib.rs", &"\n".repeat(FILE_LINES_MAX + 1)), 1);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_may_not_merge_are_found() {
+    fn forbidden_markers_are_found() {
         assert_eq!(findings("a.md", concat!("TO", "DO later")), 1);
         assert_eq!(findings("a.sh", concat!("cd /ho", "me/me/x")), 1);
         assert_eq!(findings("a.sh", concat!("cd ${SYSROOT}/ro", "ot/x; ls out/wo", "rk/")), 0);

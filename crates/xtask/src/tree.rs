@@ -1,4 +1,4 @@
-//! The files of the repository that people wrote.
+//! The files of the repository that are written by people.
 
 use std::fs;
 use std::path::{Path, PathBuf};

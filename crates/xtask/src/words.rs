@@ -1,8 +1,8 @@
-//! Words that engineers avoid, or use differently: their number may only fall.
+//! Words to avoid: the number of their uses may only fall.
 //!
-//! `data/words.toml` lists each with what to write in its place and the number of uses that the
-//! repository has today. Both a new use and a number that is too high are findings, so the numbers
-//! only fall. `cargo xtask words` lowers them to what is left.
+//! `data/words.toml` lists each word with a replacement and the number of uses in the repository.
+//! Both a new use and a number that is too high are findings. `cargo xtask words` lowers the
+//! numbers to the remaining uses.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::tree::Tree;
 
 const LIST: &str = "crates/xtask/data/words.toml";
-/// Lists that have to name such words: this one, and that of names that crates offered earlier.
+/// Lists that must contain such words: this list, and that of names in earlier interfaces.
 const LISTS: [&str; 2] = [LIST, "crates/xtask/data/semver.toml"];
 /// Files that people read.
 const ENDINGS: [&str; 3] = [".rs", ".md", ".toml"];
@@ -27,7 +27,7 @@ struct List {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Word {
-    /// A word, or several with a space between each.
+    /// A word, or several separated by spaces.
     text: String,
     /// What to write in its place.
     write: String,
@@ -35,7 +35,7 @@ struct Word {
     uses_max: usize,
 }
 
-/// Each word whose number of uses is not the one in the list, one line each.
+/// Each word whose number of uses differs from the list, one line each.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for word in read(tree)?.word {
@@ -53,7 +53,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Writes today's numbers into the list, where they are lower.
+/// Writes the present numbers into the list, if they are lower.
 pub(crate) fn lower(root: &Path, tree: &Tree) -> Result<()> {
     let list = &tree.file(LIST).with_context(|| format!("{LIST} is missing"))?.text;
     let lowered = lowered(list, |word| uses(tree, word));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_are_as_many_as_the_list_says() {
+    fn the_number_of_uses_must_match_the_list() {
         assert_eq!(findings("hence\nHence, "), 0);
         assert_eq!(findings("hence hence hence"), 1);
         assert_eq!(findings("hence"), 1);

@@ -40,7 +40,7 @@ fn every_script_parses() {
 }
 
 #[test]
-fn shellcheck_warns_of_no_script() {
+fn shellcheck_has_no_warning() {
     let has_shellcheck = Command::new("shellcheck").arg("--version").output().is_ok();
     if !has_shellcheck {
         println!("SKIPPED: scripts of tests/xen: shellcheck is not installed");

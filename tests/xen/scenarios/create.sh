@@ -1,4 +1,4 @@
-# Measures `xl create` with the kernel's backend and with ringway in turns, and with six guests at once.
+# Measures `xl create` with the kernel's backend and with ringway alternately, and with six guests at once.
 # sets: race
 # limit: 3600
 rounds=${ROUNDS:-5}

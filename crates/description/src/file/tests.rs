@@ -1,4 +1,4 @@
-//! What is a description, and in which words others are refused.
+//! Valid descriptions, and the errors of invalid ones.
 
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_RARP;
 
@@ -10,7 +10,7 @@ fn refusal(content: &str) -> String {
 }
 
 #[test]
-fn a_vif_of_virtio_has_a_socket_and_what_other_vifs_have() {
+fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
     let host = parse(
         "host.toml",
         "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
@@ -31,7 +31,7 @@ fn a_vif_of_virtio_has_a_socket_and_what_other_vifs_have() {
 }
 
 #[test]
-fn a_vif_of_virtio_is_refused_with_line_and_key() {
+fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
     let socket = "socket = '/run/vm1.sock'";
     assert!(with("").contains("line 2: vhost.socket: is missing"));
@@ -81,10 +81,10 @@ fn the_full_example_is_a_description() {
 }
 
 #[test]
-fn what_the_package_configures_is_a_description_without_guests() {
+fn the_configuration_of_the_package_is_a_description_without_guests() {
     let text = include_str!("../../../../packaging/ringway.toml");
     assert!(parse("as it is", text).expect("good").guests.is_empty());
-    // Every line that is commented out can be used.
+    // Every commented-out line is valid.
     let used: Vec<&str> = text
         .lines()
         .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
@@ -94,7 +94,7 @@ fn what_the_package_configures_is_a_description_without_guests() {
 }
 
 #[test]
-fn processes_get_the_description_that_was_read() {
+fn processes_get_the_parsed_description() {
     let host = Host::example();
     let json = serde_json::to_string(&host).expect("writable");
     let again: Host = serde_json::from_str(&json).expect("readable");
@@ -151,7 +151,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
 }
 
 #[test]
-fn tenants_have_processes_unless_responses_wait_for_frames_that_leave_by_a_trunk() {
+fn isolation_is_refused_if_responses_wait_for_frames_on_a_trunk() {
     let obstacle = |host: &str, vif: &str| {
         let bridge = "[[bridge]]\nname = \"br0\"\n";
         let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");
@@ -180,7 +180,7 @@ fn tenants_have_processes_unless_responses_wait_for_frames_that_leave_by_a_trunk
         let reason = next("tenant = \"red\"").expect("an obstacle");
         assert!(reason.contains("guests a and b") && reason.contains("tenant"), "{reason}");
     }
-    // One VLAN or another makes no difference, nor does a vif on a bridge.
+    // The number of the VLAN makes no difference, nor does a vif on a bridge.
     assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nvlan = 8"), None);
     assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nbridge = \"br0\""), None);
     assert!(obstacle("", "vlan = 7\n[[guest.vif]]").is_some());

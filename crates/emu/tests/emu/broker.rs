@@ -30,7 +30,7 @@ fn a_broker_removes_the_sockets_that_a_killed_one_left() {
 }
 
 #[test]
-fn sockets_are_for_this_user_only() {
+fn sockets_are_accessible_only_to_this_user() {
     let host = Host::start();
     let guest = host.create(Role::Guest);
     for domid in [DomId(0), guest] {
@@ -41,7 +41,7 @@ fn sockets_are_for_this_user_only() {
 }
 
 #[test]
-fn a_broker_stopped_before_it_runs_ends_at_once() {
+fn a_broker_that_is_stopped_before_it_runs_ends_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let broker = Broker::bind(dir.path()).expect("the directory is free");
     broker.handle().stop();
@@ -50,7 +50,7 @@ fn a_broker_stopped_before_it_runs_ends_at_once() {
 }
 
 #[test]
-fn a_process_notices_that_its_broker_is_gone() {
+fn a_process_notices_that_its_broker_has_ended() {
     let host = Host::start();
     let guest = host.connect(host.create(Role::Guest));
     let event = guest.alloc_unbound(DomId(0)).expect("there is a port");
@@ -61,7 +61,7 @@ fn a_process_notices_that_its_broker_is_gone() {
 }
 
 #[test]
-fn one_process_is_a_guest_and_the_next_is_refused() {
+fn a_second_process_for_the_same_guest_is_refused() {
     let host = Host::start();
     let domid = host.create(Role::Guest);
     let guest = host.connect(domid);

@@ -47,7 +47,7 @@ fn domain_0_creates_lists_and_destroys() {
 }
 
 #[test]
-fn a_number_is_not_chosen_again_at_once() {
+fn a_domain_number_is_not_reused_at_once() {
     let host = Host::start();
     let toolstack = host.toolstack();
     let first = toolstack.create_domain(GUEST).expect("there is room");
@@ -56,7 +56,7 @@ fn a_number_is_not_chosen_again_at_once() {
 }
 
 #[test]
-fn a_bad_domain_is_not_created() {
+fn an_invalid_domain_is_not_created() {
     let host = Host::start();
     let toolstack = host.toolstack();
     let seventh = NewDomain { domid: Some(DomId(7)), ..GUEST };
@@ -95,7 +95,7 @@ fn a_guest_may_not_use_other_domains_grants() {
 }
 
 #[test]
-fn a_peer_is_not_forgotten_while_a_page_is_mapped() {
+fn a_peer_is_kept_while_a_page_is_mapped() {
     let host = Host::start();
     let guest = host.connect(host.create(Role::Guest));
     let mut grants = guest.grants().expect("a guest has grants");
@@ -114,7 +114,7 @@ fn a_peer_is_not_forgotten_while_a_page_is_mapped() {
 }
 
 #[test]
-fn a_driver_domain_is_no_toolstack() {
+fn a_driver_domain_has_no_toolstack_rights() {
     let host = Host::start();
     let driver = host.connect(host.create(Role::DriverDomain));
     let refused = Some(ErrorKind::PermissionDenied);
@@ -154,7 +154,7 @@ fn a_guest_has_no_more_ports_than_xen_would_give_it() {
 }
 
 #[test]
-fn memory_runs_out_and_comes_back() {
+fn memory_can_be_exhausted_and_freed() {
     let host = Host::start();
     let guest = host.connect(host.create(Role::Guest));
     let mut grants = guest.grants().expect("a guest has grants");
@@ -176,7 +176,7 @@ fn memory_runs_out_and_comes_back() {
 }
 
 #[test]
-fn grants_run_out_and_come_back() {
+fn grants_can_be_exhausted_and_freed() {
     let host = Host::start();
     let guest = host.connect(host.create(Role::Guest));
     let mut grants = guest.grants().expect("a guest has grants");
@@ -201,7 +201,7 @@ fn domain_0_has_no_memory_to_grant() {
 }
 
 #[test]
-fn a_domain_lives_as_long_as_any_handle_of_it() {
+fn a_domain_lives_as_long_as_its_last_handle() {
     let host = Host::start();
     let guest: EmuHypervisor = host.connect(host.create(Role::Guest));
     let domid = guest.domid();

@@ -40,7 +40,7 @@ const NEXT_DOMAIN: [u8; 24] = {
 };
 
 #[test]
-fn garbage_ends_its_own_connection_only() {
+fn garbage_ends_only_its_own_connection() {
     let host = Host::start();
     let toolstack = host.toolstack();
     let mut unknown_operation = HELLO;
@@ -76,7 +76,7 @@ fn garbage_ends_its_own_connection_only() {
 }
 
 #[test]
-fn hello_comes_first_and_once() {
+fn hello_is_required_first_and_only_once() {
     let host = Host::start();
     let raw = Raw::connect(&host, DomId(0));
     raw.send(&NEXT_DOMAIN).expect("the broker listens");
@@ -128,7 +128,7 @@ fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
 }
 
 #[test]
-fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_no_other_domain() {
+fn a_guest_that_makes_its_event_descriptor_blocking_hangs_no_other_domain() {
     let host = Host::start();
     let toolstack = Arc::new(host.toolstack());
     let domid = host.create(Role::Guest);
@@ -177,7 +177,7 @@ fn another_protocol_is_refused_by_the_socket() {
 }
 
 #[test]
-fn a_guest_cannot_resize_what_others_map() {
+fn a_guest_cannot_resize_memory_that_others_map() {
     let host = Host::start();
     let (_guest, [memory, table]) = hostile_guest(&host, host.create(Role::Guest));
     for fd in [&memory, &table] {
@@ -212,7 +212,7 @@ fn a_granted_frame_outside_the_guests_memory_is_a_bad_page() {
 }
 
 #[test]
-fn an_entry_that_permits_nothing_is_refused() {
+fn a_grant_entry_without_permission_is_refused() {
     let host = Host::start();
     let domid = host.create(Role::Guest);
     let (_guest, table) = hostile_table(&host, domid);
@@ -264,7 +264,7 @@ impl Raw {
         let parts = &mut [IoSliceMut::new(&mut bytes)];
         let len = match recvmsg(&self.0, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(message) => message.bytes,
-            // The broker closed while a message of ours was unread.
+            // The broker closed while one of our messages was unread.
             Err(error) => {
                 assert_eq!(error, Errno::CONNRESET);
                 0

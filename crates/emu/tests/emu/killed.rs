@@ -44,7 +44,7 @@ fn a_killed_backend_leaves_no_port_and_no_mapping() {
 }
 
 #[test]
-fn marks_of_a_killed_backend_wait_for_the_last_backend_of_its_domain() {
+fn marks_of_a_killed_backend_remain_until_the_last_backend_of_its_domain_ends() {
     let host = Host::start();
     let mut served = [(); 2].map(|()| {
         let guest = host.connect(host.create(Role::Guest));
@@ -65,7 +65,7 @@ fn marks_of_a_killed_backend_wait_for_the_last_backend_of_its_domain() {
 }
 
 #[test]
-fn a_killed_guest_is_dead_and_its_number_can_be_used_again() {
+fn a_killed_guest_is_dead_and_its_number_can_be_reused() {
     let host = Host::start();
     let domid = host.create(Role::Guest);
     let backend = host.toolstack();

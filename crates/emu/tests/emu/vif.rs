@@ -109,7 +109,7 @@ fn byte_of(frame: usize, at: usize) -> u8 {
 }
 
 #[test]
-fn frames_go_to_the_backend_and_come_back() {
+fn frames_travel_to_the_backend_and_back() {
     let host = Host::start();
     let toolstack = host.toolstack();
     let guest = roomy_guest(&host);
@@ -148,7 +148,7 @@ fn frames_go_to_the_backend_and_come_back() {
 }
 
 #[test]
-fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
+fn a_frontend_outlives_its_backend_and_connects_to_the_next() {
     let host = Host::start();
     let toolstack = host.toolstack();
     let guest = roomy_guest(&host);
@@ -176,7 +176,7 @@ fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
 }
 
 #[test]
-fn a_kick_reaches_the_direction_it_is_for() {
+fn a_kick_reaches_its_direction() {
     let host = Host::start();
     let toolstack = host.toolstack();
     let guest = roomy_guest(&host);

@@ -103,7 +103,7 @@ fn race(room_per_ms: usize) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn guests_on_a_bridge_wait_for_their_receiver_and_share_it() {
+fn guests_on_a_bridge_wait_for_their_receiver_and_share_its_rate() {
     // From a receiver faster than both senders to one that is hardly worth waiting for.
     for room_per_ms in [10_000, 200, 100, 50] {
         let [(long, long_dropped), (short, short_dropped)] = race(room_per_ms);
@@ -114,7 +114,7 @@ fn guests_on_a_bridge_wait_for_their_receiver_and_share_it() {
 }
 
 #[test]
-fn a_slow_receiver_on_a_bridge_does_not_stop_what_is_for_others() {
+fn a_slow_receiver_on_a_bridge_does_not_delay_frames_for_others() {
     let mut received = Vec::new();
     for has_room in [true, false] {
         let mut bench = Bench::new(MEMORY);
@@ -142,7 +142,7 @@ fn a_slow_receiver_on_a_bridge_does_not_stop_what_is_for_others() {
 }
 
 #[test]
-fn a_receiver_that_goes_leaves_no_sender_waiting() {
+fn a_detached_receiver_leaves_no_sender_waiting() {
     let mut bench = Bench::new(MEMORY);
     let [sender, sender_device] = bench.bridged(1, 1);
     let [receiver, receiver_device] = bench.bridged(3, 1);

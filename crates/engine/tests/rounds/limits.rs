@@ -10,7 +10,7 @@ use crate::bench::{Bench, ONE};
 use crate::{MEMORY, SECOND};
 
 #[test]
-fn frames_that_are_longer_than_the_link_allows_are_dropped_and_counted() {
+fn frames_longer_than_the_mtu_are_dropped_and_counted() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let receiver = bench.port(2, 1, ONE).remove(0);
@@ -22,7 +22,7 @@ fn frames_that_are_longer_than_the_link_allows_are_dropped_and_counted() {
 }
 
 #[test]
-fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
+fn egress_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
     for (queues, len) in [(1, 1000), (4, 1000), (2, 60_000)] {
         let mut bench = Bench::new(MEMORY);
         let sender = bench.port(1, 1, Stations::Many).remove(0);
@@ -53,7 +53,7 @@ fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
 }
 
 #[test]
-fn short_segments_are_limited_over_all_queues_and_nothing_else_is() {
+fn only_short_segments_are_limited_over_all_queues() {
     for (queues, size) in [(1, 48), (4, 48), (2, 250)] {
         let mut bench = Bench::new(MEMORY);
         let sender = bench.port(1, queues, ONE);
@@ -82,7 +82,7 @@ fn short_segments_are_limited_over_all_queues_and_nothing_else_is() {
 }
 
 #[test]
-fn a_limit_of_what_leaves_that_is_lifted_lets_all_leave_in_order() {
+fn after_an_egress_limit_is_lifted_all_frames_leave_in_order() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, Stations::Many).remove(0);
     let receiver = bench.port(2, 1, ONE).remove(0);

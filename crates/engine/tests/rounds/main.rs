@@ -51,7 +51,7 @@ fn part_beside_a_slow_receiver(source: Stations, pause: Duration) -> f64 {
 }
 
 #[test]
-fn a_receiver_that_takes_a_page_now_and_then_costs_those_who_send_to_it_little() {
+fn a_slow_receiver_costs_its_senders_little() {
     for pause_ms in [1, 5, 45, 49, 500] {
         let part = part_beside_a_slow_receiver(ONE, Duration::from_millis(pause_ms));
         assert!(part >= 0.9, "a page in {pause_ms} ms leaves {part}");
@@ -59,13 +59,13 @@ fn a_receiver_that_takes_a_page_now_and_then_costs_those_who_send_to_it_little()
 }
 
 #[test]
-fn a_port_with_many_stations_behind_it_waits_for_no_receiver() {
+fn a_port_with_many_stations_waits_for_no_receiver() {
     let part = part_beside_a_slow_receiver(Stations::Many, Duration::from_millis(45));
     assert!(part >= 0.99, "{part}");
 }
 
 #[test]
-fn a_receiver_that_is_only_slower_than_its_sender_loses_nothing() {
+fn a_receiver_slightly_slower_than_its_sender_loses_nothing() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let receiver = bench.port(2, 1, ONE).remove(0);
@@ -85,7 +85,7 @@ fn a_receiver_that_is_only_slower_than_its_sender_loses_nothing() {
 }
 
 #[test]
-fn a_flood_waits_for_no_receiver_and_is_dropped_where_it_does_not_fit() {
+fn a_flood_waits_for_no_receiver_and_is_dropped_at_full_queues() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let good = bench.port(2, 1, ONE).remove(0);
@@ -119,7 +119,7 @@ fn race(honest: (u16, usize, Stations), other: (u16, usize)) -> (u64, u64) {
 }
 
 #[test]
-fn a_port_gets_no_more_of_an_engine_by_having_more_queues() {
+fn more_queues_give_a_port_no_larger_share() {
     for queues in [1, 2, 8] {
         let (honest, greedy) = race((1, 60_000, ONE), (queues, 60_000));
         assert!(honest * 100 >= greedy * 95, "{queues} queues: {honest} beside {greedy}");
@@ -131,7 +131,7 @@ fn a_port_gets_no_more_of_an_engine_by_having_more_queues() {
 }
 
 #[test]
-fn a_weight_is_a_share() {
+fn weights_determine_shares() {
     let double = Stations::One(Weight::new(2).expect("a weight"));
     let (heavy, light) = race((1, 60_000, double), (4, 60_000));
     assert!((190..=210).contains(&(heavy * 100 / light)), "{heavy} and {light}");
@@ -155,7 +155,7 @@ fn queues_that_are_full_leave_memory_for_others() {
 }
 
 #[test]
-fn queues_that_stand_still_leave_memory_for_others_however_many_they_are() {
+fn any_number_of_stalled_queues_leaves_memory_for_others() {
     let mut bench = Bench::new(2 << 20);
     let sender = bench.port(1, 1, Stations::Many).remove(0);
     let good = bench.port(2, 1, ONE).remove(0);
@@ -173,7 +173,7 @@ fn queues_that_stand_still_leave_memory_for_others_however_many_they_are() {
 }
 
 #[test]
-fn a_queue_that_keeps_nothing_while_it_stands_still_sends_what_comes_later() {
+fn a_stalled_queue_without_backlog_sends_later_frames() {
     let mut bench = Bench::new(512 << 10);
     let sender = bench.port(1, 1, Stations::Many).remove(0);
     let receiver = bench.port(2, 1, ONE).remove(0);
@@ -189,7 +189,7 @@ fn a_queue_that_keeps_nothing_while_it_stands_still_sends_what_comes_later() {
 }
 
 #[test]
-fn a_source_that_a_failed_queue_held_goes_on() {
+fn a_source_resumes_when_the_queue_that_held_it_fails() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let bad = bench.port(3, 1, ONE).remove(0);
@@ -208,7 +208,7 @@ fn a_source_that_a_failed_queue_held_goes_on() {
 }
 
 #[test]
-fn work_without_buffers_is_tried_each_millisecond_and_not_all_the_time() {
+fn work_without_buffers_is_retried_once_a_millisecond() {
     for probe in [Probe::Memory, Probe::SystemCall] {
         let mut bench = Bench::new(0);
         let sender = bench.port_with(1, 1, ONE, QueueTraits { probe, ..TRAITS }).remove(0);
@@ -221,7 +221,7 @@ fn work_without_buffers_is_tried_each_millisecond_and_not_all_the_time() {
 }
 
 #[test]
-fn frames_for_a_held_source_are_no_reason_to_stay_awake_and_room_is() {
+fn an_engine_stays_awake_for_room_but_not_for_frames_of_a_held_source() {
     let mut bench = Bench::new(MEMORY);
     let left = bench.port(1, 1, ONE).remove(0);
     let right = bench.port(2, 1, ONE).remove(0);
@@ -240,7 +240,7 @@ fn frames_for_a_held_source_are_no_reason_to_stay_awake_and_room_is() {
 }
 
 #[test]
-fn a_queue_that_has_stalled_lets_its_engine_sleep() {
+fn a_stalled_queue_lets_its_engine_sleep() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let still = bench.port(2, 1, ONE).remove(0);
@@ -253,7 +253,7 @@ fn a_queue_that_has_stalled_lets_its_engine_sleep() {
 }
 
 #[test]
-fn a_queue_without_an_event_for_room_is_tried_again() {
+fn a_queue_without_an_event_for_room_is_retried() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let retry = Duration::from_millis(5);
@@ -283,7 +283,7 @@ fn a_queue_without_an_event_for_room_is_tried_again() {
 }
 
 #[test]
-fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
+fn a_frame_with_tiny_segments_is_dropped_at_every_port() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
     let receiver = bench.port(2, 1, ONE).remove(0);
@@ -322,7 +322,7 @@ fn memory_of_full_ports(first: u16, second: u16) -> (u64, u64) {
 }
 
 #[test]
-fn a_port_takes_no_more_memory_by_having_more_queues() {
+fn more_queues_give_a_port_no_more_memory() {
     let (one, _) = memory_of_full_ports(1, 1);
     let (eight, after) = memory_of_full_ports(8, 1);
     // A fifth of the total is a quarter of what then remains. A round's batch may exceed it.
@@ -332,7 +332,7 @@ fn a_port_takes_no_more_memory_by_having_more_queues() {
 }
 
 #[test]
-fn a_weight_that_is_changed_is_another_share_from_then_on() {
+fn a_changed_weight_takes_effect_at_once() {
     let mut bench = Bench::new(MEMORY);
     bench.port(9, 1, ONE);
     let [one, other] = [1, 2].map(|number| {
@@ -354,7 +354,7 @@ fn a_weight_that_is_changed_is_another_share_from_then_on() {
 }
 
 #[test]
-fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
+fn an_event_for_a_port_without_share_left_is_remembered() {
     let mut bench = Bench::new(MEMORY);
     let device = bench.port_with(2, 1, ONE, DEVICE).remove(0);
     let busy = bench.port(1, 1, ONE).remove(0);
@@ -372,7 +372,7 @@ fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
 }
 
 #[test]
-fn an_event_that_comes_to_a_held_source_is_not_forgotten() {
+fn an_event_for_a_held_source_is_remembered() {
     let mut bench = Bench::new(MEMORY);
     let device = bench.port_with(1, 1, ONE, DEVICE).remove(0);
     let full = bench.port(2, 1, ONE).remove(0);
@@ -389,7 +389,7 @@ fn an_event_that_comes_to_a_held_source_is_not_forgotten() {
 }
 
 #[test]
-fn frames_of_a_patched_queue_go_the_same_way_before_its_port_is_in_the_directory() {
+fn frames_of_a_patched_queue_take_the_same_path_before_its_port_is_in_the_directory() {
     let mut bench = Bench::new(MEMORY);
     let device = bench.port(2, 2, ONE);
     let vif = bench.patched_port(1, 2, 2);
@@ -424,7 +424,7 @@ fn a_queue_without_frames_costs_no_turns_while_others_work() {
 }
 
 #[test]
-fn a_queue_whose_frames_come_between_two_looks_is_asked_again() {
+fn a_queue_whose_frames_arrive_between_two_polls_is_polled_again() {
     let mut bench = Bench::new(MEMORY);
     let busy = bench.port(1, 1, ONE).remove(0);
     let idle = bench.port(2, 1, ONE).remove(0);
@@ -442,7 +442,7 @@ fn a_queue_whose_frames_come_between_two_looks_is_asked_again() {
 }
 
 #[test]
-fn an_engine_that_polls_asks_all_its_queues() {
+fn a_polling_engine_polls_all_its_queues() {
     let mut bench = Bench::new(MEMORY);
     let idle = bench.port(1, 1, ONE).remove(0);
     for _ in 0..1000 {
@@ -452,7 +452,7 @@ fn an_engine_that_polls_asks_all_its_queues() {
 }
 
 #[test]
-fn a_queue_that_takes_no_frame_in_pages_gets_all_bytes_in_its_buffer() {
+fn a_queue_that_does_not_accept_pages_gets_all_bytes_in_the_buffer() {
     for is_patched in [false, true] {
         let mut bench = Bench::new(MEMORY);
         let [sender, receiver] = [(1, 2), (2, 1)].map(|(from, to)| {

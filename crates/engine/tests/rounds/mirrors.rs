@@ -16,7 +16,7 @@ fn mirrored(ingress: &[u8], egress: &[u8]) -> (Bench, [Station; 4]) {
 }
 
 #[test]
-fn a_mirror_gets_what_enters_or_leaves_by_its_ports_once_and_nothing_else() {
+fn a_mirror_gets_each_frame_of_its_ports_once_and_nothing_else() {
     for (ingress, egress, copies) in [
         (&[1_u8][..], &[][..], 3),
         (&[], &[2], 3),
@@ -37,7 +37,7 @@ fn a_mirror_gets_what_enters_or_leaves_by_its_ports_once_and_nothing_else() {
 }
 
 #[test]
-fn what_the_output_of_a_mirror_sends_goes_nowhere_by_its_policy_and_no_flood_reaches_it() {
+fn a_mirror_output_neither_sends_nor_gets_floods() {
     let (mut bench, [sender, receiver, _, output]) = mirrored(&[], &[]);
     sender.far().script = [(255, 300), (9, 300)].into();
     for _ in 0..20 {
@@ -48,7 +48,7 @@ fn what_the_output_of_a_mirror_sends_goes_nowhere_by_its_policy_and_no_flood_rea
 }
 
 #[test]
-fn a_mirror_that_takes_nothing_costs_the_mirrored_no_frame() {
+fn a_blocked_mirror_costs_the_mirrored_ports_no_frame() {
     let (mut bench, [sender, receiver, _, output]) = mirrored(&[1], &[2]);
     output.far().room = 0;
     sender.far().script = [(2, 1514)].into();
@@ -63,7 +63,7 @@ fn a_mirror_that_takes_nothing_costs_the_mirrored_no_frame() {
 }
 
 #[test]
-fn a_frame_that_waits_for_its_receiver_is_copied_once() {
+fn a_waiting_frame_is_mirrored_once() {
     let (mut bench, [sender, receiver, _, output]) = mirrored(&[1], &[2]);
     sender.far().script = [(2, 60)].into();
     sender.far().is_endless = true;

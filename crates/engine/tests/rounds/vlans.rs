@@ -7,7 +7,7 @@ use ringway_datapath::{DropReason, Vid, VlanRules};
 use crate::bench::Bench;
 
 #[test]
-fn a_frame_of_a_vlan_leaves_with_a_tag_or_without_as_each_port_wants_it() {
+fn a_vlan_frame_leaves_tagged_or_untagged_as_each_port_requires() {
     let vid = |number| Vid::new(number).expect("a VLAN");
     let access = VlanRules { untagged: Some(vid(10)), tagged: Vec::new() };
     let trunk = VlanRules { untagged: None, tagged: vec![vid(10)] };
@@ -53,7 +53,7 @@ fn a_frame_of_a_vlan_leaves_with_a_tag_or_without_as_each_port_wants_it() {
 }
 
 #[test]
-fn a_tag_behind_a_tag_does_not_become_the_frames_own() {
+fn an_inner_tag_does_not_become_the_outer_one() {
     let vid = |number| Vid::new(number).expect("a VLAN");
     let tagged = VlanRules { untagged: None, tagged: vec![vid(10)] };
     let mut bench = Bench::new(crate::MEMORY);

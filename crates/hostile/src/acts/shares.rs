@@ -90,7 +90,7 @@ fn introduce_surely(stage: &mut Stage, to: Peer) -> Result<()> {
     Ok(())
 }
 
-/// Pings a peer `per_second` times per second, and takes a page of the replies now and then.
+/// Pings a peer `per_second` times per second, and occasionally takes a page of the replies.
 fn receive_slowly(stage: &mut Stage, from: Peer, every: Duration, per_second: u32) -> Result<()> {
     let route = stage.route_to(from);
     stage.guest.connect(1, 64)?;

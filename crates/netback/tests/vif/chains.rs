@@ -1,9 +1,9 @@
-//! Every chain of up to four slots that a guest can make of a small alphabet, against a model that
-//! knows each rule by itself.
+//! Every chain of up to four slots over a small alphabet of slots, against a model that applies
+//! each rule separately.
 //!
 //! The letters cover each flag that continues a packet, sizes on both sides of each limit, pages
 //! that cannot be copied, and extras of every kind; a slot may be read as data or as an extra,
-//! depending on what stands before it. Rings begin just before their indices wrap.
+//! depending on the slot before it. Rings begin just before their indices wrap.
 
 use ringway_datapath::{
     Budget, Checksum, Frame, FrameBatch, Gso, Offload, OffloadCaps, PortQueue, QueueDown,
@@ -118,7 +118,7 @@ impl Chain<'_> {
         })
     }
 
-    /// Each rule by itself.
+    /// Applies each rule separately.
     fn faults(&self, consumer: u32) -> Vec<TxFault> {
         let mut faults = Vec::new();
         let mut check = |is_broken: bool, fault| faults.extend(is_broken.then_some(fault));
@@ -346,21 +346,21 @@ fn examine(len: u32, polling: Polling) {
 const LONGEST: u32 = if cfg!(miri) { 1 } else { 3 };
 
 #[test]
-fn every_chain_of_up_to_three_slots_published_in_two_parts_is_served_as_the_rules_say() {
+fn every_chain_of_up_to_three_slots_published_in_two_parts_follows_the_rules() {
     for len in 1..=LONGEST {
         examine(len, Polling::AtOnce);
     }
 }
 
 #[test]
-fn every_chain_of_up_to_three_slots_is_served_the_same_frame_by_frame() {
+fn every_chain_of_up_to_three_slots_has_the_same_result_one_frame_at_a_time() {
     for len in 1..=LONGEST {
         examine(len, Polling::OneByOne);
     }
 }
 
 #[test]
-fn every_chain_of_up_to_three_slots_has_the_same_responses_when_its_frames_have_left() {
+fn every_chain_of_up_to_three_slots_has_the_same_responses_when_they_are_deferred() {
     for order in [Order::OldestFirst, Order::NewestFirst] {
         for len in 1..=LONGEST {
             examine(len, Polling::WhenSent(order));
@@ -370,7 +370,7 @@ fn every_chain_of_up_to_three_slots_has_the_same_responses_when_its_frames_have_
 
 #[test]
 #[cfg_attr(miri, ignore = "too many chains for Miri")]
-fn every_chain_of_four_slots_is_served_as_the_rules_say() {
+fn every_chain_of_four_slots_follows_the_rules() {
     for word in words(4) {
         Examiner::new(Polling::AtOnce).examine(&word, Polling::AtOnce);
     }

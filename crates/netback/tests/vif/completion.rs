@@ -46,7 +46,7 @@ fn is_awake(bench: &Bench) -> bool {
 }
 
 #[test]
-fn a_packet_is_completed_when_its_frame_is_gone_and_not_before() {
+fn a_packet_is_completed_once_its_frame_has_left() {
     let mut bench = patient(0);
     let mut frames = take_packets(&mut bench, 0..1);
     assert_eq!(frames[0].bytes(), pattern(0, 60));
@@ -60,7 +60,7 @@ fn a_packet_is_completed_when_its_frame_is_gone_and_not_before() {
 }
 
 #[test]
-fn the_time_to_a_response_ends_when_the_frame_is_gone() {
+fn the_measured_latency_ends_when_the_frame_has_left() {
     let wait = Duration::from_millis(20);
     let longest_ns = |bench: &Bench| {
         bench.counters.tx_response_times.snapshot().map(|(range, _)| range.end).max()
@@ -80,7 +80,7 @@ fn the_time_to_a_response_ends_when_the_frame_is_gone() {
 }
 
 #[test]
-fn responses_come_in_ring_order_whatever_leaves_first() {
+fn responses_keep_ring_order_whichever_frame_leaves_first() {
     let mut bench = patient(u32::MAX - 1);
     let mut frames = take_packets(&mut bench, 0..5);
     drop(frames.remove(3));
@@ -95,7 +95,7 @@ fn responses_come_in_ring_order_whatever_leaves_first() {
 }
 
 #[test]
-fn a_packet_that_is_dropped_has_its_response_in_its_turn() {
+fn a_dropped_packet_gets_its_response_in_ring_order() {
     let mut bench = patient(0);
     let (good, short) = (pattern(1, 60), pattern(2, 13));
     let sent = [bench.packet(0, &[&good]), bench.packet(1, &[&short]), bench.packet(2, &[&good])];
@@ -113,7 +113,7 @@ fn a_packet_that_is_dropped_has_its_response_in_its_turn() {
 }
 
 #[test]
-fn a_packet_of_which_no_frame_came_is_no_reason_to_sleep() {
+fn a_packet_without_a_frame_does_not_let_the_worker_sleep() {
     let mut bench = patient(0);
     let short = bench.packet(0, &[&pattern(1, 13)]);
     let _ = bench.send(&short);
@@ -146,7 +146,7 @@ fn all_slots_of_a_packet_are_completed_together() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no ppoll(2)")]
-fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
+fn the_awaited_frame_wakes_the_worker() {
     let mut bench = patient(0);
     let mut frames = take_packets(&mut bench, 0..3);
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
@@ -165,7 +165,7 @@ fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
 }
 
 #[test]
-fn a_ring_that_waits_takes_no_more_than_it_has_slots_and_goes_on_when_frames_leave() {
+fn a_ring_with_deferred_responses_accepts_no_more_than_its_slots_and_resumes_when_frames_leave() {
     let mut bench = patient(u32::MAX - 300);
     let gref = bench.page(0, &pattern(4, 4096), Access::ReadOnly).0;
     for round in 0..4 {
@@ -185,7 +185,7 @@ fn a_ring_that_waits_takes_no_more_than_it_has_slots_and_goes_on_when_frames_lea
 }
 
 #[test]
-fn a_backend_that_takes_over_sends_again_what_was_not_completed() {
+fn a_successor_backend_sends_uncompleted_packets_again() {
     let mut bench = patient(u32::MAX - 2);
     let mut frames = take_packets(&mut bench, 0..5);
     frames.drain(..2).for_each(|frame| bench.pool.recycle(frame));
@@ -203,7 +203,7 @@ fn a_backend_that_takes_over_sends_again_what_was_not_completed() {
 }
 
 #[test]
-fn frames_outlive_the_queue_that_took_them_in() {
+fn frames_outlive_their_ingress_queue() {
     let mut bench = patient(0);
     let frames = take_packets(&mut bench, 0..3);
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);

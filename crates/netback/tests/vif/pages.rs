@@ -1,4 +1,4 @@
-//! On Xen, a copy takes one operation for each page of ours that it touches, and each such page is
+//! On Xen, a copy takes one operation for each of our pages that it touches, and each such page is
 //! pinned: frames are placed in their buffers so that there are no more operations than pages of
 //! the guest.
 
@@ -133,7 +133,7 @@ impl Bench {
 }
 
 #[test]
-fn a_long_packet_from_a_guest_is_one_operation_a_slot() {
+fn a_long_packet_from_a_guest_is_one_operation_per_slot() {
     let mut bench = Bench::new();
     let pages = |first: &[usize], pages: usize, last: usize| {
         let mut lens = first.to_vec();
@@ -156,7 +156,7 @@ fn a_long_packet_from_a_guest_is_one_operation_a_slot() {
 }
 
 #[test]
-fn a_long_frame_of_ours_is_one_operation_a_page() {
+fn a_long_frame_of_ours_is_one_operation_per_page() {
     let mut bench = Bench::new();
     // Leaves a buffer whose last frame began elsewhere.
     bench.operations_of(&[66, PAGE_SIZE, PAGE_SIZE]);

@@ -179,7 +179,7 @@ impl Examiner {
 
 #[test]
 #[cfg_attr(miri, ignore = "too many sequences for Miri")]
-fn every_short_sequence_of_frames_fills_every_few_pages_as_the_rules_say() {
+fn short_sequences_of_frames_fill_posted_pages_by_the_rules() {
     for features in all_features() {
         for read_only in [None, Some(0), Some(1), Some(2)] {
             for (shapes, posted) in sequences().flat_map(|s| (0..=5).map(move |n| (s.clone(), n))) {

@@ -24,7 +24,7 @@ fn response(id: u16, flags: u16, status: i16) -> RxResponse {
 }
 
 #[test]
-fn a_frame_fills_as_few_pages_as_it_can() {
+fn a_frame_uses_as_few_pages_as_possible() {
     let mut bench = Bench::new();
     let grefs = bench.post(100, 10);
     let data = pattern(1, 9000);
@@ -42,7 +42,7 @@ fn a_frame_fills_as_few_pages_as_it_can() {
 }
 
 #[test]
-fn responses_stand_in_the_slots_of_their_requests() {
+fn responses_are_in_the_slots_of_their_requests() {
     let mut bench = Bench::starting_at(u32::MAX - 1, OffloadCaps::ALL);
     bench.post(0xfff0, 4);
     let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60 + seed), PLAIN)).collect();
@@ -56,7 +56,7 @@ fn responses_stand_in_the_slots_of_their_requests() {
 }
 
 #[test]
-fn flags_say_what_state_the_checksum_is_in() {
+fn flags_report_the_state_of_the_checksum() {
     //= netif.h:flag-bits
     let (blank, validated) = (NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED);
     for (checksum, flags) in [
@@ -91,7 +91,7 @@ fn a_gso_extra_takes_the_slot_after_the_first() {
 }
 
 #[test]
-fn a_frame_is_begun_only_when_all_its_pages_are_posted() {
+fn a_frame_is_copied_only_when_all_its_pages_are_posted() {
     let mut bench = Bench::new();
     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
     // 65549 bytes are 17 pages, and the extra is the eighteenth slot.
@@ -113,7 +113,7 @@ fn a_frame_is_begun_only_when_all_its_pages_are_posted() {
 }
 
 #[test]
-fn frames_wait_for_a_guest_that_sends_no_event_for_new_pages_and_are_tried_again() {
+fn frames_for_a_guest_that_sends_no_event_for_new_pages_are_retried() {
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: false };
     let mut bench = Bench::with(0, features);
     bench.post(0, 1);
@@ -156,7 +156,7 @@ fn a_guest_that_posts_eighteen_pages_at_a_time_receives_everything() {
 }
 
 #[test]
-fn frames_wait_without_pages_and_go_in_order_when_pages_come() {
+fn frames_wait_for_pages_and_leave_in_order() {
     let mut bench = Bench::new();
     let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60 + seed), PLAIN)).collect();
     let mut waiting = bench.egress(frames);
@@ -169,7 +169,7 @@ fn frames_wait_without_pages_and_go_in_order_when_pages_come() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_costs_its_own_frame_only() {
+fn an_unwritable_page_costs_only_its_own_frame() {
     for bad in 0..3 {
         let mut bench = Bench::new();
         let mut pages = Vec::new();
@@ -194,7 +194,7 @@ fn a_page_that_cannot_be_written_costs_its_own_frame_only() {
 }
 
 #[test]
-fn references_that_mean_nothing_get_errors() {
+fn invalid_references_get_error_responses() {
     let mut bench = Bench::new();
     let pages = [0, 7, 6000, u32::MAX].map(|gref| (1, GrantRef(gref)));
     bench.post_grants(&pages);
@@ -260,7 +260,7 @@ fn a_batch_is_written_with_one_call_and_at_most_one_event() {
 
 /// The budget of the pools outlives a port; a port that goes down must return its frames to it.
 #[test]
-fn frames_of_a_call_that_failed_go_back_to_the_pool() {
+fn frames_of_a_failed_call_return_to_the_pool() {
     let mut bench = Bench::new();
     bench.pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(2048));
     bench.post(0, 1);

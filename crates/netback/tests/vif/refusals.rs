@@ -40,7 +40,7 @@ fn attach_fault(bench: &mut Bench) -> RingFault {
 }
 
 #[test]
-fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
+fn a_producer_beyond_the_ring_is_a_fault_in_both_directions() {
     //= netif.h:producer-bound
     for jump in [1 << 31, u32::MAX, u32::MAX - 256, 257] {
         let mut bench = Bench::new();
@@ -62,7 +62,7 @@ fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
 }
 
 #[test]
-fn a_packet_whose_next_slot_is_not_there_is_a_fault() {
+fn a_packet_with_a_missing_slot_is_a_fault() {
     //= netif.h:packet-published-whole
     for flags in [NETTXF_MORE_DATA, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA | NETTXF_EXTRA_INFO] {
         let mut bench = bench_with_good_packet();
@@ -95,7 +95,7 @@ fn more_than_twenty_further_slots_are_a_fault() {
 }
 
 #[test]
-fn a_packet_without_end_is_a_fault_before_the_ring_ends() {
+fn an_endless_packet_is_a_fault_before_the_ring_ends() {
     let mut bench = bench_with_good_packet();
     let gref = bench.page(0, &[], Access::ReadOnly).0;
     let slot = TxRequest { gref, offset: 0, flags: NETTXF_MORE_DATA, id: 0, size: 60 };
@@ -138,7 +138,7 @@ fn send_with_extras(bench: &mut Bench, extras: &[ExtraInfo]) {
 }
 
 #[test]
-fn extras_of_types_that_are_not_defined_are_a_fault() {
+fn extras_of_undefined_types_are_a_fault() {
     //= netif.h:extra-types
     for kind in [0, 5, 6, 255] {
         let mut bench = bench_with_good_packet();
@@ -148,7 +148,7 @@ fn extras_of_types_that_are_not_defined_are_a_fault() {
 }
 
 #[test]
-fn segmentation_into_nothing_or_of_an_unknown_protocol_is_a_fault() {
+fn segments_of_zero_bytes_or_of_an_unknown_protocol_are_a_fault() {
     //= netif.h:gso-extra
     for (size, kind) in [(0, 1), (0, 2), (1448, 0), (1448, 3), (1448, 255)] {
         let mut bench = bench_with_good_packet();
@@ -161,7 +161,7 @@ fn segmentation_into_nothing_or_of_an_unknown_protocol_is_a_fault() {
 }
 
 #[test]
-fn a_chain_of_extras_without_end_is_a_fault() {
+fn an_endless_chain_of_extras_is_a_fault() {
     let mut bench = bench_with_good_packet();
     let extra = ExtraInfo { kind: EXTRA_TYPE_HASH, flags: EXTRA_FLAG_MORE, payload: [0; 6] };
     send_with_extras(&mut bench, &[extra; 250]);
@@ -223,7 +223,7 @@ fn a_packet_whose_slots_hold_more_than_its_total_is_refused() {
 }
 
 #[test]
-fn a_page_that_cannot_be_copied_costs_its_packet_and_no_other() {
+fn a_page_that_cannot_be_copied_costs_only_its_packet() {
     let data = pattern(4, 300);
     // The first copy is that of the good packet before.
     for nth in 2..5 {
@@ -243,7 +243,7 @@ fn a_page_that_cannot_be_copied_costs_its_packet_and_no_other() {
 }
 
 #[test]
-fn one_bad_page_among_a_full_batch_costs_one_packet_and_no_order() {
+fn one_bad_page_in_a_full_batch_costs_one_packet_and_keeps_the_order() {
     for bad in [0, 1, 31, 62, 63] {
         let mut bench = Bench::new();
         for id in 0..64 {
@@ -265,7 +265,7 @@ fn one_bad_page_among_a_full_batch_costs_one_packet_and_no_order() {
 }
 
 #[test]
-fn frames_of_an_earlier_port_in_the_batch_stay_as_they_are() {
+fn frames_of_another_port_in_the_batch_are_unchanged() {
     let mut bench = Bench::new();
     let mut frames = FrameBatch::new();
     let earlier = bench.frame(&pattern(50, 90), Default::default());
@@ -282,7 +282,7 @@ fn frames_of_an_earlier_port_in_the_batch_stay_as_they_are() {
 }
 
 #[test]
-fn a_ring_page_sent_as_data_is_only_data() {
+fn a_ring_page_sent_as_data_is_treated_as_data() {
     let mut bench = Bench::new();
     // The rings are the first two grants of the guest.
     let _ = bench.send(&[TxRequest { gref: 8, offset: 0, flags: 0, id: 1, size: 64 }]);
@@ -292,7 +292,7 @@ fn a_ring_page_sent_as_data_is_only_data() {
 
 /// If the hypervisor makes no copy at all, buffers contain data of other guests.
 #[test]
-fn frames_that_were_not_filled_never_leave_the_port() {
+fn frames_that_were_not_filled_are_never_returned() {
     let mut bench = Bench::new();
     let mut frames = FrameBatch::new();
     let earlier = bench.frame(&pattern(50, 90), Default::default());
@@ -307,7 +307,7 @@ fn frames_that_were_not_filled_never_leave_the_port() {
 }
 
 #[test]
-fn an_event_that_cannot_be_sent_lets_no_failed_frame_through() {
+fn a_failed_event_does_not_let_a_failed_frame_through() {
     let mut bench = Bench::new();
     let good = bench.packet(0, &[&pattern(1, 60)]);
     let mut bad = bench.packet(1, &[&pattern(2, 60)]);
@@ -323,7 +323,7 @@ fn an_event_that_cannot_be_sent_lets_no_failed_frame_through() {
 }
 
 #[test]
-fn a_fault_names_both_numbers_in_words() {
+fn a_fault_reports_both_numbers() {
     let mut bench = Bench::new();
     bench.tx_page.store(REQ_PROD, 300, Ordering::SeqCst);
     let mut frames = FrameBatch::new();
@@ -333,7 +333,7 @@ fn a_fault_names_both_numbers_in_words() {
 }
 
 #[test]
-fn a_queue_that_is_gone_lets_go_of_its_rings() {
+fn a_dropped_queue_unmaps_its_rings() {
     let bench = Bench::new();
     let loopback = bench.machine.loopback.clone();
     let attached = Holdings { mappings: 2, ports: 2, ports_bound: 2, ..Holdings::default() };

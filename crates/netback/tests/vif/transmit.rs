@@ -40,7 +40,7 @@ fn a_packet_of_one_slot_arrives_and_gets_a_response_with_its_own_id() {
 }
 
 #[test]
-fn a_call_ends_with_the_packet_that_reaches_its_limit_and_leaves_the_others_on_the_ring() {
+fn a_call_stops_at_its_limit_and_leaves_later_packets_on_the_ring() {
     let mut bench = Bench::new();
     for id in 0..4 {
         let packet = bench.packet(id, &[&pattern(usize::from(id), 100)]);
@@ -56,7 +56,7 @@ fn a_call_ends_with_the_packet_that_reaches_its_limit_and_leaves_the_others_on_t
 }
 
 #[test]
-fn ids_that_repeat_are_echoed_as_often() {
+fn repeated_ids_are_echoed_each_time() {
     let mut bench = Bench::new();
     for seed in 0..3 {
         let packet = bench.packet(5, &[&pattern(seed, 60)]);
@@ -67,7 +67,7 @@ fn ids_that_repeat_are_echoed_as_often() {
 }
 
 #[test]
-fn the_first_slot_says_the_total_and_holds_what_the_others_do_not() {
+fn the_first_slot_has_the_total_length_and_the_bytes_that_no_other_slot_has() {
     let mut bench = Bench::new();
     let data = pattern(2, 9000);
     //= netif.h:first-size-is-total
@@ -79,7 +79,7 @@ fn the_first_slot_says_the_total_and_holds_what_the_others_do_not() {
 }
 
 #[test]
-fn slots_without_bytes_are_served_wherever_they_stand() {
+fn empty_slots_are_accepted_anywhere_in_a_packet() {
     let data = pattern(3, 200);
     let (whole, head, tail): (&[u8], &[u8], &[u8]) = (&data, &data[..100], &data[100..]);
     let shapes: [&[&[u8]]; 4] =
@@ -95,7 +95,7 @@ fn slots_without_bytes_are_served_wherever_they_stand() {
 }
 
 #[test]
-fn a_slot_may_end_where_its_page_does() {
+fn a_slot_may_end_at_the_end_of_its_page() {
     let mut bench = Bench::new();
     let data = pattern(4, 15);
     let gref = bench.page(4095, &data[..1], Access::ReadOnly).0;
@@ -117,7 +117,7 @@ fn the_largest_packet_fits() {
 }
 
 #[test]
-fn a_packet_of_eighteen_further_slots_is_the_longest_served() {
+fn the_longest_accepted_packet_has_eighteen_further_slots() {
     for (slots, is_served) in [(18, true), (19, true), (20, false), (21, false)] {
         let mut bench = Bench::new();
         let data = pattern(6, 40 * slots);
@@ -140,7 +140,7 @@ fn a_packet_of_eighteen_further_slots_is_the_longest_served() {
 }
 
 #[test]
-fn flags_say_what_state_the_checksum_is_in() {
+fn flags_report_the_state_of_the_checksum() {
     let (blank, validated) = (NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED);
     for (flags, checksum) in [
         (0, Checksum::Unverified),
@@ -159,7 +159,7 @@ fn flags_say_what_state_the_checksum_is_in() {
 }
 
 #[test]
-fn a_gso_extra_says_how_to_segment_and_gets_a_null() {
+fn a_gso_extra_sets_the_segmentation_and_gets_a_null_response() {
     for (wire, kind) in [(GSO_TYPE_TCPV4, GsoKind::TcpV4), (GSO_TYPE_TCPV6, GsoKind::TcpV6)] {
         let mut bench = Bench::new();
         let data = pattern(8, 5000);
@@ -182,7 +182,7 @@ fn a_gso_extra_says_how_to_segment_and_gets_a_null() {
 }
 
 #[test]
-fn extras_of_a_chain_each_get_a_response_and_the_unknown_ones_are_ignored() {
+fn each_extra_gets_a_response_and_unknown_extras_are_ignored() {
     let mut bench = Bench::new();
     let data = pattern(9, 100);
     let mut packet = bench.packet(1, &[&data]);
@@ -217,7 +217,7 @@ fn the_same_page_may_be_sent_in_many_slots() {
 }
 
 #[test]
-fn a_full_ring_is_taken_in_batches_each_with_one_call_of_the_hypervisor() {
+fn a_full_ring_is_taken_in_batches_with_one_hypercall_each() {
     for start in [0, u32::MAX - 100] {
         let mut bench = Bench::starting_at(start, OffloadCaps::ALL);
         let gref = bench.page(0, &pattern(11, 4096), Access::ReadOnly).0;
@@ -239,7 +239,7 @@ fn a_full_ring_is_taken_in_batches_each_with_one_call_of_the_hypervisor() {
 }
 
 #[test]
-fn every_response_stands_in_the_slot_of_its_request() {
+fn every_response_is_in_the_slot_of_its_request() {
     let mut bench = Bench::starting_at(u32::MAX - 1, OffloadCaps::ALL);
     for id in 0..5 {
         // The third and the fifth are refused, which changes nothing in the order.
@@ -277,7 +277,7 @@ fn packets_wait_in_the_ring_while_the_pool_is_empty() {
 }
 
 #[test]
-fn a_backend_that_takes_over_serves_what_was_not_completed() {
+fn a_successor_backend_serves_requests_without_a_response() {
     let mut bench = Bench::starting_at(u32::MAX - 2, OffloadCaps::ALL);
     for id in 0..3 {
         let packet = bench.packet(id, &[&pattern(usize::from(id), 60)]);
@@ -295,7 +295,7 @@ fn a_backend_that_takes_over_serves_what_was_not_completed() {
 }
 
 #[test]
-fn events_are_sent_when_the_guest_asked_for_them_and_only_then() {
+fn events_are_sent_only_when_the_guest_requested_them() {
     let mut bench = Bench::new();
     assert!(bench.events.ack().expect("an eventfd can be read"), "attaching kicks the guest");
     let packet = bench.packet(1, &[&pattern(1, 60)]);

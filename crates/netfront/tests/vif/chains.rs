@@ -1,10 +1,10 @@
-//! Every chain of up to three responses that a backend can make of a small alphabet, against a
-//! model that knows each rule by itself.
+//! Every chain of up to three responses over a small alphabet of responses, against a model that
+//! applies each rule separately.
 //!
 //! The letters cover each flag that continues a packet, lengths on both sides of each limit, failed
 //! slots, bytes that leave their page, and extras of every kind; a slot may be read as data or as
-//! an extra, depending on what stands before it. One queue takes in chain after chain, so they
-//! begin at every slot of the ring.
+//! an extra, depending on the slot before it. One queue takes in chain after chain, so they begin
+//! at every slot of the ring.
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PoolBudget, PortQueue,
@@ -102,7 +102,7 @@ impl Chain<'_> {
         std::iter::once((0, &self.first)).chain(behind_extras)
     }
 
-    /// Each rule by itself.
+    /// Applies each rule separately.
     fn faults(&self) -> Vec<ResponseFault> {
         let mut faults = Vec::new();
         let mut check = |is_broken: bool, fault| faults.extend(is_broken.then_some(fault));
@@ -207,7 +207,7 @@ struct Examiner {
 }
 
 impl Examiner {
-    /// `pages` are what is in the pages of each slot.
+    /// `pages` is the content of the pages of each slot.
     fn new(pages: Vec<Vec<u8>>) -> Examiner {
         let empty = FramePool::new(PoolBudget::new(0));
         Examiner { bench: Bench::new(), pages, empty, next_slot: 0, filled: 0, dropped: 0 }
@@ -300,18 +300,18 @@ fn examine(polling: Polling, parts: usize) {
 
 #[test]
 #[cfg_attr(miri, ignore = "too many chains for Miri")]
-fn every_chain_of_up_to_three_responses_in_two_parts_is_taken_as_the_rules_say() {
+fn every_chain_of_up_to_three_responses_in_two_parts_follows_the_rules() {
     examine(Polling::AtOnce, 2);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too many chains for Miri")]
-fn every_chain_of_up_to_three_responses_is_taken_the_same_frame_by_frame() {
+fn every_chain_of_up_to_three_responses_has_the_same_result_one_frame_at_a_time() {
     examine(Polling::OneByOne, 1);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too many chains for Miri")]
-fn every_chain_of_up_to_three_responses_is_taken_the_same_when_a_buffer_comes_late() {
+fn every_chain_of_up_to_three_responses_has_the_same_result_if_a_buffer_is_late() {
     examine(Polling::LateBuffer, 1);
 }

@@ -1,4 +1,4 @@
-//! Backends that follow no rules (netif c, item 15): a guest survives them all.
+//! Backends that follow no rules (`linux-netfront-hardening`): a guest survives them all.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ fn receive(bench: &mut Bench) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_frame_arrives_from_wherever_in_its_pages_it_lies() {
+fn a_frame_may_lie_anywhere_in_its_pages() {
     let mut bench = Bench::new();
     let data = pattern(1, 4000);
     bench.fill(0, 2, &data[..3000]);
@@ -39,7 +39,7 @@ fn a_frame_arrives_from_wherever_in_its_pages_it_lies() {
 }
 
 #[test]
-fn flags_say_what_state_the_checksum_is_in() {
+fn flags_report_the_state_of_the_checksum() {
     let (blank, validated) = (NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED);
     for (flags, checksum) in [
         (0, Checksum::Unverified),
@@ -70,7 +70,7 @@ fn a_gso_extra_is_read_from_the_second_slot() {
 }
 
 #[test]
-fn pages_are_posted_again_in_ring_order_for_ever() {
+fn pages_are_reposted_in_ring_order_indefinitely() {
     let mut bench = Bench::new();
     for round in 0..if cfg!(miri) { 300 } else { 1000 } {
         let data = pattern(round, 60 + round % 1000);
@@ -100,7 +100,7 @@ fn more_responses_than_requests_are_a_fault() {
         let fault = RingFault { ring: "tx", produced, ahead, slots };
         assert_eq!(bench.egress_fault::<RingFault>(), fault);
     }
-    // One response to nothing is one too many; so is a producer that steps back.
+    // A response without a request is one too many; so is a producer that moves backwards.
     let mut bench = Bench::new();
     bench.tx_page.store(RSP_PROD, 1, Ordering::SeqCst);
     assert!(bench.egress(Vec::new()).is_err());
@@ -138,7 +138,7 @@ fn a_response_without_a_request_is_a_fault() {
 }
 
 #[test]
-fn responses_in_any_order_are_fine() {
+fn responses_in_any_order_are_accepted() {
     let mut bench = Bench::new();
     for round in 0..4 {
         let frames = (0..100).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
@@ -169,7 +169,7 @@ fn bytes_outside_the_page_are_a_fault() {
 }
 
 #[test]
-fn failed_slots_cost_their_frame_and_no_other() {
+fn failed_slots_cost_only_their_frame() {
     let mut bench = Bench::new();
     for (slot, status) in [(0, -1), (1, 60), (2, -2), (3, i16::MIN), (4, 61)] {
         let _ = bench.respond(response(slot, 0, status));
@@ -211,7 +211,7 @@ fn extras_that_were_not_negotiated_are_a_fault() {
 }
 
 #[test]
-fn packets_without_end_are_a_fault() {
+fn endless_packets_are_a_fault() {
     let mut bench = Bench::new();
     for slot in 0..256 {
         let _ = bench.respond(response(slot, MORE, 100));
@@ -230,7 +230,7 @@ fn packets_without_end_are_a_fault() {
 }
 
 #[test]
-fn a_packet_that_is_cut_off_is_dropped() {
+fn a_truncated_packet_is_dropped() {
     for flags in [MORE, NETRXF_EXTRA_INFO] {
         let mut bench = Bench::new();
         let _ = bench.respond(response(0, 0, 60));
@@ -241,7 +241,7 @@ fn a_packet_that_is_cut_off_is_dropped() {
 }
 
 #[test]
-fn a_packet_that_ends_behind_one_look_comes_whole_with_the_next() {
+fn a_packet_that_is_completed_after_a_poll_arrives_whole_with_the_next() {
     for short in 60..90 {
         let mut bench = Bench::new();
         for slot in 0..short {
@@ -286,7 +286,7 @@ fn frames_wait_in_the_ring_while_the_pool_is_empty() {
 }
 
 #[test]
-fn arming_sees_what_arrived_meanwhile() {
+fn arming_finds_packets_that_arrived_meanwhile() {
     let mut bench = Bench::new();
     assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
     assert_eq!(bench.respond(response(0, 0, 60)), ringway_ring::Notify::Peer);
@@ -294,7 +294,7 @@ fn arming_sees_what_arrived_meanwhile() {
 }
 
 #[test]
-fn a_backend_that_writes_anything_meets_a_fault_or_frames_and_never_a_panic() {
+fn random_writes_of_a_backend_cause_frames_or_a_fault_but_no_panic() {
     for seed in 0..if cfg!(miri) { 4 } else { 400 } {
         println!("seed {seed}");
         let mut random = Rng::with_seed(seed);

@@ -166,7 +166,7 @@ fn drain(front: &mut Front, back: &mut Back, up: &mut Lane, down: &mut Lane, poo
 }
 
 #[test]
-fn what_enters_one_end_leaves_the_other_byte_for_byte_and_in_order() {
+fn frames_cross_byte_for_byte_and_in_order() {
     for seed in 0..if cfg!(miri) { 1 } else { 12 } {
         for ends in [Ends::Copied, Ends::InPages] {
             println!("seed {seed}, {ends:?}");
@@ -176,7 +176,7 @@ fn what_enters_one_end_leaves_the_other_byte_for_byte_and_in_order() {
 }
 
 #[test]
-fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() {
+fn replacing_the_backend_under_traffic_loses_no_frame() {
     let (machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let mut arrived = 0;
@@ -203,7 +203,7 @@ fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() 
 }
 
 #[test]
-fn frames_of_one_size_arrive_in_batches_and_cost_few_events() {
+fn frames_of_one_size_arrive_in_batches_with_few_events() {
     let (_machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let mut frames: FrameQueue =
@@ -232,7 +232,7 @@ fn in_place(front: &mut Front, back: &mut Back, pool: &mut FramePool) -> Frame {
 }
 
 #[test]
-fn a_queue_that_sleeps_is_woken_when_a_frame_is_gone_and_posts_its_pages() {
+fn a_sleeping_queue_is_woken_when_a_frame_is_freed_and_reposts_its_pages() {
     let (_machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let frame = in_place(&mut front, &mut back, &mut pool);
@@ -240,7 +240,7 @@ fn a_queue_that_sleeps_is_woken_when_a_frame_is_gone_and_posts_its_pages() {
         let mut last = false;
         front.wakers(&mut |fd, _| {
             let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-            poll(&mut asked, Some(&Timespec::default())).expect("a descriptor of ours");
+            poll(&mut asked, Some(&Timespec::default())).expect("our own descriptor");
             last = !asked[0].revents().is_empty();
         });
         last
@@ -262,7 +262,7 @@ fn a_queue_that_sleeps_is_woken_when_a_frame_is_gone_and_posts_its_pages() {
 }
 
 #[test]
-fn pages_that_a_frame_refers_to_stay_granted() {
+fn pages_that_a_frame_refers_to_remain_granted() {
     let (_machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let frame = in_place(&mut front, &mut back, &mut pool);

@@ -31,7 +31,7 @@ fn respond_to_all(bench: &mut Bench, status: i16) -> usize {
 }
 
 #[test]
-fn a_long_frame_is_a_chain_whose_first_slot_says_the_total() {
+fn a_long_frame_is_a_chain_whose_first_slot_has_the_total_length() {
     let mut bench = Bench::new();
     let data = pattern(1, 9000);
     let frame = bench.frame(&data, PLAIN);
@@ -64,7 +64,7 @@ fn a_segmented_frame_has_its_extra_in_the_second_slot() {
 }
 
 #[test]
-fn flags_say_what_state_the_checksum_is_in() {
+fn flags_report_the_state_of_the_checksum() {
     //= netif.h:flag-bits
     for (checksum, flags) in [
         (Checksum::Unverified, 0),
@@ -79,7 +79,7 @@ fn flags_say_what_state_the_checksum_is_in() {
 }
 
 #[test]
-fn a_frame_that_the_ring_has_no_words_for_is_dropped() {
+fn a_frame_that_the_ring_cannot_describe_is_dropped() {
     let mut bench = Bench::new();
     let frames = vec![bench.frame(&pattern(4, 65536), PLAIN), bench.frame(&pattern(5, 60), PLAIN)];
     assert!(bench.egress(frames).expect("no fault").is_empty());
@@ -88,7 +88,7 @@ fn a_frame_that_the_ring_has_no_words_for_is_dropped() {
 }
 
 #[test]
-fn the_backend_may_read_what_is_sent_and_not_write_it() {
+fn pages_that_are_sent_are_granted_read_only() {
     let mut bench = Bench::new();
     let frame = bench.frame(&pattern(6, 60), PLAIN);
     assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
@@ -101,7 +101,7 @@ fn the_backend_may_read_what_is_sent_and_not_write_it() {
 }
 
 #[test]
-fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_completed() {
+fn frames_wait_for_a_full_ring_and_leave_when_some_requests_complete() {
     let mut bench = Bench::new();
     let frames: Vec<_> = (0..300).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
     let mut waiting = bench.egress(frames).expect("no fault");
@@ -125,7 +125,7 @@ fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_completed() {
 }
 
 #[test]
-fn a_queue_that_is_limited_sends_while_less_than_that_is_unanswered() {
+fn a_limited_queue_sends_while_fewer_requests_are_unanswered() {
     let (cases, count) = if cfg!(miri) { (2, 10) } else { (8, 300) };
     for (len, limit, expected) in [
         (60, 1, 1),
@@ -158,7 +158,7 @@ fn a_queue_that_is_limited_sends_while_less_than_that_is_unanswered() {
 }
 
 #[test]
-fn a_queue_that_may_have_one_page_unanswered_is_woken_by_every_response() {
+fn a_queue_limited_to_one_unanswered_page_is_woken_by_every_response() {
     let mut bench = Bench::new();
     bench.front.limit_unanswered(1);
     let frames = (0..10).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
@@ -175,7 +175,7 @@ fn a_queue_that_may_have_one_page_unanswered_is_woken_by_every_response() {
 }
 
 #[test]
-fn buffers_come_back_whatever_the_backend_says_of_them() {
+fn buffers_are_reused_whatever_the_status_of_their_response() {
     for status in [NETIF_RSP_OKAY, NETIF_RSP_ERROR, -2, i16::MIN, i16::MAX] {
         let mut bench = Bench::new();
         for round in 0..5 {
@@ -187,7 +187,7 @@ fn buffers_come_back_whatever_the_backend_says_of_them() {
 }
 
 #[test]
-fn a_backend_that_responds_to_data_with_null_costs_only_itself() {
+fn a_null_response_to_data_does_no_harm() {
     let mut bench = Bench::new();
     let mut waiting = std::collections::VecDeque::new();
     for _ in 0..3 {
@@ -200,7 +200,7 @@ fn a_backend_that_responds_to_data_with_null_costs_only_itself() {
 }
 
 #[test]
-fn a_queue_that_cannot_have_all_its_pages_keeps_none() {
+fn a_queue_that_cannot_allocate_all_its_pages_keeps_none() {
     let machine = Machine::with(Limits { pages_max: 1024, ..Limits::default() });
     let grants_in_use = || machine.loopback.holdings().grants;
     let make = || {
@@ -217,7 +217,7 @@ fn a_queue_that_cannot_have_all_its_pages_keeps_none() {
 }
 
 #[test]
-fn a_page_that_the_backend_holds_is_not_used_again() {
+fn a_page_still_in_use_by_the_backend_is_not_reused() {
     let (machine, front, rings) = Bench::new().into_parts();
     assert!(front.close().is_err());
     let held = machine.loopback.holdings_of(GUEST);

@@ -45,7 +45,7 @@ fn hostile_request_producers<L: Numbered>() {
 }
 
 #[test]
-fn a_request_producer_that_runs_away_is_a_fault_of_either_ring() {
+fn a_request_producer_beyond_the_ring_is_a_fault_in_both_rings() {
     hostile_request_producers::<Tx>();
     hostile_request_producers::<Rx>();
 }
@@ -66,7 +66,7 @@ fn slots_whose_requests_have_no_response_cannot_hold_new_ones() {
 }
 
 #[test]
-fn a_backend_that_sends_more_responses_than_it_has_requests_is_at_fault() {
+fn more_responses_than_requests_are_a_fault_of_the_backend() {
     for start in STARTS {
         for jump in [1 << 31, u32::MAX, 11, 256, 257] {
             let [front, peer] = page::handles();
@@ -89,7 +89,7 @@ fn a_backend_that_sends_more_responses_than_it_has_requests_is_at_fault() {
 }
 
 #[test]
-fn an_event_index_set_anywhere_costs_at_most_one_event_a_publish() {
+fn an_arbitrary_event_index_causes_at_most_one_event_per_publish() {
     for event in [0, 5, 6, 1 << 31, u32::MAX] {
         let [front, back, peer] = page::handles();
         let mut front = FrontRing::<Tx>::new(front);
@@ -121,7 +121,7 @@ fn a_ring_whose_responses_are_ahead_of_its_requests_is_not_attached() {
 /// A check and a use of the producer must be of one value (XSA-155): the peer flips it between a
 /// valid and an invalid one all the time, and every read yields one or the other, never a mixture.
 #[test]
-fn a_producer_that_flips_is_read_once_per_poll() {
+fn a_changing_producer_is_read_once_per_poll() {
     let [front, back, peer] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");

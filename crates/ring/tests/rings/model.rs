@@ -217,17 +217,17 @@ fn follow_the_model<L: Numbered<Response: Debug>>() {
 }
 
 #[test]
-fn a_tx_ring_does_what_the_model_does_also_where_its_indices_wrap() {
+fn a_tx_ring_matches_the_model_even_when_indices_wrap() {
     follow_the_model::<Tx>();
 }
 
 #[test]
-fn an_rx_ring_does_what_the_model_does_also_where_its_indices_wrap() {
+fn an_rx_ring_matches_the_model_even_when_indices_wrap() {
     follow_the_model::<Rx>();
 }
 
 #[test]
-fn a_new_ring_asks_to_be_woken_by_its_first_entries() {
+fn a_new_ring_requests_an_event_for_its_first_entry() {
     let [front, witness] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let indices = [REQ_PROD, REQ_EVENT, RSP_PROD, RSP_EVENT];

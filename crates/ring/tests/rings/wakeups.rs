@@ -105,7 +105,7 @@ mod real_memory {
     }
 
     #[test]
-    fn two_threads_that_sleep_whenever_they_may_finish_their_work() {
+    fn two_threads_that_sleep_when_idle_finish_their_work() {
         let [front, back] = page::handles();
         let front = FrontRing::<Tx>::starting_at(front, u32::MAX - ENTRIES / 2);
         let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
@@ -286,7 +286,7 @@ mod every_interleaving {
 
     #[test]
     #[cfg_attr(miri, ignore = "loom switches stacks, which Miri cannot follow")]
-    fn two_sides_that_sleep_whenever_they_may_finish_their_work_and_see_no_stale_slot() {
+    fn two_sides_that_sleep_when_idle_finish_their_work_and_read_no_stale_slot() {
         const ENTRIES: u32 = 3;
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(PREEMPTIONS_MAX);

@@ -1,8 +1,8 @@
 //! A queue of a vif as a device of smoltcp.
 //!
 //! Frames move in batches between the rings and two queues here, in [`VifDevice::exchange`];
-//! smoltcp takes and gives them one by one. A frame is copied once each way, between this process's
-//! memory and pages that are granted to the backend. Nothing is allocated once the pool is warm.
+//! smoltcp takes and returns them one by one. Each frame is copied once, between this process's
+//! memory and pages that are granted to the backend. Once the pool is warm, nothing is allocated.
 
 use std::cell::RefCell;
 
@@ -15,14 +15,14 @@ use smoltcp::time::Instant;
 
 /// The longest frame, its Ethernet header included: an MTU of 1500.
 const FRAME_LEN_MAX: usize = 1514;
-/// Memory of all frames: three times a batch of the longest that a backend may send, and a batch of
-/// ours.
+/// Memory of all frames: three batches of the longest that a backend may send, and one batch of our
+/// own.
 const POOL_BYTES: usize = 16 << 20;
 
 /// A network device with one queue, or with none while the vif is not connected.
 pub(crate) struct VifDevice<Q> {
     queue: Option<Q>,
-    /// Both tokens of a frame that arrives may use it.
+    /// Shared by both tokens of an incoming frame.
     pool: RefCell<FramePool>,
     arrived: FrameQueue,
     leaving: FrameQueue,
@@ -34,17 +34,17 @@ impl<Q: PortQueue> VifDevice<Q> {
         VifDevice { queue: None, pool, arrived: FrameQueue::new(), leaving: FrameQueue::new() }
     }
 
-    /// Frames flow through this queue from now on.
+    /// From now on, frames pass through this queue.
     pub(crate) fn attach(&mut self, queue: Q) {
         self.queue = Some(queue);
     }
 
-    /// Frames flow no more; those that wait to leave stay.
+    /// From now on, frames wait.
     pub(crate) fn detach(&mut self) -> Option<Q> {
         self.queue.take()
     }
 
-    /// Sends what waits to leave, and takes in what has arrived.
+    /// Sends waiting frames, and takes in those that have arrived.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used.
@@ -59,8 +59,8 @@ impl<Q: PortQueue> VifDevice<Q> {
         Ok(())
     }
 
-    /// Asks for an event when there is something to exchange. What has arrived already is work,
-    /// unless it has to wait until frames have left.
+    /// Requests an event for the next exchange. Frames that have already arrived count as work,
+    /// unless they must wait until others have left.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used.
@@ -73,12 +73,12 @@ impl<Q: PortQueue> VifDevice<Q> {
         }
     }
 
-    /// Whether smoltcp is to wait until frames have left.
+    /// Whether smoltcp must wait until frames have left.
     fn is_full(&self) -> bool {
         self.leaving.len() >= BATCH
     }
 
-    /// Takes the event.
+    /// Clears the event.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used.
@@ -114,7 +114,7 @@ impl<Q: PortQueue> phy::Device for VifDevice<Q> {
         Some(Leaving { pool, leaving })
     }
 
-    /// Checksums are smoltcp's: the guest offers its backend no offload.
+    /// smoltcp computes all checksums: the guest leaves no work to its backend.
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
@@ -124,7 +124,7 @@ impl<Q: PortQueue> phy::Device for VifDevice<Q> {
     }
 }
 
-/// A frame that has arrived.
+/// An incoming frame.
 pub(crate) struct Arrived<'a> {
     frame: Frame,
     pool: &'a RefCell<FramePool>,
@@ -138,7 +138,7 @@ impl phy::RxToken for Arrived<'_> {
     }
 }
 
-/// Room for a frame that is to leave.
+/// Room for an outgoing frame.
 pub(crate) struct Leaving<'a> {
     pool: &'a RefCell<FramePool>,
     leaving: &'a mut FrameQueue,

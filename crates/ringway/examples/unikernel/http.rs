@@ -1,4 +1,4 @@
-//! As much of HTTP/1.0 as curl needs: `GET /`, and `GET /bytes/N` for as many bytes as one likes.
+//! As much of HTTP/1.0 as curl needs: `GET /`, and `GET /bytes/N` for N bytes.
 
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -7,7 +7,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 const CLIENTS_MAX: usize = 8;
 /// Bytes of each direction's buffer.
 const BUFFER_LEN: usize = 64 << 10;
-/// The longest head of a request.
+/// The maximum length of a request's head.
 const HEAD_LEN_MAX: usize = 4096;
 const BLANK_LINE: &[u8] = b"\r\n\r\n";
 const GREETING: &str = "TCP/IP of this page: smoltcp. Its network device: ringway-netfront.\n";
@@ -18,11 +18,11 @@ pub(crate) struct Server {
     clients: Vec<(SocketHandle, Client)>,
 }
 
-/// What the client of a socket is given.
+/// The exchange with the client of a socket.
 enum Client {
-    /// Its request, as far as it is here.
+    /// Its request, as far as it has arrived.
     Asking(Vec<u8>),
-    /// The rest of a text, and how many bytes come after that.
+    /// The rest of a text, and the number of bytes that follow it.
     Receiving { text: Vec<u8>, filler: u64 },
 }
 
@@ -36,7 +36,7 @@ impl Server {
         Server { port, clients: clients.collect() }
     }
 
-    /// Does for each client what can be done now.
+    /// Serves each client as far as is possible now.
     pub(crate) fn serve(&mut self, sockets: &mut SocketSet<'_>) {
         for (handle, client) in &mut self.clients {
             let socket = sockets.get_mut::<Socket<'_>>(*handle);
@@ -64,7 +64,7 @@ impl Client {
             let is_whole = head.windows(BLANK_LINE.len()).any(|bytes| bytes == BLANK_LINE);
             if !is_whole && head.len() < HEAD_LEN_MAX {
                 if socket.state() == State::CloseWait {
-                    // It asks for nothing more.
+                    // No further request follows.
                     socket.close();
                 }
                 return;

@@ -1,8 +1,8 @@
-//! A guest without a kernel's TCP/IP: smoltcp on `ringway-netfront`, serving HTTP.
+//! A guest that does not use a kernel's TCP/IP: smoltcp on `ringway-netfront`, serving HTTP.
 //!
-//! It becomes a domain of an emulated host that runs, connects its vif to the host's backend, and
-//! serves `GET /` and `GET /bytes/N`. All of TCP/IP is in this process: it has no TAP device, no
-//! address that Linux knows, and needs no rights but those to the run directory.
+//! It becomes a domain of a running emulated host, connects its vif to the host's backend, and
+//! serves `GET /` and `GET /bytes/N`. All of TCP/IP is in this process: it has no TAP device and no
+//! address known to Linux, and needs no privileges except access to the run directory.
 //!
 //! ```text
 //! ringway run                                              # in one shell
@@ -10,8 +10,8 @@
 //! ringway guest exec a -- curl http://10.77.0.9/           # in a third
 //! ```
 //!
-//! Read `device.rs` first: it is all that joins the two libraries. `vif.rs` has the handshake,
-//! `http.rs` the server.
+//! Read `device.rs` first: it is the only code that joins the two libraries. `vif.rs` has the
+//! handshake, `http.rs` the server.
 
 mod device;
 mod http;
@@ -36,9 +36,9 @@ use crate::vif::Guest;
 
 /// The port that the server listens on.
 const HTTP_PORT: u16 = 80;
-/// How long the backend may take to let go at the end.
+/// How long the backend may take to release the vif at the end.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// How often a signal is looked for, if nothing else happens.
+/// How often to check for a signal if nothing else happens.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Serve HTTP from a guest that has no kernel
@@ -94,7 +94,7 @@ fn serve(arguments: &Arguments, mut guest: Guest, should_stop: &AtomicBool) -> R
         was_connected = guest.is_connected();
         interface.poll(now(), &mut device, &mut sockets);
         server.serve(&mut sockets);
-        // What the server has written leaves before anybody sleeps.
+        // Send what the server has written before sleeping.
         interface.poll(now(), &mut device, &mut sockets);
         match device.exchange().and_then(|()| device.arm()) {
             Ok(Pending::Work) => {}
@@ -122,8 +122,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// First sequence numbers are to be different each time, or an earlier connection is mistaken for
-/// a new one.
+/// Initial sequence numbers must differ each time; otherwise packets of an earlier connection could
+/// be mistaken for those of a new one.
 fn seed() -> Result<u64> {
     let mut bytes = [0; 8];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! The guest's vif: its handshake with the backend, and the queue that comes of it.
+//! The guest's vif: its handshake with the backend, and the resulting queue.
 
 use std::fmt::Display;
 use std::io;
@@ -32,18 +32,18 @@ pub(crate) struct Guest {
     mac: MacAddr,
 }
 
-/// What the vif has beside its handshake.
+/// The state of the vif other than its handshake.
 struct Link {
     hypervisor: EmuHypervisor,
     vif: Vif,
-    /// The queue while no frames flow through it.
+    /// The queue while the vif is not connected.
     idle: Option<Queue>,
     /// XenStore and the event channels of the queue.
     wakers: OwnedFd,
 }
 
 impl Guest {
-    /// Becomes the domain of a vif.
+    /// Makes this process the domain of a vif.
     pub(crate) fn join(dir: &Path, vif: Vif) -> Result<Guest> {
         let domid = vif.frontend;
         let hypervisor = EmuHypervisor::connect(dir, domid)
@@ -74,7 +74,7 @@ impl Guest {
         Ok(end.start(store, &mut Serving { link, device }, own)?)
     }
 
-    /// Handles what has changed in XenStore.
+    /// Handles changes in XenStore.
     pub(crate) fn take_watches(&mut self, device: &mut VifDevice<Queue>) -> Result<()> {
         let Guest { store, end, link, .. } = self;
         while let Some(Watched::Node(_) | Watched::Overflow) = store.next_watch()? {
@@ -93,7 +93,7 @@ impl Guest {
         Ok(end.recover(store, &mut Serving { link, device }, preferences(), fault.to_string())?)
     }
 
-    /// Leaves the backend, which may take `limit` to let go.
+    /// Disconnects from the backend, which may take `limit` to release the vif.
     pub(crate) fn leave(&mut self, device: &mut VifDevice<Queue>, limit: Duration) -> Result<()> {
         let Guest { store, end, link, .. } = self;
         end.feed(store, &mut Serving { link, device }, Input::Stop)?;
@@ -101,7 +101,7 @@ impl Guest {
         while !self.end.is_finished() {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {
-                bail!("the backend has not let go of its rings in {limit:?}");
+                bail!("the backend has not released the rings in {limit:?}");
             }
             self.wait(left)?;
             self.take_watches(device)?;
@@ -109,7 +109,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Sleeps until the backend or XenStore has something to say.
+    /// Sleeps until an event of the backend or of XenStore.
     pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::IN, data: epoll::EventData::new_u64(0) }; 4];
@@ -120,7 +120,7 @@ impl Guest {
     }
 }
 
-/// One queue, whatever is offered, and no work left to the backend: smoltcp does all itself.
+/// One queue, whatever the offer, and no work left to the backend: smoltcp does everything itself.
 fn preferences() -> Preferences {
     Preferences { queues: QueueCount::AtMost(1), features: OffloadCaps::NONE.into() }
 }
@@ -145,7 +145,7 @@ impl Link {
     }
 }
 
-/// The vif, with the device that frames flow through.
+/// The vif and its device.
 struct Serving<'a> {
     link: &'a mut Link,
     device: &'a mut VifDevice<Queue>,
@@ -182,7 +182,7 @@ impl FrontendProcess for Serving<'_> {
             Note::State(state) => eprintln!("frontend: {state}"),
             Note::Refused(refusal) => eprintln!("{refusal}"),
             Note::Waits(reason) | Note::Closed(reason) => eprintln!("{reason}"),
-            // Of the backend's end only.
+            // Only for the backend's end.
             Note::AwaitsHotplug => {}
         }
     }

@@ -243,7 +243,7 @@ fn remove_leftovers(before: &State) {
     }
 }
 
-/// Removes what hosts put into their directory, except the lock, and nothing else.
+/// Removes only what hosts put into their directory, except the lock.
 fn remove_files(dir: &RunDir) -> io::Result<()> {
     for entry in fs::read_dir(dir.path())? {
         let entry = entry?;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_host_left_goes_and_what_it_did_not_make_stays() {
+    fn leftovers_of_a_killed_host_are_removed_and_other_files_kept() {
         let dir = tempfile::tempdir().expect("a directory");
         for name in ["backend.sock", "state.json", "notes.txt"] {
             fs::write(dir.path().join(name), "not json").expect("written");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_one_that_others_can_write_to_is_refused() {
+    fn a_directory_inside_one_that_others_can_write_to_is_refused() {
         let parent = tempfile::tempdir().expect("a directory");
         let path = parent.path().join("run");
         let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_whose_sockets_would_have_too_long_names_is_refused() {
+    fn a_directory_whose_socket_paths_would_be_too_long_is_refused() {
         let path = PathBuf::from(format!("/{}", "x".repeat(100)));
         assert!(refusal(&path).contains("expected at most"));
     }

@@ -73,7 +73,7 @@ pub(crate) fn limits(described: &GuestVif) -> VifLimits {
     }
 }
 
-/// Asks the backend to let go of all vifs of a guest.
+/// Asks the backend to release all vifs of a guest.
 pub(crate) fn request_release(store: &mut Client, domid: DomId, vifs: u32) -> Result<(), XsError> {
     for handle in 0..vifs {
         let dir = vif(domid, handle).backend_dir();
@@ -82,7 +82,7 @@ pub(crate) fn request_release(store: &mut Client, domid: DomId, vifs: u32) -> Re
     Ok(())
 }
 
-/// Whether the backend has let go of all of them.
+/// Whether the backend has released all of them.
 pub(crate) fn is_released(store: &mut Client, domid: DomId, vifs: u32) -> Result<bool, XsError> {
     for handle in 0..vifs {
         let state = device::state(store, &vif(domid, handle).backend_state())?;

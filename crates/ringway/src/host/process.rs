@@ -102,7 +102,8 @@ impl Process {
             .arg("--parent")
             .arg(std::process::id().to_string())
             .args(arguments)
-            // The service manager expects signs of life from the supervisor, not from its children.
+            // The service manager expects keep-alive messages from the supervisor, not from its
+            // children.
             .env_remove("WATCHDOG_PID")
             .stdin(stdin)
             .stdout(stdout)
@@ -139,14 +140,14 @@ impl Process {
         self.child.try_wait()
     }
 
-    /// Lets it run on its own: it ends with this process and no earlier.
+    /// Leaves it running until this process ends.
     pub(crate) fn leave(self) {
         // Its descriptor stays open, too.
         std::mem::forget(self);
     }
 
     /// Asks it to end.
-    pub(crate) fn ask_to_end(&mut self) {
+    pub(crate) fn terminate(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), as_pid(self.record.pid)) {
             // It is our child and was not waited for, so the PID is still its own.
             let _ = kill_process(pid, Signal::TERM);
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_means_one_process_and_no_later_one_of_its_number() {
+    fn a_record_does_not_match_a_later_process_with_the_same_pid() {
         let record = ProcessRecord::of("test", std::process::id()).expect("we run");
         assert!(record.is_alive());
         let earlier = ProcessRecord { start_time: record.start_time - 1, ..record };
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_process_is_gone_before_it_was_waited_for() {
+    fn a_killed_process_counts_as_gone_before_it_is_reaped() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("started");
         let record = ProcessRecord::of("cat", child.id()).expect("it runs");
         record.kill().expect("killed");

@@ -33,7 +33,7 @@ const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to hold back an error to find out whether the broker's end is its cause.
 const BROKER_END_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the backend may take to release a guest that is gone.
-const LET_GO_TIMEOUT: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a process may take to end when asked: a guest closes its vifs with the backend first.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
 /// A process that ends sooner than this after its start did not work at all.
@@ -77,12 +77,12 @@ struct Backend {
 
 struct GuestSlot {
     guest: Guest,
-    life: Life,
+    state: GuestState,
     is_connected: bool,
 }
 
-/// Where a guest is in its life.
-enum Life {
+/// The state of a guest.
+enum GuestState {
     Running(DomId, Process),
     /// Its process is gone; the backend has until this time to release its vifs.
     Leaving(DomId, Instant),
@@ -141,7 +141,7 @@ impl Supervisor {
         };
         let guests = host.guests.iter().map(|guest| GuestSlot {
             guest: guest.clone(),
-            life: Life::Gone,
+            state: GuestState::Gone,
             is_connected: false,
         });
         let mut supervisor = Supervisor {
@@ -163,9 +163,9 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Looks after the host until it is to end, and ends it in order.
+    /// Supervises the host until it should end, and ends it in order.
     pub(crate) fn run(mut self, stop: &Stop) -> Result<()> {
-        let outcome = self.look_after(stop).map_err(|error| self.explain(error));
+        let outcome = self.run_until(stop).map_err(|error| self.explain(error));
         if outcome.is_ok() {
             tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
             self.end();
@@ -173,7 +173,7 @@ impl Supervisor {
         outcome
     }
 
-    fn look_after(&mut self, stop: &Stop) -> Result<()> {
+    fn run_until(&mut self, stop: &Stop) -> Result<()> {
         self.record_processes()?;
         loop {
             self.check_broker()?;
@@ -192,8 +192,8 @@ impl Supervisor {
                 Serving::Together(backend) => fds.extend(backend.process.as_ref().map(AsFd::as_fd)),
                 Serving::Isolated(isolation) => fds.extend(isolation.wakers()),
             }
-            fds.extend(self.guests.iter().filter_map(|slot| match &slot.life {
-                Life::Running(_, process) => Some(process.as_fd()),
+            fds.extend(self.guests.iter().filter_map(|slot| match &slot.state {
+                GuestState::Running(_, process) => Some(process.as_fd()),
                 _ => None,
             }));
             let ready = wait_readable(&fds, self.next_deadline())?;
@@ -228,9 +228,9 @@ impl Supervisor {
             Serving::Together(backend) => backend.process.is_none().then_some(backend.due),
             Serving::Isolated(isolation) => Some(isolation.deadline()),
         };
-        let guests = self.guests.iter().filter_map(|slot| match slot.life {
-            Life::Leaving(_, due) | Life::Waiting(due) => Some(due),
-            Life::Running(..) | Life::Gone => None,
+        let guests = self.guests.iter().filter_map(|slot| match slot.state {
+            GuestState::Leaving(_, due) | GuestState::Waiting(due) => Some(due),
+            GuestState::Running(..) | GuestState::Gone => None,
         });
         let due = guests.chain(backend).min();
         due.map(|due| due.saturating_duration_since(Instant::now()))
@@ -247,7 +247,7 @@ impl Supervisor {
         let backend = match &mut self.backend {
             Serving::Together(backend) => backend,
             Serving::Isolated(isolation) => {
-                isolation.look(&mut self.store, self.is_ready)?;
+                isolation.poll(&mut self.store, self.is_ready)?;
                 return if isolation.has_changed() { self.record_processes() } else { Ok(()) };
             }
         };
@@ -283,8 +283,8 @@ impl Supervisor {
         let Some(slot) = self.guests.get_mut(index) else { return Ok(()) };
         let now = Instant::now();
         let vifs = u32::try_from(slot.guest.vifs.len()).unwrap_or(u32::MAX);
-        match &mut slot.life {
-            Life::Running(domid, process) => {
+        match &mut slot.state {
+            GuestState::Running(domid, process) => {
                 let Some(status) = process.ended()? else { return Ok(()) };
                 let domid = *domid;
                 if !self.is_ready {
@@ -295,13 +295,13 @@ impl Supervisor {
                     bail!("{name} ended ({status}) before the host was ready");
                 }
                 tracing::warn!("guest {} (domain {domid}) ended ({status})", slot.guest.name);
-                slot.life = Life::Leaving(domid, now + LET_GO_TIMEOUT);
+                slot.state = GuestState::Leaving(domid, now + RELEASE_TIMEOUT);
                 slot.is_connected = false;
                 nodes::request_release(&mut self.store, domid, vifs)?;
                 self.show.event(&Event::GuestEnded { name: &slot.guest.name.0, domid: domid.0 });
                 self.record_processes()?;
             }
-            Life::Leaving(domid, due) => {
+            GuestState::Leaving(domid, due) => {
                 let (domid, is_late) = (*domid, *due <= now);
                 if !is_late && !nodes::is_released(&mut self.store, domid, vifs)? {
                     return Ok(());
@@ -309,17 +309,18 @@ impl Supervisor {
                 if is_late {
                     tracing::warn!("the backend did not release domain {domid} in time");
                 }
-                slot.life = match slot.guest.on_exit {
-                    OnExit::Destroy => Life::Gone,
-                    OnExit::Restart => Life::Waiting(now + RESTART_PAUSE),
+                slot.state = match slot.guest.on_exit {
+                    OnExit::Destroy => GuestState::Gone,
+                    OnExit::Restart => GuestState::Waiting(now + RESTART_PAUSE),
                 };
                 self.remove_domain(domid)?;
             }
-            Life::Waiting(due) if *due <= now => {
+            GuestState::Waiting(due) if *due <= now => {
                 self.start_guest(index)?;
                 self.record_processes()?;
-                if let Some(GuestSlot { guest, life: Life::Running(domid, process), .. }) =
-                    self.guests.get(index)
+                if let Some(GuestSlot {
+                    guest, state: GuestState::Running(domid, process), ..
+                }) = self.guests.get(index)
                 {
                     self.show.event(&Event::GuestStarted {
                         name: &guest.name.0,
@@ -328,7 +329,7 @@ impl Supervisor {
                     });
                 }
             }
-            Life::Waiting(_) | Life::Gone => {}
+            GuestState::Waiting(_) | GuestState::Gone => {}
         }
         Ok(())
     }
@@ -356,7 +357,7 @@ impl Supervisor {
             });
         match started {
             Ok(process) => {
-                slot.life = Life::Running(domid, process);
+                slot.state = GuestState::Running(domid, process);
                 Ok(())
             }
             Err(error) => {
@@ -375,7 +376,7 @@ impl Supervisor {
     /// Records which guests have connected, and reports when all of them have.
     fn note_connections(&mut self) -> Result<()> {
         for slot in &mut self.guests {
-            let Life::Running(domid, _) = slot.life else { continue };
+            let GuestState::Running(domid, _) = slot.state else { continue };
             let mut is_connected = true;
             for (handle, _) in (0..).zip(&slot.guest.vifs) {
                 let vif = nodes::vif(domid, handle);
@@ -397,8 +398,8 @@ impl Supervisor {
         };
         if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
             self.is_ready = true;
-            let guests = self.guests.iter().filter_map(|slot| match &slot.life {
-                Life::Running(domid, process) => Some(ReadyGuest {
+            let guests = self.guests.iter().filter_map(|slot| match &slot.state {
+                GuestState::Running(domid, process) => Some(ReadyGuest {
                     name: &slot.guest.name.0,
                     domid: domid.0,
                     pid: process.record().pid,
@@ -428,8 +429,8 @@ impl Supervisor {
             }
             Serving::Isolated(isolation) => processes.extend(isolation.records()),
         }
-        processes.extend(self.guests.iter().filter_map(|slot| match &slot.life {
-            Life::Running(_, process) => Some(process.record().clone()),
+        processes.extend(self.guests.iter().filter_map(|slot| match &slot.state {
+            GuestState::Running(_, process) => Some(process.record().clone()),
             _ => None,
         }));
         self.claim.record(|state| state.processes = processes)
@@ -444,13 +445,13 @@ impl Supervisor {
         let mut ending: Vec<&mut Process> = self
             .guests
             .iter_mut()
-            .filter_map(|slot| match &mut slot.life {
-                Life::Running(_, process) => Some(process),
+            .filter_map(|slot| match &mut slot.state {
+                GuestState::Running(_, process) => Some(process),
                 _ => None,
             })
             .collect();
         for process in &mut ending {
-            process.ask_to_end();
+            process.terminate();
         }
         for process in ending {
             process.wait_or_kill(deadline);
@@ -463,7 +464,7 @@ impl Supervisor {
             }
         };
         for process in backend.into_iter().chain([&mut self.broker]) {
-            process.ask_to_end();
+            process.terminate();
             process.wait_or_kill(Instant::now() + END_TIMEOUT);
         }
         tracing::debug!(guests = self.host.guests.len(), "the host has ended");

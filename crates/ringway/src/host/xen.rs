@@ -101,7 +101,7 @@ fn supervise(
     let dir = claim.dir().path().display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     loop {
-        isolation.look(store, false)?;
+        isolation.poll(store, false)?;
         if isolation.has_changed() {
             let ours = ProcessRecord::of("ringway", std::process::id())?;
             let processes = [ours].into_iter().chain(isolation.records()).collect();

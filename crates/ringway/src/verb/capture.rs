@@ -124,7 +124,7 @@ struct Blocks {
     rest: Vec<u8>,
 }
 
-/// Blocks without the beginning of another one.
+/// Complete blocks only.
 struct Whole {
     bytes: Vec<u8>,
     packets: u64,

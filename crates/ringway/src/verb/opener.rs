@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     }
 }
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(PartialEq, Eq)]
 enum Next {
     Turn,

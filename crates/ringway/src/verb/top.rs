@@ -14,7 +14,7 @@ use ratatui::{DefaultTerminal, Frame};
 
 use crate::options::number;
 use crate::output::print;
-use crate::rates::{self, Look, QueueRate};
+use crate::rates::{self, QueueRate, Reading};
 use crate::stop::Stop;
 use crate::target::Target;
 use crate::verb::vif::{RATE_HEAD, rate_row, rate_table};
@@ -67,7 +67,7 @@ struct View {
 pub(crate) fn run(args: &Top) -> Result<()> {
     let stop = Stop::on_signals()?;
     let interval = Duration::from_secs(u64::from(args.interval));
-    let before = look(&args.target)?;
+    let before = read(&args.target)?;
     let mut view = View {
         rates: Vec::new(),
         sort: args.sort,
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Top) -> Result<()> {
     };
     if args.once {
         if !stop.wait(interval)? {
-            view.renew(&before, &look(&args.target)?);
+            view.update(&before, &read(&args.target)?);
             print(&format!("{}\n{}", view.summary, rate_table(&view.rates)))?;
         }
         return Ok(());
@@ -89,14 +89,14 @@ pub(crate) fn run(args: &Top) -> Result<()> {
     outcome
 }
 
-fn look(target: &Target) -> Result<Look> {
-    Ok(Look { at: Instant::now(), status: target.backend()? })
+fn read(target: &Target) -> Result<Reading> {
+    Ok(Reading { at: Instant::now(), status: target.backend()? })
 }
 
 fn show(
     mut terminal: DefaultTerminal,
     args: &Top,
-    mut before: Look,
+    mut before: Reading,
     view: &mut View,
     stop: &Stop,
     interval: Duration,
@@ -112,7 +112,7 @@ fn show(
                 let is_ctrl_c =
                     key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                 if key.kind == KeyEventKind::Press
-                    && (is_ctrl_c || view.press(key.code) == Next::End)
+                    && (is_ctrl_c || view.on_key(key.code) == Next::End)
                 {
                     return Ok(());
                 }
@@ -120,9 +120,9 @@ fn show(
         }
         if due <= Instant::now() {
             // A backend that restarts is briefly unavailable.
-            match look(&args.target) {
+            match read(&args.target) {
                 Ok(after) => {
-                    view.renew(&before, &after);
+                    view.update(&before, &after);
                     before = after;
                 }
                 Err(error) => view.trouble = Some(format!("{error:#}")),
@@ -139,7 +139,7 @@ enum Next {
 }
 
 impl View {
-    fn renew(&mut self, before: &Look, after: &Look) {
+    fn update(&mut self, before: &Reading, after: &Reading) {
         self.rates = rates::between(before, after);
         self.trouble = None;
         let status = &after.status;
@@ -152,10 +152,10 @@ impl View {
             status.vifs.len(),
             status.fdb.len(),
         );
-        self.arrange();
+        self.sort_rates();
     }
 
-    fn press(&mut self, key: KeyCode) -> Next {
+    fn on_key(&mut self, key: KeyCode) -> Next {
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return Next::End,
             KeyCode::Char('v') => self.sort = Sort::Vif,
@@ -169,11 +169,11 @@ impl View {
             _ => {}
         }
         self.first_row = self.first_row.min(self.rates.len().saturating_sub(1));
-        self.arrange();
+        self.sort_rates();
         Next::Stay
     }
 
-    fn arrange(&mut self) {
+    fn sort_rates(&mut self) {
         // Rates are sorted largest first.
         let by =
             |of: fn(&QueueRate) -> f64| move |a: &QueueRate, b: &QueueRate| of(b).total_cmp(&of(a));
@@ -265,14 +265,14 @@ mod tests {
             summary: String::new(),
             first_row: 0,
         };
-        let mut press = |key| {
-            assert!(view.press(KeyCode::Char(key)) == Next::Stay);
+        let mut on_key = |key| {
+            assert!(view.on_key(KeyCode::Char(key)) == Next::Stay);
             view.rates.iter().map(|rate| rate.vif.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(press('v'), ["vif1.0", "vif2.0", "vif3.0"]);
-        assert_eq!(press('p'), ["vif3.0", "vif2.0", "vif1.0"]);
-        assert_eq!(press('r'), ["vif1.0", "vif2.0", "vif3.0"]);
-        assert_eq!(press('w'), ["vif3.0", "vif1.0", "vif2.0"]);
-        assert!(view.press(KeyCode::Char('q')) == Next::End);
+        assert_eq!(on_key('v'), ["vif1.0", "vif2.0", "vif3.0"]);
+        assert_eq!(on_key('p'), ["vif3.0", "vif2.0", "vif1.0"]);
+        assert_eq!(on_key('r'), ["vif1.0", "vif2.0", "vif3.0"]);
+        assert_eq!(on_key('w'), ["vif3.0", "vif1.0", "vif2.0"]);
+        assert!(view.on_key(KeyCode::Char('q')) == Next::End);
     }
 }

@@ -45,7 +45,7 @@ enum SocketMode {
 }
 
 impl VhostGuest {
-    /// The socket, if this process is to be such a guest.
+    /// The socket, if this process should be such a guest.
     pub(crate) fn socket(&self) -> Option<&Path> {
         self.vhost.as_deref()
     }

@@ -13,7 +13,7 @@ use ringway_xenbus::{LimitName, Rate};
 
 use crate::options::number;
 use crate::output::{print, print_json};
-use crate::rates::{self, Look};
+use crate::rates::{self, Reading};
 use crate::stop::Stop;
 use crate::table;
 use crate::target::Target;
@@ -508,12 +508,13 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
 
 fn watch(args: &Stats) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let look =
-        || -> Result<Look> { Ok(Look { at: Instant::now(), status: args.target.backend()? }) };
+    let read = || -> Result<Reading> {
+        Ok(Reading { at: Instant::now(), status: args.target.backend()? })
+    };
     vifs(&args.target, args.vif.as_deref())?;
-    let mut before = look()?;
+    let mut before = read()?;
     while !stop.wait(Duration::from_secs(1))? {
-        let after = look()?;
+        let after = read()?;
         let mut rates = rates::between(&before, &after);
         rates.retain(|rate| args.vif.as_ref().is_none_or(|vif| *vif == rate.vif));
         if args.json {

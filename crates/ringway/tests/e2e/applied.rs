@@ -13,7 +13,7 @@ fn offloads_that_are_off_are_turned_on() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("offload") else { return };
     ok(&mut pair.on_host(&format!("ethtool -K {VIF} tso off gso off sg off tx off gro off")));
-    // The gain is printed only: two busy ends on few CPUs leave 1.4 of it, or less.
+    // The gain is only printed: with both ends busy on few CPUs, it is a factor of 1.4 or less.
     pair.diagnose_fix_and_race(&pair.host, "D13", Load::Idle, 0.0);
     let features = text(&ok(&mut pair.on_host(&format!("ethtool -k {VIF}"))).stdout);
     assert!(features.contains("tcp-segmentation-offload: off"), "{features}");
@@ -28,17 +28,17 @@ fn windows_are_scaled_again_on_a_long_link() {
 }
 
 #[test]
-fn send_buffers_grow_to_what_the_path_takes() {
+fn send_buffers_grow_to_the_capacity_of_the_path() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::far("buffer") else { return };
-    // What the doctor takes the path for.
+    // What the doctor reports about the path.
     ok(&mut pair.on_host(&format!("ethtool -s {VIF} speed 10000 duplex full autoneg off")));
     ok(pair.on_host("sysctl -qw").arg("net.ipv4.tcp_wmem=4096 16384 65536"));
     pair.diagnose_fix_and_race(&pair.host, "D11", Load::Busy, 1.5);
 }
 
 #[test]
-fn a_limit_that_is_reached_is_taken_away() {
+fn a_limit_that_is_reached_is_removed() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("limit") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
@@ -89,7 +89,7 @@ fn sack(pair: &Pair) -> String {
 }
 
 #[test]
-fn what_is_not_confirmed_is_taken_back_though_the_terminal_is_gone() {
+fn an_unconfirmed_change_is_undone_even_if_the_terminal_closed() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("revert") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
@@ -105,7 +105,7 @@ fn what_is_not_confirmed_is_taken_back_though_the_terminal_is_gone() {
     until("it is undone", || sack(&pair) == "0");
     let shown = || text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
     until("the journal knows", || shown().contains("undone"));
-    // Not again, and not what was set since.
+    // Neither a second time, nor what was set since.
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1"));
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=2"));
     let left = pair.fix(&pair.host, "undo").output().expect("it starts");
@@ -115,13 +115,13 @@ fn what_is_not_confirmed_is_taken_back_though_the_terminal_is_gone() {
 }
 
 #[test]
-fn a_trial_keeps_what_helps_and_nothing_else() {
+fn a_trial_keeps_only_changes_that_help() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("trial") else { return };
     let off = format!("ethtool -K {VIF} tso off gso off sg off tx off gro off");
     ok(&mut pair.on_host(&off));
     let iperf = pair.iperf(1);
-    // To whom more is worse.
+    // A number of which more is worse.
     let number = "\"bits_per_second\":\\s*([0-9.e+]+)";
     let line =
         format!("try D13 --runs 4 --interval 1 --number {number} --lower-is-better -- {iperf}");
@@ -148,7 +148,7 @@ fn a_trial_keeps_what_helps_and_nothing_else() {
 }
 
 #[test]
-fn a_trial_that_is_killed_leaves_nothing() {
+fn a_killed_trial_leaves_no_changes() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("killed") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));

@@ -10,7 +10,7 @@ use crate::hostile::Hostile;
 use crate::traffic::{Iperf, longest_silence};
 use crate::turn;
 
-/// All nodes in which a state is kept.
+/// All nodes that contain a state.
 const STATES: [&str; 4] = [
     "/local/domain/0/backend/vif/1/0/state",
     "/local/domain/0/backend/vif/2/0/state",
@@ -28,7 +28,7 @@ fn wait_for_traffic(host: &Host) {
 }
 
 #[test]
-fn a_connection_survives_the_killing_of_the_backend_and_pauses_less_than_a_second() {
+fn a_connection_survives_a_killed_backend_with_a_pause_of_less_than_a_second() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let host = Host::start(&pair());
     let mut store = host.store();
@@ -59,7 +59,7 @@ fn a_connection_survives_the_killing_of_the_backend_and_pauses_less_than_a_secon
     let transfer = transfer.finish();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
     assert!(transfer.longest_gap() < 5.0, "{} s", transfer.longest_gap());
-    // No state changed on the way: the guests have not noticed.
+    // No state has changed meanwhile: the guests noticed nothing.
     while let Some(event) = store.next_watch().expect("the store lives") {
         let Watched::Node(event) = event else { panic!("{event:?}") };
         let state = store.read(&event.path).expect("readable");
@@ -102,7 +102,7 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
 }
 
 #[test]
-fn a_backend_without_descriptors_says_so_and_serves_its_guest_when_it_has_some() {
+fn a_backend_without_descriptors_reports_it_and_serves_its_guest_once_it_has_some() {
     let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
     let guests = [("a", "", "queues = 1"), ("b", "", "queues = 1")];
     let host = Host::start(&describe("max-queues = 4", &guests));
@@ -121,7 +121,7 @@ fn a_backend_without_descriptors_says_so_and_serves_its_guest_when_it_has_some()
     host.wait("the reason", SOON, |host| {
         host.node(error).filter(|text| text.contains("no more descriptors"))
     });
-    // It waits, and neither it nor the other one is closed.
+    // It waits, and neither vif is closed.
     assert_eq!([STATES[0], STATES[1]].map(|node| host.node(node).expect("there")), ["2", "4"]);
     limit_to(before.current);
     host.wait("the guest to be served", SOON, |host| {
@@ -167,7 +167,7 @@ fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() {
+fn concurrent_changes_from_both_ends_end_with_the_last_one() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     let last = |count: u16| {
@@ -184,7 +184,7 @@ fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() 
         host.ping("a", "10.77.0.2");
     };
     for step in 0_u16..12 {
-        // Some ask for more than is offered at the moment.
+        // Some request more than is offered at the moment.
         let (queues, max) = ((step % 4 + 1).to_string(), (step / 3 + 1).to_string());
         host.text(&["guest", "set", "a", "queues", &queues]);
         host.text(&["vif", "set", "vif1.0", "max-queues", &max, "--reconnect"]);
@@ -196,7 +196,7 @@ fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() 
 
 /// Like Linux's frontend, which connects only from `Initialising`.
 #[test]
-fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_backend() {
+fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_backend() {
     let Some(_turn) = turn(&["xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let mut guest = Hostile::new(&host);
@@ -217,11 +217,11 @@ fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_bac
 }
 
 #[test]
-fn a_backend_that_is_killed_again_and_again_comes_back_each_time() {
+fn a_backend_that_is_killed_repeatedly_is_restarted_each_time() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     for restarts in 1..=3_u64 {
-        // The first kill meets queues that are being changed.
+        // At the first kill, queues are being changed.
         host.text(&["guest", "set", "a", "queues", &restarts.to_string()]);
         send(host.pid_of("backend"), Signal::KILL);
         host.wait("the restart", SOON, |host| {

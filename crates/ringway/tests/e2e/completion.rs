@@ -19,13 +19,13 @@ fn wait_until_completed(host: &Host) {
 }
 
 #[test]
-fn files_arrive_as_they_were_however_little_may_be_unanswered() {
+fn files_arrive_unchanged_however_few_requests_may_be_unanswered() {
     let Some(_turn) = turn(&["socat"]) else { return };
     for (host_keys, a, b) in [
         ("completion = \"sent\"", "", ""),
         ("completion = \"sent\"", "max-unanswered = 1", "max-unanswered = 2\ngso = false"),
         ("completion = \"copied\"", "max-unanswered = 2", "completion = \"sent\"\nqueues = 2"),
-        // Guests without offloads get what others leave undone cut up, segment by segment.
+        // Guests without offloads get the frames of others cut into segments.
         ("completion = \"sent\"\nmax-queues = 2", "", "sg = false\ncsum = false\ngso = false"),
     ] {
         let host = Host::start(&describe(host_keys, &[("a", "", a), ("b", "", b)]));
@@ -45,7 +45,7 @@ fn files_arrive_as_they_were_however_little_may_be_unanswered() {
 }
 
 #[test]
-fn a_guest_that_waits_for_the_wire_survives_the_killing_of_the_backend() {
+fn a_guest_with_deferred_responses_survives_a_killed_backend() {
     let Some(_turn) = turn(&["iperf3", "socat"]) else { return };
     let vif = "max-unanswered = 16";
     let host = Host::start(&describe("completion = \"sent\"", &[("a", "", vif), ("b", "", vif)]));
@@ -68,7 +68,7 @@ fn a_guest_that_waits_for_the_wire_survives_the_killing_of_the_backend() {
 }
 
 #[test]
-fn queues_are_changed_while_responses_are_due() {
+fn queues_can_be_changed_while_responses_are_deferred() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let vif = "max-unanswered = 16";
     let guests = [("a", "", vif), ("b", "", vif)];

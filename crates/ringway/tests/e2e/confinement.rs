@@ -15,7 +15,7 @@ use crate::turn;
 const NET_ADMIN: &str = "0000000000001000";
 
 #[test]
-fn no_thread_of_the_backend_has_more_than_it_needs() {
+fn no_thread_of_the_backend_has_unneeded_privileges() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     host.ping("a", "10.77.0.2");
@@ -38,7 +38,7 @@ fn no_thread_of_the_backend_has_more_than_it_needs() {
 }
 
 #[test]
-fn the_broker_and_the_guests_have_no_more_than_they_need() {
+fn the_broker_and_the_guests_have_no_unneeded_privileges() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     host.ping("a", "10.77.0.2");
@@ -67,15 +67,15 @@ fn the_broker_and_the_guests_have_no_more_than_they_need() {
             }
         }
     }
-    // A guest that comes later gets its sockets from a broker that is confined.
-    let toolstack = EmuHypervisor::connect(&host.dir(), DomId(0)).expect("anybody may");
+    // A guest that starts later gets its sockets from a confined broker.
+    let toolstack = EmuHypervisor::connect(&host.dir(), DomId(0)).expect("any user may");
     let new = NewDomain { domid: None, memory_bytes: 1 << 20, role: Role::Guest };
     let domid = toolstack.create_domain(new).expect("domain 0 may");
     EmuHypervisor::connect(&host.dir(), domid).expect("it is there");
 }
 
 #[test]
-fn the_process_that_opens_sockets_can_do_nothing_else() {
+fn the_opener_can_only_open_sockets() {
     let Some(_turn) = turn(&[]) else { return };
     let host = Host::start(&pair());
     let backend = host.pid_of("backend");
@@ -90,7 +90,7 @@ fn the_process_that_opens_sockets_can_do_nothing_else() {
         assert_eq!(field_of(status, "Seccomp"), Some("2"), "{status}");
         let capabilities = field_of(status, "CapEff").expect("there is such a line");
         let capabilities = u64::from_str_radix(capabilities, 16).expect("a number");
-        // CAP_DAC_OVERRIDE, where it had that.
+        // CAP_DAC_OVERRIDE, if it had that.
         assert_eq!(capabilities & !2, 0, "{status}");
     }
     send(opener, Signal::KILL);
@@ -100,7 +100,7 @@ fn the_process_that_opens_sockets_can_do_nothing_else() {
 }
 
 #[test]
-fn a_new_backend_is_confined_as_the_first_was() {
+fn a_restarted_backend_is_confined_as_well() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     send(host.pid_of("backend"), Signal::KILL);
@@ -118,7 +118,7 @@ fn a_new_backend_is_confined_as_the_first_was() {
 }
 
 #[test]
-fn confinement_can_be_turned_off_and_says_so() {
+fn confinement_can_be_turned_off_with_a_warning() {
     let Some(_turn) = turn(&[]) else { return };
     let place = tempfile::tempdir().expect("a directory can be made");
     let host = Host::start_with(place, &pair(), &[("RINGWAY_CONFINE", OsStr::new("off"))]);

@@ -11,7 +11,7 @@ use crate::host::{Running, SOON, ringway, send, text_of, wait_for};
 use crate::turn;
 
 #[test]
-fn the_demo_moves_traffic_on_all_queues_and_leaves_nothing() {
+fn the_demo_uses_all_queues_and_leaves_nothing_behind() {
     let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("demo.json");
@@ -50,11 +50,11 @@ fn the_demo_moves_traffic_on_all_queues_and_leaves_nothing() {
     }
 }
 
-/// Frames are longer than the MTU where a segment crosses as one.
+/// Frames are longer than the MTU if segments cross uncut.
 const FRAME_LEN_MAX: u64 = 1514;
 
 #[test]
-fn a_xen_guest_and_one_of_virtio_exchange_long_segments_and_a_checked_file() {
+fn a_xen_guest_and_a_virtio_guest_exchange_long_segments_and_a_verified_file() {
     let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
     let mut demo = ringway();
     demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "2", "--json", "-"]);
@@ -72,7 +72,7 @@ fn a_xen_guest_and_one_of_virtio_exchange_long_segments_and_a_checked_file() {
             let queues = vif["queues"].as_array().expect("a list").iter();
             queues.map(|queue| queue[counter].as_u64().expect("a counter")).sum()
         };
-        // Half of the frames are acknowledgements, at most.
+        // At most half of the frames are acknowledgements.
         for way in ["tx", "rx"] {
             let (packets, bytes) = (sum(&format!("{way}_packets")), sum(&format!("{way}_bytes")));
             assert!(bytes / packets > 2 * FRAME_LEN_MAX, "{way}: {bytes} in {packets}: {vif}");
@@ -82,7 +82,7 @@ fn a_xen_guest_and_one_of_virtio_exchange_long_segments_and_a_checked_file() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_leaves_nothing() {
+fn an_interrupted_demo_leaves_nothing_behind() {
     let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
     let mut demo = ringway();
     demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "60"]);
@@ -93,7 +93,7 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
     let place = std::env::temp_dir().join(format!("ringway-demo-{}", demo.0.id()));
     assert!(place.exists());
     send(demo.0.id(), Signal::INT);
-    // The others have it open as long as they live.
+    // The others keep it open until they end.
     assert!(said.any(|line| line.contains("ended before it was finished")));
     assert!(!demo.wait("the demo", SOON).success());
     assert!(!place.exists());

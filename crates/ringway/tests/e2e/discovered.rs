@@ -1,4 +1,4 @@
-//! A guest whose description has no vifs: a toolstack makes and removes them while it runs.
+//! A guest whose description has no vifs: a toolstack creates and removes them while it runs.
 
 use std::io;
 use std::net::Shutdown;
@@ -27,10 +27,10 @@ const QUEUES: u16 = 2;
 /// Pages of a queue: two rings and 512 buffers.
 const QUEUE_BYTES: u64 = 514 * 4096;
 
-/// A domain that outlives the processes of its frontend, as one on Xen does.
-struct Lasting(Arc<EmuHypervisor>);
+/// A domain that outlives the processes of its frontend, as on Xen.
+struct SharedHypervisor(Arc<EmuHypervisor>);
 
-impl Hypervisor for Lasting {
+impl Hypervisor for SharedHypervisor {
     type Memory = EmuMemory;
     type Grants = EmuGrants;
     type Event = EmuEvent;
@@ -67,14 +67,14 @@ pub(crate) struct Guest<'a> {
 /// One run of a frontend.
 struct Frontend {
     thread: JoinHandle<io::Result<()>>,
-    /// It ends in order when this is dropped.
+    /// Dropping this ends it in order.
     stop: UnixStream,
     /// Its connection to XenStore, without which it ends at once and closes nothing.
     store: UnixStream,
 }
 
 impl<'a> Guest<'a> {
-    /// `None`, with a line that says so, without permission to create a network namespace.
+    /// Without permission to create a network namespace, prints why and returns `None`.
     fn new(host: &'a Host, memory_bytes: u64) -> Option<Guest<'a>> {
         let mut guest = Guest::paused(host, memory_bytes)?;
         guest.start();
@@ -88,7 +88,8 @@ impl<'a> Guest<'a> {
             let _ = writeln!(io::stderr(), "SKIPPED: {error}");
             return None;
         }
-        let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
+        let toolstack =
+            EmuHypervisor::connect(&host.dir(), HOST).expect("any user may be domain 0");
         let new = NewDomain { domid: None, memory_bytes, role: Role::Guest };
         let domid = toolstack.create_domain(new).expect("domain 0 may");
         let mut store = host.store();
@@ -124,7 +125,7 @@ impl<'a> Guest<'a> {
             interfaces: [].into(),
             others: Interface { queues: Some(QUEUES), ..Interface::default() },
         };
-        let hypervisor = Lasting(Arc::clone(&self.hypervisor));
+        let hypervisor = SharedHypervisor(Arc::clone(&self.hypervisor));
         let sockets = Sockets::open(&dir.guest(NAME)).expect("sockets can be made");
         let store_of_it = Client::from_stream(stream);
         let run = move || ringway_frontend::run(hypervisor, store_of_it, config, sockets, stopped);
@@ -139,18 +140,18 @@ impl<'a> Guest<'a> {
         frontend.thread.join().expect("no panic").expect("it ends in order");
     }
 
-    /// Ends it like a kill: its grants stay, and no notification is sent.
+    /// Ends it as by a kill: its grants stay, and no notification is sent.
     fn crash(&mut self) {
         let Some(frontend) = self.frontend.take() else { return };
         frontend.store.shutdown(Shutdown::Both).expect("connected");
-        frontend.thread.join().expect("no panic").expect_err("it cannot go on without a store");
+        frontend.thread.join().expect("no panic").expect_err("it cannot continue without a store");
     }
 
     pub(crate) fn vif(&self, handle: u32) -> Vif {
         Vif { backend: HOST, frontend: self.hypervisor.domid(), handle }
     }
 
-    /// Makes a vif as `xl network-attach` does, with some of the guest's keys changed.
+    /// Creates a vif as `xl network-attach` does, with some of the guest's keys changed.
     fn attach(&mut self, handle: u32, changes: &[(&str, &str)]) {
         let vif = self.vif(handle);
         let mac = format!("00:16:3e:77:00:{handle:02x}");
@@ -203,7 +204,7 @@ impl<'a> Guest<'a> {
         })
     }
 
-    /// Waits until a vif is connected, and says with how many queues.
+    /// Waits until a vif is connected, and returns its number of queues.
     pub(crate) fn connected(&self, handle: u32) -> usize {
         let is_so = |vif: &Option<GuestVifStatus>| {
             let vif = vif.as_ref().filter(|vif| vif.state == "Connected" && vif.error.is_none());
@@ -216,7 +217,7 @@ impl<'a> Guest<'a> {
         vif.queues.len()
     }
 
-    /// Waits until a vif has failed, and says why.
+    /// Waits until a vif has failed, and returns the reason.
     pub(crate) fn failed(&self, handle: u32) -> String {
         let has_error =
             |vif: &Option<GuestVifStatus>| vif.as_ref().is_some_and(|vif| vif.error.is_some());
@@ -227,7 +228,7 @@ impl<'a> Guest<'a> {
         reason
     }
 
-    /// Gives a device an address, and reaches another guest with it.
+    /// Gives a device an address, and pings another guest from it.
     fn ping(&self, handle: u32) {
         let device = format!("eth{handle}");
         ip(&["addr", "add", "10.77.0.9/24", "dev", &device]);
@@ -261,7 +262,7 @@ fn start() -> Host {
 }
 
 #[test]
-fn vifs_come_and_go_and_share_what_grants_there_are() {
+fn vifs_can_be_added_and_removed_and_share_the_available_grants() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     // Room for three queues, and most of a fourth.
@@ -302,7 +303,7 @@ fn vifs_come_and_go_and_share_what_grants_there_are() {
 }
 
 #[test]
-fn a_frontend_that_ends_or_crashes_is_followed_by_one_that_connects() {
+fn after_a_frontend_ends_or_crashes_the_next_one_connects() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
@@ -325,7 +326,7 @@ fn a_frontend_that_ends_or_crashes_is_followed_by_one_that_connects() {
 }
 
 #[test]
-fn what_is_wrong_with_one_vif_is_reported_and_disturbs_no_other() {
+fn a_fault_of_one_vif_is_reported_and_affects_no_other() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
@@ -344,11 +345,11 @@ fn what_is_wrong_with_one_vif_is_reported_and_disturbs_no_other() {
         assert!(reason.contains(part), "{reason}");
         guest.ping(0);
     }
-    // Put right, they work.
+    // Once corrected, they work.
     guest.detach(1);
     guest.attach(1, &[]);
     guest.connected(1);
-    // A device that was deleted comes back.
+    // A deleted device is created again.
     ip(&["link", "del", "eth0"]);
     guest.wait_until(0, "to come back", |vif| {
         has_link(0) && vif.as_ref().is_some_and(|vif| vif.state == "Connected")

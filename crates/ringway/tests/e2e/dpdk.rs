@@ -1,10 +1,10 @@
 //! Guests of DPDK: its driver half of virtio (`net_virtio_user`) with every layout of rings; and
-//! DPDK's device (`net_vhost`) with guests of ours.
+//! DPDK's device (`net_vhost`) with our guests.
 //!
 //! DPDK's `testpmd` is the wire between two guests, each in a VLAN of its own: it has a port in
-//! each, and forwards between them. So all traffic between the guests crosses our device four times
-//! per round trip, in both directions, and the data that come back are compared with those that
-//! were sent. TCP tolerates that `testpmd` drops frames when a ring is full.
+//! each, and forwards frames between them. So all traffic between the guests crosses our device
+//! four times per round trip, in both directions, and the data that come back are compared with
+//! those that were sent. TCP tolerates that `testpmd` drops frames when a ring is full.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::host::{Host, Running, SOON, describe};
-use crate::machine::Talk;
+use crate::machine::EchoConnection;
 use crate::vhost::kill_backend;
 use crate::virtio::{Maker, guest_of};
 
@@ -26,8 +26,8 @@ const TESTPMD: &str = "dpdk-testpmd";
 /// The second guest.
 const ECHO: &str = "10.77.0.2";
 /// Concurrent connections, so that several queues have some.
-const TALKS: usize = 3;
-/// Set to run all combinations, which takes five minutes.
+const CONNECTIONS: usize = 3;
+/// Set this variable to run all combinations, which takes five minutes.
 const ALL: &str = "RINGWAY_TEST_DPDK_ALL";
 
 /// One combination of the options of DPDK's driver.
@@ -53,7 +53,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// The combinations that are tried.
+/// The combinations that are tested.
 fn cases() -> Vec<Case> {
     const QUEUES: [usize; 3] = [1, 2, 8];
     let is_all = std::env::var_os(ALL).is_some();
@@ -64,7 +64,7 @@ fn cases() -> Vec<Case> {
         for (index, (queues, server)) in
             [false, true].into_iter().flat_map(|server| QUEUES.map(|it| (it, server))).enumerate()
         {
-            // Of either layout, each number of queues with either maker of the socket.
+            // For both layouts, each number of queues, whichever end creates the socket.
             if is_all || index == number % 8 % 6 {
                 let case = Case { packed, mrg_rxbuf, in_order, vectorized, server, queues };
                 cases.push(case);
@@ -74,23 +74,23 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// `testpmd` with two ports between which it forwards. It ends when dropped.
+/// `testpmd` with two ports, between which it forwards frames. It ends when dropped.
 struct Wire {
     process: Running,
     commands: ChildStdin,
     lines: Receiver<String>,
-    said: Vec<String>,
+    output: Vec<String>,
 }
 
 impl Wire {
-    /// Starts it with both ports on the sockets of `dir` for that.
+    /// Starts it with both ports on the sockets in `dir`.
     fn start(dir: &Path, case: Case) -> Wire {
         let names = names(case.server);
         let device = |port: usize| {
             let path = dir.join(names[port]).display().to_string();
             format!("net_virtio_user{port},path={path},{case}")
         };
-        // So that a frame takes several buffers.
+        // A frame then takes several buffers.
         let more: &[_] =
             if case.mrg_rxbuf { &["--mbuf-size=640", "--enable-scatter"] } else { &[] };
         Wire::between([&device(0), &device(1)], case.queues, more)
@@ -100,7 +100,7 @@ impl Wire {
     fn between([first, second]: [&str; 2], queues: usize, more: &[&str]) -> Wire {
         let queues = queues.to_string();
         let prefix = format!("ringway-{}", std::process::id());
-        // Into a pipe it would print in blocks of 4 KiB.
+        // Otherwise it would write to a pipe in blocks of 4 KiB.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", TESTPMD, "--lcores", &lcores(), "--no-huge", "-m", "256"]);
         command.args(["--no-pci", "--no-telemetry", "--no-shconf", "--file-prefix", &prefix]);
@@ -112,19 +112,19 @@ impl Wire {
         let mut process = Running::start(&mut command);
         let commands = process.0.stdin.take().expect("it was piped");
         let lines = lines_of(&mut process.0);
-        Wire { process, commands, lines, said: Vec::new() }
+        Wire { process, commands, lines, output: Vec::new() }
     }
 
-    fn say(&mut self, command: &str) {
-        // It may have ended, which shows when it does not reply.
+    fn send(&mut self, command: &str) {
+        // It may have ended; the missing reply shows that.
         let _ = writeln!(self.commands, "{command}");
     }
 
-    /// Waits for a line; whether it came before the end.
-    fn hears(&mut self, text: &str) -> bool {
+    /// Waits for a line; false if the output ends first.
+    fn wait_for_line(&mut self, text: &str) -> bool {
         while let Ok(line) = self.lines.recv_timeout(3 * SOON) {
             let is_it = line.contains(text);
-            self.said.push(line);
+            self.output.push(line);
             if is_it {
                 return true;
             }
@@ -132,30 +132,30 @@ impl Wire {
         false
     }
 
-    /// Waits until it forwards; a reason if its drivers are missing.
-    fn forwards(&mut self, case: &dyn fmt::Display) -> Result<(), String> {
-        // The prompt does not end its line, so a command is sent whose output does.
-        self.say("show port summary all");
-        if !self.hears("Number of available ports: 2") {
-            let said = self.said.join("\n");
-            if said.contains("failed to parse device") {
+    /// Waits until it forwards; returns the reason if its drivers are missing.
+    fn start_forwarding(&mut self, case: &dyn fmt::Display) -> Result<(), String> {
+        // The prompt is not a complete line, so this sends a command whose output is.
+        self.send("show port summary all");
+        if !self.wait_for_line("Number of available ports: 2") {
+            let output = self.output.join("\n");
+            if output.contains("failed to parse device") {
                 let drivers = "librte-net-virtio or librte-net-vhost";
                 return Err(format!("{TESTPMD}: the driver {drivers} is missing"));
             }
-            panic!("{case}: {TESTPMD} has not started:\n{said}");
+            panic!("{case}: {TESTPMD} has not started:\n{output}");
         }
-        self.say("start");
+        self.send("start");
         Ok(())
     }
 
     /// Ends it in order.
     fn end(mut self) {
-        self.say("quit");
+        self.send("quit");
         self.process.wait("testpmd to end", 3 * SOON);
     }
 }
 
-/// Two threads on all CPUs that there are for us: one reads commands, one moves frames.
+/// Two threads, on all CPUs available to us: one reads commands, one moves frames.
 fn lcores() -> String {
     let cpus = sched_getaffinity(None).expect("a process has CPUs");
     let ours = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
@@ -174,12 +174,12 @@ fn lines_of(process: &mut Child) -> Receiver<String> {
     lines
 }
 
-/// The vifs of a wire, by who makes the sockets.
+/// The vifs of a wire, by the end that creates the sockets.
 fn names(is_dpdk_server: bool) -> [&'static str; 2] {
     if is_dpdk_server { ["vm1", "vm2"] } else { ["vm3", "vm4"] }
 }
 
-/// Two guests that only a wire between their VLANs joins.
+/// Two guests that are connected only by a wire between their VLANs.
 fn description(dir: &Path) -> String {
     let guests = [("a", "", "queues = 4\nvlan = 5"), ("b", "", "queues = 4\nvlan = 6")];
     let mut text = describe("max-queues = 4", &guests);
@@ -195,7 +195,7 @@ fn description(dir: &Path) -> String {
     text
 }
 
-/// The options of a driver are what was agreed on.
+/// The negotiated features match the options of the driver.
 fn check_agreed(host: &Host, case: Case) {
     let name = names(case.server)[0];
     let virtio = host.vif(name).and_then(|vif| vif.virtio).expect("it is there");
@@ -208,7 +208,7 @@ fn check_agreed(host: &Host, case: Case) {
 }
 
 #[test]
-fn drivers_of_dpdk_move_what_is_sent_with_every_layout_of_rings() {
+fn dpdk_drivers_pass_data_with_every_ring_layout() {
     let Some(_turn) = crate::turn(&[TESTPMD, "stdbuf", "socat"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description(place.path()));
@@ -216,7 +216,7 @@ fn drivers_of_dpdk_move_what_is_sent_with_every_layout_of_rings() {
     let _echo = Running::start(echo.stderr(Stdio::null()));
     for case in cases() {
         let mut wire = Wire::start(place.path(), case);
-        if let Err(reason) = wire.forwards(&case) {
+        if let Err(reason) = wire.start_forwarding(&case) {
             let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
             return;
         }
@@ -225,58 +225,59 @@ fn drivers_of_dpdk_move_what_is_sent_with_every_layout_of_rings() {
             names(case.server).into_iter().all(|it| count(it) == case.queues).then_some(())
         });
         check_agreed(&host, case);
-        let talks: Vec<Talk> = (0..TALKS).map(|_| Talk::start_with(&host, "a", ECHO)).collect();
-        talks.iter().for_each(|talk| talk.goes_on(&host, &case.to_string()));
-        // DPDK as a server takes another back-end; as a client it does not dial again.
+        let connections: Vec<EchoConnection> =
+            (0..CONNECTIONS).map(|_| EchoConnection::start_with(&host, "a", ECHO)).collect();
+        connections.iter().for_each(|echo| echo.expect_progress(&host, &case.to_string()));
+        // As a server DPDK accepts another back-end; as a client it does not reconnect.
         if case.server && case.queues == 2 {
             kill_backend(&host);
             let what = format!("{case} after the backend was killed");
-            talks.iter().for_each(|talk| talk.goes_on(&host, &what));
+            connections.iter().for_each(|echo| echo.expect_progress(&host, &what));
         }
-        drop(talks);
+        drop(connections);
         wire.end();
         println!("{case}");
     }
 }
 
-/// Bytes that one guest sends to the other, which sends them back.
+/// Bytes that one guest sends and the other returns.
 const SENT: usize = 4 << 20;
-/// Where the guests find each other.
+/// The addresses of the guests.
 const GUESTS: [(&str, &str); 2] = [("vm1", "10.77.0.1"), ("vm2", "10.77.0.2")];
 
-/// Two guests of ours at two ports of DPDK's device.
-fn talk_over_dpdk(queues: usize, maker: Maker) -> Result<(), String> {
+/// Two of our guests at two ports of DPDK's device.
+fn exchange_over_dpdk(queues: usize, maker: Maker) -> Result<(), String> {
     let what = format!("net_vhost, {queues} queues, {maker:?} makes the sockets");
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let sent: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SENT).collect();
     std::fs::write(dir.join("sent"), &sent).expect("written");
     let [(first, address), (second, other)] = GUESTS;
-    let talk = format!(
-        "(socat -t60 - TCP:{other}:7,retry=300,interval=0.1 < {0}/sent > {0}/back 2> {0}/said; \
+    let echo = format!(
+        "(socat -t60 - TCP:{other}:7,retry=300,interval=0.1 < {0}/sent > {0}/back 2> {0}/output; \
          touch {0}/done) & ",
         dir.display()
     );
-    // DPDK's device says that it has 128 pairs of queues, and serves those of its options.
+    // DPDK's device claims 128 queue pairs, and serves as many as its options set.
     let start = |name, address, beside| guest_of(queues, address, dir, name, maker, beside);
     let device = |port: usize| {
         let (path, client) = (dir.join(GUESTS[port].0), u8::from(maker == Maker::Guest));
         format!("net_vhost{port},iface={},queues={queues},client={client}", path.display())
     };
     let mut wire = Wire::between([&device(0), &device(1)], queues, &[]);
-    let _guests = [start(second, other, ""), start(first, address, &talk)];
-    wire.forwards(&what)?;
+    let _guests = [start(second, other, ""), start(first, address, &echo)];
+    wire.start_forwarding(&what)?;
     let limit = Instant::now() + 2 * SOON;
     while !dir.join("done").exists() {
         if Instant::now() > limit {
-            wire.said.extend(wire.lines.try_iter());
-            panic!("{what}: nothing came back\n{}", wire.said.join("\n"));
+            wire.output.extend(wire.lines.try_iter());
+            panic!("{what}: nothing came back\n{}", wire.output.join("\n"));
         }
         thread::sleep(POLL_INTERVAL);
     }
     let back = std::fs::read(dir.join("back")).expect("it was written");
-    let said = std::fs::read_to_string(dir.join("said")).unwrap_or_default();
-    assert_eq!(back.len(), sent.len(), "{what}: {said}");
+    let output = std::fs::read_to_string(dir.join("output")).unwrap_or_default();
+    assert_eq!(back.len(), sent.len(), "{what}: {output}");
     assert!(back == sent, "{what}: it came back changed");
     wire.end();
     println!("{what}");
@@ -287,12 +288,12 @@ fn talk_over_dpdk(queues: usize, maker: Maker) -> Result<(), String> {
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[test]
-fn guests_of_ours_move_what_is_sent_over_the_device_of_dpdk() {
+fn our_guests_pass_data_over_a_dpdk_device() {
     let Some(_turn) = crate::turn(&[TESTPMD, "stdbuf", "socat", "unshare"]) else { return };
     for (queues, maker) in
         [(1, Maker::Backend), (2, Maker::Backend), (1, Maker::Guest), (4, Maker::Guest)]
     {
-        if let Err(reason) = talk_over_dpdk(queues, maker) {
+        if let Err(reason) = exchange_over_dpdk(queues, maker) {
             let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
             return;
         }

@@ -11,7 +11,7 @@ use crate::turn;
 const SACK: &str = "net.ipv4.tcp_sack";
 
 #[test]
-fn findings_of_all_namespaces_say_where_they_are() {
+fn findings_of_all_namespaces_name_their_namespace() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("all") else { return };
     let mut container = Command::new("unshare");
@@ -20,7 +20,7 @@ fn findings_of_all_namespaces_say_where_they_are() {
     ok(crate::pair::inside(&pair.guest, &format!("sysctl -qw {SACK}=0")));
     let process = format!("(process {})", container.0.id());
     let is_ours = |netns: &str| netns == pair.guest || netns.ends_with(&process);
-    // Where a `sleep` is one already.
+    // Where a process called `sleep` exists already.
     until("it has made its namespace", || {
         found().iter().filter(|one| is_ours(&one.0)).count() == 2
     });

@@ -33,7 +33,7 @@ fn wait_for_offer(host: &Host, vif: Vif) {
     host.wait("the backend's offer", SOON, |host| host.node(&node).filter(|it| it == "2"));
 }
 
-/// Writes keys that a backend refuses, and waits until it has.
+/// Writes keys that a backend refuses, and waits for the refusal.
 fn be_refused(guest: &mut Guest, host: &Host) {
     guest.set_state("4").expect("it is the guest's");
     let [_, error] = guest.vif.backend_errors();
@@ -55,14 +55,14 @@ fn a_guest_that_writes_names_below_its_state_does_not_end_the_backend() {
     let backend = host.pid_of("backend");
     let mut guest = offered(&host);
     let mut store = guest.way.pipeline().expect("connected").expect("it is a socket");
-    // Twice what the backend kept at most when it ended.
+    // Twice the number of events at which an earlier backend ended.
     for n in 0..140_000 {
         let path = format!("device/vif/0/state/x{n}\0").into_bytes();
         store.send(Op::Write, &path).expect("the server is there");
         store.send(Op::Rm, &path).expect("the server is there");
     }
     store.finish().expect("each is replied to");
-    // The backend comes to this after all that.
+    // The backend handles this after all the others.
     be_refused(&mut guest, &host);
     check_others(&host, backend);
 }
@@ -110,7 +110,7 @@ impl Drop for Disturbers {
 }
 
 #[test]
-fn guests_that_keep_the_backend_busy_do_not_keep_it_from_others() {
+fn guests_that_keep_the_backend_busy_do_not_starve_others() {
     let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&pair());
     let backend = host.pid_of("backend");
@@ -126,7 +126,7 @@ fn guests_that_keep_the_backend_busy_do_not_keep_it_from_others() {
 }
 
 #[test]
-fn a_commit_of_long_paths_and_a_name_that_is_not_text_harm_no_other() {
+fn a_commit_of_long_paths_and_an_invalid_name_harm_no_other_guest() {
     let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     let backend = host.pid_of("backend");
@@ -143,7 +143,7 @@ fn a_commit_of_long_paths_and_a_name_that_is_not_text_harm_no_other() {
 }
 
 #[test]
-fn a_vif_that_is_written_key_by_key_in_any_order_is_served() {
+fn a_vif_whose_keys_are_written_one_by_one_in_any_order_is_served() {
     let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     let backend = host.pid_of("backend");
@@ -151,7 +151,7 @@ fn a_vif_that_is_written_key_by_key_in_any_order_is_served() {
         let vif = toolstack(&host).make_domain().expect("domain 0 may");
         let made = place::describe(vif, None);
         let mut backend = made.backend_changes();
-        // Each key is the last one once. Before each, the backend has seen the others.
+        // Each key is written last once, after the backend has seen the others.
         backend.rotate_left(rotation);
         let mut store = host.store();
         for (dir, owner, changes) in [
@@ -172,7 +172,7 @@ fn a_vif_that_is_written_key_by_key_in_any_order_is_served() {
         let name = format!("vif{}.0", vif.frontend);
         host.wait("its address", SOON, |host| host.vif(&name)?.mac);
     }
-    // A toolstack that starts a vif afresh, over an offer that is made already.
+    // A toolstack that initialises a vif again after the offer was made.
     let mut guest = offered(&host);
     host.store().write(&guest.vif.backend_state(), "1").expect("domain 0 may");
     wait_for_offer(&host, guest.vif);

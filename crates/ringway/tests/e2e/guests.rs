@@ -1,4 +1,4 @@
-//! Guests that end while others go on.
+//! Guests that end while others continue.
 
 use rustix::process::Signal;
 
@@ -12,7 +12,7 @@ fn three(on_exit: &str) -> String {
 }
 
 #[test]
-fn a_guest_that_is_killed_vanishes_and_others_do_not_notice() {
+fn a_killed_guest_vanishes_without_effect_on_others() {
     let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
     let host = Host::start(&three(""));
     let backend = host.pid_of("backend");
@@ -26,14 +26,14 @@ fn a_guest_that_is_killed_vanishes_and_others_do_not_notice() {
     }
     let transfer = transfer.finish();
     println!("retransmits {}, gap at most {:.1} s", transfer.retransmits(), transfer.longest_gap());
-    // A busy machine has pauses of its own.
+    // A busy machine causes pauses, too.
     assert!(transfer.longest_gap() < 5.0, "{}", transfer.longest_gap());
     assert_eq!(host.pid_of("backend"), backend);
     assert_eq!(host.guest("c").map(|guest| guest.pid), None);
 }
 
 #[test]
-fn a_guest_that_is_to_be_restarted_comes_back_with_its_addresses() {
+fn a_restarted_guest_has_the_same_addresses() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&three("on-exit = \"restart\""));
     host.ping("a", "10.77.0.3");

@@ -17,7 +17,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Pause between two checks of an awaited condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Polls until there is a result, or the time is over.
+/// Polls until there is a result or the time has elapsed.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
     wait_or(limit, look, || format!("waited {limit:?} for {what}"))
 }
@@ -109,7 +109,7 @@ impl Host {
         Host::start_in(place, description)
     }
 
-    /// Starts a host where another may have been.
+    /// Starts a host in a directory that another may have used.
     pub(crate) fn start_in(place: TempDir, description: &str) -> Host {
         Host::start_with(place, description, &[])
     }
@@ -233,7 +233,7 @@ impl Host {
         vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.rx_bytes).sum())
     }
 
-    /// A command in a guest; the guest's process is replaced by it.
+    /// A command in a guest; it replaces the process that enters the guest.
     pub(crate) fn in_guest(&self, guest: &str, command: &[&str]) -> Command {
         let mut exec = ringway();
         exec.env("RINGWAY_DIR", self.dir()).args(["guest", "exec", guest, "--"]).args(command);
@@ -284,7 +284,7 @@ impl Host {
         send(self.supervisor.0.id(), signal);
     }
 
-    /// Waits until the supervisor has ended; the place where it was is left.
+    /// Waits until the supervisor has ended; its directory stays.
     pub(crate) fn ended(mut self) -> (ExitStatus, TempDir, String) {
         let status = self.supervisor.wait("the host to end", 2 * SOON);
         let log = self.log();
@@ -310,7 +310,8 @@ impl Drop for Host {
                 std::thread::park_timeout(POLL_INTERVAL);
             }
         }
-        // What it started dies with it; if it did not, it must not disturb the next test.
+        // Its children die with it; kill any that did not, so that they do not disturb the next
+        // test.
         let _ = self.supervisor.0.kill();
         for member in self.members.iter().filter(|member| member.is_alive()) {
             if let Some(pid) = i32::try_from(member.pid).ok().and_then(Pid::from_raw) {
@@ -344,12 +345,12 @@ pub(crate) fn describe(host: &str, guests: &[(&str, &str, &str)]) -> String {
     text
 }
 
-/// Two guests, `a` and `b`, of as many queues as offered, up to four.
+/// Two guests, `a` and `b`, with as many queues as offered, up to four.
 pub(crate) fn pair() -> String {
     describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "queues = 4")])
 }
 
-/// The names of all network interfaces of the machine, as far as we see them.
+/// The names of all visible network interfaces of the machine.
 pub(crate) fn links() -> Vec<String> {
     let output = Command::new("ip").args(["-br", "link"]).output().expect("iproute2");
     let text = text_of(output, "ip -br link");

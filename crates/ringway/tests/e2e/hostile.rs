@@ -16,19 +16,19 @@ use crate::host::{Host, SOON, describe, wait_for};
 use crate::traffic::Iperf;
 use crate::turn;
 
-/// A frontend of one queue that does as a test says.
+/// A frontend with one queue, controlled by a test.
 pub(crate) struct Hostile<'a> {
     host: &'a Host,
     guest: Guest,
 }
 
 impl<'a> Hostile<'a> {
-    /// Makes a domain with a vif, as a toolstack does, and becomes it.
+    /// Creates a domain with a vif, as a toolstack does, and becomes its guest.
     pub(crate) fn new(host: &'a Host) -> Hostile<'a> {
         Hostile::with_keys(host, &[])
     }
 
-    /// With other or more keys in the backend's directory.
+    /// The same with other or more keys in the backend's directory.
     pub(crate) fn with_keys(host: &'a Host, keys: &[(&str, &str)]) -> Hostile<'a> {
         let mut toolstack = Toolstack::join(&host.dir()).expect("the host runs");
         let vif = toolstack.make_guest(None, keys).expect("domain 0 may");
@@ -36,7 +36,7 @@ impl<'a> Hostile<'a> {
         Hostile { host, guest }
     }
 
-    /// Says that it is connected, after changing some of the keys that say how.
+    /// Becomes connected, after changing some of its keys.
     pub(crate) fn publish(&mut self, changes: &[(&str, &str)]) {
         let vif = self.guest.vif;
         self.host.wait("the backend's offer", SOON, |host| {
@@ -71,12 +71,12 @@ impl<'a> Hostile<'a> {
         });
     }
 
-    /// The address that the toolstack gave it.
+    /// The address assigned by the toolstack.
     pub(crate) fn mac(&self) -> MacAddr {
         self.guest.mac
     }
 
-    /// Sends a frame, and waits until the backend has taken it.
+    /// Sends a frame, and waits until the backend has read it.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let queue = self.queue();
         Prepared::new(queue, 0, frame, 0, None).push(queue);
@@ -86,7 +86,7 @@ impl<'a> Hostile<'a> {
 
     /// Transmits a number of frames of one slot each, from its own address.
     pub(crate) fn send_frames(&mut self, count: usize, len: usize, to: MacAddr) {
-        // The local experimental type, so that no kernel takes it for anything.
+        // The local experimental type, which no kernel interprets.
         let mut frame = ethernet(to, self.mac(), 0x88b5, &[]);
         frame.resize(len, 0);
         let queue = self.queue();
@@ -97,7 +97,7 @@ impl<'a> Hostile<'a> {
         queue.publish_tx();
     }
 
-    /// Closes, and is ready to connect again with rings that are new.
+    /// Closes, and is ready to connect again with new rings.
     pub(crate) fn disconnect(&mut self) {
         self.guest.start_over().expect("the backend offers again");
     }
@@ -106,7 +106,7 @@ impl<'a> Hostile<'a> {
         self.guest.queues.first_mut().expect("it is connected")
     }
 
-    /// Waits until its vif is closed for a reason with these parts, and said so once.
+    /// Waits until its vif is closed for a reason with these parts, which was logged once.
     pub(crate) fn expect_closed(&self, parts: &[&str]) {
         let name = self.name();
         let [for_tools, beside_keys] = self.guest.vif.backend_errors();
@@ -130,7 +130,7 @@ impl<'a> Hostile<'a> {
 }
 
 #[test]
-fn a_guest_that_breaks_the_protocol_loses_its_vif_and_no_other_guest_notices() {
+fn a_guest_that_breaks_the_protocol_loses_only_its_own_vif() {
     let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
     let vif = "queues = 2";
     let host = Host::start(&describe("max-queues = 2", &[("a", "", vif), ("b", "", vif)]));
@@ -173,7 +173,7 @@ fn a_guest_that_breaks_the_protocol_loses_its_vif_and_no_other_guest_notices() {
 
     let transfer = transfer.finish();
     println!("retransmits {}, gap at most {:.1} s", transfer.retransmits(), transfer.longest_gap());
-    // A busy machine has pauses of its own.
+    // A busy machine causes pauses, too.
     assert!(transfer.longest_gap() < 5.0, "{}", transfer.longest_gap());
     assert_eq!(host.pid_of("backend"), backend);
     assert_eq!(host.event("backend-restarted"), None);

@@ -1,5 +1,5 @@
-//! A backend whose tenants have processes of their own: what crosses the trunks, and what becomes
-//! of a tenant's process, of the switch process, and of everybody else.
+//! A backend whose tenants have processes of their own: what crosses the trunks, and what happens
+//! when a tenant's process or the switch process ends.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,7 @@ use crate::rules::{arp_question, neighbor};
 use crate::traffic::{Iperf, random_file, send_file};
 use crate::turn;
 
-/// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the way to the host.
+/// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the uplink to the host.
 fn tenants() -> String {
     let guest = |name, vif| (name, "", vif);
     describe(
@@ -35,7 +35,7 @@ fn tenant(host: &Host, name: &str) -> Option<TenantStatus> {
     host.backend()?.tenants.into_iter().find(|tenant| tenant.name == name)
 }
 
-/// Waits until a tenant is served by another process than before.
+/// Waits until a new process serves a tenant.
 fn wait_for_successor(host: &Host, name: &str, before: u32) -> u32 {
     host.wait("the tenant's next process", SOON, |host| {
         let tenant = tenant(host, name)?;
@@ -119,7 +119,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
     assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.5"), "p is private");
     assert!(!reaches("n", "10.77.0.1") && !reaches("n", "10.77.0.254"), "n is in no VLAN");
 
-    // A tag of its own brings no guest into a VLAN, whatever its tenant's trunk carries.
+    // A guest's own tag does not take it into a VLAN, whatever its tenant's trunk carries.
     for (number, keys) in [(71, &[][..]), (72, &[("ringway-vlan", "20")])] {
         let mut guest = Hostile::with_keys(&host, keys);
         guest.connect();
@@ -148,7 +148,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
     let vlan_of = |port: &str| fdb.iter().find(|entry| entry.port == port).map(|entry| entry.vlan);
     assert_eq!(vlan_of("trunk-domain-2"), Some(Some(10)), "{fdb:?}");
 
-    // A guest that is connected changes its VLAN, and another leaves them all.
+    // A connected guest changes its VLAN, and another leaves all VLANs.
     let node = |domid: u16| format!("/local/domain/0/backend/vif/{domid}/0/ringway-vlan");
     host.tool_text("xenstore-write", &[&node(4), "10"]);
     host.wait("d in VLAN 10", SOON, |_| reaches("d", "10.77.0.1").then_some(()));
@@ -189,10 +189,10 @@ fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
 }
 
 #[test]
-fn a_killed_process_of_a_tenant_costs_no_connection_and_no_other_tenant_a_pause() {
+fn a_killed_tenant_process_costs_no_connection_and_does_not_pause_other_tenants() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let host = Host::start(&tenants());
-    // One connection within the other tenants, one that the killed process serves.
+    // One connection outside the killed process, and one that it serves.
     let others = Iperf::start(&host, "b", ("d", "10.77.0.4"), 5);
     let its_own = Iperf::start(&host, "a", ("c", "10.77.0.3"), 5);
     let both = Iperf::start_with(&host, "c", ("b", "10.77.0.2"), 5, &["-b", "50M"]);
@@ -211,7 +211,7 @@ fn a_killed_process_of_a_tenant_costs_no_connection_and_no_other_tenant_a_pause(
             transfer.rate()
         );
     }
-    // Two intervals are the least that can be seen.
+    // Two intervals are the shortest visible pause.
     assert!(others.longest_gap() < 5.0, "{} s", others.longest_gap());
     assert!(its_own.longest_gap() < 5.0 && both.longest_gap() < 5.0);
     assert!(kept.into_iter().all(is_alive));
@@ -220,7 +220,7 @@ fn a_killed_process_of_a_tenant_costs_no_connection_and_no_other_tenant_a_pause(
 }
 
 #[test]
-fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
+fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory can be made");
     let host = Host::start_with(place, &tenants(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
@@ -233,7 +233,7 @@ fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
     assert_eq!(states, ["serving", "serving", "silent"]);
     assert_eq!(status.vifs.len(), 2);
     host.ping("b", "10.77.0.4");
-    // A process that was stopped is not stuck, and continues.
+    // A stopped process is not stuck, and continues.
     send(before, Signal::CONT);
     host.wait("the tenant", SOON, |host| {
         let tenant = tenant(host, "red")?;
@@ -242,7 +242,7 @@ fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
     let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep: false };
     let socket = RunDir::new(host.dir()).backend();
     let _ = ringway_control::send_request::<_, ()>(&socket, &request);
-    // A loop of ten seconds of CPU time, which are many more on a busy machine.
+    // A loop of ten seconds of CPU time, which takes much longer on a busy machine.
     host.wait("the tenant's next process", 30 * SOON, |host| {
         let tenant = tenant(host, "red")?;
         (tenant.pid != Some(before) && tenant.state == "serving").then_some(())
@@ -251,7 +251,7 @@ fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
 }
 
 #[test]
-fn the_end_of_the_switch_process_ends_up_with_all_processes_replaced() {
+fn after_the_switch_process_ends_all_processes_are_replaced() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&tenants());
     let names = ["switch", "tenant red", "tenant blue", "tenant domain-4"];
@@ -300,7 +300,8 @@ fn a_guest_that_ends_takes_the_process_of_its_domain_with_it() {
     host.ping("a", "10.77.0.2");
 }
 
-/// Writes into the memory of a tenant's process, where its trunk is; none if that is not permitted.
+/// Writes into the memory of a tenant's process, where its trunk is; `None` if that is not
+/// permitted.
 struct Intruder {
     memory: File,
     trunk: Range<u64>,
@@ -317,18 +318,18 @@ impl Intruder {
         Some(Intruder { memory, trunk: address(start)?..end })
     }
 
-    /// Rubbish in the rings of all queues, their indices among it.
+    /// Garbage in the rings of all queues, including their indices.
     fn write(&self, random: &mut fastrand::Rng) {
-        let rubbish: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(8192).collect();
+        let garbage: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(8192).collect();
         let queue = ringway_trunk::queue_pages(1).start * 4096;
         for rings in (self.trunk.start..self.trunk.end).step_by(queue) {
-            self.memory.write_all_at(&rubbish, rings).expect("the process is there");
+            self.memory.write_all_at(&garbage, rings).expect("the process is there");
         }
     }
 }
 
 #[test]
-fn a_process_of_a_tenant_that_writes_rubbish_into_its_trunk_is_cut_off_alone() {
+fn a_tenant_process_that_writes_garbage_into_its_trunk_is_cut_off_alone() {
     let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
     let host = Host::start(&tenants());
     let before = host.pid_of("tenant red");
@@ -338,7 +339,8 @@ fn a_process_of_a_tenant_that_writes_rubbish_into_its_trunk_is_cut_off_alone() {
     };
     let kept = ["switch", "tenant blue", "tenant domain-4"].map(|name| host.pid_of(name));
     let others = Iperf::start(&host, "b", ("d", "10.77.0.4"), 4);
-    // Stopped, so that it does not find the fault first: it believes the switch process as little.
+    // Stopped, so that it does not find the fault first: it does not trust the switch process
+    // either.
     send(before, Signal::STOP);
     intruder.write(&mut fastrand::Rng::with_seed(11));
     host.wait("the tenant to be cut off", SOON, |host| {

@@ -1,34 +1,33 @@
-//! Every setting that the doctor can change is changed on a running kernel and restored: a set-up
-//! is made sick, the check finds it, `apply` sets it and reads it back, `undo` restores it.
+//! Every setting that the doctor can change is changed on a running kernel and restored: a defect
+//! is made, the check finds it, `apply` sets it and reads it back, `undo` restores it.
 //!
 //! | setting | check | shown by |
 //! |---|---|---|
-//! | sysctls | D19, D11 | `sysctls_and_queue_lengths_are_set_and_given_back`, `applied` |
-//! | congestion control | D26 | `bbr_between_neighbours_gives_way_to_cubic` |
-//! | txqueuelen | D19 | `sysctls_and_queue_lengths_are_set_and_given_back` |
+//! | sysctls | D19, D11 | `sysctls_and_queue_lengths_are_set_and_reverted`, `applied` |
+//! | congestion control | D26 | `bbr_between_neighbours_is_replaced_by_cubic` |
+//! | txqueuelen | D19 | `sysctls_and_queue_lengths_are_set_and_reverted` |
 //! | MTU | D08 | `applied::the_hops_of_a_path_take_packets_of_one_length` |
 //! | offloads | D13 | `applied::offloads_that_are_off_are_turned_on` |
-//! | qdisc | D30 | `applied::a_limit_that_is_reached_is_taken_away`, and the crashes below |
-//! | channels | D14 | `channels_are_used_and_given_back` |
-//! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_set_up_here_asks_for` |
-//! | XPS | D16 | `settings_that_no_set_up_here_asks_for` |
+//! | qdisc | D30 | `applied::a_limit_that_is_reached_is_removed`, and the crashes below |
+//! | channels | D14 | `channels_are_set_and_reverted` |
+//! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_test_setup_needs` |
+//! | XPS | D16 | `settings_that_no_test_setup_needs` |
 //! | rings | D29 | the same, if there is such a driver; `tests/xen/run card` |
 //! | CPUs of an interrupt | D03 | the same, if `RINGWAY_E2E_IRQ` has one; `tests/xen/run doctor` |
-//! | queues of a ringway guest | D14 | `a_guest_of_ringway_may_have_more_queues` |
+//! | queues of a ringway guest | D14 | `a_ringway_guest_can_get_more_queues` |
 //!
 //! | refusal | shown by |
 //! |---|---|
-//! | disruptive, and the administrator's own link | `channels_are_used_and_given_back` |
+//! | disruptive, and the administrator's own link | `channels_are_set_and_reverted` |
 //! | edited since the plan | `a_plan_refuses_what_disrupts_and_what_was_changed_since` (`doctor`) |
 //! | edited since it was applied | `applied::what_is_not_confirmed_is_taken_back_...` |
-//! | refused by the kernel | `what_the_kernel_refuses_is_taken_back_with_all_else` |
-//! | taken as something else | `settings_that_no_set_up_here_asks_for` |
-//! | killed before and after a setting | `a_kill_in_between_leaves_what_can_be_undone` |
+//! | refused by the kernel | `a_refused_change_reverts_the_whole_transaction` |
+//! | taken as something else | `settings_that_no_test_setup_needs` |
+//! | killed before and after a setting | `a_kill_during_apply_leaves_changes_that_can_be_undone` |
 //! | not confirmed | the same, and `applied::what_is_not_confirmed_is_taken_back_...` |
 //!
-//! Checks look for queues in cards and in guests, which a namespace has none of. Where they are
-//! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is as the
-//! kernel has it.
+//! Checks inspect the queues of cards and of guests, which a namespace lacks. Where needed, the
+//! guest's end of a veth reports `virtio_net` as its driver; everything else is the kernel's.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -58,7 +57,7 @@ fn read(netns: &str, path: &str) -> String {
 }
 
 /// The output of a verb of the doctor, with its exit code.
-fn said(mut command: Command) -> (Option<i32>, String) {
+fn output_of(mut command: Command) -> (Option<i32>, String) {
     let output = command.output().expect("it starts");
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
@@ -77,7 +76,7 @@ fn assert_found(command: &mut Command, subject: &str, kind: &str) {
     assert!(kinds.iter().any(|found| found == kind), "{subject}, {kind}: {report:#}");
 }
 
-/// In a guest whose interface says that it is one of virtio, or of another driver.
+/// A guest whose interface reports virtio or another driver.
 pub(crate) struct Guest<'a> {
     pair: &'a Pair,
 }
@@ -122,7 +121,7 @@ impl<'a> Guest<'a> {
 }
 
 #[test]
-fn sysctls_and_queue_lengths_are_set_and_given_back() {
+fn sysctls_and_queue_lengths_are_set_and_reverted() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("sysctl") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0 net.ipv4.tcp_timestamps=0"));
@@ -147,7 +146,7 @@ fn sysctls_and_queue_lengths_are_set_and_given_back() {
 }
 
 #[test]
-fn bbr_between_neighbours_gives_way_to_cubic() {
+fn bbr_between_neighbours_is_replaced_by_cubic() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let control = "net.ipv4.tcp_congestion_control";
     let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
@@ -162,10 +161,10 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
     let is_allowed = allowed.is_ok_and(|allowed| allowed.contains("cubic"));
     let verb = if is_allowed { "apply D26 --interval 1" } else { "--check D26 --interval 1" };
     let (mut code, mut printed) = (None, String::new());
-    // A round trip may take more than a moment on a busy machine.
+    // On a busy machine, a round trip may take long.
     until("the check finds it", || {
         let run = if is_allowed { Pair::fix } else { Pair::doctor };
-        (code, printed) = said(run(&pair, &pair.host, verb));
+        (code, printed) = output_of(run(&pair, &pair.host, verb));
         !printed.contains("These checks found nothing") && !printed.contains("No problems found")
     });
     if is_allowed {
@@ -173,7 +172,7 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
         assert_eq!((code, read(&pair.host, file).as_str()), (Some(0), "cubic"), "{printed}");
         ok(&mut pair.fix(&pair.host, "undo"));
     } else {
-        // Only the machine's own namespace may choose what is not allowed to everybody.
+        // Only the initial namespace may choose algorithms that are not allowed for all.
         assert!(printed.contains("tcp_allowed_congestion_control"), "{printed}");
         assert!(!printed.contains("\n         sysctl"), "no command that is refused: {printed}");
     }
@@ -181,7 +180,7 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
 }
 
 #[test]
-fn channels_are_used_and_given_back() {
+fn channels_are_set_and_reverted() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("channel") else { return };
     let guest = Guest::new(&pair);
@@ -197,7 +196,7 @@ fn channels_are_used_and_given_back() {
         return skipped(&format!("channels: {:?} on {cpus} CPUs", channels()));
     }
     let refusal = |line: &str, why: &str| {
-        let (code, printed) = said(guest.change(line));
+        let (code, printed) = output_of(guest.change(line));
         assert!(code != Some(0) && printed.contains(why), "{line}: {code:?} {printed}");
         assert_eq!(channels(), [1, 1]);
     };
@@ -215,7 +214,7 @@ fn channels_are_used_and_given_back() {
 }
 
 #[test]
-fn a_guest_of_ringway_may_have_more_queues() {
+fn a_ringway_guest_can_get_more_queues() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::apart("queues") else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -226,7 +225,7 @@ fn a_guest_of_ringway_may_have_more_queues() {
     let host = Host::start(&describe("max-queues = 1", &[a, b]));
     let change = |line: &str| {
         let mut command = pair.fix(&pair.host, line);
-        // Not from the root: who takes changes back is somewhere else.
+        // Not from `/`: the process that reverts changes has another working directory.
         let dir = host.dir();
         command.current_dir(dir.parent().expect("one"));
         command.env("RINGWAY_DIR", dir.file_name().expect("one"));
@@ -237,13 +236,13 @@ fn a_guest_of_ringway_may_have_more_queues() {
     let mut look = pair.doctor(&pair.host, "--check D14 --interval 1 --json");
     assert_found(look.env("RINGWAY_DIR", host.dir()), "vif1.0", "max-queues");
     let line = "apply D14 --subject vif1.0 --interval 1";
-    let (code, printed) = said(change(line));
+    let (code, printed) = output_of(change(line));
     assert!(code == Some(3) && printed.contains("--allow-disruptive"), "{printed}");
     ok(&mut change(&format!("{line} --allow-disruptive --confirm-within 5")));
     until("the guest uses them", || offered().is_some_and(|(_, queues)| queues == 2));
     let other = host.vif("vif2.0").map(|vif| vif.max_queues);
     assert_eq!(other, Some(1), "not the other vif's");
-    // It is not confirmed: the process that takes it back has to find ringway as well.
+    // It is not confirmed: the process that reverts it must find ringway as well.
     until("it is undone", || offered() == Some((1, 1)));
     ok(&mut change(&format!("{line} --allow-disruptive")));
     ok(&mut change("undo"));
@@ -251,7 +250,7 @@ fn a_guest_of_ringway_may_have_more_queues() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_taken_back_with_all_else() {
+fn a_refused_change_reverts_the_whole_transaction() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("refused") else { return };
     for line in [
@@ -263,12 +262,12 @@ fn what_the_kernel_refuses_is_taken_back_with_all_else() {
     ] {
         ok(&mut pair.on_host(line));
     }
-    // It takes no longer packets than the link below it, of which the bridge knows nothing.
+    // It accepts no longer packets than the link below it, which the bridge does not know.
     ok(&mut pair.on_host(&format!("ip link add link {VIF} name over type macvlan mode passthru")));
     ok(&mut pair.on_host("ip link set over master br0"));
     let mtu = |nic: &str| read(&pair.host, &format!("/sys/class/net/{nic}/mtu"));
     let line = "apply D08 --interval 1 --allow-disruptive --confirm-within 3";
-    let (code, printed) = said(pair.fix(&pair.host, line));
+    let (code, printed) = output_of(pair.fix(&pair.host, line));
     assert!(code == Some(1), "{code:?} {printed}");
     assert!(printed.contains("MTU of over cannot be set to \"9000\""), "{printed}");
     assert!(printed.contains("MTU of a-port: restored to 1500"), "{printed}");
@@ -278,10 +277,10 @@ fn what_the_kernel_refuses_is_taken_back_with_all_else() {
 }
 
 /// A `tc` that kills its parent before or after it replaced a discipline.
-fn deadly_tc(pair: &Pair, when: When, apply: &mut Command) {
+fn killing_tc(pair: &Pair, when: KillTime, apply: &mut Command) {
     let deed = match when {
-        When::Before => "",
-        When::After => "tc \"$@\"; ",
+        KillTime::Before => "",
+        KillTime::After => "tc \"$@\"; ",
     };
     let script = format!(
         "#!/bin/sh\nPATH=${{PATH#*:}}\n\
@@ -297,13 +296,13 @@ fn deadly_tc(pair: &Pair, when: When, apply: &mut Command) {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum When {
+enum KillTime {
     Before,
     After,
 }
 
 #[test]
-fn a_kill_in_between_leaves_what_can_be_undone() {
+fn a_kill_during_apply_leaves_changes_that_can_be_undone() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("crash") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
@@ -317,29 +316,29 @@ fn a_kill_in_between_leaves_what_can_be_undone() {
         let line = format!("apply D30 --interval 2 --confirm-within {seconds}");
         until("the limit is reached, and apply killed", || {
             let mut apply = pair.fix(&pair.host, &line);
-            deadly_tc(&pair, when, &mut apply);
-            let (code, printed) = said(apply);
+            killing_tc(&pair, when, &mut apply);
+            let (code, printed) = output_of(apply);
             assert!(
                 code.is_none() || printed.contains("These checks found nothing"),
                 "{code:?} {printed}"
             );
             code.is_none()
         });
-        assert_eq!(is_limited(), when == When::Before);
+        assert_eq!(is_limited(), when == KillTime::Before);
         let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
         assert!(journal.contains("being applied, or interrupted"), "{journal}");
     };
-    for when in [When::Before, When::After] {
+    for when in [KillTime::Before, KillTime::After] {
         killed(when, 120);
         ok(&mut pair.fix(&pair.host, "undo"));
         assert!(is_limited());
     }
-    // The process that was to wait lives on.
-    killed(When::After, 3);
+    // The waiting process survives.
+    killed(KillTime::After, 3);
     until("it is undone", is_limited);
 }
 
-/// Rules that a packet is compared with, so that taking it in is work.
+/// Rules that each packet is compared with, so that receiving it is work.
 const RULES: u32 = 6000;
 
 #[test]
@@ -356,13 +355,13 @@ fn one_queue_is_served_by_both_cpus() {
     let guest = Guest::new(&pair);
     ok(inside(&pair.guest, "tc qdisc add dev eth0 ingress"));
     ok(inside(&pair.guest, &format!("tc -b {}", pair.rules("eth0", RULES).display())));
-    // All of it comes on one CPU, as from a card with one queue.
+    // All of it arrives on one CPU, as from a card with one queue.
     let sender = format!("ip netns exec {} taskset -c 0 iperf3 -P 32", pair.host);
     let iperf = pair.iperf_by(&sender, 2);
     let mask = || read(&pair.guest, "/sys/class/net/eth0/queues/rx-0/rps_cpus");
     let before = mask();
     let line = format!("try D04 --runs 4 --interval 2 --iperf3 -- {iperf}");
-    let (code, printed) = said(guest.change(&line));
+    let (code, printed) = output_of(guest.change(&line));
     let _ = writeln!(std::io::stderr(), "{printed}");
     if code != Some(0) && is_inconclusive("RPS, whether it helps", &printed) {
         return assert_eq!(mask(), before);
@@ -374,8 +373,8 @@ fn one_queue_is_served_by_both_cpus() {
     assert_eq!(mask(), before);
 }
 
-/// Whether a measurement that is not as it should be says nothing, and a line that says so: it
-/// shows no difference, or other programs use the CPUs.
+/// Whether a measurement is inconclusive, because it shows no difference or other programs use the
+/// CPUs; prints a line if so.
 pub(crate) fn is_inconclusive(what: &str, printed: &str) -> bool {
     let is_same = printed.contains("the difference is not significant");
     let is_inconclusive = is_same || !is_quiet();
@@ -387,7 +386,7 @@ pub(crate) fn is_inconclusive(what: &str, printed: &str) -> bool {
     is_inconclusive
 }
 
-/// Whether the CPUs have no other load: then it is by our doing that one is full.
+/// Whether the CPUs have no other load: then a full one is due to this test.
 fn is_quiet() -> bool {
     let idle = || {
         let stat = fs::read_to_string("/proc/stat").expect("procfs");
@@ -401,13 +400,13 @@ fn is_quiet() -> bool {
     (after - before) * 10 >= (all_after - all_before) * 9
 }
 
-/// Tells the test below that it is where it may change things, and where its journal is.
+/// Set for the test below where it may make changes; contains the place of its journal.
 const JOURNAL: &str = "RINGWAY_E2E_JOURNAL";
-/// The number of an interrupt that may be moved for a moment.
+/// The number of an interrupt that may be moved temporarily.
 const IRQ: &str = "RINGWAY_E2E_IRQ";
 
 #[test]
-fn settings_that_no_set_up_here_asks_for() {
+fn settings_that_no_test_setup_needs() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("bare") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
@@ -421,15 +420,15 @@ fn settings_that_no_set_up_here_asks_for() {
 }
 
 #[test]
-#[ignore = "`settings_that_no_set_up_here_asks_for` runs it in a network namespace"]
+#[ignore = "`settings_that_no_test_setup_needs` runs it in a network namespace"]
 fn inside_a_namespace() {
     let Some(dir) = std::env::var_os(JOURNAL) else { return };
     let bare = Bare { settings: Settings::live(), journal: Path::new(&dir) };
-    bare.set_and_give_back(&Knob::Xps { nic: VIF.to_owned(), queue: 0 }, "1");
-    bare.set_and_give_back(&Knob::Rps { nic: VIF.to_owned(), queue: 0 }, "1");
+    bare.set_and_undo(&Knob::Xps { nic: VIF.to_owned(), queue: 0 }, "1");
+    bare.set_and_undo(&Knob::Rps { nic: VIF.to_owned(), queue: 0 }, "1");
     // Allowed to every namespace.
     let control = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
-    bare.set_and_give_back(&control, "reno");
+    bare.set_and_undo(&control, "reno");
     let sack = Knob::Sysctl { name: "net.ipv4.tcp_sack".to_owned() };
     let error = bare.fail(vec![(sack.clone(), "1"), (control, "none-such")]);
     assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
@@ -439,14 +438,14 @@ fn inside_a_namespace() {
     assert!(matches!(error, ApplyError::NotTaken { .. }), "{error}");
     let ring = Knob::Ring { nic: VIF.to_owned(), which: "rx".to_owned() };
     match bare.settings.get(&ring) {
-        Ok(len) => bare.set_and_give_back(&ring, if len == "256" { "128" } else { "256" }),
+        Ok(len) => bare.set_and_undo(&ring, if len == "256" { "128" } else { "256" }),
         Err(error) => skipped(&format!("rings: no driver of a namespace has them: {error}")),
     }
     match std::env::var(IRQ).ok().and_then(|irq| irq.parse().ok()) {
         Some(irq) => {
             let knob = Knob::IrqAffinity { irq };
             let now = bare.settings.get(&knob).expect("there is one");
-            bare.set_and_give_back(&knob, if now == "0" { "1" } else { "0" });
+            bare.set_and_undo(&knob, if now == "0" { "1" } else { "0" });
         }
         None => skipped(&format!("CPUs of an interrupt: {IRQ} names none that may be moved")),
     }
@@ -476,7 +475,7 @@ impl Bare<'_> {
         (apply.into_transaction(), result)
     }
 
-    fn give_back(&self, transaction: &mut Transaction) {
+    fn undo(&self, transaction: &mut Transaction) {
         let journal = Journal::open(self.journal).expect("ours");
         undo(&self.settings, &journal, transaction).expect("undone");
         assert_eq!(transaction.state, State::Undone, "{transaction:?}");
@@ -486,17 +485,17 @@ impl Bare<'_> {
         }
     }
 
-    fn set_and_give_back(&self, knob: &Knob, value: &str) {
+    fn set_and_undo(&self, knob: &Knob, value: &str) {
         let (mut transaction, result) = self.apply(vec![(knob.clone(), value)]);
         result.expect("the kernel takes it");
         assert_eq!(self.settings.get(knob).expect("there"), value);
-        self.give_back(&mut transaction);
+        self.undo(&mut transaction);
     }
 
     fn fail(&self, changes: Vec<(Knob, &str)>) -> ApplyError {
         let (mut transaction, result) = self.apply(changes);
         let error = result.expect_err("the kernel does not take it");
-        self.give_back(&mut transaction);
+        self.undo(&mut transaction);
         error
     }
 }

@@ -7,7 +7,7 @@ use crate::host::{
 };
 use crate::turn;
 
-/// What a host has that could be left.
+/// Everything of a host that could be left behind.
 struct Traces {
     members: Vec<Member>,
     namespaces: Vec<String>,
@@ -17,7 +17,8 @@ impl Traces {
     fn of(host: &Host) -> Traces {
         let members = host.members();
         assert_eq!(members.len(), 5, "{members:?}");
-        // The backend is confined, and shows its own, which is the supervisor's, to root only.
+        // The backend is confined, so only root can read its namespaces, which are the
+        // supervisor's.
         let shown = members.iter().filter(|member| member.name != "backend");
         let namespaces: Vec<String> = shown.map(|member| namespace_of(member.pid)).collect();
         let known = crate::host::namespaces();
@@ -45,7 +46,7 @@ fn with_uplink() -> String {
 }
 
 #[test]
-fn a_host_that_is_interrupted_ends_in_order_and_empties_its_directory() {
+fn an_interrupted_host_ends_in_order_and_empties_its_directory() {
     let Some(_turn) = turn(&["lsns"]) else { return };
     for signal in [Signal::INT, Signal::TERM] {
         let host = Host::start(&with_uplink());
@@ -75,12 +76,12 @@ fn a_killed_supervisor_takes_everything_with_it_and_the_next_one_cleans_up() {
 }
 
 #[test]
-fn when_everything_is_killed_nothing_is_left_and_the_next_host_starts() {
+fn after_everything_is_killed_the_next_host_starts() {
     let Some(_turn) = turn(&["lsns", "ping"]) else { return };
     let host = Host::start(&with_uplink());
     let traces = Traces::of(&host);
     for member in &traces.members {
-        // Some have died of the death of the first.
+        // Some have ended because the first did.
         if member.is_alive() {
             send(member.pid, Signal::KILL);
         }

@@ -21,7 +21,7 @@ fn dropped(vif: &VifStatus, reason: &str) -> u64 {
 }
 
 #[test]
-fn a_guest_that_connects_again_and_again_floods_no_more_than_one_that_does_not() {
+fn a_guest_that_reconnects_repeatedly_floods_no_more_than_others() {
     const RATE: u64 = 50;
     const CONNECTIONS: u64 = 20;
     let Some(_turn) = turn(&["xenstore-read"]) else { return };
@@ -48,14 +48,14 @@ fn a_guest_that_connects_again_and_again_floods_no_more_than_one_that_does_not()
     let seconds = start.elapsed().as_secs();
     let arrived = received(&host.vif("vif2.0").expect("it is there")) - before;
     println!("{arrived} of {} frames in {seconds} s", 200 * CONNECTIONS);
-    // A second's worth is there at the start, and the switch counts whole seconds. The guests'
-    // own neighbour discovery is beside it.
+    // Credit for one second is available at the start, and the switch counts whole seconds. The
+    // guests' own neighbour discovery is counted, too.
     assert!(arrived <= RATE * (seconds + 2) + 60, "{arrived} in {seconds} s");
     assert!(arrived >= RATE, "{arrived}");
 }
 
 #[test]
-fn limits_are_set_while_a_vif_runs_and_last_longer_than_the_backend() {
+fn limits_can_be_set_at_run_time_and_outlive_the_backend() {
     let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let expect = |what: &str, is_so: &dyn Fn(&VifStatus) -> bool| {
@@ -96,7 +96,7 @@ fn limits_are_set_while_a_vif_runs_and_last_longer_than_the_backend() {
     for (to, from, most) in [("a", ("b", "10.77.0.2"), 8.0e6), ("b", ("a", "10.77.0.1"), 16.0e6)] {
         let rate = Iperf::start(&host, to, from, 3).finish().rate();
         println!("{to} receives {rate:.3e} bit/s");
-        // The burst of 128 KiB is a third of a megabit a second over three seconds.
+        // A burst of 128 KiB is a third of a megabit per second over three seconds.
         assert!(rate < most * 1.1 + 1.0e6, "{rate} bit/s");
         assert!(rate > most / 4.0, "{rate} bit/s");
     }

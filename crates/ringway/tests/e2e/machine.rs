@@ -1,5 +1,5 @@
 //! A virtual machine for one test: Debian's kernel under QEMU, emulated, with a shell at its serial
-//! port and a server that echoes at TCP port 7. `tests/virtio` has what it boots.
+//! port and an echo server on TCP port 7. `tests/virtio` makes its boot image.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::host::{Host, Running, SOON, wait_for};
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
 /// The address of a machine.
 pub(crate) const ADDRESS: &str = "10.77.0.9";
-/// How long a boot may take that takes ten seconds on an idle machine.
+/// How long a boot may take; on an idle machine it takes ten seconds.
 const BOOT: Duration = Duration::from_secs(120);
-/// How long the image may take, with a download of a kernel.
+/// How long making the image may take, with a download of a kernel.
 const IMAGE: Duration = Duration::from_secs(400);
 /// Bytes that are sent before waiting for their echo.
 const WINDOW: usize = 64 << 10;
@@ -26,7 +26,7 @@ const WINDOW: usize = 64 << 10;
 pub(crate) struct Image(PathBuf);
 
 impl Image {
-    /// Makes it, or says why it cannot be made here.
+    /// Makes it, or returns why it cannot be made here.
     pub(crate) fn make() -> Option<Image> {
         let program = Path::new(env!("CARGO_BIN_EXE_ringway"));
         let target = program.ancestors().nth(2).expect("a target directory");
@@ -54,7 +54,7 @@ impl Image {
     }
 }
 
-/// A machine with up to four queues, which is ended when dropped.
+/// A machine with up to four queues. Dropping it ends it.
 pub(crate) struct Machine {
     process: Running,
     commands: ChildStdin,
@@ -63,7 +63,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine, whose end of the socket is as `chardev` says.
+    /// Starts a machine with `chardev` as its end of the socket.
     pub(crate) fn start(image: &Image, dir: &Path, chardev: &str) -> Machine {
         Machine::start_with(image, dir, chardev, &[])
     }
@@ -81,7 +81,7 @@ impl Machine {
         command.args(["-kernel", &file("vmlinux"), "-initrd", &file("guest.cpio")]);
         command.args(["-append", &kernel, "-serial", &serial, "-serial", "stdio"]);
         command.args(["-chardev", chardev, "-netdev", "vhost-user,id=n,chardev=c,queues=4"]);
-        // With interrupts of another kind QEMU 7.2 crashes where there is no KVM.
+        // With other kinds of interrupts, QEMU 7.2 crashes without KVM.
         command.args(["-device", "virtio-net-pci,netdev=n,mq=on,vectors=0,romfile="]);
         command.args(more);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -110,7 +110,7 @@ impl Machine {
         text
     }
 
-    /// What is printed until a status comes, and the status.
+    /// The output up to the exit status, and the status.
     fn status(&mut self, limit: Duration) -> (String, String) {
         let deadline = Instant::now() + limit;
         let mut text = String::new();
@@ -130,28 +130,28 @@ impl Machine {
         std::fs::read_to_string(&self.console).unwrap_or_default()
     }
 
-    /// Ends it without a warning.
+    /// Kills it.
     pub(crate) fn kill(mut self) {
         self.process.0.kill().expect("the machine runs");
     }
 }
 
-/// One TCP connection from a guest to the echo of a machine, over which bytes go to and fro and are
-/// compared. It ends when dropped.
-pub(crate) struct Talk {
+/// One TCP connection from a guest to the echo of a machine, whose echoed bytes are compared with
+/// those sent. Dropping it ends it.
+pub(crate) struct EchoConnection {
     _process: Running,
     echoed: Arc<AtomicU64>,
     complaint: Receiver<String>,
 }
 
-impl Talk {
-    /// Begins to talk to a machine.
-    pub(crate) fn start(host: &Host, guest: &str) -> Talk {
-        Talk::start_with(host, guest, ADDRESS)
+impl EchoConnection {
+    /// Connects to the echo of a machine.
+    pub(crate) fn start(host: &Host, guest: &str) -> EchoConnection {
+        EchoConnection::start_with(host, guest, ADDRESS)
     }
 
-    /// Begins to talk to the echo at an address.
-    pub(crate) fn start_with(host: &Host, guest: &str, address: &str) -> Talk {
+    /// Connects to the echo at an address.
+    pub(crate) fn start_with(host: &Host, guest: &str, address: &str) -> EchoConnection {
         // The echo may not listen yet.
         let echo = format!("TCP:{address}:7,retry=200,interval=0.1");
         let mut command = host.in_guest(guest, &["socat", "-", &echo]);
@@ -180,11 +180,11 @@ impl Talk {
                 return;
             }
         });
-        Talk { _process: process, echoed, complaint }
+        EchoConnection { _process: process, echoed, complaint }
     }
 
     /// Waits until it has sent some more windows.
-    pub(crate) fn goes_on(&self, host: &Host, what: &str) {
+    pub(crate) fn expect_progress(&self, host: &Host, what: &str) {
         let before = self.echoed.load(Ordering::Relaxed);
         host.wait(what, 6 * SOON, |_| {
             if let Ok(complaint) = self.complaint.try_recv() {

@@ -12,7 +12,6 @@ mod demo;
 mod discovered;
 mod dpdk;
 mod everywhere;
-mod given_back;
 mod greedy;
 mod guests;
 mod host;
@@ -35,6 +34,7 @@ mod persisted;
 mod records;
 mod refusals;
 mod reported;
+mod reverted;
 mod rogues;
 mod rules;
 mod segment;
@@ -56,10 +56,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for the turn of a test, which ends when the result is dropped. `None`, with a line that
-/// says so, if this machine lacks what the test needs: programs, and permission to create networks.
+/// Waits for the turn of a test, which ends when the result is dropped. If this machine lacks what
+/// the test needs, programs or permission to create networks, prints that and returns `None`.
 fn turn(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
-    // A test that failed has cleaned up all the same.
+    // A failed test has cleaned up as well.
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match missing(programs) {
         None => Some(turn),

@@ -1,8 +1,9 @@
-//! A virtual machine that moves from one QEMU to another while it talks.
+//! A virtual machine that moves from one QEMU to another while it exchanges data.
 //!
 //! Both are front-ends of one host here, each with a vif and a socket of its own. Whatever our
 //! device writes into the guest's memory while QEMU copies it must be in the dirty log of both.
-//! Otherwise the guest's connection, whose bytes are compared, finds stale pages after the move.
+//! Otherwise the guest's connection, whose bytes are compared, would read stale pages after the
+//! move.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,9 +11,10 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::machine::{ADDRESS, Image, Machine, QEMU, Talk, wait_for_file};
+use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
 
-/// Pings, and how far apart: QEMU takes some seconds to move an emulated machine.
+/// The number of pings, and the time between them: QEMU takes some seconds to move an emulated
+/// machine.
 const PINGS: &str = "1500";
 const PING_INTERVAL: &str = "0.01";
 
@@ -32,7 +34,7 @@ fn chardev(dir: &Path, name: &str) -> String {
     format!("socket,id=c,path={},server=on", dir.join(name).display())
 }
 
-/// Asks QEMU's monitor for something; what it prints until it has time to.
+/// Sends a command to QEMU's monitor; returns what it prints within some time.
 fn ask(monitor: &mut UnixStream, command: &str) -> String {
     writeln!(monitor, "{command}").expect("QEMU runs");
     let mut text = Vec::new();
@@ -47,7 +49,7 @@ fn ask(monitor: &mut UnixStream, command: &str) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Moves a machine whose guest announces itself, or cannot; how many pings were lost.
+/// Moves a machine whose guest announces itself, or cannot; returns how many pings were lost.
 fn move_machine(image: &Image, features: &str) -> u32 {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -64,19 +66,19 @@ fn move_machine(image: &Image, features: &str) -> u32 {
     let more = ["-incoming", &channel, "-monitor", &target_monitor];
     let mut target = Machine::start_with(image, dir, &chardev(dir, "vm2"), &more);
     wait_for_file(&dir.join("channel"));
-    // Memory that comes after the guest runs, which QEMU asks the back-end for.
+    // Loading memory after the guest has started, which QEMU requests of the back-end.
     let mut target_monitor = UnixStream::connect(&postcopy).expect("QEMU has made it");
-    target_monitor.set_read_timeout(Some(SOON)).expect("a socket of ours");
+    target_monitor.set_read_timeout(Some(SOON)).expect("our own socket");
     let refused = ask(&mut target_monitor, "migrate_set_capability postcopy-ram on");
     assert!(refused.contains("vhost-user backend not capable of postcopy"), "{refused}");
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "before it moves");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "before it moves");
     let mut ping =
         host.in_guest("a", &["ping", "-n", "-q", "-i", PING_INTERVAL, "-c", PINGS, ADDRESS]);
     let mut ping = Running::start(ping.stdout(Stdio::piped()));
 
     let mut monitor = UnixStream::connect(dir.join("monitor")).expect("QEMU has made it");
-    monitor.set_read_timeout(Some(SOON)).expect("a socket of ours");
+    monitor.set_read_timeout(Some(SOON)).expect("our own socket");
     ask(&mut monitor, &format!("migrate -d {channel}"));
     wait_for("the machine to have moved", 12 * SOON, || {
         let status = ask(&mut monitor, "info migrate");
@@ -88,9 +90,9 @@ fn move_machine(image: &Image, features: &str) -> u32 {
         (count("vm1") == 0 && count("vm2") > 0).then_some(())
     });
     machine.kill();
-    talk.goes_on(&host, "after it has moved");
+    echo.expect_progress(&host, "after it has moved");
     target.run("ethtool -L eth0 combined 4");
-    talk.goes_on(&host, "with queues that it has changed");
+    echo.expect_progress(&host, "with queues that it has changed");
     ping.wait("the pings", 12 * SOON);
     let mut said = String::new();
     let stdout = ping.0.stdout.as_mut().expect("it was piped");
@@ -100,7 +102,7 @@ fn move_machine(image: &Image, features: &str) -> u32 {
 }
 
 #[test]
-fn a_machine_that_moves_keeps_its_connections_whether_it_announces_itself_or_not() {
+fn a_migrated_machine_keeps_its_connections_with_or_without_an_announcement() {
     // Two boots of an emulated machine for each of two guests take minutes.
     if std::env::var_os("RINGWAY_TEST_MIGRATION").is_none() {
         let _ =

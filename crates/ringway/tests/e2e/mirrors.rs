@@ -5,7 +5,7 @@ use std::process::Stdio;
 use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::turn;
 
-/// Writes a line for each frame that comes: its addresses, its type, and what is behind.
+/// Writes a line for each received frame: its addresses, its type, and its content.
 const WATCHER: &str = "
 import pathlib, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -20,7 +20,7 @@ while True:
 
 const A: &str = "00163e400100";
 const B: &str = "00163e400200";
-/// An echo request and its reply in IPv4, as the protocol and the kind of ICMP have it.
+/// An echo request and its reply in IPv4, by protocol and ICMP type.
 const ICMP: &str = "0800";
 
 #[test]
@@ -57,7 +57,7 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
         (between(A, B) > 0).then_some(())
     });
     assert!(host.text(&["vif", "show", "vif3.0"]).contains("mirror of     all"));
-    // What its guest sends goes nowhere, and no one reaches it.
+    // Frames of its guest are dropped, and no frame is sent to it.
     let reaches = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", "10.77.0.1"];
     assert!(!host.in_guest("m", &reaches).output().expect("it starts").status.success());
 
@@ -78,7 +78,7 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
 }
 
 #[test]
-fn a_mirror_of_a_tenant_sees_its_own_vifs_and_the_way_to_others() {
+fn a_mirror_of_a_tenant_gets_frames_of_its_own_vifs_and_its_trunk() {
     let Some(_turn) = turn(&["ip", "ping", "python3"]) else { return };
     let red = "tenant = \"red\"";
     let guests = [("a", "", red), ("b", "", ""), ("m", "", red)];

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::turn;
 
-/// Joins a group of each kind, and writes a line for each datagram that came.
+/// Joins a group of each kind, and writes a line for each received datagram.
 const LISTENER: &str = "
 import pathlib, select, socket, struct, sys
 v4 = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -25,7 +25,7 @@ while True:
             print('v4' if ready is v4 else 'v6', ready.recv(100).decode(), file=log)
 ";
 
-/// Counts frames for both groups, and reports of groups, until a file is there.
+/// Counts frames for both groups, and membership reports, until a file exists.
 const BYSTANDER: &str = "
 import pathlib, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -63,7 +63,7 @@ v6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
 v6.sendto(sys.argv[1].encode(), ('ff15::1:77', 5000))
 ";
 
-/// Asks for all groups, of both kinds, as a querier that waits for a second.
+/// Sends general queries of both kinds, with a response time of one second.
 const QUERIER: &str = "
 import socket, struct
 index = socket.if_nametoindex('eth0')
@@ -79,7 +79,7 @@ v6.sendto(bytes([130, 0, 0, 0, 3, 232, 0, 0]) + bytes(16), ('ff02::1', 0, 0, ind
 ";
 
 #[test]
-fn who_joined_a_group_hears_it_and_who_did_not_is_left_alone() {
+fn a_group_reaches_only_guests_that_joined_it() {
     let Some(_turn) = turn(&["ip", "python3"]) else { return };
     let guests =
         [("a", "", ""), ("b", "", ""), ("c", "", ""), ("r", "", "multicast-router = \"learn\"")];
@@ -112,7 +112,7 @@ fn who_joined_a_group_hears_it_and_who_did_not_is_left_alone() {
     let seen = send_and_watch();
     assert!(seen.starts_with("v4=1 v6=1"), "{seen}");
 
-    // A guest that may not be a router's cannot take a querier's place.
+    // A guest that is not configured as a router cannot become the querier.
     host.guest_text("c", &["python3", "-c", QUERIER]);
     host.wait("the refusal", SOON, |host| {
         let refused = host.vif("vif3.0")?.refused;
@@ -143,7 +143,7 @@ fn who_joined_a_group_hears_it_and_who_did_not_is_left_alone() {
     assert_eq!(of("33:33:00:01:00:77"), ["vif1.0"], "{groups:?}");
     let shown = host.text(&["vif", "show", "vif4.0"]);
     assert!(shown.contains("multicast     router"), "{shown}");
-    // Neighbor discovery goes by groups, too.
+    // Neighbor discovery uses groups, too.
     host.ping("b", "fd77::1");
     host.ping("c", "10.77.0.2");
 }

@@ -1,5 +1,5 @@
 //! A path of three links: the doctor finds the longest packet that passes and what stops longer
-//! ones, and fixes the length of what this host sends.
+//! ones, and limits the length of what this host sends.
 
 use std::io::Write;
 use std::process::Command;
@@ -12,11 +12,11 @@ use crate::turn;
 
 const FAR: &str = "10.97.3.2";
 const FAR_V6: &str = "fd97:3::2";
-/// What the links take at both ends; the one between the routers has its own.
+/// The MTU of the links at both ends; the link between the routers has its own.
 const LONG: u32 = 9000;
 
 /// Two hosts and two routers between them, each a namespace.
-struct Way {
+struct RoutedPath {
     near: String,
     first: String,
     second: String,
@@ -24,40 +24,40 @@ struct Way {
     journal: TempDir,
 }
 
-impl Way {
-    /// `None`, with a line that says so, without the privileges.
-    fn new(name: &str, middle: u32) -> Option<Way> {
+impl RoutedPath {
+    /// Without the privileges, prints that and returns `None`.
+    fn new(name: &str, middle: u32) -> Option<RoutedPath> {
         if !rustix::process::geteuid().is_root() {
             let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
             return None;
         }
         let netns = |part: char| format!("rw-{name}-{part}{}", std::process::id());
-        let way = Way {
+        let path = RoutedPath {
             near: netns('a'),
             first: netns('r'),
             second: netns('s'),
             far: netns('b'),
             journal: tempfile::tempdir().expect("a directory"),
         };
-        for netns in way.all() {
+        for netns in path.all() {
             ok(Command::new("ip").args(["netns", "add", netns]));
             ok(inside(netns, "ip link set lo up"));
             // No address waits for duplicate detection.
             ok(inside(netns, "sysctl -qw net.ipv6.conf.default.accept_dad=0"));
         }
-        way.link([(&way.near, "eth0"), (&way.first, "near")], 1, LONG);
-        way.link([(&way.first, "far"), (&way.second, "near")], 2, middle);
-        way.link([(&way.second, "far"), (&way.far, "eth0")], 3, LONG);
-        for router in [&way.first, &way.second] {
+        path.link([(&path.near, "eth0"), (&path.first, "near")], 1, LONG);
+        path.link([(&path.first, "far"), (&path.second, "near")], 2, middle);
+        path.link([(&path.second, "far"), (&path.far, "eth0")], 3, LONG);
+        for router in [&path.first, &path.second] {
             ok(inside(router, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"));
         }
         for (netns, net, host) in
-            [(&way.near, 1, 2), (&way.first, 2, 2), (&way.second, 2, 1), (&way.far, 3, 1)]
+            [(&path.near, 1, 2), (&path.first, 2, 2), (&path.second, 2, 1), (&path.far, 3, 1)]
         {
             ok(inside(netns, &format!("ip route add default via 10.97.{net}.{host}")));
             ok(inside(netns, &format!("ip route add default via fd97:{net}::{host}")));
         }
-        Some(way)
+        Some(path)
     }
 
     fn all(&self) -> [&String; 4] {
@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// Makes the first router send nothing back to the near host, while it still forwards.
+    /// Makes the first router send no ICMP errors to the near host, while it still forwards.
     fn silence(&self) {
         ok(inside(&self.first, "ip rule add iif lo to 10.97.1.1 blackhole"));
         ok(inside(&self.first, "ip -6 rule add iif lo to fd97:1::1 blackhole"));
@@ -86,7 +86,7 @@ impl Way {
         inside(&self.near, &format!("{} doctor {line}", env!("CARGO_BIN_EXE_ringway")))
     }
 
-    /// What D08 finds.
+    /// The findings of D08.
     fn findings(&self, line: &str) -> Vec<Value> {
         let output = self.doctor(&format!("--check D08 --interval 1 --json {line}")).output();
         let output = output.expect("it starts");
@@ -100,14 +100,14 @@ impl Way {
         self.doctor(&format!("{verb} --journal {journal} {rest}"))
     }
 
-    /// Whether a megabyte gets through in a few seconds.
+    /// Whether a megabyte arrives within a few seconds.
     fn carries(&self) -> bool {
         let mut client = inside(&self.near, &format!("timeout 5 iperf3 -c {FAR} -n 1M"));
         client.output().expect("it starts").status.success()
     }
 }
 
-impl Drop for Way {
+impl Drop for RoutedPath {
     fn drop(&mut self) {
         for netns in self.all() {
             let _ = Command::new("ip").args(["netns", "del", netns]).output();
@@ -115,63 +115,69 @@ impl Drop for Way {
     }
 }
 
-fn said<'a>(finding: &'a Value, field: &str) -> &'a str {
+fn text_of<'a>(finding: &'a Value, field: &str) -> &'a str {
     finding[field].as_str().unwrap_or_default()
 }
 
 #[test]
-fn a_path_that_is_as_wide_as_the_interface_is_in_order() {
+fn a_path_with_the_mtu_of_the_interface_is_healthy() {
     let Some(_turn) = turn(&["ip", "sysctl"]) else { return };
-    let Some(way) = Way::new("wide", LONG) else { return };
-    // By echo requests, which then anybody may send.
-    ok(inside(&way.near, "sysctl -qw").arg("net.ipv4.ping_group_range=0 2147483647"));
-    let findings = way.findings(&format!("--path {FAR} --path {FAR_V6}"));
+    let Some(path) = RoutedPath::new("wide", LONG) else { return };
+    // By echo requests, which any user may then send.
+    ok(inside(&path.near, "sysctl -qw").arg("net.ipv4.ping_group_range=0 2147483647"));
+    let findings = path.findings(&format!("--path {FAR} --path {FAR_V6}"));
     assert_eq!(findings.len(), 2, "{findings:#?}");
     for finding in &findings {
-        assert_eq!(said(finding, "severity"), "ok", "{finding:#}");
-        assert!(said(finding, "summary").contains("receives packets of 9000 bytes"), "{finding:#}");
+        assert_eq!(text_of(finding, "severity"), "ok", "{finding:#}");
+        assert!(
+            text_of(finding, "summary").contains("receives packets of 9000 bytes"),
+            "{finding:#}"
+        );
     }
 }
 
 #[test]
 fn the_hop_that_refuses_long_packets_is_named() {
     let Some(_turn) = turn(&["ip", "sysctl"]) else { return };
-    let Some(way) = Way::new("narrow", 1400) else { return };
-    let findings = way.findings(&format!("--path {FAR} --path {FAR_V6}"));
+    let Some(path) = RoutedPath::new("narrow", 1400) else { return };
+    let findings = path.findings(&format!("--path {FAR} --path {FAR_V6}"));
     assert_eq!(findings.len(), 2, "{findings:#?}");
     for (by, finding) in ["10.97.1.2", "fd97:1::2"].into_iter().zip(&findings) {
-        assert_eq!(said(finding, "severity"), "warning", "{finding:#}");
+        assert_eq!(text_of(finding, "severity"), "warning", "{finding:#}");
         let summary = format!("{by} on the path to");
-        assert!(said(finding, "summary").starts_with(&summary), "{finding:#}");
-        assert!(said(finding, "summary").ends_with("passes 1400 bytes, not 9000"), "{finding:#}");
+        assert!(text_of(finding, "summary").starts_with(&summary), "{finding:#}");
+        assert!(
+            text_of(finding, "summary").ends_with("passes 1400 bytes, not 9000"),
+            "{finding:#}"
+        );
     }
 }
 
 #[test]
 fn long_packets_that_vanish_are_measured_and_kept_short() {
     let Some(_turn) = turn(&["ip", "sysctl", "iperf3", "timeout"]) else { return };
-    let Some(way) = Way::new("hole", 1400) else { return };
-    way.silence();
-    let mut server = inside(&way.far, "iperf3 -s");
+    let Some(path) = RoutedPath::new("hole", 1400) else { return };
+    path.silence();
+    let mut server = inside(&path.far, "iperf3 -s");
     let server = server.stdout(std::process::Stdio::null()).spawn().expect("it starts");
     let server = Traffic(server);
-    let listens = || text(&ok(inside(&way.far, "ss -Htln sport = :5201")).stdout);
+    let listens = || text(&ok(inside(&path.far, "ss -Htln sport = :5201")).stdout);
     until("the server listens", || !listens().is_empty());
 
-    let record = way.journal.path().join("host.tar");
-    ok(&mut way.doctor(&format!("record --interval 1 --path {FAR} {}", record.display())));
-    let findings = way.findings(&format!("--root {}", record.display()));
+    let record = path.journal.path().join("host.tar");
+    ok(&mut path.doctor(&format!("record --interval 1 --path {FAR} {}", record.display())));
+    let findings = path.findings(&format!("--root {}", record.display()));
     let [finding] = findings.as_slice() else { panic!("{findings:#?}") };
-    assert_eq!(said(finding, "severity"), "problem", "{finding:#}");
-    assert!(said(finding, "summary").contains("of more than 1400 bytes vanish"), "{finding:#}");
-    assert!(said(finding, "summary").contains("before 10.97.2.2"), "{finding:#}");
+    assert_eq!(text_of(finding, "severity"), "problem", "{finding:#}");
+    assert!(text_of(finding, "summary").contains("of more than 1400 bytes vanish"), "{finding:#}");
+    assert!(text_of(finding, "summary").contains("before 10.97.2.2"), "{finding:#}");
 
-    assert!(!way.carries(), "long packets vanish");
+    assert!(!path.carries(), "long packets vanish");
     let line = format!("apply D08 --interval 1 --path {FAR} --allow-disruptive");
-    let applied = ok(&mut way.change(&line));
+    let applied = ok(&mut path.change(&line));
     assert!(text(&applied.stdout).contains("MTU of eth0"), "{}", text(&applied.stdout));
-    // The server may be busy with the client that gave up.
-    until("packets of 1400 bytes pass", || way.carries());
-    ok(&mut way.change("undo"));
+    // The server may be busy with an earlier client that gave up.
+    until("packets of 1400 bytes pass", || path.carries());
+    ok(&mut path.change("undo"));
     drop(server);
 }

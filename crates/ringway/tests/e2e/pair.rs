@@ -1,4 +1,4 @@
-//! A host and a guest, two network namespaces, whose link can be made sick and healthy again.
+//! A host and a guest, two network namespaces, whose link can be impaired and restored.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -30,11 +30,12 @@ pub(crate) struct Pair {
     pub(crate) guest: String,
     server: Option<Child>,
     pub(crate) journal: TempDir,
-    /// A long way between them.
+    /// A link with a long delay.
     relays: Vec<Relay>,
 }
 
-/// One way of a wire that takes [`DELAY`]: in user space, because not every kernel has netem.
+/// One direction of a wire with a delay of [`DELAY`]: in user space, because not every kernel has
+/// netem.
 struct Relay {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -91,7 +92,7 @@ fn arrived(under_way: &mut VecDeque<(Instant, Vec<u8>)>) -> Option<(Instant, Vec
 }
 
 impl Pair {
-    /// A pair linked by veth. `None`, with a line that says so, without the privileges.
+    /// A pair linked by veth. Without the privileges, prints that and returns `None`.
     pub(crate) fn new(name: &str) -> Option<Pair> {
         let pair = Pair::apart(name)?;
         let Pair { host, guest, .. } = &pair;
@@ -105,7 +106,7 @@ impl Pair {
         ok(inside(&self.guest, "ip link set eth0 up"));
     }
 
-    /// As [`linked`](Pair::linked), over a long way.
+    /// As [`linked`](Pair::linked), with a long delay.
     pub(crate) fn far(name: &str) -> Option<Pair> {
         let mut pair = Pair::apart(name)?;
         let end = |letter: char, netns: &str, name: &str| {
@@ -121,7 +122,7 @@ impl Pair {
         Some(pair.with_host())
     }
 
-    /// Both namespaces, with nothing between them.
+    /// Both namespaces, without a link.
     pub(crate) fn apart(name: &str) -> Option<Pair> {
         if !rustix::process::geteuid().is_root() {
             let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
@@ -178,13 +179,13 @@ impl Pair {
         self.doctor(netns, &format!("{verb} --journal {journal} {rest}"))
     }
 
-    /// A command that measures for so many seconds. It asks again if the server is busy with the
-    /// end of the last run.
+    /// A command that measures for this many seconds. It retries if the server is still busy with
+    /// the last run.
     pub(crate) fn iperf(&self, seconds: u32) -> String {
         self.iperf_by("iperf3", seconds)
     }
 
-    /// The same, by a command of one's own.
+    /// The same with the given command.
     pub(crate) fn iperf_by(&self, iperf: &str, seconds: u32) -> String {
         let path = self.journal.path().join(format!("iperf-{seconds}"));
         let script = format!(
@@ -197,7 +198,7 @@ impl Pair {
         format!("sh {}", path.display())
     }
 
-    /// A file for `tc -b` with so many rules, which make it work to take a packet in at `nic`.
+    /// A file for `tc -b` with this many rules, which make receiving a packet on `nic` expensive.
     pub(crate) fn rules(&self, nic: &str, count: u32) -> PathBuf {
         let rule = |rule: u32| {
             let address = format!("10.200.{}.{}", rule / 250, rule % 250);
@@ -211,7 +212,7 @@ impl Pair {
         path
     }
 
-    /// What the guest receives of the host in bit/s.
+    /// What the guest receives from the host, in bit/s.
     pub(crate) fn throughput(&self) -> f64 {
         let output = ok(&mut self.on_host(&self.iperf(2)));
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -231,8 +232,8 @@ impl Pair {
         Traffic(child.expect("it starts"))
     }
 
-    /// That the check finds something, and its change; then that the change makes it so many
-    /// times as fast.
+    /// Asserts that the check has a finding with a change, and that the change makes the traffic
+    /// faster by this factor.
     pub(crate) fn diagnose_fix_and_race(&self, netns: &str, check: &str, load: Load, factor: f64) {
         let before = self.throughput();
         {
@@ -242,7 +243,7 @@ impl Pair {
             let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
             let worst = report["worst"].as_str().expect("a severity");
             let is_found = ["warning", "problem"].contains(&worst);
-            // What is found under load is not found where no CPU time is left for the load.
+            // A finding that needs load is missing if no CPU time is left for the load.
             if !is_found && load == Load::Busy && is_inconclusive(check, worst) {
                 return;
             }

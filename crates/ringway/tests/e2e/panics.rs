@@ -26,7 +26,7 @@ pub(crate) fn panic_over(host: &Host, vif: &str, restarts: u64) {
 }
 
 #[test]
-fn a_panic_ends_the_process_at_once_and_everyone_is_served_again() {
+fn a_panic_ends_the_process_and_all_vifs_are_served_again() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = start();
     panic_over(&host, "vif1.0", 1);
@@ -43,7 +43,7 @@ fn a_panic_ends_the_process_at_once_and_everyone_is_served_again() {
 }
 
 #[test]
-fn a_vif_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() {
+fn a_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = start();
     panic_over(&host, "vif1.0", 1);
@@ -53,7 +53,7 @@ fn a_vif_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() 
     });
     let reason = left_out.error.expect("it has one");
     assert!(reason.contains("quarantined") && reason.contains("vif release vif1.0"), "{reason}");
-    // The other guest has what it had: the way to the other one is gone, its own vif is not.
+    // Only the path to the quarantined guest is lost; the other guest keeps its vif.
     host.wait("the other vif", SOON, |host| {
         host.vif("vif2.0").filter(|vif| vif.state == "Connected")
     });
@@ -68,7 +68,7 @@ fn a_vif_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() 
 }
 
 #[test]
-fn a_process_that_is_not_under_test_does_not_panic_when_it_is_asked_to() {
+fn a_process_outside_tests_refuses_to_panic_on_request() {
     let Some(_turn) = turn(&[]) else { return };
     let host = Host::start(&pair());
     let request = BackendRequest::Panic { vif: "vif1.0".to_owned() };

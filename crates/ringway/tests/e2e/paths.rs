@@ -14,7 +14,7 @@ const PLAIN: &str = "queues = 2\nsg = false\ncsum = false\ngso = false";
 const FULL: &str = "queues = 2";
 
 #[test]
-fn files_arrive_as_they_were_whatever_the_ends_leave_undone() {
+fn files_arrive_unchanged_with_every_combination_of_offloads() {
     let Some(_turn) = turn(&["socat"]) else { return };
     for (host_keys, a, b) in [
         ("max-queues = 2", PLAIN, PLAIN),
@@ -94,14 +94,14 @@ fn every_placement_of_queues_on_workers_carries_traffic() {
 }
 
 #[test]
-fn a_capture_is_read_by_tshark_and_has_both_ways() {
+fn tshark_reads_a_capture_with_both_directions() {
     let Some(_turn) = turn(&["tshark", "ping"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[("a", "", FULL), ("b", "", FULL)]));
     let file = host.file("vif.pcapng");
     let mut command = ringway();
     command.env("RINGWAY_DIR", host.dir()).args(["capture", "vif1.0", "-w"]).arg(&file);
     let mut capture = Running::start(&mut command);
-    // The backend copies from when it has replied, and only then is the file made.
+    // The backend captures from its reply on, and the file is created after that.
     host.wait("the capture to begin", SOON, |_| fs::metadata(&file).ok());
     host.ping("a", "10.77.0.2");
     let read = || {
@@ -109,7 +109,7 @@ fn a_capture_is_read_by_tshark_and_has_both_ways() {
         tshark.arg("-r").arg(&file).args(["-Y", "icmp", "-T", "fields"]);
         tshark.args(["-e", "ip.src", "-e", "icmp.type"]).output().expect("it can be started")
     };
-    // At once: what the backend has seen by now belongs to the capture.
+    // At once: frames that the backend has seen by now belong to the capture.
     send(capture.0.id(), Signal::INT);
     assert!(capture.wait("the capture to end", SOON).success());
     let text = text_of(read(), "tshark");

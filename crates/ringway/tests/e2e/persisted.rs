@@ -9,13 +9,13 @@ use crate::knobs::skipped;
 use crate::pair::{Pair, TOOLS, ok, text};
 use crate::turn;
 
-/// With an `/etc` of its own, which is listed afterwards: what is written there is no harm.
+/// With an `/etc` of its own, which is listed afterwards: files written there do no harm.
 const WATCHED: &str = "mount -t tmpfs none /etc || exit 99; \"$@\"; code=$?; \
                        find /etc -type f -exec echo WRITTEN {} \\;; exit $code";
 
-/// What a verb of the doctor says in the pair's first namespace, entered with `unshare` and these
-/// options; none if that cannot be done.
-fn said(pair: &Pair, options: &[&str], line: &str) -> Option<(i32, String)> {
+/// The output of a verb of the doctor in the pair's first namespace, entered with `unshare` and
+/// these options; `None` if that is not possible.
+fn doctor_output(pair: &Pair, options: &[&str], line: &str) -> Option<(i32, String)> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &pair.host, "unshare", "--mount"]).args(options);
     command.args(["sh", "-c", WATCHED, "sh", env!("CARGO_BIN_EXE_ringway"), "doctor"]);
@@ -26,15 +26,16 @@ fn said(pair: &Pair, options: &[&str], line: &str) -> Option<(i32, String)> {
 }
 
 #[test]
-fn what_a_namespace_has_is_not_kept_in_files_of_the_machine() {
+fn settings_of_a_namespace_are_not_persisted_in_files_of_the_machine() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("persist") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1 --confirm-within 0"));
     let journal = pair.journal.path().display();
-    // As `ip netns exec` leaves it, and with a process 1 that is in the namespace as well.
+    // As after `ip netns exec`, and also with a process 1 inside the namespace.
     for options in [&["--fork"][..], &["--pid", "--fork", "--mount-proc"]] {
-        let Some((code, printed)) = said(&pair, options, &format!("persist --journal {journal}"))
+        let Some((code, printed)) =
+            doctor_output(&pair, options, &format!("persist --journal {journal}"))
         else {
             skipped(&format!("unshare --mount {options:?}: no /etc of its own can be made"));
             continue;
@@ -51,10 +52,10 @@ fn what_a_namespace_has_is_not_kept_in_files_of_the_machine() {
         let printed = text(&output.stdout) + &text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{tool}: {printed}");
     }
-    assert!(!written(Path::new("/etc/sysctl.d")), "a file of ours is in /etc");
+    assert!(!written(Path::new("/etc/sysctl.d")), "one of our files is in /etc");
 }
 
-/// Whether there is a file of ours that this test may have made.
+/// Whether a file exists that this test may have made.
 fn written(folder: &Path) -> bool {
     let ours = fs::read_dir(folder).into_iter().flatten().flatten();
     ours.filter_map(|entry| entry.file_name().into_string().ok())
@@ -74,7 +75,7 @@ fn settings_of_the_machine_have_no_command_in_a_namespace() {
     let checks = scope["checks"].as_array().map_or(0, Vec::len);
     let all = ringway_doctor::check::CATALOGUE.len();
     assert_eq!(checks, all, "each check says how it ended: {scope:#}");
-    // What is shown for a sysctl is done there, and the first is known to be found.
+    // The command shown for a sysctl is run there; the first is known to exist.
     let findings = report["findings"].as_array().expect("a list");
     let advice = findings.iter().flat_map(|one| one["advice"].as_array().cloned().into_iter());
     let commands: Vec<String> = advice

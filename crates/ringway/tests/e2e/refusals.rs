@@ -72,7 +72,7 @@ fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_running_host_refuses_what_it_does_not_have_and_goes_on() {
+fn a_running_host_refuses_requests_for_missing_vifs_and_continues() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     let file = host.file("never.pcapng").display().to_string();

@@ -1,4 +1,4 @@
-//! What the doctor makes of its findings: a diff of two records, a skip list, a page for a ticket,
+//! How the doctor reports its findings: a diff of two records, a skip list, a page for a ticket,
 //! files for other tools. Recording drops leaves nothing behind.
 
 use std::fs;
@@ -62,7 +62,7 @@ fn instances() -> Option<Vec<String>> {
 }
 
 #[test]
-fn a_doctor_that_is_killed_leaves_the_trace_buffers_as_they_were() {
+fn a_killed_doctor_leaves_the_trace_buffers_unchanged() {
     let Some(_turn) = turn(&["unshare"]) else { return };
     if instances().is_none() {
         return skipped("no tracefs that may be mounted here");
@@ -100,7 +100,7 @@ fn drops_are_reported_with_their_reason() {
     let checked = doctor(&["--check", "D49", "--interval", "3", "--json"]);
     let said = text(&checked.stdout);
     assert!(said.contains("NEIGH_") || said.contains("neigh_invalidate"), "{said}");
-    // In a network namespace it is a note, because the drops may be in another one.
+    // In a network namespace it is a note, because the drops may be in another namespace.
     let there = pair.doctor(&pair.host, "--check D49 --interval 3 --json").output();
     let there = text(&there.expect("it starts").stdout);
     assert!(there.contains("\"worst\": \"note\""), "{there}");

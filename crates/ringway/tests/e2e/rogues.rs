@@ -42,7 +42,7 @@ struct Rogue {
 impl Rogue {
     fn new(socket: &Path) -> Rogue {
         let socket = UnixStream::connect(socket).expect("it listens");
-        socket.set_nonblocking(true).expect("a socket of ours");
+        socket.set_nonblocking(true).expect("our own socket");
         let connection = Connection::new(socket.try_clone().expect("a descriptor").into());
         Rogue { connection, socket, memory: memory(LEN), kick: event() }
     }
@@ -119,9 +119,9 @@ fn clone(fd: &OwnedFd) -> OwnedFd {
 const BUFFER: (u64, u32) = (START + 0x40000, 100);
 
 /// An attack, and its expected error message.
-type Deed = (&'static str, fn(&mut Rogue), &'static [&'static str]);
+type Attack = (&'static str, fn(&mut Rogue), &'static [&'static str]);
 
-const DEEDS: &[Deed] = &[
+const ATTACKS: &[Attack] = &[
     (
         "long-region",
         |it| it.share(RegionKey { size: 2 * LEN, ..KEY }, clone(&it.memory)),
@@ -245,8 +245,8 @@ const DEEDS: &[Deed] = &[
         "hundred-thousand-messages",
         |it| {
             let message = Request::GetFeatures.write(Ack::No).bytes();
-            it.socket.set_nonblocking(false).expect("a socket of ours");
-            it.socket.set_write_timeout(Some(SOON)).expect("a socket of ours");
+            it.socket.set_nonblocking(false).expect("our own socket");
+            it.socket.set_write_timeout(Some(SOON)).expect("our own socket");
             // Until it is closed.
             let _ = it.socket.write_all(&message.repeat(100_000));
         },
@@ -281,12 +281,12 @@ const DEEDS: &[Deed] = &[
 const PINGS: &str = "2500";
 
 #[test]
-fn of_each_rogue_it_is_said_why_its_port_closes_and_honest_guests_lose_no_frame() {
+fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_frame() {
     let Some(_turn) = crate::turn(&["ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let mut text = describe("max-queues = 2", &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);
-    for (name, ..) in DEEDS {
+    for (name, ..) in ATTACKS {
         let socket = dir.join(name);
         let socket = socket.display();
         text += &format!(
@@ -297,9 +297,9 @@ fn of_each_rogue_it_is_said_why_its_port_closes_and_honest_guests_lose_no_frame(
     let backend = host.pid_of("backend");
     let mut ping = host.in_guest("a", &["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, "10.77.0.2"]);
     let mut ping = Running::start(ping.stdout(Stdio::piped()));
-    for (name, deed, parts) in DEEDS {
+    for (name, attack, parts) in ATTACKS {
         let mut rogue = Rogue::new(&dir.join(name));
-        deed(&mut rogue);
+        attack(&mut rogue);
         let vif = host.wait(&format!("{name}: {parts:?}"), SOON, |host| {
             let vif = host.vif(name)?;
             let error = vif.error.clone()?;

@@ -118,7 +118,7 @@ fn link_local(mac: MacAddr) -> Ipv6Addr {
 }
 
 #[test]
-fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() {
+fn a_guest_cannot_use_the_address_of_another_or_act_as_a_router_or_dhcp_server() {
     let Some(_turn) = turn(&["iperf3", "ping", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&(describe("", &[("a", "", ""), ("b", "", "")]) + UPLINK));
     let mut guest = Hostile::new(&host);
@@ -171,7 +171,7 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
 }
 
 #[test]
-fn a_locked_guest_cannot_take_the_ip_address_of_another() {
+fn a_locked_guest_cannot_use_the_ip_address_of_another() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     // As a vif line with ip= sets it.
@@ -224,7 +224,7 @@ fn a_locked_guest_cannot_take_the_ip_address_of_another() {
 
 /// Honest guests on the switch and on a bridge, each locked to its assigned addresses.
 #[test]
-fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
+fn locked_guests_can_use_arp_nd_and_dhcp_and_lose_nothing() {
     let Some(_turn) = turn(&["ping", "ip", "python3", "xenstore-read"]) else { return };
     let locked = "locking-mode = \"locked\"";
     let of_a = format!(
@@ -303,7 +303,7 @@ for attempt in range(20):
 ";
 
 #[test]
-fn a_guest_on_a_bridge_is_held_to_its_rules_as_well() {
+fn rules_apply_to_a_guest_on_a_bridge_as_well() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
     let bridge = "[[bridge]]\nname = \"rwbr0\"\naddresses = [\"10.77.0.254/24\"]\n";
     let vif = "bridge = \"rwbr0\"";
@@ -335,7 +335,7 @@ fn a_guest_on_a_bridge_is_held_to_its_rules_as_well() {
 }
 
 #[test]
-fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
+fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
     let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\nvlan = 10\ntrunk = [20]\n";
     let guests = [

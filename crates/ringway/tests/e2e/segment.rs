@@ -16,7 +16,7 @@ use crate::virtio::{Maker, description, guest_at, guest_with};
 
 /// The longest segment of Linux, in full frames of an MTU of 1500 bytes.
 const SEGMENT: u64 = 44 * 1448;
-/// Its destination.
+/// The destination port.
 const PORT: u16 = 9;
 /// Windows that it fits into from the start.
 const WINDOWS: &str = "ip route change 10.77.0.0/24 dev eth0 initcwnd 1000 initrwnd 1000";
@@ -52,7 +52,12 @@ fn settled(host: &Host, sender: &str, receiver: &str) -> Carried {
 }
 
 /// Tries until exactly one frame of a segment was transmitted and received.
-fn crosses(host: &Host, sender: &str, receiver: &str, mut begin: impl FnMut() -> Option<Running>) {
+fn assert_crosses(
+    host: &Host,
+    sender: &str,
+    receiver: &str,
+    mut begin: impl FnMut() -> Option<Running>,
+) {
     for attempt in 1..=TRIES {
         let _receiving = begin();
         let end = Instant::now() + Duration::from_secs(4);
@@ -91,7 +96,7 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let speaks = speaker(dir);
-    let hears = |address: &str| format!("socat -u TCP:{address}:{PORT} OPEN:/dev/null");
+    let receive = |address: &str| format!("socat -u TCP:{address}:{PORT} OPEN:/dev/null");
     let in_a = |host: &Host, command: &str| {
         let mut process = host.in_guest("a", &["sh", "-c", command]);
         Running::start(process.stderr(Stdio::null()))
@@ -104,20 +109,20 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
         let beside = match is_to_xen {
             true => format!("{windows} & {speaks} &"),
             false => {
-                let hears = hears("10.77.0.1");
-                format!("{windows} & (while sleep 0.5; do {hears}; done) 2>/dev/null &")
+                let receive = receive("10.77.0.1");
+                format!("{windows} & (while sleep 0.5; do {receive}; done) 2>/dev/null &")
             }
         };
         let _guest = guest_with(dir, "vm1", Maker::Backend, &beside);
         wait_for_queues(&host, 4);
         host.ping("a", ADDRESS);
         if is_to_xen {
-            crosses(&host, "vm1", "vif1.0", || {
-                Some(in_a(&host, &format!("exec {}", hears(ADDRESS))))
+            assert_crosses(&host, "vm1", "vif1.0", || {
+                Some(in_a(&host, &format!("exec {}", receive(ADDRESS))))
             });
         } else {
             let _speaker = in_a(&host, &format!("exec {speaks}"));
-            crosses(&host, "vif1.0", "vm1", || None);
+            assert_crosses(&host, "vif1.0", "vm1", || None);
         }
     }
 }
@@ -129,13 +134,13 @@ const DATAGRAMS: usize = 40;
 const SECOND: &str = "10.77.0.10";
 
 /// A receiver of datagrams, which appends their contents to a file.
-fn hears_datagrams(file: &Path) -> String {
+fn receive_datagrams(file: &Path) -> String {
     format!("socat -u -b 65536 UDP-RECV:{PORT} OPEN:{},creat,append", file.display())
 }
 
 /// A sender that repeatedly sends a file with one call: the first may come before the receiver is
 /// ready.
-fn sends_datagrams(file: &Path, to: &str) -> String {
+fn send_datagrams(file: &Path, to: &str) -> String {
     let (socket, option) = ("UDP-SENDTO", "setsockopt-int=17:103");
     let len = DATAGRAM * DATAGRAMS;
     format!(
@@ -146,7 +151,7 @@ fn sends_datagrams(file: &Path, to: &str) -> String {
 }
 
 /// Waits until one call was this many frames at its sender and its receiver, and its data arrived.
-fn arrives(host: &Host, ends: [&str; 2], frames: [u64; 2], sent: &[u8], file: &Path) {
+fn assert_arrives(host: &Host, ends: [&str; 2], frames: [u64; 2], sent: &[u8], file: &Path) {
     let len = u64::try_from(sent.len()).expect("short");
     let [sender, receiver] = ends;
     let mut before = settled(host, sender, receiver);
@@ -164,7 +169,7 @@ fn arrives(host: &Host, ends: [&str; 2], frames: [u64; 2], sent: &[u8], file: &P
 }
 
 #[test]
-fn datagrams_of_one_call_are_one_frame_to_virtio_and_one_each_to_xen_and_from_it() {
+fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() {
     let Some(_turn) = crate::turn(&["socat", "unshare", "ip"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -186,28 +191,28 @@ fn datagrams_of_one_call_are_one_frame_to_virtio_and_one_each_to_xen_and_from_it
     };
     {
         let host = Host::start(&description(dir, &vms));
-        let send = format!("{} &", sends_datagrams(&data, SECOND));
-        let hear = format!("{} &", hears_datagrams(&heard));
+        let send = format!("{} &", send_datagrams(&data, SECOND));
+        let hear = format!("{} &", receive_datagrams(&heard));
         let _sender = guest_with(dir, "vm1", Maker::Backend, &send);
         let _receiver = guest_at(SECOND, dir, "vm2", Maker::Backend, &hear);
         is_ready(&host, "vm1");
         is_ready(&host, "vm2");
-        arrives(&host, ["vm1", "vm2"], [1, 1], &sent, &heard);
+        assert_arrives(&host, ["vm1", "vm2"], [1, 1], &sent, &heard);
     }
     fs::remove_file(&heard).expect("it was made");
     {
         let host = Host::start(&description(dir, &vms));
-        let _receiver = in_a(&host, &format!("exec {}", hears_datagrams(&heard)));
-        let send = format!("{} &", sends_datagrams(&data, "10.77.0.1"));
+        let _receiver = in_a(&host, &format!("exec {}", receive_datagrams(&heard)));
+        let send = format!("{} &", send_datagrams(&data, "10.77.0.1"));
         let _sender = guest_with(dir, "vm1", Maker::Backend, &send);
         is_ready(&host, "vm1");
-        arrives(&host, ["vm1", "vif1.0"], [1, many], &sent, &heard);
+        assert_arrives(&host, ["vm1", "vif1.0"], [1, many], &sent, &heard);
     }
     fs::remove_file(&heard).expect("it was made");
     let host = Host::start(&description(dir, &vms));
-    let hear = format!("{} &", hears_datagrams(&heard));
+    let hear = format!("{} &", receive_datagrams(&heard));
     let _receiver = guest_with(dir, "vm1", Maker::Backend, &hear);
     is_ready(&host, "vm1");
-    let _sender = in_a(&host, &sends_datagrams(&data, ADDRESS));
-    arrives(&host, ["vif1.0", "vm1"], [many, many], &sent, &heard);
+    let _sender = in_a(&host, &send_datagrams(&data, ADDRESS));
+    assert_arrives(&host, ["vif1.0", "vm1"], [many, many], &sent, &heard);
 }

@@ -1,4 +1,4 @@
-//! Notifications to the service manager, whose part the test takes: sd_notify(3).
+//! Notifications to the service manager, which the test replaces: sd_notify(3).
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::host::{Host, Running, SOON, pair, send};
 use crate::turn;
 
-/// How long the service manager waits for a sign of life.
+/// How long the service manager waits for a keep-alive message.
 const WATCHDOG: Duration = Duration::from_secs(2);
 
 /// Receives messages of several lines, and returns them line by line.
@@ -59,7 +59,7 @@ impl Notices {
 const CONNECTED: &str = "STATUS=2 vifs, 2 connected";
 
 #[test]
-fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
+fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     let Some(_turn) = turn(&[]) else { return };
     let place = tempfile::tempdir().expect("a directory can be made");
     let path = place.path().join("notify");
@@ -74,7 +74,8 @@ fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     ];
     let host = Host::start_with(place, &pair(), &variables);
 
-    // A long start, because of many vifs, gives signs of life; both vifs may be connected by then.
+    // A long start, because of many vifs, sends keep-alive messages; both vifs may be connected by
+    // then.
     let before = notices.wait_for("READY=1", SOON);
     let is_life = |line: &String| line.starts_with("STATUS=") || line == "WATCHDOG=1";
     assert!(before.iter().all(is_life), "{before:?}");
@@ -120,7 +121,7 @@ fn watched() -> (Host, Notices) {
 }
 
 #[test]
-fn a_worker_that_is_stuck_ends_the_process_with_a_reason_and_everyone_is_served_again() {
+fn a_stuck_worker_ends_the_process_with_a_reason_and_all_vifs_are_served_again() {
     let Some(_turn) = turn(&["ping"]) else { return };
     for (asleep, restarts, reason) in [(false, 1, "is in a loop"), (true, 1, "is blocked")] {
         let (host, _notices) = watched();

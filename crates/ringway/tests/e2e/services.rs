@@ -131,7 +131,7 @@ fn make_vlans(host: &Host, guest: &str, vids: &[u16]) -> Vec<Running> {
 }
 
 #[test]
-fn a_guest_on_a_trunk_exchanges_tcp_with_each_vlan_by_its_interfaces() {
+fn a_guest_on_a_trunk_port_exchanges_tcp_with_each_vlan() {
     let Some(_turn) = turn(&["ip", "ping", "python3", "socat"]) else { return };
     for isolate in ["", "isolate = true"] {
         // What a packet socket receives has its checksum only if no sender leaves it blank.

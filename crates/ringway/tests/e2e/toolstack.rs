@@ -1,5 +1,5 @@
 //! The life of a vif under a stock toolstack: its hotplug script, its limits, its removal. The test
-//! takes the part of the toolstack and its script.
+//! acts as the toolstack and its script.
 
 use std::process::Command;
 
@@ -59,14 +59,14 @@ fn remove(host: &Host, vif: Vif) {
 }
 
 #[test]
-fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that() {
+fn a_guest_is_connected_after_its_script_has_placed_the_device() {
     let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
     let keys = [SCRIPT, BRIDGE, ("vifname", "guest-tap"), ("mtu", "1400")];
     let mut guest = Hostile::with_keys(&host, &keys);
     let vif = guest.vif();
     wait_state(&host, vif, "2");
-    // What a script that renames it finds.
+    // What a script that renames the device finds.
     let name = guest.name();
     let link = ip_ok(&host, &format!("-d link show {name}"));
     assert!(ip(&host, "link show guest-tap").is_none());
@@ -168,7 +168,7 @@ fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
 }
 
 #[test]
-fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
+fn a_destroyed_guest_and_a_failed_script_end_closed() {
     let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
     let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
@@ -226,7 +226,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() 
     assert!(ip_ok(&host, "link show othertap").contains("othertap"));
 }
 
-/// Gives the guest's vif a script, as a starting backend finds it, and takes the script's part.
+/// Gives the guest's vif a script, as a starting backend finds it, and acts as the script.
 fn hand_to_script(host: &Host, vif: Vif) {
     hand_to_script_with(host, vif, |_| format!("vif{}.{}", vif.frontend, vif.handle));
 }
@@ -244,7 +244,7 @@ fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> Strin
     write(host, vif, "hotplug-status", "connected");
 }
 
-/// Stops the backend, does something, and then lets another one start.
+/// Stops the backend, does something, and then lets the next backend start.
 fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
     let backend = host.pid_of("backend");
     host.signal(Signal::STOP);
@@ -260,7 +260,7 @@ fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
 }
 
 #[test]
-fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_vif() {
+fn a_device_on_a_bridge_outlives_a_killed_backend_but_not_its_vif() {
     let Some(_turn) = turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     ip_ok(&host, "link add xenbr0 type bridge");
@@ -317,7 +317,7 @@ fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_v
 }
 
 #[test]
-fn a_guest_transmits_at_its_rate_and_at_another_when_that_changes() {
+fn a_guest_transmits_at_its_rate_even_after_a_change() {
     let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let rate = |bytes: &str| write(&host, VIF_A, "rate", bytes);
@@ -342,7 +342,7 @@ fn a_guest_transmits_at_its_rate_and_at_another_when_that_changes() {
 }
 
 #[test]
-fn a_guest_that_goes_through_the_states_without_end_does_not_fill_the_log() {
+fn a_guest_that_cycles_through_the_states_does_not_fill_the_log() {
     let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let mut guest = Hostile::new(&host);

@@ -1,5 +1,5 @@
-//! The life of a vif under the toolstacks of Qubes and of XCP-ng. The test takes their part: it
-//! writes their keys in their order, waits for the same states, and calls scripts as they do.
+//! The life of a vif under the toolstacks of Qubes and of XCP-ng. The test acts as these: it writes
+//! their keys in their order, waits for the same states, and calls scripts as they do.
 //! docs/qubes.md and docs/xcp-ng.md have the sources.
 
 use std::process::{Command, Output};
@@ -286,7 +286,7 @@ fn qubes_plugs_unplugs_and_restarts_a_qube() {
 }
 
 #[test]
-fn qubes_is_given_the_reason_of_its_script() {
+fn qubes_gets_the_error_of_its_script() {
     let Some(_turn) = turn(&PROGRAMS) else { return };
     let host = start();
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };
@@ -391,7 +391,7 @@ impl<'a> Vm<'a> {
         format!("/xapi/{}/hotplug/{frontend}/vif/{handle}/hotplug", self.uuid)
     }
 
-    /// udev's event for the network device stands for the one of the kernel's backend for the vif.
+    /// udev's event for the network device replaces that of the kernel's backend for the vif.
     fn udev(&self, action: &str) -> Output {
         let device = self.plug.device();
         let environment = [("ACTION", action), ("INTERFACE", &device), ("SUBSYSTEM", "net")];
@@ -537,7 +537,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
 }
 
 #[test]
-fn xcp_ng_is_given_the_reason_of_its_script() {
+fn xcp_ng_gets_the_error_of_its_script() {
     let Some(_turn) = turn(&PROGRAMS) else { return };
     let host = start();
     make_networks(&host);

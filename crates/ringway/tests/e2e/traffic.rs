@@ -135,7 +135,7 @@ pub(crate) fn send_file(host: &Host, from: &str, to: &str, address: &str, file: 
     fs::read(&arrived).expect("arrived") == fs::read(file).expect("sent")
 }
 
-/// A file of bytes for which no checksum is right by chance.
+/// A file of random bytes, for which no checksum is correct by chance.
 pub(crate) fn random_file(path: &Path, mebibytes: u32) {
     let mut dd = Command::new("head");
     dd.args(["-c", &(mebibytes << 20).to_string(), "/dev/urandom"]).stdout(create(path));

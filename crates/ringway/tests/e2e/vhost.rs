@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, send};
-use crate::machine::{ADDRESS, Image, Machine, QEMU, Talk, wait_for_file};
+use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
 
 /// A guest `a` with vif `vif1.0`, and a directory for a virtual machine.
 fn description(dir: &Path, mode: &str) -> String {
@@ -51,8 +51,8 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
     let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
     let mut machine = Machine::start(&image, place.path(), &chardev);
     machine.booted();
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "two queues");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "two queues");
     let shown = host.text(&["vif", "show", "vm1"]);
     assert!(shown.contains("version_1") && shown.contains("mrg_rxbuf"), "{shown}");
     let channels = machine.run("ethtool -l eth0");
@@ -60,14 +60,14 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
     for count in [1, 2, 4] {
         machine.run(&format!("ethtool -L eth0 combined {count}"));
         wait_for_queues(&host, count);
-        talk.goes_on(&host, &format!("{count} queues"));
+        echo.expect_progress(&host, &format!("{count} queues"));
     }
     kill_backend(&host);
-    talk.goes_on(&host, "after the backend was killed");
+    echo.expect_progress(&host, "after the backend was killed");
     wait_for_queues(&host, 4);
     machine.run("ethtool -L eth0 combined 2");
     wait_for_queues(&host, 2);
-    talk.goes_on(&host, "two queues of another backend");
+    echo.expect_progress(&host, "two queues of another backend");
     machine.kill();
     let gone = host.wait("the machine to be gone", SOON, |host| {
         host.vif("vm1").filter(|vif| vif.state == "Waiting" && vif.queues.is_empty())
@@ -97,19 +97,19 @@ fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing
     let more = ["-action", "reboot=reset", "-monitor", &monitor];
     let mut machine = Machine::start_with(&image, dir, &chardev, &more);
     machine.booted();
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "before a reset");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "before a reset");
     assert!(held(backend).1 > 0);
-    drop(talk);
+    drop(echo);
 
     let mut monitor = UnixStream::connect(dir.join("monitor")).expect("QEMU has made it");
     writeln!(monitor, "system_reset").expect("QEMU runs");
     machine.booted();
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "after a reset");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "after a reset");
     // The path no longer works, but the connection stays.
     std::fs::remove_file(dir.join("net")).expect("it was there");
-    talk.goes_on(&host, "without its socket");
+    echo.expect_progress(&host, "without its socket");
 
     machine.kill();
     let gone = host.wait("the machine to be gone", SOON, |host| {
@@ -118,11 +118,11 @@ fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing
         vif.error.filter(|reason| reason.contains("the front-end must create it"))
     });
     println!("{gone}");
-    host.wait("all of it to be let go", SOON, |_| (held(backend) == before).then_some(()));
+    host.wait("all of it to be released", SOON, |_| (held(backend) == before).then_some(()));
 }
 
 #[test]
-fn a_virtual_machine_that_was_first_dials_the_socket_of_the_backend_again_and_again() {
+fn a_virtual_machine_that_starts_first_retries_the_socket_of_the_backend() {
     let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
@@ -131,14 +131,14 @@ fn a_virtual_machine_that_was_first_dials_the_socket_of_the_backend_again_and_ag
     let host = Host::start(&description(place.path(), "server"));
     wait_for_file(&place.path().join("net"));
     machine.booted();
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "two queues");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "two queues");
     kill_backend(&host);
-    talk.goes_on(&host, "after the backend was killed");
+    echo.expect_progress(&host, "after the backend was killed");
 }
 
 #[test]
-fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
+fn linux_exchanges_tagged_frames_with_an_access_port() {
     let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
@@ -150,15 +150,15 @@ fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
     let (own, other) = (vlan(5, &format!("{ADDRESS}/24")), vlan(6, "10.78.0.9/24"));
     machine.run(&format!("ip address flush dev eth0; {own} && {other}"));
     // TCP segments that the kernel does not cut have a tag before their headers.
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "with tags at one end");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "with tags at one end");
     let refused = |host: &Host| host.vif("vm1")?.refused.get("vlan").copied();
     let before = refused(&host).unwrap_or(0);
     machine.run("ping -c 3 -W 1 10.78.0.1 || true");
     host.wait("a frame of another VLAN to be refused", SOON, |host| {
         refused(host).filter(|count| *count > before)
     });
-    talk.goes_on(&host, "beside another VLAN");
+    echo.expect_progress(&host, "beside another VLAN");
 }
 
 /// Commands that create a VLAN interface on `eth0`.

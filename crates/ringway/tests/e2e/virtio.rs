@@ -1,4 +1,4 @@
-//! The test's own guests behind vhost-user sockets, with malicious front-ends beside them.
+//! The test's own guests behind vhost-user sockets, and malicious front-ends.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::machine::{ADDRESS, Talk, wait_for_file};
+use crate::machine::{ADDRESS, EchoConnection, wait_for_file};
 use crate::panics::panic_over;
 use crate::vhost::{kill_backend, wait_for_queues};
 
@@ -88,7 +88,7 @@ pub(crate) fn guest_of(
 }
 
 #[test]
-fn a_guest_talks_with_either_end_making_the_socket_and_either_first() {
+fn either_end_may_create_the_socket_and_either_may_start_first() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     for maker in [Maker::Backend, Maker::Guest] {
         for is_guest_first in [false, true] {
@@ -99,10 +99,10 @@ fn a_guest_talks_with_either_end_making_the_socket_and_either_first() {
             let host = Host::start(&description(dir, &[("vm1", mode)]));
             let _guest = early.unwrap_or_else(|| guest(dir, "vm1", maker));
             wait_for_queues(&host, 4);
-            let talk = Talk::start(&host, "a");
-            talk.goes_on(&host, &format!("{maker:?} makes the socket"));
+            let echo = EchoConnection::start(&host, "a");
+            echo.expect_progress(&host, &format!("{maker:?} makes the socket"));
             kill_backend(&host);
-            talk.goes_on(&host, "after the backend was killed");
+            echo.expect_progress(&host, "after the backend was killed");
             wait_for_queues(&host, 4);
         }
     }
@@ -111,7 +111,7 @@ fn a_guest_talks_with_either_end_making_the_socket_and_either_first() {
 /// A frame that a backend has taken from one queue and not yet put into another is lost with the
 /// backend; frames in the guest's queues are not. Frames without a port on the switch are counted.
 #[test]
-fn what_lies_in_the_queues_of_a_guest_outlives_backends_that_are_killed() {
+fn frames_in_a_guests_queues_outlive_killed_backends() {
     let Some(_turn) = crate::turn(&["socat", "unshare", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -125,15 +125,15 @@ fn what_lies_in_the_queues_of_a_guest_outlives_backends_that_are_killed() {
     );
     let _guest = guest_with(dir, "vm1", Maker::Backend, &ping);
     wait_for_queues(&host, 4);
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "at first");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "at first");
     wait_for_file(&pings);
     let mut dropped = 0;
     for kill in 1..=KILLS {
         // Each backend has its own counters.
         dropped += dropped_by(&host);
         kill_backend(&host);
-        talk.goes_on(&host, "after the backend was killed");
+        echo.expect_progress(&host, "after the backend was killed");
         wait_for_queues(&host, 4);
         host.wait("the guest to have the same queues", SOON, |_| {
             let log = std::fs::read_to_string(dir.join("guest-log")).expect("it was made");
@@ -173,18 +173,18 @@ const KILLS: usize = 3;
 const BATCH_MAX: usize = 64;
 
 #[test]
-fn a_vif_of_virtio_has_what_others_have() {
+fn a_virtio_vif_has_the_features_of_others() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description(place.path(), &[("vm1", "server")]));
     let _guest = guest(place.path(), "vm1", Maker::Backend);
     wait_for_queues(&host, 4);
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "at first");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "at first");
 
     host.text(&["vif", "set", "vif2.0", "mirror", "vm1"]);
     let before = host.rx_bytes("vif2.0");
-    talk.goes_on(&host, "mirrored");
+    echo.expect_progress(&host, "mirrored");
     host.wait("copies of its frames", SOON, |host| {
         (host.rx_bytes("vif2.0") > before + 100_000).then_some(())
     });
@@ -204,11 +204,11 @@ fn a_vif_of_virtio_has_what_others_have() {
     assert!(host.text(&["vif", "show", "vm1"]).contains("500Mb/s"));
     assert!(host.text(&["vif", "stats"]).contains("vm1"));
     assert!(host.text(&["top", "--once"]).contains("vm1"));
-    talk.goes_on(&host, "with a rate");
+    echo.expect_progress(&host, "with a rate");
 }
 
 #[test]
-fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_killed() {
+fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -227,18 +227,18 @@ fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_
         host.wait("four queues", SOON, |host| (host.vif(name)?.queues.len() == 4).then_some(()));
         // The guest before this one had its address.
         host.in_guest("a", &["ip", "neighbour", "flush", "all"]).status().expect("iproute2");
-        let talk = Talk::start(&host, "a");
-        talk.goes_on(&host, "with a vif that was added");
+        let echo = EchoConnection::start(&host, "a");
+        echo.expect_progress(&host, "with a vif that was added");
         let shown = host.text(&["vif", "show", name]);
         assert!(shown.contains("500Mb/s") && shown.contains("vif add"), "{shown}");
         kill_backend(&host);
-        talk.goes_on(&host, "after the backend was killed");
+        echo.expect_progress(&host, "after the backend was killed");
         let again = host.verb(&["vif", "add", name, "--vhost", &socket("vm9")]);
         assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");
         host.text(&["vif", "remove", name]);
         assert!(host.vif(name).is_none());
         assert_eq!(dir.join(name).exists(), maker == Maker::Guest, "whose socket it was");
-        drop((talk, guest));
+        drop((echo, guest));
     }
     // Another vif of the same name is a new one; the removed one does not return.
     add("vm1", "server", &[]);
@@ -259,7 +259,7 @@ fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_
 }
 
 #[test]
-fn a_vif_of_virtio_is_on_a_bridge_of_the_host() {
+fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -274,11 +274,11 @@ fn a_vif_of_virtio_is_on_a_bridge_of_the_host() {
     let vm1 = guest(dir, "vm1", Maker::Backend);
     wait_for_queues(&host, 4);
     assert_eq!(host.vif("vm1").expect("it is there").attached_to, "br7");
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "over a bridge");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "over a bridge");
     kill_backend(&host);
-    talk.goes_on(&host, "after the backend was killed");
-    drop((talk, vm1));
+    echo.expect_progress(&host, "after the backend was killed");
+    drop((echo, vm1));
 
     let path = socket("vm2");
     let add = ["vif", "add", "vm2", "--vhost", &path, "--queues", "4", "--mode", "server"];
@@ -291,8 +291,8 @@ fn a_vif_of_virtio_is_on_a_bridge_of_the_host() {
     let _guest = guest(dir, "vm2", Maker::Backend);
     host.wait("four queues", SOON, |host| (host.vif("vm2")?.queues.len() == 4).then_some(()));
     host.in_guest("a", &["ip", "neighbour", "flush", "all"]).status().expect("iproute2");
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "with a vif that was added");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "with a vif that was added");
     let virtio = host.vif("vm2").and_then(|vif| vif.virtio).expect("it is of virtio");
     let segmentation = ["host_tso4", "host_tso6", "host_ecn", "host_uso"];
     for feature in ["in_order", "csum", "ring_packed"].into_iter().chain(segmentation) {
@@ -304,7 +304,7 @@ fn a_vif_of_virtio_is_on_a_bridge_of_the_host() {
 }
 
 #[test]
-fn a_vif_of_virtio_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() {
+fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let run = tempfile::tempdir().expect("a directory");
@@ -320,11 +320,11 @@ fn a_vif_of_virtio_over_which_the_backend_panics_twice_is_left_out_until_it_is_r
         host.vif("vm1").filter(|vif| vif.error.as_deref().is_some_and(|it| it.contains("quaran")))
     });
     assert!(left_out.queues.is_empty(), "{left_out:?}");
-    let other = host.vif("vm2").and_then(|vif| vif.error).expect("no front-end has dialled");
+    let other = host.vif("vm2").and_then(|vif| vif.error).expect("no front-end has connected");
     assert!(!other.contains("quarantined"), "{other}");
     host.text(&["vif", "release", "vm1"]);
     wait_for_queues(&host, 4);
-    Talk::start(&host, "a").goes_on(&host, "after its release");
+    EchoConnection::start(&host, "a").expect_progress(&host, "after its release");
 }
 
 /// A front-end whose memory is not sealed, and whose rings are empty.
@@ -416,7 +416,7 @@ fn wait_for_error(host: &Host, name: &str, text: &str) {
 }
 
 #[test]
-fn what_a_front_end_does_against_the_rules_costs_no_other() {
+fn protocol_violations_of_a_front_end_cost_no_other_vif() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -425,14 +425,14 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
     let backend = host.pid_of("backend");
     let _guest = guest(dir, "vm1", Maker::Backend);
     wait_for_queues(&host, 4);
-    let talk = Talk::start(&host, "a");
-    talk.goes_on(&host, "before anything else");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "before anything else");
 
     // Half a header, and silence.
     let mut half = UnixStream::connect(dir.join("half")).expect("it listens");
     half.write_all(&[1, 0, 0, 0, 1, 0]).expect("written");
     wait_for_state(&host, "half", "Initialising");
-    talk.goes_on(&host, "beside half a message");
+    echo.expect_progress(&host, "beside half a message");
 
     // A table of two regions without descriptors.
     let mut files = UnixStream::connect(dir.join("files")).expect("it listens");
@@ -440,7 +440,7 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
     table.extend([1; 64]);
     files.write_all(&table).expect("written");
     wait_for_error(&host, "files", "SET_MEM_TABLE");
-    talk.goes_on(&host, "beside a table without files");
+    echo.expect_progress(&host, "beside a table without files");
 
     // Memory that goes away while the rings run.
     let mut cutter = Unsealed::new(Vec::new());
@@ -456,14 +456,14 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
         rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
     }
     wait_for_error(&host, "cut", "was truncated while it was in use");
-    talk.goes_on(&host, "beside memory that was cut");
+    echo.expect_progress(&host, "beside memory that was cut");
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
     let dropped = host.vif("vm1").expect("it is there").queues;
     assert!(dropped.iter().all(|queue| queue.dropped.is_empty()), "{dropped:?}");
 }
 
 #[test]
-fn a_front_end_whose_calls_block_stops_no_worker() {
+fn a_front_end_with_blocking_calls_stops_no_worker() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -471,7 +471,7 @@ fn a_front_end_whose_calls_block_stops_no_worker() {
     let backend = host.pid_of("backend");
     let _guest = guest(dir, "vm1", Maker::Backend);
     wait_for_queues(&host, 4);
-    let talk = Talk::start(&host, "a");
+    let echo = EchoConnection::start(&host, "a");
     let mut front_end = Unsealed::new(vec![event(), event()]);
     let endpoint = Endpoint::new(&dir.join("full"), Mode::Client, Instant::now()).expect("a place");
     let mut end = FrontendEnd::new(endpoint);
@@ -493,22 +493,22 @@ fn a_front_end_whose_calls_block_stops_no_worker() {
     write(&1_u16.to_le_bytes(), 0x4002);
     rustix::io::write(&front_end.kicks[1], &1_u64.to_ne_bytes()).expect("a descriptor");
     wait_for_error(&host, "full", "filled the counter of a call");
-    talk.goes_on(&host, "beside calls that block");
+    echo.expect_progress(&host, "beside calls that block");
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
 }
 
 #[test]
-fn a_front_end_that_changes_its_rings_without_end_has_the_workers_seldom() {
+fn a_front_end_that_changes_its_rings_endlessly_rarely_involves_the_workers() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server"), ("busy", "server")]));
     let _guest = guest(dir, "vm1", Maker::Backend);
     wait_for_queues(&host, 4);
-    let talk = Talk::start(&host, "a");
+    let echo = EchoConnection::start(&host, "a");
     let (front_end, call) = (Unsealed::new(Vec::new()), event());
     let socket = UnixStream::connect(dir.join("busy")).expect("it listens");
-    socket.set_nonblocking(true).expect("a socket of ours");
+    socket.set_nonblocking(true).expect("our own socket");
     let mut connection = Connection::new(socket.into());
     let mut send = |request: Request| {
         connection.send(request.write(Ack::No)).expect("the back-end reads");
@@ -534,7 +534,7 @@ fn a_front_end_that_changes_its_rings_without_end_has_the_workers_seldom() {
     let paced = started.elapsed().as_millis() / 50;
     println!("{attached} times in {:?}", started.elapsed());
     assert!(u128::from(attached) <= 256 + paced + 2, "{attached} times in {:?}", started.elapsed());
-    talk.goes_on(&host, "beside a front-end that changes its rings");
+    echo.expect_progress(&host, "beside a front-end that changes its rings");
 }
 
 fn await_reply(connection: &mut Connection) {

@@ -62,7 +62,7 @@ fn packaging(file: &str) -> PathBuf {
 }
 
 #[test]
-fn a_page_with_tls_and_a_password_is_for_those_who_have_both() {
+fn a_page_with_tls_and_a_password_requires_both() {
     let Some(_turn) = turn(&["curl", "openssl"]) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| dir.path().join(name);
@@ -128,7 +128,7 @@ fn used(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn whatever_rules_and_dashboard_ask_for_is_served() {
+fn every_metric_of_the_rules_and_the_dashboard_is_served() {
     let Some(_turn) = turn(&["ip", "iperf3"]) else { return };
     let rules = std::fs::read_to_string(packaging("alerts.yml")).expect("shipped");
     let dashboard = std::fs::read_to_string(packaging("dashboard.json")).expect("shipped");

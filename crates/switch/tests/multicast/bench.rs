@@ -60,7 +60,7 @@ impl Bench {
         bench
     }
 
-    /// With queriers after whose queries all stations have reported.
+    /// With queriers to which all stations have reported.
     pub(crate) fn quiet(unregistered: Unregistered) -> Bench {
         Bench::quiet_with(unregistered, 64)
     }
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     /// The ports that a frame leaves by.
-    pub(crate) fn heard(&mut self, from: u16, bytes: &[u8]) -> Vec<u16> {
+    pub(crate) fn receivers(&mut self, from: u16, bytes: &[u8]) -> Vec<u16> {
         self.send_and_see(from, bytes).1
     }
 
@@ -108,9 +108,9 @@ impl Bench {
         let verdict = verdicts[0];
         let scope = self.switch.scope_of(PortId(from), policy, &batch[0], verdict);
         let is_sent = matches!(verdict, Verdict::Flood | Verdict::Routers);
-        let heard = (0..PORTS).filter(|port| is_sent && scope.has(PortId(*port))).collect();
+        let receivers = (0..PORTS).filter(|port| is_sent && scope.has(PortId(*port))).collect();
         batch.drain(..).for_each(|frame| self.pool.recycle(frame));
-        (verdict, heard)
+        (verdict, receivers)
     }
 
     pub(crate) fn multicast(&self, port: u16) -> ringway_switch::MulticastPort {

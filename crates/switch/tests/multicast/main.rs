@@ -25,7 +25,7 @@ const OTHER: [u8; 4] = [239, 1, 2, 4];
 const STATION: [u8; 4] = [10, 0, 0, 7];
 
 #[test]
-fn a_group_is_heard_by_who_reported_it_and_by_routers() {
+fn a_group_reaches_its_reporters_and_routers() {
     for report in [
         igmp(V1_REPORT, 0, G, STATION),
         igmp(V2_REPORT, 0, G, STATION),
@@ -34,14 +34,14 @@ fn a_group_is_heard_by_who_reported_it_and_by_routers() {
     ] {
         let mut bench = Bench::quiet(Unregistered::Flood);
         assert_eq!(bench.send(A, &report), Verdict::Routers);
-        assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A], "{report:02x?}");
-        // A group without a member goes to all.
-        assert_eq!(bench.heard(C, &data_v4([239, 9, 9, 9])).len(), 5);
+        assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A], "{report:02x?}");
+        // Frames for a group without members go to all ports.
+        assert_eq!(bench.receivers(C, &data_v4([239, 9, 9, 9])).len(), 5);
     }
 }
 
 #[test]
-fn a_group_of_ipv6_is_heard_by_who_reported_it() {
+fn an_ipv6_group_reaches_its_reporters() {
     let group = group_v6(0x77);
     for report in [
         mld(MLD_REPORT, 0, group, near(7)),
@@ -51,25 +51,25 @@ fn a_group_of_ipv6_is_heard_by_who_reported_it() {
     ] {
         let mut bench = Bench::quiet(Unregistered::Flood);
         assert_eq!(bench.send(A, &report), Verdict::Routers);
-        assert_eq!(bench.heard(C, &data_v6(group)), [UPLINK, A], "{report:02x?}");
-        assert_eq!(bench.heard(C, &data_v6(group_v6(0x99))).len(), 5);
+        assert_eq!(bench.receivers(C, &data_v6(group)), [UPLINK, A], "{report:02x?}");
+        assert_eq!(bench.receivers(C, &data_v6(group_v6(0x99))).len(), 5);
     }
 }
 
 #[test]
-fn reports_go_where_routers_are_and_queries_to_all() {
+fn reports_go_to_routers_and_queries_to_all_ports() {
     let mut bench = Bench::quiet(Unregistered::Flood);
-    assert_eq!(bench.heard(A, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK]);
-    assert_eq!(bench.heard(A, &mldv2(&[(TO_EXCLUDE, group_v6(1), 0)], near(7))), [UPLINK]);
-    assert_eq!(bench.heard(A, &igmp(V2_LEAVE, 0, G, STATION)), [UPLINK]);
-    assert_eq!(bench.heard(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER)).len(), 5);
-    // One for a group goes to its members (RFC 4541, 2.1.2).
+    assert_eq!(bench.receivers(A, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK]);
+    assert_eq!(bench.receivers(A, &mldv2(&[(TO_EXCLUDE, group_v6(1), 0)], near(7))), [UPLINK]);
+    assert_eq!(bench.receivers(A, &igmp(V2_LEAVE, 0, G, STATION)), [UPLINK]);
+    assert_eq!(bench.receivers(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER)).len(), 5);
+    // A query for a group goes to its members (RFC 4541, 2.1.2).
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
-    assert_eq!(bench.heard(UPLINK, &igmp(QUERY, 10, G, ROUTER)), [A]);
+    assert_eq!(bench.receivers(UPLINK, &igmp(QUERY, 10, G, ROUTER)), [A]);
 }
 
 #[test]
-fn what_receivers_would_take_is_read() {
+fn reports_that_receivers_would_accept_are_read() {
     let spoilt = |mut packet: Vec<u8>| {
         let last = packet.len() - 1;
         packet[last] ^= 0x40;
@@ -88,83 +88,83 @@ fn what_receivers_would_take_is_read() {
     // A guest may mark its checksums as valid, and other guests' kernels believe it.
     bench.checksum = Checksum::Validated;
     assert_eq!(bench.send(A, &spoilt(query.clone())), refused);
-    assert_eq!(bench.heard(A, &spoilt(report.clone())), [UPLINK]);
-    assert_eq!(bench.heard(A, &spoilt(report_v6.clone())), [UPLINK]);
+    assert_eq!(bench.receivers(A, &spoilt(report.clone())), [UPLINK]);
+    assert_eq!(bench.receivers(A, &spoilt(report_v6.clone())), [UPLINK]);
     bench.checksum = Checksum::Unverified;
-    // Nor does it matter to them how often a frame says that it has a priority.
+    // Nor does it matter to them how many priority tags a frame has.
     for tags in [vec![0], vec![0, 0]] {
         let tag = |packet: &[u8]| tags.iter().fold(packet.to_vec(), |it, vid| tagged(&it, *vid));
         assert_eq!(bench.send(A, &tag(&query)), refused, "{tags:?}");
-        assert_eq!(bench.heard(A, &tag(&report)), [UPLINK], "{tags:?}");
-        assert_eq!(bench.heard(A, &tag(&report_v6)), [UPLINK], "{tags:?}");
+        assert_eq!(bench.receivers(A, &tag(&report)), [UPLINK], "{tags:?}");
+        assert_eq!(bench.receivers(A, &tag(&report_v6)), [UPLINK], "{tags:?}");
     }
 }
 
 #[test]
-fn what_is_well_known_goes_to_all_whatever_is_reported() {
+fn well_known_groups_go_to_all_ports_whatever_is_reported() {
     let mut bench = Bench::quiet(Unregistered::Routers);
     for last in [1, 5, 18, 251, 255] {
         let group = [224, 0, 0, last];
         bench.send(A, &igmp(V2_REPORT, 0, group, STATION));
-        assert_eq!(bench.heard(C, &data_v4(group)).len(), 5, "{group:?}");
+        assert_eq!(bench.receivers(C, &data_v4(group)).len(), 5, "{group:?}");
         let mut group = all_nodes();
         group[15] = last;
         bench.send(A, &mld(MLD_REPORT, 0, group, near(7)));
-        assert_eq!(bench.heard(C, &data_v6(group)).len(), 5, "{group:?}");
+        assert_eq!(bench.receivers(C, &data_v6(group)).len(), 5, "{group:?}");
     }
-    // Neither is what is no IP.
+    // Neither are frames that are not IP.
     let mut other = data_v4(G);
     other[12..14].copy_from_slice(&[0x88, 0xb5]);
-    assert_eq!(bench.heard(C, &other).len(), 5);
+    assert_eq!(bench.receivers(C, &other).len(), 5);
     let mut broadcast = data_v4(G);
     broadcast[..6].fill(0xff);
-    assert_eq!(bench.heard(C, &broadcast).len(), 5);
-    // Nor a tag that is no VLAN's of ours, behind which a querier of its own may be.
-    assert_eq!(bench.heard(C, &tagged(&data_v4(G), 7)).len(), 5);
+    assert_eq!(bench.receivers(C, &broadcast).len(), 5);
+    // Nor is a tag of an unknown VLAN, which may have a querier of its own.
+    assert_eq!(bench.receivers(C, &tagged(&data_v4(G), 7)).len(), 5);
     assert_eq!(bench.switch.group_entries(), []);
 }
 
 #[test]
-fn unregistered_groups_go_to_routers_alone_where_that_is_wanted() {
+fn unregistered_groups_go_only_to_routers_if_so_configured() {
     let mut bench = Bench::quiet(Unregistered::Routers);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK]);
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
-    assert_eq!(bench.heard(C, &data_v4(OTHER)), [UPLINK]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A]);
+    assert_eq!(bench.receivers(C, &data_v4(OTHER)), [UPLINK]);
 }
 
 #[test]
-fn without_a_querier_all_hear_all() {
+fn without_a_querier_all_groups_go_to_all_ports() {
     let mut bench = Bench::new(Unregistered::Routers, 64);
     bench.pass(MEMBERSHIP + 2);
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
-    assert_eq!(bench.heard(C, &data_v4(G)).len(), 5);
-    // One of IGMP, which has given stations 10 s: the first query counts.
+    assert_eq!(bench.receivers(C, &data_v4(G)).len(), 5);
+    // An IGMP querier, which has given stations 10 s: the first query counts.
     bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
     bench.pass(5);
     bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
     bench.pass(6);
-    assert_eq!(bench.heard(C, &data_v4(G)).len(), 5);
+    assert_eq!(bench.receivers(C, &data_v4(G)).len(), 5);
     bench.pass(1);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
-    // None of MLD.
-    assert_eq!(bench.heard(C, &data_v6(group_v6(1))).len(), 5);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A]);
+    // No MLD querier.
+    assert_eq!(bench.receivers(C, &data_v6(group_v6(1))).len(), 5);
     // When a querier is gone, stations still receive the groups that they no longer report.
     bench.pass(250);
-    assert_eq!(bench.heard(C, &data_v4(G)).len(), 5);
+    assert_eq!(bench.receivers(C, &data_v4(G)).len(), 5);
 }
 
 #[test]
-fn queries_of_every_version_make_stations_known() {
+fn queries_of_every_version_are_recognized() {
     let response = |query: &[u8], is_v4: bool, seconds: u32| {
         let mut bench = Bench::new(Unregistered::Routers, 64);
         bench.pass(MEMBERSHIP + 2);
         bench.send(UPLINK, query);
         bench.pass(seconds + 1);
         let data = if is_v4 { data_v4(G) } else { data_v6(group_v6(1)) };
-        let before = bench.heard(C, &data).len();
+        let before = bench.receivers(C, &data).len();
         bench.pass(1);
-        (before, bench.heard(C, &data).len())
+        (before, bench.receivers(C, &data).len())
     };
     // Version 1 has no time, and means 10 s.
     assert_eq!(response(&igmp(QUERY, 0, [0; 4], ROUTER), true, 10), (5, 1));
@@ -178,26 +178,26 @@ fn queries_of_every_version_make_stations_known() {
 }
 
 #[test]
-fn a_membership_ends_by_a_leave_or_by_its_age() {
+fn a_membership_ends_by_a_leave_message_or_by_age() {
     let mut bench = Bench::quiet(Unregistered::Routers);
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
     bench.send(B, &igmpv3(&[(TO_EXCLUDE, G, 0)], STATION));
     bench.send(A, &igmp(V2_LEAVE, 0, G, STATION));
     // The querier asks whether another station is there.
     bench.pass(2);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A, B]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A, B]);
     bench.pass(1);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, B]);
-    // Another one behind the same port has reported.
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, B]);
+    // Another station behind the same port has reported.
     bench.send(B, &igmpv3(&[(TO_INCLUDE, G, 0)], STATION));
     bench.send(B, &igmp(V2_REPORT, 0, G, [10, 0, 0, 8]));
     for _ in 0..3 {
         bench.pass(80);
         bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
-        assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, B]);
+        assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, B]);
     }
     bench.pass(MEMBERSHIP - 240 + 1);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK]);
     assert_eq!(bench.switch.group_entries(), []);
     assert_eq!(bench.multicast(B).groups, 0);
     // For MLD likewise.
@@ -209,7 +209,7 @@ fn a_membership_ends_by_a_leave_or_by_its_age() {
 }
 
 #[test]
-fn who_listens_to_more_than_is_noted_hears_all_and_takes_nothing_from_others() {
+fn a_port_with_too_many_memberships_gets_all_groups_at_no_cost_to_others() {
     let mut bench = Bench::quiet_with(Unregistered::Routers, 8);
     bench.send(B, &igmp(V2_REPORT, 0, G, STATION));
     for number in 0..100 {
@@ -218,11 +218,11 @@ fn who_listens_to_more_than_is_noted_hears_all_and_takes_nothing_from_others() {
     assert_eq!(bench.multicast(A).groups, 8);
     assert!(bench.multicast(A).hears_all && !bench.multicast(A).is_router);
     for number in 0..100 {
-        assert_eq!(bench.heard(C, &data_v4([239, 7, number, 1])), [UPLINK, A]);
+        assert_eq!(bench.receivers(C, &data_v4([239, 7, number, 1])), [UPLINK, A]);
     }
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A, B]);
-    // It does not hear what stations say to routers.
-    assert_eq!(bench.heard(B, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A, B]);
+    // It does not get messages from stations to routers.
+    assert_eq!(bench.receivers(B, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK]);
     // More records than are read, in one report.
     let records: Vec<_> = (0..80).map(|number| (TO_EXCLUDE, [239, 8, number, 1], 0)).collect();
     bench.send(C, &igmpv3(&records, STATION));
@@ -232,11 +232,11 @@ fn who_listens_to_more_than_is_noted_hears_all_and_takes_nothing_from_others() {
     bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
     bench.pass(MEMBERSHIP / 2 + 1);
     assert!(!bench.multicast(A).hears_all && !bench.multicast(C).hears_all);
-    assert_eq!(bench.heard(C, &data_v4(OTHER)), [UPLINK]);
+    assert_eq!(bench.receivers(C, &data_v4(OTHER)), [UPLINK]);
 }
 
 #[test]
-fn a_full_table_costs_no_port_a_group() {
+fn a_full_table_denies_no_port_a_group() {
     let mut bench = Bench::quiet_with(Unregistered::Routers, 1000);
     for number in 0..=255 {
         bench.send(A, &igmp(V2_REPORT, 0, [239, 7, number, 1], STATION));
@@ -244,12 +244,12 @@ fn a_full_table_costs_no_port_a_group() {
     bench.send(B, &igmp(V2_REPORT, 0, G, STATION));
     bench.send(B, &mld(MLD_REPORT, 0, group_v6(3), near(7)));
     assert!(bench.switch.group_entries().len() <= 64);
-    assert!(bench.heard(C, &data_v4(G)).contains(&B));
-    assert!(bench.heard(C, &data_v6(group_v6(3))).contains(&B));
+    assert!(bench.receivers(C, &data_v4(G)).contains(&B));
+    assert!(bench.receivers(C, &data_v6(group_v6(3))).contains(&B));
 }
 
 #[test]
-fn a_guest_that_says_it_is_a_router_is_refused() {
+fn a_guest_that_acts_as_a_router_is_refused() {
     let mut bench = Bench::quiet(Unregistered::Routers);
     let refused = Verdict::Drop(DropReason::RouterOnly);
     for query in [
@@ -263,13 +263,13 @@ fn a_guest_that_says_it_is_a_router_is_refused() {
         assert_eq!(bench.send(A, &query), refused, "{query:02x?}");
     }
     assert!(!bench.multicast(A).is_router && !bench.multicast(A).hears_all);
-    // Nor in a broadcast, or for an Ethernet group that is not the packet's: stations take both.
+    // Nor in a broadcast, or with an Ethernet group that is not the packet's: stations accept both.
     for dst in [[0xff; 6], [0x03, 0, 0, 0, 0, 1]] {
         let mut query = igmp(QUERY, 100, [0; 4], STATION);
         query[..6].copy_from_slice(&dst);
         assert_eq!(bench.send(A, &query), refused, "{dst:02x?}");
     }
-    // Nor in pieces, which its receivers would put together.
+    // Nor in fragments, which its receivers would reassemble.
     let mut first = igmp(QUERY, 100, [0; 4], STATION);
     first[14 + 6] = 0x20;
     assert_eq!(bench.send(A, &first), Verdict::Drop(DropReason::Undetermined));
@@ -281,7 +281,7 @@ fn a_guest_that_says_it_is_a_router_is_refused() {
 }
 
 #[test]
-fn a_port_that_may_be_a_routers_is_one_as_long_as_it_shows_itself() {
+fn a_permitted_router_port_counts_as_one_while_its_router_is_active() {
     let mut bench = Bench::quiet(Unregistered::Routers);
     for (query, is_router) in [
         (igmp(QUERY, 100, [0; 4], ROUTER), true),
@@ -294,26 +294,26 @@ fn a_port_that_may_be_a_routers_is_one_as_long_as_it_shows_itself() {
         assert_eq!(bench.send(A, &query), Verdict::Flood);
         assert_eq!(bench.multicast(A).is_router, is_router, "{query:02x?}");
     }
-    assert_eq!(bench.heard(B, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK, A]);
-    assert_eq!(bench.heard(C, &data_v4(OTHER)), [UPLINK, A]);
+    assert_eq!(bench.receivers(B, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK, A]);
+    assert_eq!(bench.receivers(C, &data_v4(OTHER)), [UPLINK, A]);
     bench.pass(100);
     bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
     bench.pass(162);
     assert!(!bench.multicast(A).is_router);
-    assert_eq!(bench.heard(C, &data_v4(OTHER)), [UPLINK]);
+    assert_eq!(bench.receivers(C, &data_v4(OTHER)), [UPLINK]);
 }
 
 #[test]
-fn a_port_hears_all_until_its_station_has_been_asked() {
+fn a_port_gets_all_groups_until_its_station_has_been_queried() {
     let mut bench = Bench::quiet(Unregistered::Routers);
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
     // It connects again, and reports nothing by itself.
     bench.switch.leave(PortId(A));
     assert_eq!(bench.switch.group_entries(), []);
     bench.switch.join(PortId(A), &VlanRules::default(), Role::Ordinary).expect("there is room");
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A]);
     bench.pass(100);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A]);
     for query in [igmp(QUERY, 100, [0; 4], ROUTER), mld(MLD_QUERY, 10_000, [0; 16], near(1))] {
         assert!(bench.multicast(A).hears_all);
         bench.send(UPLINK, &query);
@@ -322,11 +322,11 @@ fn a_port_hears_all_until_its_station_has_been_asked() {
         bench.pass(2);
     }
     assert!(!bench.multicast(A).hears_all);
-    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
+    assert_eq!(bench.receivers(C, &data_v4(G)), [UPLINK, A]);
 }
 
 #[test]
-fn groups_of_one_vlan_are_none_of_another() {
+fn groups_of_one_vlan_do_not_exist_in_another() {
     let mut bench = Bench::quiet(Unregistered::Flood);
     let vid = |number| Vid::new(number).expect("a number");
     let access = |number| VlanRules { untagged: Some(vid(number)), tagged: Vec::new() };
@@ -341,12 +341,12 @@ fn groups_of_one_vlan_are_none_of_another() {
     bench.pass(3);
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
     bench.send(C, &igmp(V2_REPORT, 0, G, STATION));
-    assert_eq!(bench.heard(UPLINK, &tagged(&data_v4(G), 10)), [A]);
-    assert_eq!(bench.heard(B, &data_v4(G)), [UPLINK, A]);
-    assert_eq!(bench.heard(UPLINK, &tagged(&data_v4(G), 20)), [C, 4]);
+    assert_eq!(bench.receivers(UPLINK, &tagged(&data_v4(G), 10)), [A]);
+    assert_eq!(bench.receivers(B, &data_v4(G)), [UPLINK, A]);
+    assert_eq!(bench.receivers(UPLINK, &tagged(&data_v4(G), 20)), [C, 4]);
     bench.send(UPLINK, &tagged(&igmp(QUERY, 10, [0; 4], ROUTER), 20));
     bench.pass(3);
-    assert_eq!(bench.heard(UPLINK, &tagged(&data_v4(G), 20)), [C]);
+    assert_eq!(bench.receivers(UPLINK, &tagged(&data_v4(G), 20)), [C]);
     let entries = bench.switch.group_entries();
     let mut vlans: Vec<u16> = entries.iter().map(|entry| entry.vlan).collect();
     vlans.sort_unstable();
@@ -355,7 +355,7 @@ fn groups_of_one_vlan_are_none_of_another() {
 }
 
 #[test]
-fn a_report_that_its_port_may_not_send_counts_for_nothing() {
+fn a_report_that_its_port_may_not_send_has_no_effect() {
     let mut bench = Bench::quiet(Unregistered::Routers);
     let allowed = vec!["10.0.0.7".parse().expect("an address")];
     let rules = PortRules { allowed, ..PortRules::default() };
@@ -372,7 +372,7 @@ fn a_report_that_its_port_may_not_send_counts_for_nothing() {
 }
 
 #[test]
-fn reports_are_paid_for_before_they_are_looked_into() {
+fn reports_are_charged_before_they_are_parsed() {
     let mut bench = Bench::quiet(Unregistered::Flood);
     bench.flood[usize::from(A)].set_limit(FloodLimit::per_tick(Some(3), None));
     for number in 0..10 {
@@ -382,7 +382,7 @@ fn reports_are_paid_for_before_they_are_looked_into() {
 }
 
 #[test]
-fn whatever_happens_who_asked_for_a_group_hears_it() {
+fn in_every_history_members_get_their_groups() {
     for seed in 0..if cfg!(miri) { 2 } else { 300 } {
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
@@ -423,22 +423,22 @@ fn whatever_happens_who_asked_for_a_group_hears_it() {
                     // Its station still wants its group.
                 }
                 _ => {
-                    let heard = bench.heard(UPLINK, &data_v4(group));
+                    let receivers = bench.receivers(UPLINK, &data_v4(group));
                     for ((port, of), at) in &wanted {
                         let is_live = bench.now.0 - at < MEMBERSHIP;
                         assert!(
-                            *of != group || !is_live || heard.contains(port),
-                            "seed {seed}: {port} does not hear {group:?}: {heard:?}"
+                            *of != group || !is_live || receivers.contains(port),
+                            "seed {seed}: {port} does not hear {group:?}: {receivers:?}"
                         );
                     }
-                    if !heard.is_empty() && heard.len() < usize::from(PORTS) - 1 {
+                    if !receivers.is_empty() && receivers.len() < usize::from(PORTS) - 1 {
                         let is_meant = |port: &u16| {
                             let is_member = wanted.contains_key(&(*port, group));
                             is_member || bench.multicast(*port).hears_all
                         };
                         // A member that has left is kept for a moment.
                         let is_settled = bench.now.0 > bench.passed_at + 3;
-                        assert!(!is_settled || heard.iter().all(is_meant), "seed {seed}");
+                        assert!(!is_settled || receivers.iter().all(is_meant), "seed {seed}");
                     }
                 }
             }
@@ -451,7 +451,7 @@ fn whatever_happens_who_asked_for_a_group_hears_it() {
 }
 
 #[test]
-fn workers_that_learn_while_another_forgets_lose_nothing() {
+fn learning_concurrent_with_expiry_loses_no_membership() {
     let bench = Bench::quiet_with(Unregistered::Routers, 1000);
     let (switch, policy) = (&bench.switch, &PortPolicy::open());
     let (now, is_done) = (&AtomicU32::new(bench.now.0), &AtomicBool::new(false));

@@ -83,7 +83,7 @@ pub(crate) fn all_nodes() -> [u8; 16] {
     [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
 }
 
-/// Puts a tag in.
+/// Inserts a tag.
 pub(crate) fn tagged(frame: &[u8], vid: u16) -> Vec<u8> {
     [&frame[..12], &[0x81, 0], &vid.to_be_bytes(), &frame[12..]].concat()
 }

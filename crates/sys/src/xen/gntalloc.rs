@@ -13,7 +13,7 @@ use super::{opcode, open, request};
 use crate::{SharedPages, explain};
 
 /// The device. Closing it ends all grants made with it; the kernel keeps a page that a peer still
-/// uses until the peer lets go.
+/// uses until the peer releases it.
 #[derive(Debug)]
 pub struct Gntalloc {
     fd: OwnedFd,

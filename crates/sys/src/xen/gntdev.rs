@@ -181,7 +181,7 @@ impl CopyScratch {
     }
 }
 
-/// A buffer of ours.
+/// One of our buffers.
 #[derive(Debug, Clone, Copy)]
 struct Local {
     address: usize,

@@ -23,7 +23,7 @@ fn pairs(mut run: impl FnMut(&mut Workers<TestPort>, Peer, Peer)) {
 }
 
 #[test]
-fn a_frame_that_leaves_gives_its_receipt_back() {
+fn a_frame_that_leaves_returns_its_receipt() {
     pairs(|_, source, sink| {
         source.expect_receipts(1000);
         source.send_flow(1, 2, 0, 0, 1000);
@@ -48,7 +48,7 @@ fn each_copy_of_a_flood_has_the_receipt() {
 }
 
 #[test]
-fn who_waits_for_a_queue_that_stands_still_is_let_go_and_the_frames_are_not_lost() {
+fn a_sender_that_waits_for_a_stalled_queue_is_released_and_loses_no_frames() {
     pairs(|_, source, sink| {
         sink.stop_draining();
         source.expect_receipts(10);
@@ -63,7 +63,7 @@ fn who_waits_for_a_queue_that_stands_still_is_let_go_and_the_frames_are_not_lost
 }
 
 #[test]
-fn frames_of_a_port_that_goes_give_their_receipts_back() {
+fn frames_of_a_detached_port_return_their_receipts() {
     pairs(|workers, source, sink| {
         sink.stop_draining();
         source.expect_receipts(100);
@@ -80,7 +80,7 @@ fn frames_of_a_port_that_goes_give_their_receipts_back() {
 }
 
 #[test]
-fn a_source_that_is_held_is_settled() {
+fn a_held_source_still_publishes_its_responses() {
     pairs(|_, source, sink| {
         sink.stop_draining();
         source.send_flow(1, 2, 0, 0, 1000);

@@ -56,7 +56,7 @@ fn cpu_time(name: &str) -> Duration {
 }
 
 #[test]
-fn a_limited_port_keeps_its_rate_over_all_queues_and_uses_no_cpu_while_it_waits() {
+fn a_limited_port_keeps_its_rate_over_all_queues_and_waits_without_cpu() {
     for queues in [1, 3] {
         let name = format!("credit{queues}");
         let config = ringway_worker::WorkersConfig { name, ..config(2, Policy::Static) };
@@ -84,7 +84,7 @@ fn a_limited_port_keeps_its_rate_over_all_queues_and_uses_no_cpu_while_it_waits(
 }
 
 #[test]
-fn a_limit_that_is_lifted_or_changed_takes_effect_on_a_worker_that_sleeps_for_it() {
+fn a_changed_limit_wakes_a_worker_that_sleeps_for_it() {
     let mut workers = Workers::start(config(1, Policy::Static)).expect("threads can be made");
     let year = Duration::from_secs(365 * 86400);
     let limit = |bytes| Arc::new(Credit::new(bytes, year, Instant::now()));

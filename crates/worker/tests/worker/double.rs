@@ -65,7 +65,7 @@ pub(crate) struct Far {
     /// Whether the next poll reports a peer fault.
     pub(crate) fails: bool,
     /// Calls of the port by its worker.
-    pub(crate) looks: u64,
+    pub(crate) polls: u64,
     /// The last poll for frames left some.
     may_have_more: bool,
     /// Receipts for incoming frames, in order.
@@ -116,7 +116,7 @@ pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
         reordered: 0,
         missing: vec![0; FLOWS_MAX],
         fails: false,
-        looks: 0,
+        polls: 0,
         may_have_more: false,
         receipts: None,
         issued: 0,
@@ -181,7 +181,7 @@ impl Peer {
         self.send((first..first + count).map(frame));
     }
 
-    /// Lets so many more frames leave, and sends an event if the port asked for one.
+    /// Lets this many more frames leave, and sends an event if the port asked for one.
     pub(crate) fn grant(&self, frames: usize) {
         let mut far = self.far();
         far.room = far.room.saturating_add(frames);
@@ -222,7 +222,7 @@ impl Peer {
         far
     }
 
-    /// Waits until the far side is as wanted, and fails the test if that never happens.
+    /// Waits until the far side satisfies a condition, and fails the test if it never does.
     pub(crate) fn wait_until(&self, what: &str, wanted: impl Fn(&Far) -> bool) {
         let (far, timeout) = self
             .0
@@ -243,9 +243,9 @@ impl Shared {
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).expect("the counter is emptied");
     }
 
-    fn look(&self) -> Result<MutexGuard<'_, Far>, QueueDown> {
+    fn poll(&self) -> Result<MutexGuard<'_, Far>, QueueDown> {
         let mut far = self.far.lock().expect("no test panics with the lock");
-        far.looks += 1;
+        far.polls += 1;
         match far.fails {
             true => Err(QueueDown::peer(std::io::Error::other("a fault of the peer"))),
             false => Ok(far),
@@ -260,7 +260,7 @@ impl PortQueue for TestPort {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), QueueDown> {
-        let mut far = self.shared.look()?;
+        let mut far = self.shared.poll()?;
         if budget.is_nothing() {
             far.settled += 1;
             self.shared.changed.notify_all();
@@ -289,7 +289,7 @@ impl PortQueue for TestPort {
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
-        let mut far = self.shared.look()?;
+        let mut far = self.shared.poll()?;
         if far.room_per_poll > 0 {
             far.room = far.room_per_poll;
         }
@@ -308,7 +308,7 @@ impl PortQueue for TestPort {
     }
 
     fn arm(&mut self) -> Result<Pending, QueueDown> {
-        let mut far = self.shared.look()?;
+        let mut far = self.shared.poll()?;
         if self.shared.probe == Probe::SystemCall {
             // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
             return Ok(if far.may_have_more { Pending::Work } else { Pending::Nothing });

@@ -22,7 +22,7 @@ fn wait_for_event(workers: &mut Workers<TestPort>) -> Failure<TestPort> {
 }
 
 #[test]
-fn a_queue_that_fails_is_reported_once_and_the_others_go_on() {
+fn a_failed_queue_is_reported_once_and_the_others_continue() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (ports, peers): (Vec<_>, Vec<_>) = (0..3).map(|_| port()).unzip();
     let (sink, far) = port();
@@ -39,14 +39,14 @@ fn a_queue_that_fails_is_reported_once_and_the_others_go_on() {
 
     peers[0].send_flow(1, 2, 0, 0, 100);
     peers[2].send_flow(1, 2, 1, 0, 100);
-    far.wait_until("both other queues go on", |far| far.received == 200);
+    far.wait_until("both other queues continue", |far| far.received == 200);
     assert!(workers.next_failure().is_none());
     assert_eq!(workers.detach(PortId(1)).len(), 2);
     assert!(workers.next_failure().is_none());
     assert!(workers.detach(PortId(1)).is_empty());
 }
 
-/// What ends a hold other than room.
+/// Ends of a hold other than by room.
 enum End {
     Failure,
     Detach,
@@ -64,7 +64,7 @@ fn hold_and_end(end: &End) {
         workers.attach(PortId(2), &patch(1), vec![attachment(sink)]).expect("attached");
         workers.attach(PortId(1), &patch(2), vec![attachment(source)]).expect("attached");
         near.send_flow(1, 2, 0, 0, 3000);
-        near.wait_until("some are under way", |near| near.script.len() < 3000);
+        near.wait_until("some are in flight", |near| near.script.len() < 3000);
         for _ in 0..round {
             std::thread::yield_now();
         }
@@ -77,17 +77,17 @@ fn hold_and_end(end: &End) {
 }
 
 #[test]
-fn a_source_goes_on_when_the_queue_that_held_it_fails() {
+fn a_source_resumes_when_the_queue_that_held_it_fails() {
     hold_and_end(&End::Failure);
 }
 
 #[test]
-fn a_source_goes_on_when_the_port_that_held_it_is_detached() {
+fn a_source_resumes_when_the_port_that_held_it_is_detached() {
     hold_and_end(&End::Detach);
 }
 
 #[test]
-fn frames_for_a_queue_that_failed_reach_no_other() {
+fn frames_for_a_failed_queue_reach_no_other_queue() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (source, near) = port();
     let (sink, far) = port();
@@ -139,7 +139,7 @@ fn a_capture_sees_both_directions_and_ends_with_its_port() {
 }
 
 #[test]
-fn a_port_with_a_descriptor_that_tells_all_is_served_too() {
+fn a_port_whose_descriptor_reports_everything_is_served() {
     let mut workers = Workers::start(config(1, Policy::Balanced)).expect("threads can be made");
     let (left, near) = port_with(Probe::SystemCall);
     let (right, far) = port();
@@ -152,26 +152,26 @@ fn a_port_with_a_descriptor_that_tells_all_is_served_too() {
 }
 
 #[test]
-fn a_port_with_a_descriptor_that_tells_all_is_not_asked_in_vain() {
+fn a_port_whose_descriptor_reports_everything_is_not_polled_needlessly() {
     let mut workers = Workers::start(config(1, Policy::Balanced)).expect("threads can be made");
     let (left, near) = port_with(Probe::SystemCall);
     let (right, far) = port();
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
     workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
-    near.wait_until("the look after it was attached", |near| near.looks > 0);
+    near.wait_until("the poll after it was attached", |near| near.polls > 0);
     assert!(workers.all_respond(FAILURE));
-    let before = near.far().looks;
+    let before = near.far().polls;
     for frame in 0..10 {
         near.send_flow(1, 2, 0, frame, 1);
         far.wait_until("a frame", |far| far.received == u64::from(frame + 1));
     }
     assert!(workers.all_respond(FAILURE));
-    // Each frame is taken in by one call, which finds that there is no other, as a second says.
-    assert_eq!(near.far().looks - before, 20);
+    // Each frame is taken in by one call, and a second call finds that there is no other.
+    assert_eq!(near.far().polls - before, 20);
 }
 
 #[test]
-fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
+fn detached_queues_free_their_memory_and_sources_resume_after_a_shortage() {
     // Less than a few stalled queues could keep: a leak would stop all traffic.
     let little = WorkersConfig { frame_memory: 128 << 10, ..config(2, Policy::Static) };
     let mut workers = Workers::start(little).expect("threads can be made");

@@ -72,7 +72,7 @@ impl Station {
         self.sent.iter().any(|&sent| sent < FRAMES)
     }
 
-    /// Frames of others than visitors.
+    /// Frames of ports other than the visitor.
     fn received(&self) -> u64 {
         let of_flows = |far: &Far| -> u64 {
             far.expected[..usize::from(VISITING)].iter().copied().map(u64::from).sum()

@@ -22,7 +22,7 @@ fn workers_of(workers: &Workers<TestPort>, id: u16) -> Vec<usize> {
 }
 
 #[test]
-fn per_queue_gives_each_queue_a_thread_and_uses_it_again() {
+fn per_queue_gives_each_queue_a_thread_and_reuses_it() {
     let mut workers = Workers::start(config(1, Policy::PerQueue)).expect("threads can be made");
     assert_eq!(workers.count(), 0);
     attach(&mut workers, 1, 2, 4);
@@ -39,7 +39,7 @@ fn per_queue_gives_each_queue_a_thread_and_uses_it_again() {
 }
 
 #[test]
-fn static_goes_by_the_numbers_and_never_moves() {
+fn static_placement_follows_queue_numbers_and_never_moves() {
     let mut workers = Workers::start(config(3, Policy::Static)).expect("threads can be made");
     attach(&mut workers, 1, 2, 4);
     attach(&mut workers, 5, 1, 2);
@@ -49,7 +49,7 @@ fn static_goes_by_the_numbers_and_never_moves() {
 }
 
 #[test]
-fn balanced_spreads_queues_and_parts_the_busy_ones() {
+fn balanced_placement_spreads_queues_and_separates_busy_ones() {
     let mut workers = Workers::start(config(2, Policy::Balanced)).expect("threads can be made");
     let sources: Vec<Peer> = (1..=4).map(|id| attach(&mut workers, id, 10, 1).remove(0)).collect();
     let sink = attach(&mut workers, 10, 1, 1).remove(0);
@@ -57,7 +57,7 @@ fn balanced_spreads_queues_and_parts_the_busy_ones() {
         workers.placements().iter().filter(|placed| placed.worker == worker).count()
     };
     assert_eq!((on(&workers, 0), on(&workers, 1)), (3, 2));
-    // All that is busy on one worker.
+    // All busy queues on one worker.
     for id in [1, 2, 3, 4, 10] {
         assert!(workers.place(PortId(id), 0, 0));
     }
@@ -135,7 +135,7 @@ fn a_device_with_one_queue_shares_its_worker_with_all_queues_of_its_vif() {
 }
 
 #[test]
-fn patched_ports_with_as_many_queues_go_on_with_the_same_queue() {
+fn patched_ports_with_equal_queue_counts_keep_the_queue() {
     let mut workers = Workers::start(config(2, Policy::Balanced)).expect("threads can be made");
     let from = attach(&mut workers, 1, 2, 2);
     let to = attach(&mut workers, 2, 1, 2);
@@ -147,7 +147,7 @@ fn patched_ports_with_as_many_queues_go_on_with_the_same_queue() {
 }
 
 #[test]
-fn workers_are_pinned_to_the_cpus_in_turn() {
+fn workers_are_pinned_to_cpus_round_robin() {
     let cpus = ringway_sys::process::allowed_cpus().expect("listed");
     let name = "pinned".to_owned();
     let config = WorkersConfig { cpus: cpus.clone(), name, ..config(3, Policy::Static) };
@@ -181,7 +181,7 @@ fn a_thousand_idle_queues_cost_no_cpu() {
 
     // The thread is asleep if its CPU time does not advance while ours does.
     let idle = thread("idle0");
-    let before = looks(&peers);
+    let before = polls(&peers);
     let mut last = cpu_time(&idle);
     let begun = cpu_time("/proc/thread-self");
     let mut spent = Duration::ZERO;
@@ -193,19 +193,19 @@ fn a_thousand_idle_queues_cost_no_cpu() {
             last = now;
             still_since = cpu_time("/proc/thread-self");
         }
-        assert!(spent < Duration::from_secs(2), "the worker goes on and on");
+        assert!(spent < Duration::from_secs(2), "the worker does not come to rest");
     }
-    assert!(looks(&peers) - before < 50_000, "queues are polled all the time");
+    assert!(polls(&peers) - before < 50_000, "queues are polled all the time");
     // And one of the thousand still wakes it.
     peers[500].send_flow(1, 2, 1, 0, 1);
     far.wait_until("a frame of an idle queue", |far| far.received == 2);
 }
 
-fn looks(peers: &[Peer]) -> u64 {
-    peers.iter().map(|peer| peer.far().looks).sum()
+fn polls(peers: &[Peer]) -> u64 {
+    peers.iter().map(|peer| peer.far().polls).sum()
 }
 
-/// The folder of a thread of ours.
+/// The /proc directory of one of our threads.
 fn thread(name: &str) -> String {
     let tasks = fs::read_dir("/proc/self/task").expect("proc is mounted");
     let mut paths = tasks.map(|task| task.expect("read").path().display().to_string());

@@ -69,7 +69,7 @@ fn a_queue_that_drains_in_bursts_wakes_its_sources() {
 }
 
 #[test]
-fn sources_of_a_queue_that_stands_still_go_on_elsewhere() {
+fn sources_of_a_stalled_queue_continue_to_other_queues() {
     for count in [1, 2, 3] {
         let mut workers = Workers::start(config(count, Policy::Static)).expect("threads");
         // One source on a worker of its own, and one at each sink, all with both destinations.

@@ -21,7 +21,7 @@ pub(crate) trait Explored: Clone + Debug {
 /// Visits every state that any order of steps can reach, with the disturbances at any moment in
 /// their order, and checks all states in which no end has anything left to do.
 ///
-/// A finite number of states also proves that no order of steps continues for ever.
+/// A finite number of states also proves that no order of steps continues forever.
 pub(crate) fn explore<W: Explored, E: Display>(
     start: W,
     disturbances: &[W::Disturbance],
@@ -47,7 +47,7 @@ pub(crate) fn problem<W: Explored, E: Display>(
         if !seen.insert(hasher.finish()) {
             continue;
         }
-        assert!(seen.len() < STATES_MAX, "it may go on for ever: {world:#?}");
+        assert!(seen.len() < STATES_MAX, "it may never end: {world:#?}");
         let steps = world.steps();
         for step in &steps {
             let mut next = world.clone();

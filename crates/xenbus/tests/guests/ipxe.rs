@@ -40,13 +40,13 @@ impl Ipxe {
             Ipxe::Resetting(then) if other == InitWait => initialise(then, side),
             Ipxe::Resetting(then) => {
                 side.set(Closed);
-                side.look_again();
+                side.poll_again();
                 Ipxe::Waiting(Closed, Closed, then)
             }
             Ipxe::Waiting(_, awaited, _) if other != awaited => self,
             Ipxe::Waiting(Closed, _, then) => initialise(then, side),
             Ipxe::Waiting(_, _, then) => {
-                side.look_again();
+                side.poll_again();
                 match then {
                     Then::Probe => Ipxe::Resetting(Then::Open),
                     Then::Open => {
@@ -66,7 +66,7 @@ impl Ipxe {
     pub(crate) fn boot(self, side: &mut Side<'_>) -> Ipxe {
         match self {
             Ipxe::Up => {
-                side.look_again();
+                side.poll_again();
                 Ipxe::Resetting(Then::Close)
             }
             _ => self,
@@ -78,7 +78,7 @@ impl Ipxe {
     }
 
     pub(crate) fn time_out(self, side: &mut Side<'_>) -> Ipxe {
-        side.look_again();
+        side.poll_again();
         match self {
             Ipxe::Waiting(_, _, Then::Probe) => Ipxe::Resetting(Then::Open),
             Ipxe::Waiting(_, _, Then::Close) => clean_up(side),
@@ -95,6 +95,6 @@ fn clean_up(side: &mut Side<'_>) -> Ipxe {
 
 fn initialise(then: Then, side: &mut Side<'_>) -> Ipxe {
     side.set(Initialising);
-    side.look_again();
+    side.poll_again();
     Ipxe::Waiting(Initialising, InitWait, then)
 }

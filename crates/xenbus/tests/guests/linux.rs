@@ -58,14 +58,14 @@ impl Linux {
             }
             Linux::Binding if matches!(other, Closed | Unknown) => self,
             Linux::Binding => {
-                side.look_again();
+                side.poll_again();
                 Linux::Bound
             }
             Linux::Unbinding(stage) => match (other, stage) {
                 (Closed | Unknown, _) => bind(side),
                 (Closing, Unbinding::Closing) => {
                     side.set(Closed);
-                    side.look_again();
+                    side.poll_again();
                     Linux::Unbinding(Unbinding::Closed)
                 }
                 _ => self,
@@ -84,7 +84,7 @@ impl Linux {
             Linux::Bound if side.other() == Closed => bind(side),
             Linux::Bound => {
                 side.set(Closing);
-                side.look_again();
+                side.poll_again();
                 Linux::Unbinding(Unbinding::Closing)
             }
             // It is already doing so.
@@ -94,7 +94,7 @@ impl Linux {
 
     /// A kernel starts after a boot loader that has closed the device properly.
     pub(crate) fn boot(side: &mut Side<'_>) -> Linux {
-        side.look_again();
+        side.poll_again();
         Linux::Bound
     }
 
@@ -105,7 +105,7 @@ impl Linux {
         }
         side.forget_queues();
         side.set(Closing);
-        side.look_again();
+        side.poll_again();
         Linux::Resetting(Reset::Closing)
     }
 
@@ -116,7 +116,7 @@ impl Linux {
 
     pub(crate) fn time_out(self, side: &mut Side<'_>) -> Linux {
         let Linux::Resetting(stage) = self else { return self };
-        side.look_again();
+        side.poll_again();
         match stage {
             Reset::Closing => {
                 side.set(Closed);
@@ -136,6 +136,6 @@ fn bind(side: &mut Side<'_>) -> Linux {
     side.forget_queues();
     side.set(Closed);
     side.set(Initialising);
-    side.look_again();
+    side.poll_again();
     Linux::Binding
 }

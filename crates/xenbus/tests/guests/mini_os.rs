@@ -30,7 +30,7 @@ impl MiniOs {
             MiniOs::Starting => {
                 side.write_keys();
                 side.set(Connected);
-                side.look_again();
+                side.poll_again();
                 MiniOs::Waiting
             }
             MiniOs::Waiting => match other {
@@ -40,17 +40,17 @@ impl MiniOs {
             },
             MiniOs::Stopping(Closing) if matches!(other, Closing | Closed) => {
                 side.set(Closed);
-                side.look_again();
+                side.poll_again();
                 MiniOs::Stopping(Closed)
             }
             MiniOs::Stopping(Closed) if other == Closed => {
                 side.set(Initialising);
-                side.look_again();
+                side.poll_again();
                 MiniOs::Stopping(Initialising)
             }
             MiniOs::Stopping(Initialising) if matches!(other, InitWait | Connected) => {
                 side.remove_keys();
-                side.look_again();
+                side.poll_again();
                 MiniOs::Starting
             }
             _ => self,
@@ -61,7 +61,7 @@ impl MiniOs {
         match self {
             MiniOs::Up | MiniOs::Waiting => {
                 side.set(Closing);
-                side.look_again();
+                side.poll_again();
                 MiniOs::Stopping(Closing)
             }
             _ => self,

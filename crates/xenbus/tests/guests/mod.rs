@@ -167,7 +167,7 @@ impl Side<'_> {
     }
 
     /// Polls again without waiting for a notification of the backend.
-    pub(crate) fn look_again(&mut self) {
+    pub(crate) fn poll_again(&mut self) {
         *self.is_notified = true;
     }
 

@@ -37,12 +37,12 @@ impl Windows {
                     Closing => side.set(Closed),
                     InitWait => {
                         side.write_keys();
-                        side.look_again();
+                        side.poll_again();
                         return Windows::Connecting(Unknown);
                     }
                     _ => {}
                 }
-                side.look_again();
+                side.poll_again();
                 Windows::Preparing(other)
             }
             Windows::Connecting(_) => {
@@ -52,7 +52,7 @@ impl Windows {
                     Connected => return Windows::Up,
                     _ => {}
                 }
-                side.look_again();
+                side.poll_again();
                 Windows::Connecting(other)
             }
             Windows::Leaving(_) => {
@@ -61,12 +61,12 @@ impl Windows {
                     Closing => side.set(Closed),
                     Closed => {
                         side.forget_queues();
-                        side.look_again();
+                        side.poll_again();
                         return Windows::Preparing(Unknown);
                     }
                     _ => {}
                 }
-                side.look_again();
+                side.poll_again();
                 Windows::Leaving(other)
             }
         }
@@ -76,7 +76,7 @@ impl Windows {
     pub(crate) fn restart(self, side: &mut Side<'_>) -> Windows {
         match self {
             Windows::Up => {
-                side.look_again();
+                side.poll_again();
                 Windows::Leaving(Unknown)
             }
             _ => self,

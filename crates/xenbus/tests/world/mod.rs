@@ -123,7 +123,7 @@ impl Explored for World {
                 self.offer.queues_max = queues_max;
                 self.offered_max = self.offered_max.max(queues_max);
                 let reconnect = backend::Reconnect::Now;
-                self.tell_backend(backend::Input::OfferChanged { queues_max, reconnect });
+                self.send_to_backend(backend::Input::OfferChanged { queues_max, reconnect });
             }
             Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
             Disturbance::Remove => {
@@ -140,7 +140,7 @@ impl Explored for World {
                 self.is_script_due = false;
                 self.script = Script::Absent;
                 self.frontend.is_notified = true;
-                self.tell_backend(backend::Input::Offline);
+                self.send_to_backend(backend::Input::Offline);
             }
             Disturbance::DestroyGuest => {
                 self.queues.clear();
@@ -154,7 +154,7 @@ impl Explored for World {
                 self.store.insert(VIF.backend_state(), closing);
                 self.is_state_forged = true;
                 self.frontend.is_notified = true;
-                self.tell_backend(backend::Input::AskedToClose);
+                self.send_to_backend(backend::Input::AskedToClose);
             }
         }
     }
@@ -260,11 +260,11 @@ impl World {
     fn step_script(&mut self) {
         self.is_script_due = false;
         let status = if self.script == Script::Fails { "error" } else { "connected" };
-        self.say_hotplug(Some(status));
+        self.set_hotplug_status(Some(status));
     }
 
     /// Changes the script's status.
-    pub(crate) fn say_hotplug(&mut self, status: Option<&str>) {
+    pub(crate) fn set_hotplug_status(&mut self, status: Option<&str>) {
         let key = "hotplug-status".to_owned();
         let change = match status {
             Some(status) => KeyChange::Set(key, status.to_owned()),
@@ -333,14 +333,14 @@ impl World {
 
     pub(crate) fn reconnect(&mut self, queues: QueueCount) {
         self.preferences.queues = queues;
-        self.tell_frontend(frontend::Input::Reconnect(self.preferences));
+        self.send_to_frontend(frontend::Input::Reconnect(self.preferences));
     }
 
-    pub(crate) fn tell_backend(&mut self, input: backend::Input) {
+    pub(crate) fn send_to_backend(&mut self, input: backend::Input) {
         self.backend.inputs.push_back(input);
     }
 
-    pub(crate) fn tell_frontend(&mut self, input: frontend::Input) {
+    pub(crate) fn send_to_frontend(&mut self, input: frontend::Input) {
         self.frontend.inputs.push_back(input);
     }
 

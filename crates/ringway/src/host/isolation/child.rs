@@ -13,10 +13,10 @@ use tracing::level_filters::LevelFilter;
 use crate::host::process::{Process, ProcessRecord};
 
 /// How long a process may be silent. A process ends by itself when one of its threads is stuck, and
-/// sends a sign of life each second as long as it gets any CPU time. So a silent one has had no CPU
-/// time for this long, or is stopped.
-const SIGN_OF_LIFE_TIMEOUT: Duration = Duration::from_secs(60);
-/// After a life this long, earlier failures no longer count.
+/// sends a keep-alive message each second as long as it gets any CPU time. So a silent one has had
+/// no CPU time for this long, or is stopped.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// After a run this long, earlier failures no longer count.
 const LIFETIME_STABLE: Duration = Duration::from_secs(10);
 /// The longest pause before a process is started again.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub(super) struct Child {
     running: Option<Running>,
     /// When to start it, if it is not running.
     due: Instant,
-    /// Consecutive ends after a short life.
+    /// Consecutive ends after a short run.
     failures: u32,
     starts: u64,
     /// Why we ended it, if we did.
@@ -41,7 +41,7 @@ struct Running {
     process: Process,
     link: Link,
     /// When it last reported something.
-    heard: Instant,
+    last_message: Instant,
     is_ready: bool,
     vifs: (usize, usize),
 }
@@ -77,7 +77,8 @@ impl Child {
         let process = Process::start_with(&self.name, level, arguments, [stdin, Stdio::null()])?;
         let now = Instant::now();
         self.starts += 1;
-        self.running = Some(Running { process, link, heard: now, is_ready: false, vifs: (0, 0) });
+        self.running =
+            Some(Running { process, link, last_message: now, is_ready: false, vifs: (0, 0) });
         Ok(())
     }
 
@@ -88,7 +89,7 @@ impl Child {
 
     /// When it next needs attention, even without a report from it.
     pub(super) fn deadline(&self) -> Instant {
-        self.running.as_ref().map_or(self.due, Running::silent_at)
+        self.running.as_ref().map_or(self.due, Running::keep_alive_deadline)
     }
 
     /// Whether it serves.
@@ -150,7 +151,7 @@ impl Child {
     }
 
     /// What has happened since the last call.
-    pub(super) fn look(&mut self, now: Instant) -> Result<Vec<ChildEvent>> {
+    pub(super) fn poll(&mut self, now: Instant) -> Result<Vec<ChildEvent>> {
         let mut happened = Vec::new();
         let Some(running) = &mut self.running else { return Ok(happened) };
         let mut complaint = None;
@@ -163,7 +164,7 @@ impl Child {
                     break;
                 }
             };
-            running.heard = now;
+            running.last_message = now;
             match report {
                 ProcessReport::Alive => {}
                 ProcessReport::Ready if running.is_ready => {}
@@ -191,8 +192,8 @@ impl Child {
             happened.push(ChildEvent::Ended { status, has_given_up });
             return Ok(happened);
         }
-        if running.silent_at() <= now {
-            complaint = Some("it gave no sign of life".to_owned());
+        if running.keep_alive_deadline() <= now {
+            complaint = Some("it sent no keep-alive message".to_owned());
         }
         if let Some(complaint) = complaint {
             self.kill(&complaint);
@@ -218,8 +219,8 @@ impl Child {
 }
 
 impl Running {
-    fn silent_at(&self) -> Instant {
-        self.heard + SIGN_OF_LIFE_TIMEOUT
+    fn keep_alive_deadline(&self) -> Instant {
+        self.last_message + KEEP_ALIVE_TIMEOUT
     }
 }
 
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_end_is_no_reason_to_wait_and_many_are() {
+    fn restarts_are_delayed_only_after_several_ends() {
         let pauses: Vec<u64> = (0..9).map(|failures| pause(failures).as_secs()).collect();
         assert_eq!(pauses, [0, 0, 1, 2, 4, 8, 16, 30, 30]);
     }

@@ -3,7 +3,7 @@
 //! [`Isolation`] starts and restarts the processes, creates the trunks between them, and assigns
 //! each vif to its tenant. It moves no frame. A tenant's process that ends, hangs or breaks the
 //! protocol of its trunk is replaced, and no other process notices; when the switch process ends,
-//! all are replaced. Read [`Isolation::look`] first.
+//! all are replaced. Read [`Isolation::poll`] first.
 
 mod child;
 mod fanout;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{Life, Report, Service, delete_devices};
+use ringway_backend::{Liveness, Report, Service, delete_devices};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::TenantName;
 use ringway_net::Netlink;
@@ -67,7 +67,7 @@ pub(crate) struct Isolation {
     leaving: Vec<Leaving>,
     switch: Child,
     service: Service,
-    life: Life,
+    liveness: Liveness,
     reported: Reported,
     /// The processes that ran at the last call of `has_changed`.
     pids: Vec<u32>,
@@ -102,7 +102,7 @@ struct Tenant {
 
 impl Isolation {
     /// Starts the switch process; tenants follow as vifs are found. If the service manager wants
-    /// signs of life, the watchdog monitors the calling thread from now on.
+    /// keep-alive messages, the watchdog monitors the calling thread from now on.
     ///
     /// # Errors
     /// What the system reports.
@@ -112,8 +112,8 @@ impl Isolation {
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };
         let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
-        let life = Life::start(&service)?;
-        store.transport_mut().watch_by(life.pulse());
+        let liveness = Liveness::start(&service)?;
+        store.transport_mut().watch_by(liveness.pulse());
         let mut isolation = Isolation {
             setup,
             fanout,
@@ -122,7 +122,7 @@ impl Isolation {
             leaving,
             switch,
             service,
-            life,
+            liveness,
             reported,
             pids: Vec::new(),
             must_sweep: true,
@@ -151,9 +151,9 @@ impl Isolation {
     ///
     /// # Errors
     /// If the connection to XenStore was lost, or a process cannot be started.
-    pub(crate) fn look(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
-        self.life.beat();
-        for change in self.roster.look(store)? {
+    pub(crate) fn poll(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
+        self.liveness.beat();
+        for change in self.roster.poll(store)? {
             self.apply(change);
         }
         if std::mem::take(&mut self.must_sweep) {
@@ -167,10 +167,10 @@ impl Isolation {
         }
         let now = Instant::now();
         self.reap_leaving(now)?;
-        self.look_at_switch(now, is_host_ready)?;
+        self.supervise_switch(now, is_host_ready)?;
         let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
         for name in names {
-            self.look_at_tenant(&name, now, is_host_ready)?;
+            self.supervise_tenant(&name, now, is_host_ready)?;
         }
         self.fanout.serve_calls(|| self.respondents());
         self.report();
@@ -190,10 +190,10 @@ impl Isolation {
         ours.chain(tenants).chain(leaving)
     }
 
-    /// When to call [`look`](Isolation::look) next, even if no descriptor becomes readable.
+    /// When to call [`poll`](Isolation::poll) next, even if no descriptor becomes readable.
     pub(crate) fn deadline(&self) -> Instant {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
-        let turn = self.life.beats_within().map(|time| Instant::now() + time);
+        let turn = self.liveness.beat_interval_max().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
         let first = tenants.chain(turn).chain(leaving).min();
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
@@ -214,7 +214,7 @@ impl Isolation {
     /// The host is about to end: stops the watchdog of this thread and informs the service manager,
     /// so that processes may take their time.
     pub(crate) fn stopping(&mut self) {
-        self.life.end();
+        self.liveness.end();
         self.service.report(Report::Stopping);
     }
 
@@ -223,12 +223,12 @@ impl Isolation {
     pub(crate) fn end(&mut self) {
         let mut ending: Vec<&mut Process> =
             self.tenants.values_mut().filter_map(|tenant| tenant.child.process_mut()).collect();
-        ending.iter_mut().for_each(|process| process.ask_to_end());
+        ending.iter_mut().for_each(|process| process.terminate());
         let deadline = Instant::now() + END_TIMEOUT;
         ending.into_iter().for_each(|process| process.wait_or_kill(deadline));
         self.leaving.clear();
         if let Some(process) = self.switch.process_mut() {
-            process.ask_to_end();
+            process.terminate();
             process.wait_or_kill(Instant::now() + END_TIMEOUT);
         }
     }
@@ -299,7 +299,7 @@ impl Isolation {
         self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
         match tenant.child.into_process() {
             Some(mut process) => {
-                process.ask_to_end();
+                process.terminate();
                 let deadline = Instant::now() + END_TIMEOUT;
                 self.leaving.push(Leaving { name: name.clone(), process, deadline });
             }
@@ -322,8 +322,8 @@ impl Isolation {
         Ok(())
     }
 
-    fn look_at_switch(&mut self, now: Instant, is_host_ready: bool) -> Result<()> {
-        for happened in self.switch.look(now)? {
+    fn supervise_switch(&mut self, now: Instant, is_host_ready: bool) -> Result<()> {
+        for happened in self.switch.poll(now)? {
             match happened {
                 ChildEvent::Ready => {
                     let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
@@ -362,14 +362,14 @@ impl Isolation {
         Ok(())
     }
 
-    fn look_at_tenant(
+    fn supervise_tenant(
         &mut self,
         name: &TenantName,
         now: Instant,
         is_host_ready: bool,
     ) -> Result<()> {
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
-        for happened in tenant.child.look(now)? {
+        for happened in tenant.child.poll(now)? {
             match happened {
                 ChildEvent::Ready => self.attach(name),
                 ChildEvent::Attached { .. } | ChildEvent::CutOff { .. } => {}

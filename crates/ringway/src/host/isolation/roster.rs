@@ -57,7 +57,7 @@ struct Rules {
     is_private: bool,
 }
 
-/// A change that [`look`](Roster::look) found.
+/// A change that [`poll`](Roster::poll) found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// A tenant has gained a vif.
@@ -95,7 +95,7 @@ impl Roster {
     }
 
     /// Reads what has changed.
-    pub(super) fn look(&mut self, store: &mut Client) -> Result<Vec<Change>, Lost> {
+    pub(super) fn poll(&mut self, store: &mut Client) -> Result<Vec<Change>, Lost> {
         if std::mem::take(&mut self.must_scan) {
             self.scan(store)?;
         }
@@ -126,8 +126,8 @@ impl Roster {
                     }
                 }
                 Some(entry) => {
-                    // The first address counts for the life of the vif, and unreadable rules change
-                    // nothing.
+                    // The first address counts for the lifetime of the vif, and unreadable rules
+                    // change nothing.
                     let mac = entry.mac.or(mac);
                     let rules = rules.unwrap_or_else(|| entry.rules.clone());
                     if (mac, &rules) != (entry.mac, &entry.rules) {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_ports_are_perfect_the_best_are_taken() {
+    fn without_perfect_ports_the_best_are_used() {
         let (port, placement) = first_port(64, 64, Way::Forward);
         assert!(port >= FIRST_PORTS[0]);
         assert_eq!(placement.len(), 64);

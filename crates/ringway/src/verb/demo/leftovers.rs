@@ -34,7 +34,7 @@ impl Watched {
 }
 
 impl Before {
-    pub(super) fn look() -> Result<Before> {
+    pub(super) fn read() -> Result<Before> {
         Ok(Before {
             links: links()?,
             shared_memory: names_in("/dev/shm"),

@@ -93,7 +93,7 @@ enum Kinds {
 pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
     match (args.echo, args.talk) {
         (Some(at), _) => return payload::echo(at).map(|()| ExitCode::SUCCESS),
-        (_, Some(at)) => return payload::talk(at).map(|()| ExitCode::SUCCESS),
+        (_, Some(at)) => return payload::check_echo(at).map(|()| ExitCode::SUCCESS),
         _ => {}
     }
     iperf::require()?;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
         fs::write(file, "").with_context(|| format!("--json {}", file.display()))?;
     }
     let stop = Stop::on_signals()?;
-    let before = Before::look()?;
+    let before = Before::read()?;
     let place = std::env::temp_dir().join(format!("ringway-demo-{}", std::process::id()));
     let demo = Running::start(args, common, &place, &stop);
     let outcome = demo.and_then(|demo| demo.measure(args));
@@ -221,10 +221,10 @@ impl<'a> Running<'a> {
         report.payload_bytes = payload;
         say(format_args!("ending the host"));
         if let Some(mut virtio) = self.virtio.take() {
-            virtio.ask_to_end();
+            virtio.terminate();
             virtio.wait_or_kill(Instant::now() + END_TIMEOUT);
         }
-        self.host.ask_to_end();
+        self.host.terminate();
         self.host.wait_or_kill(Instant::now() + END_TIMEOUT);
         Ok((report, watched))
     }

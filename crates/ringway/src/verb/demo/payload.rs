@@ -25,7 +25,7 @@ pub(super) fn exchange(demo: &Running<'_>) -> Result<u64> {
     let at = format!("{}:{PORT}", iperf::SERVER);
     let (echo, stdout) = demo.start_in_guest("b", &["/proc/self/exe", "demo", "--echo", &at])?;
     demo.await_line(stdout, "listening", COMMAND_TIMEOUT, "the echo to listen")?;
-    demo.in_guest("a", &["/proc/self/exe", "demo", "--talk", &at], SECONDS)?;
+    demo.in_guest("a", &["/proc/self/exe", "demo", "--check_echo", &at], SECONDS)?;
     drop(echo);
     Ok(u64::try_from(2 * LEN).unwrap_or(u64::MAX))
 }
@@ -41,7 +41,7 @@ pub(super) fn echo(at: SocketAddr) -> Result<()> {
 }
 
 /// Sends bytes to an echo and compares what comes back.
-pub(super) fn talk(at: SocketAddr) -> Result<()> {
+pub(super) fn check_echo(at: SocketAddr) -> Result<()> {
     let mut from = TcpStream::connect(at).with_context(|| format!("connect to {at}"))?;
     let mut to = from.try_clone()?;
     let sender = thread::spawn(move || -> std::io::Result<()> {

@@ -179,7 +179,7 @@ fn apply(args: &Apply) -> Result<ExitCode> {
         0 => Ok(()),
         seconds => expire::start(dir, id, Duration::from_secs(seconds)),
     })?;
-    print(&said(&made, dir, args.confirm_within))?;
+    print(&summary(&made, dir, args.confirm_within))?;
     if args.confirm_within == 0 {
         set_state(dir, made.id, &[State::Applied], State::Confirmed)?;
     }
@@ -204,7 +204,7 @@ fn plan_code(plan: &Plan) -> ExitCode {
     if plan.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL) }
 }
 
-fn said(made: &Transaction, dir: &Path, seconds: u64) -> String {
+fn summary(made: &Transaction, dir: &Path, seconds: u64) -> String {
     let option = if dir == Path::new(DIRECTORY) {
         String::new()
     } else {
@@ -304,7 +304,7 @@ fn make_persistent(args: &Persist) -> Result<()> {
     Ok(())
 }
 
-/// The settings that override files of ours and must be changed first, one per line.
+/// The settings that override our files and must be changed first, one per line.
 fn rivals_of(overridden: &[Overridden]) -> String {
     let line = |Overridden { name, wanted, by }: &Overridden| {
         format!("  {name} = {wanted}: {by}; change or remove that line\n")

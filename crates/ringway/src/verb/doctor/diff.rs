@@ -33,7 +33,7 @@ pub(super) struct Diff {
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Said {
+struct Output {
     findings: report::Diff,
     settings: Vec<Changed>,
 }
@@ -51,16 +51,16 @@ pub(super) fn run(args: &Diff) -> Result<ExitCode> {
         Some(Severity::Warning) => 3,
         _ => 0,
     };
-    let said = Said { findings, settings };
+    let output = Output { findings, settings };
     if args.json {
-        print_json(&said)?;
+        print_json(&output)?;
     } else {
-        print(&said.text())?;
+        print(&output.text())?;
     }
     Ok(ExitCode::from(code))
 }
 
-impl Said {
+impl Output {
     fn text(&self) -> String {
         let diff = &self.findings;
         let mut text = format!("1: {}\n2: {}\n", diff.verdicts[0], diff.verdicts[1]);

@@ -139,7 +139,7 @@ fn name(namespace: &Namespace) -> String {
 }
 
 /// The prefix that runs a command in a namespace. Mounts that it makes end with the command.
-fn way_in(namespace: &Namespace) -> Vec<String> {
+fn enter_command(namespace: &Namespace) -> Vec<String> {
     match namespace {
         Namespace::Named(name) => ["ip", "netns", "exec", name].map(str::to_owned).into(),
         // With the /sys of that namespace, as `ip netns exec` mounts it.
@@ -205,7 +205,7 @@ fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<
 }
 
 fn there(namespace: &Namespace, program: &Path) -> Command {
-    let words = way_in(namespace);
+    let words = enter_command(namespace);
     let mut words = words.iter();
     let mut command = Command::new(words.next().map_or("", String::as_str));
     command.args(words).arg(program);
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_go_where_the_finding_is() {
+    fn commands_run_in_the_namespace_of_the_finding() {
         let named = Namespace::Named("qrouter-1".to_owned());
         let of_process = Namespace::OfProcess(7, "redis".to_owned());
         let plain = "sysctl -w net.ipv4.tcp_sack=1";

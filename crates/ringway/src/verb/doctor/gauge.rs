@@ -120,7 +120,7 @@ mod tests {
     const BEFORE: [f64; 5] = [9.9, 10.1, 10.0, 10.2, 9.8];
 
     #[test]
-    fn a_difference_counts_if_luck_does_not_make_it() {
+    fn a_difference_counts_only_if_significant() {
         let twice = BEFORE.map(|value| value * 2.0);
         assert_eq!(judge(&BEFORE, &twice, Better::Higher).call, Call::Better);
         assert_eq!(judge(&BEFORE, &twice, Better::Lower).call, Call::Worse);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_found_in_what_is_printed() {
+    fn a_number_is_found_in_the_output() {
         let pattern = Regex::new(r"rtt ([\d.]+) ms").expect("a pattern");
         let gauge = Gauge::Pattern(pattern, Better::Lower);
         assert_eq!(gauge.read(9.0, "rtt 1 ms\nrtt 2.5 ms\n"), Ok(2.5));

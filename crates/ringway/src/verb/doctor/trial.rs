@@ -59,7 +59,7 @@ pub(super) fn run(args: &Try) -> Result<ExitCode> {
     one_run(args)?;
     let after = measure(args, "after")?;
     let verdict = judge(&before, &after, args.gauge().better());
-    print(&said(&verdict))?;
+    print(&summary(&verdict))?;
     if verdict.call == Call::Better {
         set_state(dir, made.id, &[State::Applied], State::Confirmed)?;
         print(&format!("The change is kept as transaction {} until the next restart.\n", made.id))?;
@@ -87,11 +87,11 @@ impl Try {
 fn examine_under_load(args: &Try) -> Result<Host> {
     thread::scope(|scope| {
         let Choice { interval, paths, .. } = &args.choice;
-        let looking = scope.spawn(|| collected(*interval, paths).map(Host::new));
+        let examination = scope.spawn(|| collected(*interval, paths).map(Host::new));
         loop {
             one_run(args)?;
-            if looking.is_finished() {
-                break looking.join().map_err(|_| anyhow::anyhow!("the examination failed"))?;
+            if examination.is_finished() {
+                break examination.join().map_err(|_| anyhow::anyhow!("the examination failed"))?;
             }
         }
     })
@@ -118,7 +118,7 @@ fn one_run(args: &Try) -> Result<f64> {
     args.gauge().read(seconds, &printed).map_err(|error| anyhow::anyhow!("{program}: {error}"))
 }
 
-fn said(verdict: &Verdict) -> String {
+fn summary(verdict: &Verdict) -> String {
     let mut text =
         format!("The mean was {} and is {}", short(verdict.before), short(verdict.after));
     if let Some(gain) = verdict.gain {

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Watch) -> Result<()> {
     let shared = Arc::clone(&page);
     let (every, interval) = (Duration::from_secs(args.every), Duration::from_secs(args.interval));
     // Never joined: it may wait for a tool, and holds nothing that needs cleaning up.
-    thread::Builder::new().name("look".to_owned()).spawn(move || {
+    thread::Builder::new().name("examine".to_owned()).spawn(move || {
         loop {
             let begun = Instant::now();
             let text = check(interval);

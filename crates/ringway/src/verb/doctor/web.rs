@@ -254,15 +254,15 @@ mod tests {
     }
 
     /// A client that sends these bytes and records the response.
-    struct Said<'a>(&'a [u8], Vec<u8>);
+    struct FakeClient<'a>(&'a [u8], Vec<u8>);
 
-    impl Read for Said<'_> {
+    impl Read for FakeClient<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.0.read(buffer)
         }
     }
 
-    impl Write for Said<'_> {
+    impl Write for FakeClient<'_> {
         fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
             self.1.write(buffer)
         }
@@ -273,11 +273,11 @@ mod tests {
     }
 
     fn status(gate: &Gate, request: &[u8]) -> String {
-        let mut said = Said(request, Vec::new());
+        let mut client = FakeClient(request, Vec::new());
         let page = |path: &str| Page::plain("200 OK", path);
-        gate.exchange(&mut said, &page).expect("it hears");
-        let heard = String::from_utf8(said.1).expect("text");
-        heard.lines().next().unwrap_or_default().to_owned()
+        gate.exchange(&mut client, &page).expect("the response is written");
+        let response = String::from_utf8(client.1).expect("text");
+        response.lines().next().unwrap_or_default().to_owned()
     }
 
     #[test]
@@ -290,11 +290,11 @@ mod tests {
         long.resize(2 * HEAD_MAX, b'a');
         let refused = "HTTP/1.1 431 Request Header Fields Too Large";
         assert_eq!(status(&open, &long), refused);
-        assert_eq!(status(&open, b"GET / HTT"), "", "it left before it had said all");
+        assert_eq!(status(&open, b"GET / HTT"), "", "it left before it had sent everything");
     }
 
     #[test]
-    fn who_has_no_password_sees_nothing() {
+    fn without_a_password_nothing_is_shown() {
         // Of the password "secret", with the lowest cost that bcrypt allows.
         let hash = bcrypt::hash("secret", 4).expect("it hashes");
         let gate = gate(Some(Passwords::of(vec![("anna".to_owned(), hash)])));

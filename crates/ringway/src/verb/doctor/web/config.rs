@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_named_with_its_line() {
+    fn an_error_names_its_line() {
         for (text, line, what) in [
             ("tls_server_config:\n  cert_file: a\n", 2, "key_file is missing"),
             ("\nbasic_auth:\n  a: b\n", 2, "basic_auth: not supported"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_asks_for_nothing_and_costs_have_a_limit() {
+    fn an_empty_file_is_valid_and_costs_are_limited() {
         let parse = |text: &str| Config::parse(Path::new("web.yml"), text);
         assert!(parse("# nothing\n").expect("it is fine").users.is_empty());
         let hash = bcrypt::hash("secret", 4).expect("it hashes");

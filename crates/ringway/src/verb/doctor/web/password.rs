@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_is_equal_in_length_too() {
+    fn comparison_includes_the_length() {
         assert!(is_same(b"secret", b"secret") && is_same(b"", b""));
         assert!(!is_same(b"secret", b"secre") && !is_same(b"secret", b"secres"));
     }

@@ -1,6 +1,6 @@
-//! Changes for what is found in routes, ports and connections: each is found on a set-up of
-//! [`records`](crate::records), set, and given back by `undo`; and by its time limit when `apply`
-//! was killed as soon as it had set it.
+//! Changes for findings about routes, ports and connections: each is found on a set-up of
+//! [`records`](crate::records), made, and reverted by `undo`; and by its time limit if `apply` is
+//! killed right after making it.
 
 use std::process::Stdio;
 
@@ -9,22 +9,22 @@ use crate::records::sick;
 use crate::turn;
 
 #[test]
-fn next_hops_that_are_passed_over_are_given_back() {
-    is_given_back("d39", "/proc/sys/net/ipv4/fib_multipath_use_neigh", "0");
+fn changes_of_next_hops_are_reverted() {
+    assert_reverted("d39", "/proc/sys/net/ipv4/fib_multipath_use_neigh", "0");
 }
 
 #[test]
-fn probes_of_a_path_are_given_back() {
-    is_given_back("d44", "/proc/sys/net/ipv4/tcp_mtu_probing", "0");
+fn changes_of_mtu_probing_are_reverted() {
+    assert_reverted("d44", "/proc/sys/net/ipv4/tcp_mtu_probing", "0");
 }
 
 #[test]
-fn more_ports_are_given_back() {
-    is_given_back("d48", "/proc/sys/net/ipv4/ip_local_port_range", "60000\t60049");
+fn changes_of_the_port_range_are_reverted() {
+    assert_reverted("d48", "/proc/sys/net/ipv4/ip_local_port_range", "60000\t60049");
 }
 
-/// `before` is what the set-up makes of the setting.
-fn is_given_back(check: &str, setting: &str, before: &str) {
+/// `before` is the setting's value in the set-up.
+fn assert_reverted(check: &str, setting: &str, before: &str) {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(sick) = sick(check) else { return };
     let pair = &sick.pair;

@@ -15,7 +15,7 @@ use ringway_wire::vhost_user::{inflight_packed, inflight_split};
 const AREA_LEN_MAX: u64 = 256 << 20;
 
 /// A mapped area.
-pub(crate) struct Noted {
+pub(crate) struct InflightArea {
     pages: SharedPages,
     rings: u16,
     /// Descriptors of each ring.
@@ -24,9 +24,12 @@ pub(crate) struct Noted {
     begun: BTreeSet<u16>,
 }
 
-impl Noted {
+impl InflightArea {
     /// Maps the area; `None` if it has no ring.
-    pub(crate) fn map(share: &Arc<MappingShare>, area: Area) -> Result<Option<Noted>, String> {
+    pub(crate) fn map(
+        share: &Arc<MappingShare>,
+        area: Area,
+    ) -> Result<Option<InflightArea>, String> {
         let Area { rings, size, len, offset, file } = area;
         if len > AREA_LEN_MAX {
             return Err(format!(
@@ -42,7 +45,7 @@ impl Noted {
                 "an inflight area at {offset:#x} of its file, expected a multiple of 8"
             ));
         }
-        Ok(Some(Noted { pages, rings, size, begun: BTreeSet::new() }))
+        Ok(Some(InflightArea { pages, rings, size, begun: BTreeSet::new() }))
     }
 
     /// Notes that a pair starts. The first time, the area determines where its packed rings
@@ -79,13 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_area_says_once_where_the_packed_rings_of_a_pair_go_on() {
+    fn an_area_determines_once_where_packed_rings_continue() {
         let part_len = u64::try_from(inflight_packed::len(256)).expect("short");
         let file = memfd_create("area", MemfdFlags::CLOEXEC).expect("a file");
         ftruncate(&file, 4 * part_len).expect("there is memory");
         let area = Area { rings: 4, size: 256, len: 4 * part_len, offset: 0, file };
         let share = MappingShare::new().expect("the first");
-        let mut noted = Noted::map(&share, area).expect("it is sound").expect("it has rings");
+        let mut noted =
+            InflightArea::map(&share, area).expect("it is sound").expect("it has rings");
         let parts =
             [0, 1, 2, 3].map(|ring| noted.part(Format::Packed, ring, 256).expect("it has room"));
         let set = || {

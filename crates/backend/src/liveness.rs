@@ -1,5 +1,5 @@
-//! Watches whether the threads of this process make progress, and sends signs of life to a service
-//! manager or supervisor.
+//! Watches whether the threads of this process make progress, and sends keep-alive messages to a
+//! service manager or supervisor.
 //!
 //! A thread that watches the others sends them, as long as none is stuck ([`ringway_watchdog`]). A
 //! stuck thread leaves vifs unserved, and a new process would serve them: so this process reports
@@ -16,31 +16,31 @@ use ringway_watchdog::{Finding, Pulse, Roster, Watch, WatchConfig};
 use crate::service::{Report, Service};
 
 /// The watch over a process, held by the thread that runs its control loop.
-pub struct Life {
+pub struct Liveness {
     pulse: Arc<Pulse>,
     roster: Roster,
     watch: Option<Watch>,
     stuck_after: Duration,
 }
 
-impl Life {
-    /// Watches the calling thread, and those that enter the roster, if `service` wants signs of
-    /// life, which it gets at half its interval.
+impl Liveness {
+    /// Watches the calling thread, and those that enter the roster, if `service` wants
+    /// keep-alive messages, which are sent at half its interval.
     ///
     /// # Errors
     /// Errors of creating a thread.
-    pub fn start(service: &Service) -> io::Result<Life> {
+    pub fn start(service: &Service) -> io::Result<Liveness> {
         let (pulse, roster) = (Arc::new(Pulse::default()), Roster::default());
         roster.enter("control", &pulse, None);
         let stuck_after = service.stuck_after();
         let watch = service.watchdog().map(|interval| {
             let config = WatchConfig { stuck_after };
-            Watch::start(config, roster.clone(), give_signs(service.clone(), interval))
+            Watch::start(config, roster.clone(), send_keep_alives(service.clone(), interval))
         });
-        Ok(Life { pulse, roster, watch: watch.transpose()?, stuck_after })
+        Ok(Liveness { pulse, roster, watch: watch.transpose()?, stuck_after })
     }
 
-    /// Shows that the control loop has turned.
+    /// Records that the control loop has completed a turn.
     pub fn beat(&self) {
         self.pulse.beat();
     }
@@ -62,13 +62,16 @@ impl Life {
     }
 
     /// The longest time between two turns of the control loop, if it is watched.
-    pub fn beats_within(&self) -> Option<Duration> {
+    pub fn beat_interval_max(&self) -> Option<Duration> {
         self.watch.as_ref().map(|_| self.stuck_after / 4)
     }
 }
 
 /// Handles each finding of the watch.
-fn give_signs(service: Service, interval: Duration) -> impl FnMut(Finding<'_>) + Send + 'static {
+fn send_keep_alives(
+    service: Service,
+    interval: Duration,
+) -> impl FnMut(Finding<'_>) + Send + 'static {
     let mut due = Instant::now();
     move |finding| match finding {
         Finding::Healthy => {

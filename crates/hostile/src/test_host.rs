@@ -44,7 +44,7 @@ pub(crate) struct Lengths {
 }
 
 /// A host with two honest guests that exchange TCP all the time, and a third one.
-pub(crate) struct Ground<'a> {
+pub(crate) struct TestHost<'a> {
     launcher: &'a Launcher,
     // The fields are dropped in this order: first the users of the host, then the host.
     transfer: Transfer,
@@ -61,9 +61,9 @@ pub(crate) struct Ground<'a> {
 /// The output of a hostile guest when it begins.
 pub(crate) const STARTED: &str = "started";
 
-impl<'a> Ground<'a> {
+impl<'a> TestHost<'a> {
     /// Starts a host with ringway's program.
-    pub(crate) fn new(launcher: &'a Launcher, ringway: &Path, net: Net) -> Result<Ground<'a>> {
+    pub(crate) fn new(launcher: &'a Launcher, ringway: &Path, net: Net) -> Result<TestHost<'a>> {
         let host = RunningHost::start(launcher, ringway, &describe(net))?;
         let dir = host.dir();
         let status = backend::status(&dir).context("the backend does not reply")?;
@@ -81,12 +81,12 @@ impl<'a> Ground<'a> {
             Aim { victim: Some(a), other: Some(b), host: Some(host_peer), plain: Some(plain) };
         let transfer = Transfer::start(launcher, [from, to], B)?;
         let toolstack = Toolstack::join(dir.path())?;
-        let ground =
-            Ground { launcher, transfer, toolstack, host, net, aim, honest, rest: None, seed: 0 };
-        if !ground.moves() {
+        let host =
+            TestHost { launcher, transfer, toolstack, host, net, aim, honest, rest: None, seed: 0 };
+        if !host.moves() {
             bail!("no TCP connection between honest guests within {} s", SOON.as_secs());
         }
-        Ok(ground)
+        Ok(host)
     }
 
     /// The network that it uses.

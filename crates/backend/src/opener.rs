@@ -15,7 +15,7 @@ use crate::sockets::PassedOn;
 use crate::vhost::VhostVif;
 
 /// Messages that are taken in a turn.
-const NEWS_MAX: usize = 256;
+const EVENTS_MAX: usize = 256;
 /// How long the opener may take for the vifs of the description.
 const START_MAX: Duration = Duration::from_secs(10);
 
@@ -24,7 +24,7 @@ impl<H: Hypervisor> Backend<H> {
     pub(crate) fn wait_for_vhosts(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
         let deadline = Instant::now() + START_MAX;
-        while !self.take_news(&opener)? {
+        while !self.take_opener_events(&opener)? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let limit = START_MAX.as_secs();
@@ -45,33 +45,33 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Takes the opener's messages.
-    pub(crate) fn take_vhosts(&mut self) -> io::Result<()> {
+    pub(crate) fn serve_opener(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
-        self.take_news(&opener).map(|_| ())
+        self.take_opener_events(&opener).map(|_| ())
     }
 
     /// Takes messages; returns whether the opener has reported that it is ready.
-    fn take_news(&mut self, opener: &Arc<Link>) -> io::Result<bool> {
-        for _ in 0..NEWS_MAX {
+    fn take_opener_events(&mut self, opener: &Arc<Link>) -> io::Result<bool> {
+        for _ in 0..EVENTS_MAX {
             match opener.receive()? {
                 Received::Nothing => return Ok(false),
                 Received::End => {
                     return Err(io::Error::other("the process that opens sockets has ended"));
                 }
                 Received::Message(OpenerEvent::Ready, _) => return Ok(true),
-                Received::Message(news, files) => self.take_one(news, files, opener)?,
+                Received::Message(event, files) => self.on_opener_event(event, files, opener)?,
             }
         }
         Ok(false)
     }
 
-    fn take_one(
+    fn on_opener_event(
         &mut self,
-        news: OpenerEvent,
+        event: OpenerEvent,
         files: Vec<OwnedFd>,
         opener: &Arc<Link>,
     ) -> io::Result<()> {
-        match news {
+        match event {
             OpenerEvent::Ready => {}
             OpenerEvent::Added { name, vhost, at_run_time } => {
                 let added = self.add_vhost(vhost, at_run_time, opener);

@@ -1,8 +1,8 @@
-//! Turns of vifs.
+//! Serves vifs round robin.
 //!
-//! An event of a vif is only noted when it arrives, once per vif, however often it occurs. Then the
-//! vifs are served in turn: a guest that causes events as fast as it can gets no more turns than
-//! others.
+//! An event of a vif is only recorded when it arrives, once per vif, however often it occurs. Then
+//! the vifs are served in turn: a guest that causes events as fast as it can gets no more turns
+//! than others.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,14 +10,14 @@ use ringway_xenbus::Vif;
 
 /// The vifs with pending events, in the order in which they are served.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct RoundRobin {
     order: VecDeque<Vif>,
-    news: BTreeMap<Vif, News>,
+    events: BTreeMap<Vif, VifEvents>,
 }
 
 /// The pending events of a vif.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct VifEvents {
     /// The toolstack may have created, changed or removed it.
     pub(crate) has_device_changed: bool,
     /// The backend's own state was written, not by the backend.
@@ -28,20 +28,20 @@ pub(crate) struct News {
     pub(crate) is_due: bool,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Notes an event of a vif, which gets a turn if it has none yet.
-    pub(crate) fn note(&mut self, vif: Vif, happen: impl FnOnce(&mut News)) {
-        let news = self.news.entry(vif).or_insert_with(|| {
+    pub(crate) fn note(&mut self, vif: Vif, record: impl FnOnce(&mut VifEvents)) {
+        let events = self.events.entry(vif).or_insert_with(|| {
             self.order.push_back(vif);
-            News::default()
+            VifEvents::default()
         });
-        happen(news);
+        record(events);
     }
 
     /// The next vif, with all its pending events.
-    pub(crate) fn next(&mut self) -> Option<(Vif, News)> {
+    pub(crate) fn next(&mut self) -> Option<(Vif, VifEvents)> {
         let vif = self.order.pop_front()?;
-        Some((vif, self.news.remove(&vif).unwrap_or_default()))
+        Some((vif, self.events.remove(&vif).unwrap_or_default()))
     }
 
     /// Whether no vif has a turn.
@@ -57,18 +57,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vif_to_which_much_happens_has_one_turn_for_each_of_the_others() {
+    fn a_vif_with_many_events_gets_no_more_turns_than_others() {
         let vif = |guest| Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 };
-        let mut turns = Turns::default();
+        let mut turns = RoundRobin::default();
         for _ in 0..1000 {
-            turns.note(vif(1), |news| news.has_frontend_changed = true);
-            turns.note(vif(1), |news| news.is_due = true);
+            turns.note(vif(1), |events| events.has_frontend_changed = true);
+            turns.note(vif(1), |events| events.is_due = true);
         }
-        turns.note(vif(2), |news| news.has_device_changed = true);
-        let (first, news) = turns.next().expect("two have turns");
-        assert_eq!((first, news.has_frontend_changed, news.is_due), (vif(1), true, true));
-        turns.note(vif(1), |news| news.has_frontend_changed = true);
-        let expected = News { has_device_changed: true, ..News::default() };
+        turns.note(vif(2), |events| events.has_device_changed = true);
+        let (first, events) = turns.next().expect("two have turns");
+        assert_eq!((first, events.has_frontend_changed, events.is_due), (vif(1), true, true));
+        turns.note(vif(1), |events| events.has_frontend_changed = true);
+        let expected = VifEvents { has_device_changed: true, ..VifEvents::default() };
         assert_eq!(turns.next(), Some((vif(2), expected)));
         assert_eq!(turns.next().map(|(vif, _)| vif), Some(vif(1)));
         assert!(turns.is_empty());

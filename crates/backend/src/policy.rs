@@ -30,11 +30,11 @@ impl Served {
                 return;
             }
         };
-        self.follow_rules(wanted, mac, host);
+        self.update_rules(wanted, mac, host);
     }
 
     /// Enforces these rules from now on. Rules that this host cannot apply change nothing.
-    pub(crate) fn follow_rules<H: Hypervisor>(
+    pub(crate) fn update_rules<H: Hypervisor>(
         &mut self,
         wanted: PortRules,
         mac: Option<MacAddr>,
