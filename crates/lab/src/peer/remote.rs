@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::protocol::{
@@ -53,6 +53,8 @@ pub struct Remote {
     input: Option<ChildStdin>,
     lines: Receiver<Result<Vec<u8>, ProtocolError>>,
     said: Arc<Mutex<VecDeque<u8>>>,
+    /// The thread that reads what ssh prints.
+    reader: Option<JoinHandle<()>>,
     to: Destination,
     stop: Stop,
 }
@@ -74,12 +76,11 @@ impl Remote {
         let mut ssh = command.spawn().map_err(PartError::at("start ssh"))?;
         let (input, output) = (ssh.stdin.take(), ssh.stdout.take());
         let said = Arc::new(Mutex::new(VecDeque::new()));
-        if let Some(errors) = ssh.stderr.take() {
-            keep_end(errors, Arc::clone(&said));
-        }
+        let errors = ssh.stderr.take();
+        let reader = errors.map(|errors| keep_end(errors, Arc::clone(&said)));
         let lines = lines(output.expect("it is piped above"));
         let stop = launcher.stop().clone();
-        let mut remote = Remote { ssh, input, lines, said, to: to.clone(), stop };
+        let mut remote = Remote { ssh, input, lines, said, reader, to: to.clone(), stop };
         remote.greet(build)?;
         Ok(remote)
     }
@@ -90,10 +91,10 @@ impl Remote {
         let mut noise = String::new();
         for _ in 0..NOISE_LINES_MAX {
             let Some(line) = self.line_by(deadline)? else {
-                // ssh may still be writing why.
-                let _ = self.ended(END_PATIENCE);
+                let status = self.ended(END_PATIENCE);
                 let said = format!("{} {}", self.said(), noise);
-                let text = ssh::explained(&self.to, said.trim());
+                let code = status.and_then(|status| status.code());
+                let text = ssh::explained(&self.to, said.trim(), code);
                 return Err(PartError::Failed(text));
             };
             match parse(&line) {
@@ -313,15 +314,19 @@ impl Remote {
         lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" / ")
     }
 
-    /// Closes the agent's input, and waits until ssh has ended.
-    fn ended(&mut self, patience: Duration) -> bool {
+    /// Closes the agent's input, and waits until ssh has ended and everything that it printed is
+    /// read; `None` if it does not end.
+    fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.input = None;
         let deadline = Instant::now() + patience;
         loop {
-            match self.ssh.try_wait() {
-                Ok(None) if Instant::now() < deadline => thread::sleep(POLL_PAUSE),
-                Ok(None) | Err(_) => return false,
-                Ok(Some(_)) => return true,
+            let status = self.ssh.try_wait().ok().flatten();
+            // A connection that ssh shares with others keeps its outputs open.
+            let is_read = self.reader.as_ref().is_none_or(JoinHandle::is_finished);
+            match status {
+                Some(_) if is_read => return status,
+                _ if Instant::now() >= deadline => return status,
+                _ => thread::sleep(POLL_PAUSE),
             }
         }
     }
@@ -329,7 +334,7 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if !self.ended(END_PATIENCE) {
+        if self.ended(END_PATIENCE).is_none() {
             let _ = self.ssh.kill();
         }
         let _ = self.ssh.wait();
@@ -416,7 +421,10 @@ fn checked(report: &mut StreamReport) -> Result<(), String> {
 }
 
 /// Keeps the end of what is printed.
-fn keep_end(mut from: impl Read + Send + 'static, into: Arc<Mutex<VecDeque<u8>>>) {
+fn keep_end(
+    mut from: impl Read + Send + 'static,
+    into: Arc<Mutex<VecDeque<u8>>>,
+) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut chunk = [0; 1_024];
         while let Ok(count @ 1..) = from.read(&mut chunk) {
@@ -425,7 +433,7 @@ fn keep_end(mut from: impl Read + Send + 'static, into: Arc<Mutex<VecDeque<u8>>>
             let surplus = kept.len().saturating_sub(SAID_MAX);
             kept.drain(..surplus);
         }
-    });
+    })
 }
 
 #[cfg(test)]

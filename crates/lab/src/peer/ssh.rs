@@ -108,12 +108,19 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Why the agent did not start, with the remedy, from what ssh or the peer's shell printed.
-pub(super) fn explained(to: &Destination, said: &str) -> String {
+/// A shell's exit code if there is no such program.
+const NO_PROGRAM: i32 = 127;
+
+/// Why the agent did not start, with the remedy, from what ssh or the peer's shell printed, and
+/// from the exit code.
+pub(super) fn explained(to: &Destination, said: &str, code: Option<i32>) -> String {
     let Destination { host, program, .. } = to;
     let ssh = to.ssh.join(" ");
     let has = |text: &str| said.contains(text);
-    let remedy = if has("Host key verification failed") || has("IDENTIFICATION HAS CHANGED") {
+    let remedy = if has("IDENTIFICATION HAS CHANGED") {
+        "the host's key has changed: find out why before you remove the old one with ssh-keygen -R"
+            .to_owned()
+    } else if has("Host key verification failed") {
         format!("ssh does not know the host's key: check it, and accept it with `{ssh} {host}`")
     } else if has("Permission denied (") || has("Too many authentication failures") {
         format!("ssh may not ask here: set up a key for {host}, as with ssh-copy-id")
@@ -123,10 +130,10 @@ pub(super) fn explained(to: &Destination, said: &str) -> String {
         "no ssh server listens there: start one, or name its port in --peer-ssh".to_owned()
     } else if has("No route to host") || has("timed out") || has("unreachable") {
         "check that the host runs and that the network leads there".to_owned()
-    } else if has("command not found") || has(": not found") || has("No such file or directory") {
+    } else if code == Some(NO_PROGRAM) || has("command not found") {
         format!(
             "there is no {program} on {host}: install ringway there, or say where it is with \
-                 --peer-command"
+             --peer-command"
         )
     } else if has("unrecognized subcommand") {
         format!("{program} on {host} is older and cannot be a peer: install the same version there")
@@ -154,18 +161,21 @@ mod tests {
     fn each_fault_names_its_remedy() {
         for (said, remedy) in [
             ("Host key verification failed.", "accept it with `ssh -p 2222 red`"),
+            ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "ssh-keygen -R"),
             ("a@red: Permission denied (publickey).", "ssh-copy-id"),
             ("ssh: connect to host red port 22: Connection refused", "--peer-ssh"),
             ("ssh: connect to host red port 22: No route to host", "network leads there"),
             ("ssh: Could not resolve hostname red: Name or service not known", "check the name"),
             ("bash: line 1: ringway: command not found", "--peer-command"),
-            ("sh: 1: ringway: not found", "--peer-command"),
             ("error: unrecognized subcommand 'agent'", "the same version"),
             ("", "try `ssh -p 2222 red ringway --version`"),
         ] {
-            let text = explained(&destination(), said);
+            let text = explained(&destination(), said, Some(255));
             assert!(text.contains(remedy) && text.contains(said), "{text}");
         }
+        // In any language.
+        let text = explained(&destination(), "sh: ringway: nicht gefunden", Some(NO_PROGRAM));
+        assert!(text.contains("--peer-command"), "{text}");
     }
 
     #[test]
