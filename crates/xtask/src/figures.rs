@@ -50,13 +50,15 @@ fn terminal(text: &str) -> String {
          width=\"{width}\" height=\"{height}\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#1d2128\"/>\n\
          <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"13.3\" \
-         fill=\"#d8dee6\" xml:space=\"preserve\">\n"
+         fill=\"#d8dee6\">\n"
     );
     for (index, line) in text.lines().enumerate() {
         let line = line.trim_end();
         let y = 19 * index + 29;
         let length = 8 * line.chars().count();
         let escaped = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        // Browsers merge spaces, but not these.
+        let escaped = escaped.replace(' ', "\u{a0}");
         // The length keeps columns aligned with any font.
         drawn += &format!("<text x=\"16\" y=\"{y}\" textLength=\"{length}\">{escaped}</text>\n");
     }
