@@ -15,7 +15,7 @@ use ringway_xenstore::Client;
 
 use crate::machine::Machine;
 use crate::queue::Queue;
-use crate::way::Way;
+use crate::store_access::StoreAccess;
 
 /// How long another part of the host may take for a step that takes milliseconds on an idle host.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ pub struct Guest {
     /// Its XenStore.
     pub store: Client,
     /// How to open more connections to the store.
-    pub way: Way,
+    pub store_access: StoreAccess,
     /// Its vif.
     pub vif: Vif,
     /// The address assigned by the toolstack.
@@ -66,8 +66,8 @@ impl Guest {
     pub fn emulated(dir: &Path, domid: DomId) -> Result<Guest> {
         let machine = EmuHypervisor::connect(dir, domid)
             .with_context(|| format!("become domain {domid} of {}", dir.display()))?;
-        let way = Way::Socket(RunDir::new(dir).xenstore_of(domid.0));
-        Guest::new(Machine::Emulated(machine), way)
+        let store_access = StoreAccess::Socket(RunDir::new(dir).xenstore_of(domid.0));
+        Guest::new(Machine::Emulated(machine), store_access)
     }
 
     /// Uses the first vif of the Xen domain in which this program runs. The kernel's frontend must
@@ -80,20 +80,20 @@ impl Guest {
         let domid = store.read("domid")?.context("XenStore has no domid of this domain")?;
         let domid = DomId(domid.parse().with_context(|| format!("domid {domid}"))?);
         let machine = XenHypervisor::frontend(domid)?;
-        Guest::new(Machine::Xen(machine), Way::Domain)
+        Guest::new(Machine::Xen(machine), StoreAccess::Domain)
     }
 
-    fn new(machine: Machine, way: Way) -> Result<Guest> {
+    fn new(machine: Machine, store_access: StoreAccess) -> Result<Guest> {
         let domid = machine.domid();
         // The broker announces a new domain to the store with a short delay.
-        let mut store = wait("XenStore", || Ok(way.client().ok()))?;
+        let mut store = wait("XenStore", || Ok(store_access.client().ok()))?;
         let backend = format!("{VIF}/backend-id");
         let backend = wait("a vif of this domain", || Ok(store.read(&backend)?))?;
         let backend = DomId(backend.parse().with_context(|| format!("backend-id {backend}"))?);
         let vif = Vif { backend, frontend: domid, handle: 0 };
         let mac = store.read(&format!("{VIF}/mac"))?.unwrap_or_default();
         let mac = MacAddr::parse(&mac).with_context(|| format!("mac {mac:?} of the vif"))?;
-        Ok(Guest { machine, store, way, vif, mac, queues: Vec::new() })
+        Ok(Guest { machine, store, store_access, vif, mac, queues: Vec::new() })
     }
 
     /// The backend's state.

@@ -23,8 +23,8 @@ mod report;
 mod run;
 mod scenario;
 pub mod stage;
+pub mod store_access;
 mod test_host;
-pub mod way;
 
 pub use cli::main;
 pub use guest::Guest;

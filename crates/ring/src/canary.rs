@@ -1,4 +1,4 @@
-//! A defect on purpose: the check of a producer index is left out.
+//! An intended defect: the check of a producer index is left out.
 //!
 //! Only the tests of `ringway-sim` use this switch, to verify that their checkers find the
 //! consequences. It requires the feature `canary`, which `cargo xtask tidy` lets no other crate

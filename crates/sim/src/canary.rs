@@ -1,9 +1,9 @@
-//! Defects on purpose, to verify that the checkers find them.
+//! Intended defects, to verify that the checkers find them.
 //!
 //! Each is in the simulator's own wrappers around the real parts, so no other code has a switch for
 //! it. The exception is `canary.rs` of `ringway-ring`.
 
-/// A defect on purpose.
+/// An intended defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canary {
     /// Occasionally, the bell of an engine does not ring.

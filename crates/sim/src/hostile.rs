@@ -1,5 +1,5 @@
 //! A hostile guest: it writes anything into its rings, names any grants, and sends any events and
-//! frames. It has a guest's rights and no more.
+//! frames. It has only the rights of a guest.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ pub(crate) struct Hostile {
     rings: Option<Rings>,
 }
 
-/// The rings that it has shown to a backend. It never ends their grants by itself.
+/// The rings that it has shown to a backend. It never ends their grants.
 struct Rings {
     tx: SharedPages,
     rx: SharedPages,

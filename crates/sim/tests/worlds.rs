@@ -1,4 +1,4 @@
-//! Worlds by their seeds, and the defects on purpose that the same seeds find.
+//! Worlds by their seeds, and the intended defects that the same seeds find.
 
 use ringway_sim::{Canary, run_bytes, run_seed, run_seeds};
 

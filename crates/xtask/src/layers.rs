@@ -60,8 +60,8 @@ const NEVER: [(&str, &[&str]); 9] = [
     ("engine", &["sys", "hypervisor", "ring", "netback", "netfront"]),
 ];
 
-/// Features that put defects into a crate on purpose, by the crate and the feature. Only one other
-/// crate may enable each, and only for its tests.
+/// Features with intended defects, by crate and feature. Only one other crate may enable each, and
+/// only for its tests.
 const CANARIES: [(&str, &str, &str); 1] = [("ring", "canary", "sim")];
 
 /// Only the two topmost layers may use a catch-all error.

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 pub(crate) fn store_storm(stage: &mut Stage) -> Result<()> {
     let node = stage.guest.vif.frontend_state();
     let mut name = 0_u64;
-    let Some(mut pipeline) = stage.guest.way.pipeline()? else {
+    let Some(mut pipeline) = stage.guest.store_access.pipeline()? else {
         while !stage.is_over() {
             let path = format!("{node}/x{name}");
             stage.guest.store.write(&path, "")?;
@@ -88,7 +88,7 @@ pub(crate) fn events_unread(stage: &mut Stage) -> Result<()> {
     let home = format!("/local/domain/{}/data/hostile", stage.guest.vif.frontend);
     let mut deaf = Vec::new();
     for _ in 0..4 {
-        let mut client = stage.guest.way.client()?;
+        let mut client = stage.guest.store_access.client()?;
         let watches = (0..128).take_while(|n| client.watch(&home, &format!("t{n}")).is_ok());
         let count = u64::try_from(watches.count()).unwrap_or(0);
         stage.count("watches", count);
@@ -116,7 +116,7 @@ pub(crate) fn transactions_open(stage: &mut Stage) -> Result<()> {
     }
     let mut open = Vec::new();
     while !stage.is_over() {
-        let Some(mut pipeline) = stage.guest.way.pipeline()? else {
+        let Some(mut pipeline) = stage.guest.store_access.pipeline()? else {
             stage.account.skipped = Some("the kernel ends what a program leaves open".to_owned());
             return Ok(());
         };
@@ -138,7 +138,7 @@ pub(crate) fn transactions_open(stage: &mut Stage) -> Result<()> {
 pub(crate) fn store_connections(stage: &mut Stage) -> Result<()> {
     let mut kept = Vec::new();
     while !stage.is_over() {
-        match stage.guest.way.client() {
+        match stage.guest.store_access.client() {
             Ok(mut client) => {
                 if client.read(&format!("{VIF}/state")).is_ok() && kept.len() < 512 {
                     kept.push(client);

@@ -54,7 +54,7 @@ fn a_guest_that_writes_names_below_its_state_does_not_end_the_backend() {
     let host = Host::start(&pair());
     let backend = host.pid_of("backend");
     let mut guest = offered(&host);
-    let mut store = guest.way.pipeline().expect("connected").expect("it is a socket");
+    let mut store = guest.store_access.pipeline().expect("connected").expect("it is a socket");
     // Twice the number of events at which an earlier backend ended.
     for n in 0..140_000 {
         let path = format!("device/vif/0/state/x{n}\0").into_bytes();
@@ -77,7 +77,7 @@ impl Disturbers {
     fn start(guests: &[Guest]) -> Disturbers {
         let is_over = Arc::new(AtomicBool::new(false));
         let disturb = |guest: &Guest| {
-            let mut store = guest.way.client().expect("connected");
+            let mut store = guest.store_access.client().expect("connected");
             let is_over = Arc::clone(&is_over);
             for n in 0..900 {
                 let path = format!("device/vif/0/queue-{}/k{n}", n % 30);

@@ -15,22 +15,22 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The location of this guest's XenStore.
 #[derive(Debug, Clone)]
-pub enum Way {
+pub enum StoreAccess {
     /// A socket of the emulated host.
     Socket(PathBuf),
     /// The interface that the kernel of a Xen domain provides.
     Domain,
 }
 
-impl Way {
+impl StoreAccess {
     /// Opens another connection.
     ///
     /// # Errors
     /// What the system reports.
     pub fn client(&self) -> io::Result<Client> {
         match self {
-            Way::Socket(path) => Client::connect(path),
-            Way::Domain => Client::of_this_domain(),
+            StoreAccess::Socket(path) => Client::connect(path),
+            StoreAccess::Domain => Client::of_this_domain(),
         }
     }
 
@@ -40,7 +40,7 @@ impl Way {
     /// # Errors
     /// What the system reports.
     pub fn pipeline(&self) -> io::Result<Option<Pipeline>> {
-        let Way::Socket(path) = self else { return Ok(None) };
+        let StoreAccess::Socket(path) = self else { return Ok(None) };
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Some(Pipeline { stream, under_way: 0, body: vec![0; XENSTORE_PAYLOAD_MAX] }))
