@@ -398,6 +398,7 @@ fn vhost_status<H: Hypervisor>(
                 session.map_or(0, |_| PROTOCOL_FEATURES) & !protocol_offered,
             ),
             memory_mib: regions.iter().map(|region| region.size).sum::<u64>() >> 20,
+            memory_sealed: !vhost.may_lose_memory(),
         }),
         ..served_status(&vhost.served, host, placements)
     }

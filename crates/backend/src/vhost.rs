@@ -100,6 +100,12 @@ struct Parts {
 }
 
 impl VhostVif {
+    /// Whether the front-end may truncate memory of its guest, because a file is not sealed.
+    pub(crate) fn may_lose_memory(&self) -> bool {
+        let memory = self.parts.memory.as_ref();
+        memory.is_some_and(|memory| memory.regions().any(|region| region.may_shrink))
+    }
+
     /// Starts waiting for a front-end.
     ///
     /// # Errors

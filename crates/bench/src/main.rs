@@ -1,11 +1,12 @@
 //! Measures ringway and its peers on one machine, in turns.
 //!
 //! Each section is a file: `ring` (frames per second through a ring), `vhost` (through a vhost-user
-//! device), `virtio-switch` (from one virtio guest to another), `tcp` and `latency` (between two
-//! namespaces), `isolate` (the cost of one process per tenant), `icount` (instructions per frame),
-//! `idle` (the cost of a thousand idle vifs), `restart` (how long guests receive nothing when their
-//! backend is killed). The subjects of a case run one after the other within a round, so that
-//! changes of the machine over time affect all of them.
+//! device), `vhost-cost` (the time of that device for a frame), `virtio-switch` (from one virtio
+//! guest to another), `tcp` and `latency` (between two namespaces), `isolate` (the cost of one
+//! process per tenant), `icount` (instructions per frame), `idle` (the cost of a thousand idle
+//! vifs), `restart` (how long guests receive nothing when their backend is killed). The subjects of
+//! a case run one after the other within a round, so that changes of the machine over time affect
+//! all of them.
 
 mod child;
 mod host;
@@ -84,6 +85,9 @@ fn bench(options: &Options) -> Result<ExitCode> {
         }
         if options.has_section("vhost") {
             vhost::round(options, &mut report)?;
+        }
+        if options.has_section("vhost-cost") {
+            vhost::cost_round(options, &mut report)?;
         }
         if options.has_section("virtio-switch") {
             virtio_switch::round(options, &mut report)?;

@@ -14,6 +14,7 @@ Usage: ringway-bench [OPTION]... [SECTION]...
 Sections [default: all]:
     ring             frames per second through a ring
     vhost            frames per second through a vhost-user device
+    vhost-cost       the time of that device for a frame that its guest transmits
     virtio-switch    frames per second from one virtio guest to another
     tcp              throughput between two namespaces
     latency          round trips between two namespaces
@@ -38,8 +39,18 @@ Examples:
 ";
 
 /// Sections by name, in the order in which they run.
-pub(crate) const SECTIONS: [&str; 9] =
-    ["ring", "vhost", "virtio-switch", "tcp", "latency", "isolate", "icount", "idle", "restart"];
+pub(crate) const SECTIONS: [&str; 10] = [
+    "ring",
+    "vhost",
+    "vhost-cost",
+    "virtio-switch",
+    "tcp",
+    "latency",
+    "isolate",
+    "icount",
+    "idle",
+    "restart",
+];
 
 /// Lengths of one run.
 #[derive(Debug, Clone, Copy)]

@@ -4,6 +4,7 @@
 //! The client is the same program with the same options. Both devices poll, copy each frame once
 //! into memory of their own, and write the headers of what they send.
 
+mod cost;
 mod device;
 
 use std::io::{BufRead, Write};
@@ -19,7 +20,7 @@ use crate::child::{is_installed, ourselves};
 use crate::options::{Options, Spans};
 use crate::report::Report;
 use crate::ring::testpmd::{self, Client};
-use crate::ring::work::{PortEnd, Tally, Work, measure};
+use crate::ring::work::{PortEnd, Tally, Work, measure, measure_timed};
 use crate::ring::{Direction, RingCase};
 use device::Device;
 
@@ -44,20 +45,35 @@ struct Plan {
     cpu: usize,
     warm_up: Duration,
     window: Duration,
+    /// Whether the time of each round is measured, which costs time itself.
+    is_timed: bool,
 }
 
 /// One round: every case, both devices.
 pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
+    of_both(SECTION, options, report)
+}
+
+/// One round of the device's time.
+pub(crate) fn cost_round(options: &Options, report: &mut Report) -> Result<()> {
+    of_both(cost::SECTION, options, report)
+}
+
+fn of_both(section: &'static str, options: &Options, report: &mut Report) -> Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let [host_cpu, guest_cpu, ..] = cpus[..] else {
-        report.skip(SECTION, "all", "two CPUs are needed, one for each side");
+        report.skip(section, "all", "two CPUs are needed, one for each side");
         return Ok(());
     };
     if !is_installed(testpmd::PROGRAM) {
-        report.skip(SECTION, "all", &format!("apt-get install {}", testpmd::PACKAGES));
+        report.skip(section, "all", &format!("apt-get install {}", testpmd::PACKAGES));
         return Ok(());
     }
     let cpus = [host_cpu, guest_cpu];
+    if section == cost::SECTION {
+        cost::round(options, cpus, report);
+        return Ok(());
+    }
     for ring_case in RingCase::all() {
         let case = ring_case.case(SECTION);
         if !options.wants(&case.name) {
@@ -70,7 +86,23 @@ pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// Runs one case once, and returns million frames a second at its receiver.
-fn run(case: RingCase, [host_cpu, guest_cpu]: [usize; 2], spans: Spans) -> Result<f64> {
+fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64> {
+    Ok(run_with(case, cpus, spans, false)?.mpps)
+}
+
+/// What a run has shown.
+struct Outcome {
+    mpps: f64,
+    /// The device's own count, if it receives.
+    tally: Option<Tally>,
+}
+
+fn run_with(
+    case: RingCase,
+    [host_cpu, guest_cpu]: [usize; 2],
+    spans: Spans,
+    is_timed: bool,
+) -> Result<Outcome> {
     let dir = crate::scratch::dir()?;
     let (guest_work, work) = match case.direction {
         Direction::GuestToHost => (Work::Send, Work::Receive),
@@ -86,6 +118,7 @@ fn run(case: RingCase, [host_cpu, guest_cpu]: [usize; 2], spans: Spans) -> Resul
         // It sends until it is killed.
         warm_up: if work == Work::Send { Duration::ZERO } else { spans.warm_up },
         window: if work == Work::Send { Duration::from_secs(600) } else { spans.window },
+        is_timed,
     };
     let mut command = ourselves(END_VERB)?;
     command.arg(serde_json::to_string(&plan)?);
@@ -96,11 +129,11 @@ fn run(case: RingCase, [host_cpu, guest_cpu]: [usize; 2], spans: Spans) -> Resul
     // Until the device runs, frames in both directions wait or are lost.
     client.works(guest_work, case.frame_len)?;
     if work == Work::Send {
-        return client.rate(spans);
+        return Ok(Outcome { mpps: client.rate(spans)?, tally: None });
     }
     let patience = PATIENCE + spans.warm_up + spans.window;
     let tally: Tally = device.wait_for(patience, |line| serde_json::from_str(line).ok())?;
-    Ok(tally.mpps())
+    Ok(Outcome { mpps: tally.mpps(), tally: Some(tally) })
 }
 
 /// The process of the device.
@@ -140,7 +173,11 @@ pub(crate) fn end(plan: &str) -> Result<()> {
     if plan.work == Work::Bounce {
         ports.prime(plan.frame_len);
     }
-    let tally = measure(plan.warm_up, plan.window, || ports.round(plan.work, plan.frame_len))?;
+    let round = || ports.round(plan.work, plan.frame_len);
+    let tally = match plan.is_timed {
+        true => measure_timed(plan.warm_up, plan.window, round)?,
+        false => measure(plan.warm_up, plan.window, round)?,
+    };
     say(&serde_json::to_string(&tally)?)?;
     // The client may still need the rings; the parent kills this process.
     std::thread::sleep(PATIENCE);

@@ -156,6 +156,9 @@ pub struct VirtioStatus {
     pub protocol_not_offered: Vec<String>,
     /// Megabytes of the guest's memory that are mapped.
     pub memory_mib: u64,
+    /// Whether all files of this memory are sealed against truncation.
+    #[serde(default)]
+    pub memory_sealed: bool,
 }
 
 /// The role of a port in multicast.

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -155,7 +156,10 @@ impl Endpoint {
             }
             Err(Errno::ACCESS | Errno::PERM) => {
                 self.disconnected(now);
-                format!("{path}: no permission: it must be writable for the user of ringway")
+                format!(
+                    "{path}: no permission{}: it must be writable for the user of ringway",
+                    rights(&self.path)
+                )
             }
             Err(error) => {
                 self.disconnected(now);
@@ -182,6 +186,14 @@ impl Endpoint {
         }
         Err(last.unwrap_or_else(|| "there is no directory to watch".to_owned()))
     }
+}
+
+/// The owner and mode of a socket, if it can be seen, for messages.
+fn rights(socket: &Path) -> String {
+    socket.metadata().map_or_else(
+        |_| String::new(),
+        |found| format!(", user {} has it with mode {:o}", found.uid(), found.mode() & 0o7777),
+    )
 }
 
 impl ConnectionSource for Endpoint {

@@ -39,6 +39,14 @@ pub enum PairFault {
     #[error("the front-end has filled the counter of a call (eventfd), so that calls would block")]
     CallBlocks,
     /// A file of the guest's memory was truncated.
-    #[error("the file of the guest's memory was truncated while it was in use")]
-    MemoryLost,
+    #[error(
+        "the file of the guest's memory was truncated while it was in use: the region of {len:#x} \
+         bytes at guest address {guest_address:#x}"
+    )]
+    MemoryLost {
+        /// The guest's address of the region.
+        guest_address: u64,
+        /// Bytes of the region.
+        len: u64,
+    },
 }

@@ -23,7 +23,7 @@ use ringway_datapath::{
 };
 use ringway_sys::SharedPages;
 use ringway_sys::eventfd::EventFd;
-use ringway_sys::guest_memory::{GuestMemory, GuestView};
+use ringway_sys::guest_memory::{GuestMemory, GuestView, RegionInfo};
 use ringway_virtio::{
     Access, Buffers, Chain, DeviceHalf, Notify, NotifyWhen, QueueAreas, QueueOptions, QueuePlace,
     Waiting,
@@ -198,7 +198,14 @@ impl QueuePair {
     /// Whether the front-end truncated memory that it had announced.
     #[inline]
     fn check_memory(&self) -> Result<(), PairFault> {
-        if self.view.is_lost() { Err(PairFault::MemoryLost) } else { Ok(()) }
+        if self.view.is_lost() { Err(self.memory_lost()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn memory_lost(&self) -> PairFault {
+        let lost = self.view.memory().regions().find(|region| region.is_lost);
+        let RegionInfo { guest_address, len, .. } = lost.expect("a region was lost");
+        PairFault::MemoryLost { guest_address, len }
     }
 }
 

@@ -25,42 +25,106 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs one case once, and returns million frames per second at its receiver.
 pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64> {
-    let dir = crate::scratch::dir()?;
-    let socket = dir.path().join("vhost.sock");
-    let path = socket.display();
-    let queues = case.queues;
-    let tag = std::process::id();
-
-    let vhost = format!("net_vhost0,iface={path},queues={queues}");
-    let mut host = start("testpmd (vhost)", cpus[0], &format!("bench-host-{tag}"), &vhost, queues)?;
-    wait_for_file(&socket)?;
-    ready(&mut host)?;
-    let mut guest = Client::start(&socket, cpus[1], queues)?.process;
-
-    let len = format!("set txpkts {}", case.frame_len);
-    let receiver = match case.direction {
-        Direction::GuestToHost => {
-            forward(&mut host, &["set fwd rxonly", "start"])?;
-            forward(&mut guest, &["set fwd txonly", &len, "start"])?;
-            &mut host
-        }
-        Direction::HostToGuest => {
-            forward(&mut guest, &["set fwd rxonly", "start"])?;
-            forward(&mut host, &["set fwd txonly", &len, "start"])?;
-            &mut guest
-        }
-        Direction::Loop => {
-            forward(&mut guest, &["set fwd io", "start"])?;
-            forward(&mut host, &["set fwd io", &len, "start tx_first 8"])?;
-            &mut host
-        }
-    };
-    let mpps = rate(receiver, spans)?;
-    for child in [&mut guest, &mut host] {
-        forward(child, &["stop", "quit"])?;
-        child.wait_for(PATIENCE, |line| line.starts_with("Bye").then_some(()))?;
-    }
+    let mut pair = Pair::start(case, cpus)?;
+    let mpps = rate(pair.receiver(case.direction), spans)?;
+    pair.end()?;
     Ok(mpps)
+}
+
+/// Runs one case once in which the host receives, and returns what its work costs.
+pub(crate) fn cost(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<Cost> {
+    let mut pair = Pair::start(case, cpus)?;
+    pair.host.say("set record-core-cycles on")?;
+    thread::sleep(spans.warm_up);
+    pair.host.say("clear fwd stats all")?;
+    let start = Instant::now();
+    thread::sleep(spans.window);
+    pair.host.say("show fwd stats all")?;
+    let cost = pair.host.wait_for(PATIENCE, |line| Cost::parse(line, start.elapsed()))?;
+    pair.end()?;
+    Ok(cost)
+}
+
+/// What a device that receives spends on its work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cost {
+    /// Nanoseconds for a frame, in rounds that find frames.
+    pub(crate) frame_ns: f64,
+    /// The share of the time that other rounds take.
+    pub(crate) idle: f64,
+}
+
+impl Cost {
+    /// Reads `testpmd`'s line about a span: the cycles of rounds that found packets.
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few digits count")]
+    fn parse(line: &str, span: Duration) -> Option<Cost> {
+        let rest = line.trim().strip_prefix("CPU cycles/packet=")?;
+        let number = |key: &str| -> Option<u64> {
+            let (_, rest) = rest.split_once(key)?;
+            rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()
+        };
+        let (cycles, packets) = (number("total cycles=")?, number("packets=")?);
+        let seconds = cycles as f64 / (number(" at ")? as f64 * 1e6);
+        Some(Cost::new(packets, seconds, span.as_secs_f64()))
+    }
+
+    /// Frames in a number of seconds, of which some were busy.
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few digits count")]
+    pub(crate) fn new(frames: u64, busy_seconds: f64, seconds: f64) -> Cost {
+        Cost { frame_ns: busy_seconds * 1e9 / frames as f64, idle: 1.0 - busy_seconds / seconds }
+    }
+}
+
+/// Both programs, while they forward frames.
+struct Pair {
+    host: Child,
+    guest: Child,
+}
+
+impl Pair {
+    fn start(case: RingCase, cpus: [usize; 2]) -> Result<Pair> {
+        let dir = crate::scratch::dir()?;
+        let socket = dir.path().join("vhost.sock");
+        let path = socket.display();
+        let queues = case.queues;
+        let prefix = format!("bench-host-{}", std::process::id());
+        let vhost = format!("net_vhost0,iface={path},queues={queues}");
+        let mut host = start("testpmd (vhost)", cpus[0], &prefix, &vhost, queues)?;
+        wait_for_file(&socket)?;
+        ready(&mut host)?;
+        let mut guest = Client::start(&socket, cpus[1], queues)?.process;
+        let len = format!("set txpkts {}", case.frame_len);
+        match case.direction {
+            Direction::GuestToHost => {
+                forward(&mut host, &["set fwd rxonly", "start"])?;
+                forward(&mut guest, &["set fwd txonly", &len, "start"])?;
+            }
+            Direction::HostToGuest => {
+                forward(&mut guest, &["set fwd rxonly", "start"])?;
+                forward(&mut host, &["set fwd txonly", &len, "start"])?;
+            }
+            Direction::Loop => {
+                forward(&mut guest, &["set fwd io", "start"])?;
+                forward(&mut host, &["set fwd io", &len, "start tx_first 8"])?;
+            }
+        }
+        Ok(Pair { host, guest })
+    }
+
+    fn receiver(&mut self, direction: Direction) -> &mut Child {
+        match direction {
+            Direction::GuestToHost | Direction::Loop => &mut self.host,
+            Direction::HostToGuest => &mut self.guest,
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        for mut child in [self.guest, self.host] {
+            forward(&mut child, &["stop", "quit"])?;
+            child.wait_for(PATIENCE, |line| line.starts_with("Bye").then_some(()))?;
+        }
+        Ok(())
+    }
 }
 
 /// The driver half alone, virtio-user, with a device behind a socket.
@@ -149,4 +213,18 @@ fn wait_for_file(file: &Path) -> Result<()> {
         thread::sleep(POLL_INTERVAL);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_testpmd_says_of_its_cycles_is_time() {
+        let line = "  CPU cycles/packet=50.00 (total cycles=1000000000 / \
+                    total RX packets=20000000) at 2000 MHz Clock";
+        let cost = Cost::parse(line, Duration::from_secs(1)).expect("as DPDK 22.11 prints it");
+        assert_eq!(cost, Cost { frame_ns: 25.0, idle: 0.5 });
+        assert_eq!(Cost::parse("  RX-packets: 1", Duration::from_secs(1)), None);
+    }
 }

@@ -33,6 +33,9 @@ pub(crate) struct Tally {
     pub(crate) frames: u64,
     /// Seconds in which they were received.
     pub(crate) seconds: f64,
+    /// Seconds of those rounds that received frames; 0 if rounds are not timed.
+    #[serde(default)]
+    pub(crate) busy_seconds: f64,
 }
 
 impl Tally {
@@ -62,12 +65,34 @@ pub(crate) fn measure(
             }
             let seconds = start.elapsed();
             if seconds >= span {
-                return Ok(Tally { frames, seconds: seconds.as_secs_f64() });
+                return Ok(Tally { frames, seconds: seconds.as_secs_f64(), busy_seconds: 0.0 });
             }
         }
     };
     run_for(warm_up)?;
     run_for(window)
+}
+
+/// The same, and measures the time of each round.
+///
+/// # Errors
+/// What `round` reports.
+pub(crate) fn measure_timed(
+    warm_up: Duration,
+    window: Duration,
+    mut round: impl FnMut() -> Result<usize, QueueDown>,
+) -> Result<Tally, QueueDown> {
+    measure(warm_up, Duration::ZERO, &mut round)?;
+    let mut busy = Duration::ZERO;
+    let tally = measure(Duration::ZERO, window, || {
+        let start = Instant::now();
+        let received = round()?;
+        if received > 0 {
+            busy += start.elapsed();
+        }
+        Ok(received)
+    })?;
+    Ok(Tally { busy_seconds: busy.as_secs_f64(), ..tally })
 }
 
 /// One end that consists of ports.

@@ -1,6 +1,8 @@
 //! Valid descriptions, and the errors of invalid ones.
 
-use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_RARP;
+use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
+use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_RARP, protocol_names};
+use ringway_wire::virtio::Features;
 
 use super::*;
 use crate::SocketMode;
@@ -28,6 +30,33 @@ fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
     assert_eq!(usual.without(features).names().collect::<Vec<_>>(), ["host_ecn"]);
     assert_eq!(protocol & !without_rarp, VHOST_USER_PROTOCOL_F_RARP);
     assert!(host.obstacle_to_isolation().expect("one process").contains("[[vhost]] vm1"));
+}
+
+/// What a vif of virtio offers with this list of features.
+fn offers(features: &str) -> (Features, u64) {
+    let text = "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nfeatures = ";
+    let host = parse("host.toml", &format!("{text}[{features}]\n"));
+    host.expect(features).vhosts[0].features()
+}
+
+#[test]
+fn each_feature_is_switched_off_and_on_by_its_name() {
+    let (usual, usual_protocol) = offers("");
+    for name in FEATURES.without(REQUIRED).names() {
+        let feature = Features::named(name).expect("its name");
+        let (off, protocol) = offers(&format!("'-{name}'"));
+        assert_eq!((off, protocol), (usual.without(feature), usual_protocol), "-{name}");
+        let (on, protocol) = offers(&format!("'-{name}', '{name}'"));
+        assert_eq!((on, protocol), (usual.or(feature), usual_protocol), "{name}");
+    }
+    assert_eq!(usual_protocol, PROTOCOL_FEATURES);
+    for name in protocol_names(PROTOCOL_FEATURES) {
+        let (features, protocol) = offers(&format!("'-protocol:{name}'"));
+        assert_eq!(features, usual, "-protocol:{name}");
+        let left: Vec<_> = protocol_names(protocol).collect();
+        let others: Vec<_> = protocol_names(PROTOCOL_FEATURES).filter(|it| *it != name).collect();
+        assert_eq!(left, others);
+    }
 }
 
 #[test]

@@ -422,6 +422,16 @@ fn show(args: &ShowOne) -> Result<()> {
     print(&(text + "\n" + &counters(&[vif])))
 }
 
+/// The memory of a virtio vif's guest, for people.
+fn memory(virtio: &VirtioStatus) -> String {
+    let seals = match (virtio.memory_mib, virtio.memory_sealed) {
+        (0, _) => "",
+        (_, true) => ", sealed",
+        (_, false) => ", not sealed: its owner may truncate it",
+    };
+    format!("{} MiB{seals}", virtio.memory_mib)
+}
+
 /// The state of a virtio vif, for people.
 fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
     let origin = if virtio.at_run_time { "vif add" } else { "description" };
@@ -430,7 +440,7 @@ fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
         ("socket", virtio.socket.clone()),
         ("mode", virtio.mode.clone()),
         ("from", origin.to_owned()),
-        ("memory", format!("{} MiB", virtio.memory_mib)),
+        ("memory", memory(virtio)),
         ("features", list(&virtio.features)),
         ("not taken", list(&virtio.not_taken)),
         ("not offered", list(&virtio.not_offered)),

@@ -14,11 +14,11 @@ use ringway_vhost_shell::Connection;
 use ringway_wire::vhost_user::{
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, inflight_split,
 };
-use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1, VIRTIO_RING_F_INDIRECT_DESC};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::host::{Host, Running, SOON, describe};
-use crate::virtio::{KEY, LEN, START, event, ring_requests};
+use crate::virtio::{KEY, LEN, START, await_reply, event, ring_requests};
 
 /// Entries of each ring.
 const SIZE: u16 = 256;
@@ -37,6 +37,9 @@ struct Rogue {
     socket: UnixStream,
     memory: OwnedFd,
     kick: OwnedFd,
+    /// The calls of its rings, if it wants any.
+    call: Option<OwnedFd>,
+    features: Features,
 }
 
 impl Rogue {
@@ -44,7 +47,8 @@ impl Rogue {
         let socket = UnixStream::connect(socket).expect("it listens");
         socket.set_nonblocking(true).expect("our own socket");
         let connection = Connection::new(socket.try_clone().expect("a descriptor").into());
-        Rogue { connection, socket, memory: memory(LEN), kick: event() }
+        let features = Features::of(&[VIRTIO_F_VERSION_1]);
+        Rogue { connection, socket, memory: memory(LEN), kick: event(), call: None, features }
     }
 
     fn send(&mut self, request: Request) {
@@ -54,14 +58,14 @@ impl Rogue {
 
     /// Shares its memory, as `key` describes it.
     fn share(&mut self, key: RegionKey, file: OwnedFd) {
-        self.send(Request::SetFeatures(Features::of(&[VIRTIO_F_VERSION_1])));
+        self.send(Request::SetFeatures(self.features));
         self.send(Request::SetMemTable(vec![Region { key, file }]));
     }
 
     fn rings(&mut self) {
         for ring in 0..2 {
             let kick = if ring == 1 { clone(&self.kick) } else { event() };
-            for request in ring_requests(ring, None, kick) {
+            for request in ring_requests(ring, self.call.as_ref().map(clone), kick) {
                 self.send(request);
             }
         }
@@ -78,6 +82,21 @@ impl Rogue {
         for ring in 0..2 {
             self.send(Request::SetVringEnable { ring, is_enabled: true });
         }
+    }
+
+    /// Waits until the back-end has handled everything so far.
+    fn is_handled(&mut self) {
+        self.send(Request::GetFeatures);
+        await_reply(&mut self.connection);
+    }
+
+    /// Transmits one chain that is an indirect table with one descriptor.
+    fn one_table(&mut self, len: u32, flags: u16) {
+        self.features = self.features.or(Features::of(&[VIRTIO_RING_F_INDIRECT_DESC]));
+        let table = (START + TABLE, len);
+        let bytes = [&BUFFER.0.to_le_bytes()[..], &BUFFER.1.to_le_bytes(), &flags.to_le_bytes()];
+        self.write(&bytes.concat(), TABLE);
+        self.one(table, INDIRECT, 0);
     }
 
     fn write(&self, bytes: &[u8], offset: u64) {
@@ -115,6 +134,8 @@ fn clone(fd: &OwnedFd) -> OwnedFd {
     fd.try_clone().expect("a descriptor")
 }
 
+/// Where it has an indirect table.
+const TABLE: u64 = 0x50000;
 /// The address and number of its guest's bytes.
 const BUFFER: (u64, u32) = (START + 0x40000, 100);
 
@@ -193,6 +214,13 @@ const ATTACKS: &[Attack] = &[
     ("next", |it| it.one(BUFFER, NEXT, 300), &["continues at descriptor 300", "256"]),
     ("loop", |it| it.one(BUFFER, NEXT, 0), &["more than 256 descriptors"]),
     ("table", |it| it.one(BUFFER, INDIRECT, 0), &["flags 0x4", "may not be there"]),
+    (
+        "table-in-a-table",
+        |it| it.one_table(16, INDIRECT),
+        &["descriptor 0", "flags 0x4", "may not be there"],
+    ),
+    ("table-of-odd-size", |it| it.one_table(17, 0), &["17 bytes", "256"]),
+    ("table-too-long", |it| it.one_table(16 * 257, 0), &["4112 bytes", "256"]),
     ("writable", |it| it.one(BUFFER, WRITE, 0), &["flags 0x2", "descriptor 0"]),
     (
         "wraps",
@@ -240,6 +268,48 @@ const ATTACKS: &[Attack] = &[
             it.send(Request::RemMemReg(KEY));
         },
         &["at 0x1000", "are not all in the regions of memory"],
+    ),
+    (
+        "file-truncated",
+        |it| {
+            it.begin();
+            it.enable();
+            it.is_handled();
+            ftruncate(&it.memory, 0).expect("it is not sealed");
+            rustix::io::write(&it.kick, &1_u64.to_ne_bytes()).expect("a descriptor");
+        },
+        &["was truncated while it was in use", "0x100000 bytes", "0x100000000"],
+    ),
+    (
+        "table-without-files",
+        |it| {
+            // Two regions, each of 32 bytes.
+            let header = [5, 0, 0, 0, 1, 0, 0, 0, 72, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+            it.socket.write_all(&[&header[..], &[1; 64]].concat()).expect("the back-end reads");
+        },
+        &["SET_MEM_TABLE has 0 descriptors, expected 2"],
+    ),
+    (
+        "call-that-blocks",
+        |it| {
+            it.desc(0, BUFFER, 0, 0);
+            let call = it.call.insert(event());
+            fcntl_setfl(&*call, fcntl_getfl(&*call).expect("flags") - OFlags::NONBLOCK)
+                .expect("it is ours");
+            it.begin();
+            it.enable();
+            let call = it.call.as_ref().expect("it was made");
+            // Workers call when they take over a ring, each of the two.
+            let mut called = 0;
+            while called < 2 {
+                let mut count = [0; 8];
+                rustix::io::read(call, &mut count).expect("it blocks until it is called");
+                called += u64::from_ne_bytes(count);
+            }
+            rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+            it.transmit(0, 1);
+        },
+        &["filled the counter of a call"],
     ),
     (
         "hundred-thousand-messages",

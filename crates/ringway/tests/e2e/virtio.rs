@@ -155,7 +155,7 @@ fn frames_in_a_guests_queues_outlive_killed_backends() {
 
 /// Frames that a backend dropped for any reason, including those for a port that has not
 /// reconnected yet.
-fn dropped_by(host: &Host) -> usize {
+pub(crate) fn dropped_by(host: &Host) -> usize {
     let vifs = ["vif1.0", "vif2.0", "vm1"].into_iter().filter_map(|name| host.vif(name));
     let drops: Vec<u64> = vifs
         .inspect(|vif| println!("{}: {:?}", vif.name, vif.refused))
@@ -170,7 +170,7 @@ const PINGS: usize = 1000;
 /// How often a backend is killed.
 const KILLS: usize = 3;
 /// Frames that a worker takes at once.
-const BATCH_MAX: usize = 64;
+pub(crate) const BATCH_MAX: usize = 64;
 
 #[test]
 fn a_virtio_vif_has_the_features_of_others() {
@@ -451,6 +451,8 @@ fn protocol_violations_of_a_front_end_cost_no_other_vif() {
         end.is_up().then_some(())
     });
     wait_for_state(&host, "cut", "Connected");
+    let shown = host.text(&["vif", "show", "cut"]);
+    assert!(shown.contains("1 MiB, not sealed"), "{shown}");
     ftruncate(&cutter.memory, 0).expect("cut");
     for kick in &cutter.kicks {
         rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
@@ -537,7 +539,8 @@ fn a_front_end_that_changes_its_rings_endlessly_rarely_involves_the_workers() {
     echo.expect_progress(&host, "beside a front-end that changes its rings");
 }
 
-fn await_reply(connection: &mut Connection) {
+/// Waits until the back-end replies.
+pub(crate) fn await_reply(connection: &mut Connection) {
     let limit = Timespec::try_from(SOON).expect("it is short");
     while !matches!(connection.receive().expect("it is whole"), Received::Message(_)) {
         let ready = poll(&mut [PollFd::new(&*connection, PollFlags::IN)], Some(&limit));

@@ -1,9 +1,10 @@
 //! Both of our ends, and hostile ones.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use ringway_vhost_shell::{
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::set_socket_linger;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tempfile::TempDir;
 
 use crate::device::{PATIENCE, Recorder, until};
@@ -116,6 +118,24 @@ fn a_socket_is_dialled_when_it_appears() {
     Guest::new(socket).serve(&mut end, &mut device);
     assert_eq!(end.error(), None);
     assert_eq!(device.features, FEATURES);
+}
+
+/// A capability that a test may have goes with its thread.
+#[test]
+fn of_a_socket_that_may_not_be_used_the_owner_and_the_rights_are_named() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let _listener = UnixListener::bind(&path).expect("a socket");
+    fs::set_permissions(&path, Permissions::from_mode(0o140)).expect("it is ours");
+    let mut sets = capabilities(None).expect("our own");
+    sets.effective.remove(CapabilitySet::DAC_OVERRIDE);
+    set_capabilities(None, sets).expect("fewer than before");
+    let (mut end, mut device) = (end(&path, Mode::Client), Recorder::new(2));
+    end.turn(&mut device, Instant::now()).expect("it waits");
+    let obstacle = end.error().expect("it may not be used");
+    let owner = fs::metadata(&path).expect("it is there").uid();
+    let expected = format!("no permission, user {owner} has it with mode 140: it must be writable");
+    assert!(obstacle.contains(&expected), "{obstacle}");
 }
 
 #[test]

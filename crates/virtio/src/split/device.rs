@@ -170,9 +170,18 @@ impl<M: QueueMemory> SplitDevice<M> {
         guest: &GuestView,
         buffers: &mut Buffers,
     ) -> Result<Option<Chain>, QueueFault> {
-        if self.next == self.avail_seen {
-            return Ok(None);
+        // Inlined, because each batch ends with it.
+        match self.next == self.avail_seen {
+            true => Ok(None),
+            false => self.take_next(guest, buffers),
         }
+    }
+
+    fn take_next(
+        &mut self,
+        guest: &GuestView,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Chain>, QueueFault> {
         self.read_ahead(guest)?;
         let Prefetched { head, desc: first, .. } =
             self.next_ahead().expect("one was read at least");
@@ -257,10 +266,38 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// [`QueueFault::HeadOutOfRange`] if the next one is invalid.
     #[inline]
     pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
-        match self.next == self.avail_seen || self.next_ahead().is_some() {
-            true => Ok(()),
-            false => self.read_entries(guest),
+        match self.avail_seen.wrapping_sub(self.next) {
+            0 => Ok(()),
+            _ if self.next_ahead().is_some() => Ok(()),
+            1 => self.read_only_entry(),
+            _ => self.read_entries(guest),
         }
+    }
+
+    /// Reads the next entry if there is no other. Its buffer is copied at once, so a hint would
+    /// only add work.
+    #[inline(never)]
+    fn read_only_entry(&mut self) -> Result<(), QueueFault> {
+        let size = self.areas.size;
+        self.prefetched.clear();
+        self.prefetched_from = self.next;
+        let head = self.head_at(self.next);
+        if head >= size {
+            return Err(QueueFault::HeadOutOfRange { head, size });
+        }
+        let entry = self.read_entry(head);
+        self.prefetched.push(entry);
+        Ok(())
+    }
+
+    /// Reads the first descriptor of a chain.
+    #[inline]
+    fn read_entry(&self, head: u16) -> Prefetched {
+        let desc: Desc = self.areas.descriptors.read(desc_at(head));
+        let is_single = desc.flags == self.access.flag()
+            && u64::from(desc.len) <= self.access.bytes_max()
+            && desc.addr.checked_add(u64::from(desc.len)).is_some();
+        Prefetched { head, desc, is_single }
     }
 
     /// The guest's CPU has written entries, descriptors and buffers, so each first access misses
@@ -281,12 +318,9 @@ impl<M: QueueMemory> SplitDevice<M> {
                     false => return Ok(()),
                 }
             }
-            let desc: Desc = self.areas.descriptors.read(desc_at(head));
-            guest.prefetch(desc.addr, desc.len, self.access.intent());
-            let is_single = desc.flags == self.access.flag()
-                && u64::from(desc.len) <= self.access.bytes_max()
-                && desc.addr.checked_add(u64::from(desc.len)).is_some();
-            self.prefetched.push(Prefetched { head, desc, is_single });
+            let entry = self.read_entry(head);
+            guest.prefetch(entry.desc.addr, entry.desc.len, self.access.intent());
+            self.prefetched.push(entry);
             index = index.wrapping_add(1);
         }
         Ok(())
