@@ -123,7 +123,10 @@ fn kill_and_measure(host: &Host, what: &str) {
         connected.saturating_sub(killed),
         first.saturating_sub(connected),
     );
-    assert!(lost <= dropped + BATCH_MAX, "{lost} lost, {dropped} counted");
+    // While there was no front-end, the other guest did not know where to send them.
+    let unsent = connected.saturating_sub(killed).as_millis() / 10;
+    let unsent = usize::try_from(unsent).expect("it was short");
+    assert!(lost <= dropped + unsent + BATCH_MAX, "{lost} lost, {dropped} counted");
 }
 
 #[test]
