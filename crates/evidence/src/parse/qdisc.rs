@@ -103,15 +103,26 @@ impl Qdisc {
         };
         rate?.as_u64().filter(|rate| *rate > 0)
     }
+
+    /// Whether its classes have limits of their own.
+    pub fn has_classes(&self) -> bool {
+        ["htb", "hfsc"].contains(&self.kind.as_str())
+    }
 }
 
 impl Qdiscs {
-    /// Interfaces whose root has classes with limits of their own.
-    pub fn with_classes(&self) -> impl Iterator<Item = &str> {
-        let is_it = |qdisc: &&Qdisc| {
-            qdisc.parent.is_none() && ["htb", "hfsc"].contains(&qdisc.kind.as_str())
+    /// Interfaces with classes that have limits of their own, in order and each once.
+    pub fn with_classes(&self) -> BTreeSet<&str> {
+        let of = self.all.iter().filter(|qdisc| qdisc.has_classes());
+        of.map(|qdisc| qdisc.dev.as_str()).collect()
+    }
+
+    /// The same one in another sample.
+    pub fn same(&self, one: &Qdisc) -> Option<&Qdisc> {
+        let is_it = |other: &&Qdisc| {
+            (&other.dev, &other.kind, &other.parent) == (&one.dev, &one.kind, &one.parent)
         };
-        self.all.iter().filter(is_it).map(|qdisc| qdisc.dev.as_str())
+        self.all.iter().find(is_it)
     }
 
     /// Where interfaces can have filters, in order and each once.
