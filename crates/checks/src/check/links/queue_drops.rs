@@ -55,8 +55,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if span.after.nics.keys().all(|nic| nic == "lo") {
         return not_here(CHECK.absent);
     }
-    if span.basis == Basis::SinceBoot {
+    let emulators = emulators(facts);
+    if span.basis == Basis::SinceBoot && emulators.is_empty() {
         return not_here("drops by queues are only known since the boot");
+    }
+    out.add(emulators);
+    if span.basis == Basis::SinceBoot {
+        return Ok(());
     }
     out.add(disciplines(facts));
     for (nic, after) in span.after.nics.iter().filter(|(nic, _)| nic.as_str() != "lo") {
@@ -78,6 +83,21 @@ fn percent(drops: u64, sent: u64) -> String {
     format!("{:.1} %", share(drops, drops.saturating_add(sent)) * 100.0)
 }
 
+/// Disciplines that emulate a bad network, which one sample shows.
+fn emulators(facts: &Facts) -> Vec<Finding> {
+    let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
+    let found = |qdisc: &Qdisc| {
+        let summary = format!("{} emulates a bad network: {}", qdisc.dev, emulated(qdisc)?);
+        let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
+        let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
+            .cause(text::netem_cause())
+            .quote(span.text.quote_where(|line| line.contains("netem")))
+            .advise(Advice::by_hand(text::netem_advice(), &[&command]));
+        Some(finding)
+    };
+    span.after.all.iter().filter_map(found).collect()
+}
+
 fn disciplines(facts: &Facts) -> Vec<Finding> {
     let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
     let limited: BTreeSet<&str> = span
@@ -89,16 +109,6 @@ fn disciplines(facts: &Facts) -> Vec<Finding> {
         .collect();
     let mut found = Vec::new();
     for qdisc in &span.after.all {
-        if let Some(what) = emulated(qdisc) {
-            let summary = format!("{} emulates a bad network: {what}", qdisc.dev);
-            let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
-            found.push(
-                Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
-                    .cause(text::netem_cause())
-                    .quote(span.text.quote_where(|line| line.contains("netem")))
-                    .advise(Advice::by_hand(text::netem_advice(), &[&command])),
-            );
-        }
         let is_active = ACTIVE.contains(&qdisc.kind.as_str());
         let is_queue = is_active || PLAIN.contains(&qdisc.kind.as_str());
         let Some(before) = span.before.same(qdisc) else { continue };
