@@ -250,7 +250,8 @@ impl Taken {
         for (nic, hook) in hooks {
             self.command(prefix, &hook.command(nic));
         }
-        let classful = qdiscs.with_classes().take(NAMES_MAX).filter(|_| manifest.has_classes);
+        let classful =
+            qdiscs.with_classes().into_iter().take(NAMES_MAX).filter(|_| manifest.has_classes);
         for nic in classful {
             self.command(prefix, &["tc", "-s", "class", "show", "dev", nic]);
         }

@@ -21,6 +21,9 @@ pub(super) const PIECES_MAX: usize = 100_000;
 const COMMANDS: &str = "commands";
 /// The same in a sos report, one level deeper.
 const SOS_COMMANDS: &str = "sos_commands";
+/// Commands that sos runs with other options than the doctor; the parsers know both forms.
+const SOS_NAMES: [(&str, &str); 2] =
+    [("ss_-tinHO_state_established", "ss_-peaonmi"), ("tc_-s_-j_qdisc_show", "tc_-s_qdisc_show")];
 /// The file of a saved host that lists files that could not be read: path, tab, reason.
 pub(crate) const REFUSED_FILE: &str = "refused";
 /// The file that lists settings that could be read but not set there: path, tab, reason.
@@ -115,10 +118,13 @@ impl Source {
     }
 
     fn sos_command(&self, path: &str) -> Result<Option<String>, String> {
-        let name = path.trim_start_matches(COMMANDS);
-        for plugin in self.list(SOS_COMMANDS) {
-            if let Some(text) = self.read(&format!("{SOS_COMMANDS}/{plugin}{name}"))? {
-                return Ok(Some(text));
+        let own = path.trim_start_matches(COMMANDS).trim_start_matches('/');
+        let other = SOS_NAMES.iter().find(|(name, _)| *name == own).map(|(_, other)| *other);
+        for name in [Some(own), other].into_iter().flatten() {
+            for plugin in self.list(SOS_COMMANDS) {
+                if let Some(text) = self.read(&format!("{SOS_COMMANDS}/{plugin}/{name}"))? {
+                    return Ok(Some(text));
+                }
             }
         }
         Ok(None)
@@ -324,6 +330,11 @@ mod tests {
         let text = source.command("sample-2/", &["ethtool", "-k", "eth0"]).expect("found");
         assert_eq!(text.quote(1).text, "Features for eth0:");
         assert_eq!(text.origin(), "ethtool -k eth0");
+
+        let file = dir.path().join("sos_commands/networking/tc_-s_qdisc_show");
+        fs::write(file, "qdisc noqueue 0: dev lo root refcnt 2\n").expect("written");
+        let words = ["tc", "-s", "-j", "qdisc", "show"];
+        assert!(source.command("", &words).expect("found").value().contains("noqueue"));
 
         fs::create_dir_all(dir.path().join("sos_commands/kernel")).expect("made");
         let settings =

@@ -1,6 +1,6 @@
 //! Finds findings that propose different values for the same setting.
 
-use crate::finding::{Advice, Change, Confidence, Finding, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Purpose, Severity};
 
 /// A change that a finding proposes.
 type Wish<'a> = (&'a Finding, &'a Change);
@@ -40,7 +40,13 @@ fn conflict<'a>(wishes: &[Wish<'a>]) -> Option<[Wish<'a>; 2]> {
     let is_of_first = |wish: &&Wish<'a>| std::ptr::eq(wish.0, first.0);
     // An alternative of the first finding may match the other one's proposal.
     let is_met = |value: &str| wishes.iter().filter(is_of_first).any(|own| own.1.proposed == value);
-    let other = wishes.iter().find(|wish| !is_of_first(wish) && !is_met(&wish.1.proposed))?;
+    // Of two that only raise it, the larger has what the other one needs.
+    let are_more = |one: &Change, other: &Change| {
+        one.purpose == Purpose::Raise && other.purpose == Purpose::Raise
+    };
+    let other = wishes.iter().find(|wish| {
+        !is_of_first(wish) && !is_met(&wish.1.proposed) && !are_more(first.1, wish.1)
+    })?;
     Some([first, *other])
 }
 
@@ -104,7 +110,12 @@ mod tests {
         let agree = [finding("D03", &[(41, "0")]), finding("D16", &[(41, "0")])];
         let apart = [finding("D03", &[(41, "0")]), finding("D16", &[(42, "1")])];
         let either = [finding("D03", &[(41, "0"), (41, "1")]), finding("D16", &[(41, "1")])];
-        for findings in [agree, apart, either] {
+        let more = ["6291456", "8388608"].map(|most| {
+            let knob = Knob::Sysctl { name: "net.ipv4.tcp_rmem".to_owned() };
+            let change = Change::raise(knob, "4096 8192 8192", format!("4096 8192 {most}"));
+            Finding::new(Severity::Warning, "a", "small").advise(Advice::by_change("x", change))
+        });
+        for findings in [agree, apart, either, more] {
             assert_eq!(contradictions(&findings), []);
         }
         assert_eq!(contradictions(&[]), []);

@@ -2,11 +2,10 @@
 
 mod diff;
 mod html;
+mod rank;
 mod scope;
 mod skip;
 pub mod text;
-
-use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ pub use html::page;
 pub use scope::{CheckOutcome, How, Scope};
 pub use skip::{Skipped, Skips};
 
+use self::rank::settle;
 use crate::check::contradiction::contradictions;
 use crate::check::{self, CATALOGUE, Check};
 use crate::finding::{Finding, Severity};
@@ -49,7 +49,8 @@ pub struct Report {
     /// Limits of the evidence as a whole: a truncated archive, a network namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// By check, the most serious first. A check that does not apply to this host has none.
+    /// The most serious first, and causes before what follows from them. A check that does not
+    /// apply to this host has none.
     pub findings: Vec<Finding>,
     /// Known findings from a skip list. They do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -132,8 +133,9 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
         (0, 0) if !scope.is_enough() => "No verdict: too little evidence could be read".to_owned(),
         (0, 0) => "No problems found".to_owned(),
         _ => {
-            // The first of the worst: checks are in the order in which one should look.
-            let worst = findings.iter().rev().max_by_key(|one| one.severity);
+            // The first of the worst that is no effect of another one.
+            let key = |one: &&Finding| (one.severity, one.follows.is_none());
+            let worst = findings.iter().rev().max_by_key(key);
             let worst = worst.map(|one| format!(": {}", one.summary)).unwrap_or_default();
             let problems = number(problems, "problem");
             let parts: Vec<String> =
@@ -142,15 +144,6 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
         }
     };
     format!("{verdict}; {}.", scope.summary())
-}
-
-/// Keeps `follows` only for findings whose cause was found to be wrong.
-fn settle(findings: &mut [Finding]) {
-    let wrong = findings.iter().filter(|one| one.severity >= Severity::Warning);
-    let wrong: BTreeSet<String> = wrong.map(|one| one.check.clone()).collect();
-    for finding in findings {
-        finding.follows.take_if(|check| !wrong.contains(check));
-    }
 }
 
 fn remarks(host: &Host) -> Vec<String> {

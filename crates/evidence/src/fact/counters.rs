@@ -353,16 +353,39 @@ impl Fact for Span<Rules> {
     const PIECES: &'static [Piece] = &[Piece::Sampled(NFT), Piece::Sampled(IPTABLES)];
 
     /// The rules of nftables, which include those of newer iptables versions; without any, the
-    /// rules of older iptables versions.
+    /// rules of older iptables versions, unless [`LegacyRules`] has them.
     fn read(at: &Reader) -> Result<Self, Gap> {
         let listed: Result<Span<Rules>, Gap> = at.command_span(NFT);
         if listed.as_ref().is_ok_and(|span| span.after.count() > 0) {
             return listed;
         }
+        let is_legacy = |text: &Text| !text.value().contains("(nf_tables)");
         match at.command_span(IPTABLES) {
+            Ok(Span { text, .. }) if is_legacy(&text) && at.command(LEGACY[0]).is_ok() => listed,
             Ok(saved) => Ok(saved),
             Err(gap) => listed.map_err(|_| gap),
         }
+    }
+}
+
+/// Rules of older iptables versions, for IPv4 and IPv6, which exist beside those of nftables and
+/// are in no list of theirs.
+#[derive(Debug)]
+pub struct LegacyRules(pub Vec<Span<Rules>>);
+
+const LEGACY: [&[&str]; 2] = [&["iptables-legacy-save", "-c"], &["ip6tables-legacy-save", "-c"]];
+
+impl Fact for LegacyRules {
+    const PIECES: &'static [Piece] = &[
+        Piece::Sampled(NFT),
+        Piece::Sampled(IPTABLES),
+        Piece::Sampled(LEGACY[0]),
+        Piece::Sampled(LEGACY[1]),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let all = LEGACY.iter().filter_map(|words| at.command_span(words).ok());
+        Ok(LegacyRules(all.collect()))
     }
 }
 

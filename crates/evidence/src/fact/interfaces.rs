@@ -43,6 +43,9 @@ impl Fact for Interfaces {
     }
 }
 
+/// A flag of a TAP device: each frame begins with a virtio-net header.
+const IFF_VNET_HDR: u32 = 0x4000;
+
 impl Interfaces {
     /// The names of all interfaces except loopback.
     pub fn names(&self) -> Vec<String> {
@@ -134,6 +137,14 @@ impl Interfaces {
         let is_device = ["device.link", "device/uevent", "tun_flags"].into_iter().any(has);
         let is_in_sysfs = !self.0.list(&format!("sys/class/net/{nic}")).is_empty();
         is_in_sysfs && !is_device && self.driver(nic).is_none()
+    }
+
+    /// Whether the program behind a TAP device opened it with headers for offloads; `None` if that
+    /// is unknown or it is no TAP device.
+    pub fn has_offload_headers(&self, nic: &str) -> Option<bool> {
+        let text = self.0.file(&format!("sys/class/net/{nic}/tun_flags")).ok()?;
+        let flags = u32::from_str_radix(text.value().trim().strip_prefix("0x")?, 16).ok()?;
+        Some(flags & IFF_VNET_HDR != 0)
     }
 
     /// The number of an interface's transmit queues, and the evidence for it.

@@ -21,8 +21,8 @@ mod thread_names;
 pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, OnlineCpus, Served};
 pub use counters::{
     Carriers, ClassCounters, Connections, DatagramSockets, Disciplines, DiskPressure, DropReasons,
-    FilterCounters, Irqbalance, MemoryPressure, Missed, NetCounters, Ports, QueueCounters,
-    SocketOwners, SwitchLookups,
+    FilterCounters, Irqbalance, LegacyRules, MemoryPressure, Missed, NetCounters, Ports,
+    QueueCounters, SocketOwners, SwitchLookups,
 };
 pub use interfaces::{Interfaces, NicRole};
 pub use irqs::{Layout, NetIrq, NetIrqs, Queue};

@@ -121,7 +121,7 @@ fn limit<'a>(kind: &str, words: &[&'a str]) -> Option<&'a str> {
 }
 
 /// A rate in bit/s, as tc prints it: `10Mbit`, `1500Kbit`, `9bit`.
-fn rate(word: &str) -> Option<f64> {
+pub(super) fn rate(word: &str) -> Option<f64> {
     let number = word.strip_suffix("bit")?;
     let (number, factor) = match number.chars().last()? {
         'K' => (number.strip_suffix('K')?, 1e3),
@@ -134,7 +134,7 @@ fn rate(word: &str) -> Option<f64> {
 }
 
 /// Bytes, as tc prints them: `0b`, `12Kb`, `3Mb`.
-fn size(word: &str) -> Option<u64> {
+pub(super) fn size(word: &str) -> Option<u64> {
     let number = word.strip_suffix('b')?;
     let (number, factor) = match number.chars().last()? {
         'K' => (number.strip_suffix('K')?, 1 << 10),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::Counters;
-use super::classes::Sent;
+use super::classes::{Sent, rate, size};
 use crate::{Gap, Text};
 
 /// All queueing disciplines of one network namespace.
@@ -79,10 +79,74 @@ impl Hook {
 
 impl Counters for Qdiscs {
     fn parse(text: &Text) -> Result<Qdiscs, Gap> {
+        if text.value().starts_with("qdisc ") {
+            return plain(text);
+        }
         let all = serde_json::from_str(text.value())
             .map_err(|error| text.unreadable(Some(error.line()), error.to_string()))?;
         Ok(Qdiscs { all })
     }
+}
+
+/// The same without `-j`, as in a sos report. Of the options it has limits, and what netem
+/// emulates.
+fn plain(text: &Text) -> Result<Qdiscs, Gap> {
+    let mut all: Vec<Qdisc> = Vec::new();
+    for (line, row) in text.lines() {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let refuse = || text.unreadable(Some(line), "expected a discipline and its counters");
+        match words.as_slice() {
+            ["qdisc", kind, _, "dev", dev, rest @ ..] => all.push(Qdisc {
+                kind: (*kind).to_owned(),
+                dev: (*dev).to_owned(),
+                parent: after("parent", rest).map(str::to_owned),
+                options: options(kind, rest),
+                ..Qdisc::default()
+            }),
+            ["Sent", bytes, "bytes", packets, _, "(dropped", drops, "overlimits", over, ..] => {
+                let number = |word: &str| word.trim_end_matches(',').parse().map_err(|_| refuse());
+                let last = all.last_mut().ok_or_else(refuse)?;
+                (last.bytes, last.packets) = (number(bytes)?, number(packets)?);
+                (last.drops, last.overlimits) = (number(drops)?, number(over)?);
+            }
+            ["backlog", bytes, ..] => {
+                let last = all.last_mut().ok_or_else(refuse)?;
+                last.backlog = size(bytes).ok_or_else(refuse)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(Qdiscs { all })
+}
+
+fn after<'a>(name: &str, words: &[&'a str]) -> Option<&'a str> {
+    words.windows(2).find(|two| two[0] == name).map(|two| two[1])
+}
+
+/// Options in the form of `-j`: rates in bytes per second.
+fn options(kind: &str, words: &[&str]) -> serde_json::Value {
+    let bytes = |name: &str| {
+        let bits = after(name, words).and_then(rate)?;
+        format!("{:.0}", bits / 8.0).parse::<u64>().ok()
+    };
+    let limit = match kind {
+        "tbf" => bytes("rate").map(|rate| ("rate", rate.into())),
+        "cake" => bytes("bandwidth").map(|rate| ("bandwidth", rate.into())),
+        "fq" => bytes("maxrate").map(|rate| ("maxrate", rate.into())),
+        "netem" => bytes("rate").map(|rate| ("rate", serde_json::json!({ "rate": rate }))),
+        _ => None,
+    };
+    let emulated = [
+        ("loss", "loss-random"),
+        ("delay", "delay"),
+        ("corrupt", "corrupt"),
+        ("duplicate", "duplicate"),
+        ("reorder", "reorder"),
+    ];
+    let emulated = emulated.into_iter().filter(|(word, _)| kind == "netem" && words.contains(word));
+    let emulated = emulated.map(|(_, name)| (name, serde_json::json!({})));
+    let all = limit.into_iter().chain(emulated);
+    all.map(|(name, value): (&str, serde_json::Value)| (name.to_owned(), value)).collect()
 }
 
 impl Qdisc {
@@ -103,15 +167,26 @@ impl Qdisc {
         };
         rate?.as_u64().filter(|rate| *rate > 0)
     }
+
+    /// Whether its classes have limits of their own.
+    pub fn has_classes(&self) -> bool {
+        ["htb", "hfsc"].contains(&self.kind.as_str())
+    }
 }
 
 impl Qdiscs {
-    /// Interfaces whose root has classes with limits of their own.
-    pub fn with_classes(&self) -> impl Iterator<Item = &str> {
-        let is_it = |qdisc: &&Qdisc| {
-            qdisc.parent.is_none() && ["htb", "hfsc"].contains(&qdisc.kind.as_str())
+    /// Interfaces with classes that have limits of their own, in order and each once.
+    pub fn with_classes(&self) -> BTreeSet<&str> {
+        let of = self.all.iter().filter(|qdisc| qdisc.has_classes());
+        of.map(|qdisc| qdisc.dev.as_str()).collect()
+    }
+
+    /// The same one in another sample.
+    pub fn same(&self, one: &Qdisc) -> Option<&Qdisc> {
+        let is_it = |other: &&Qdisc| {
+            (&other.dev, &other.kind, &other.parent) == (&one.dev, &one.kind, &one.parent)
         };
-        self.all.iter().filter(is_it).map(|qdisc| qdisc.dev.as_str())
+        self.all.iter().find(is_it)
     }
 
     /// Where interfaces can have filters, in order and each once.
@@ -144,6 +219,29 @@ impl Qdiscs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disciplines_are_read_as_sos_has_them() {
+        let text = [
+            "qdisc noqueue 0: dev lo root refcnt 2 ",
+            " Sent 0 bytes 0 pkt (dropped 0, overlimits 0 requeues 0) ",
+            " backlog 0b 0p requeues 0",
+            "qdisc tbf 10: dev eth0 parent 1:10 rate 10Mbit burst 5000b lat 50ms ",
+            " Sent 700 bytes 5 pkt (dropped 3, overlimits 9 requeues 0) ",
+            " backlog 2Kb 4p requeues 0",
+            "qdisc netem 8002: dev eth1 root refcnt 2 limit 1000 delay 10ms loss 1%",
+            "",
+        ];
+        let read = Qdiscs::parse(&Text::new("tc", text.join("\n"))).expect("sound").all;
+        assert_eq!(read.len(), 3);
+        let tbf = &read[1];
+        assert_eq!((tbf.rate(), tbf.parent.as_deref()), (Some(1_250_000), Some("1:10")));
+        assert_eq!((tbf.bytes, tbf.packets, tbf.drops, tbf.overlimits), (700, 5, 3, 9));
+        assert_eq!(tbf.backlog, 2048);
+        let emulated = |name: &str| read[2].options.get(name).is_some();
+        assert!(emulated("loss-random") && emulated("delay") && !emulated("corrupt"));
+        assert!(Qdiscs::parse(&Text::new("tc", "qdisc tbf 1: dev a root\n backlog ?\n")).is_err());
+    }
 
     #[test]
     fn filters_are_where_a_discipline_takes_them() {

@@ -9,10 +9,25 @@ use crate::{Gap, Text};
 /// All rules of a network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// How many rules each chain has, by table and chain.
-    pub chains: BTreeMap<String, u64>,
+    /// By table and chain.
+    pub chains: BTreeMap<String, Chain>,
     /// Rules and policies that drop and count, by their text.
     pub dropping: BTreeMap<String, Dropping>,
+}
+
+/// A list of rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// How many it has.
+    pub rules: u64,
+    /// Where the kernel calls it, such as `input`; `None` if only rules of other chains do.
+    pub hook: Option<String>,
+    /// Rules that send packets to it.
+    pub jumps: u64,
+    /// Packets that those with a counter have sent.
+    pub jumped: u64,
+    /// How many of them have no counter.
+    pub uncounted: u64,
 }
 
 /// Something that drops.
@@ -25,6 +40,7 @@ pub struct Dropping {
 }
 
 const VERDICTS: [&str; 2] = ["drop", "reject"];
+const JUMPS: [&str; 2] = ["jump", "goto"];
 
 impl Counters for Rules {
     fn parse(text: &Text) -> Result<Rules, Gap> {
@@ -51,15 +67,13 @@ impl Rules {
                 ["table", family, name, "{"] if depth == 0 => table = format!("{family} {name}"),
                 ["chain", name, "{"] if depth == 1 => {
                     let name = format!("{table} {name}");
-                    self.chains.insert(name.clone(), 0);
+                    self.chains.entry(name.clone()).or_default();
                     chain = Some(name);
                 }
                 ["}"] if depth <= 2 => chain = None,
-                ["type", ..] => {}
                 words => {
                     if let Some(chain) = chain.as_ref().filter(|_| depth == 2) {
-                        *self.chains.entry(chain.clone()).or_default() += 1;
-                        self.rule(chain, words, line);
+                        self.line_of_chain(&table, chain, words, line);
                     }
                 }
             }
@@ -74,14 +88,41 @@ impl Rules {
         Ok(())
     }
 
-    fn rule(&mut self, chain: &str, words: &[&str], line: usize) {
+    fn line_of_chain(&mut self, table: &str, chain: &str, words: &[&str], line: usize) {
+        let own = self.chains.entry(chain.to_owned()).or_default();
+        if let ["type", _, "hook", hook, ..] = words {
+            own.hook = Some((*hook).to_owned());
+            return;
+        }
+        if words.first() == Some(&"type") {
+            return;
+        }
+        own.rules += 1;
+        let at = words.windows(2).position(|two| two == ["counter", "packets"]);
+        let packets = at.and_then(|at| words.get(at + 2)?.parse().ok());
+        for two in words.windows(2).filter(|two| JUMPS.contains(&two[0])) {
+            let name = two[1].trim_end_matches(',');
+            // A counter in front of a map counts all its packets.
+            let counted = packets.filter(|_| !words.contains(&"vmap"));
+            self.jump(format!("{table} {name}"), counted);
+        }
+        self.rule(chain, words, line, at.zip(packets));
+    }
+
+    fn jump(&mut self, to: String, counted: Option<u64>) {
+        let chain = self.chains.entry(to).or_default();
+        chain.jumps += 1;
+        match counted {
+            Some(packets) => chain.jumped = chain.jumped.saturating_add(packets),
+            None => chain.uncounted += 1,
+        }
+    }
+
+    fn rule(&mut self, chain: &str, words: &[&str], line: usize, counted: Option<(usize, u64)>) {
         if !words.iter().any(|word| VERDICTS.contains(word)) {
             return;
         }
-        let Some(at) = words.windows(2).position(|two| two == ["counter", "packets"]) else {
-            return;
-        };
-        let Some(packets) = words.get(at + 2).and_then(|word| word.parse().ok()) else { return };
+        let Some((at, packets)) = counted else { return };
         let plain = [words.get(..at).unwrap_or_default(), words.get(at + 5..).unwrap_or_default()];
         let rule = format!("{chain}: {}", plain.concat().join(" "));
         self.add(rule, packets, line);
@@ -105,11 +146,19 @@ impl Rules {
                         let packets = counted(count).unwrap_or(0);
                         self.add(format!("{chain}: policy drop"), packets, line);
                     }
-                    self.chains.insert(chain, 0);
+                    // The kernel calls those that have a policy.
+                    let hook = (*policy != "-").then(|| name[1..].to_lowercase());
+                    self.chains.entry(chain).or_default().hook = hook;
                 }
                 [count, "-A", name, rest @ ..] => {
                     let chain = format!("{table} {name}");
-                    *self.chains.entry(chain.clone()).or_default() += 1;
+                    self.chains.entry(chain.clone()).or_default().rules += 1;
+                    for two in rest.windows(2).filter(|two| ["-j", "-g"].contains(&two[0])) {
+                        let to = format!("{table} {}", two[1]);
+                        if self.chains.contains_key(&to) {
+                            self.jump(to, counted(count));
+                        }
+                    }
                     let is_dropping = rest.windows(2).any(|two| two[0] == "-j" && drops(two[1]));
                     if let Some(packets) = counted(count).filter(|_| is_dropping) {
                         self.add(format!("{chain}: {}", rest.join(" ")), packets, line);
@@ -129,7 +178,7 @@ impl Rules {
 
     /// The number of all rules.
     pub fn count(&self) -> u64 {
-        self.chains.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
+        self.chains.values().fold(0, |sum: u64, chain| sum.saturating_add(chain.rules))
     }
 }
 
@@ -164,7 +213,26 @@ mod tests {
         let read = Rules::parse(&Text::new("iptables-save", text)).expect("sound");
         assert_eq!(read.dropping["filter INPUT: -p tcp -j DROP"].packets, 9);
         assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 7);
-        assert_eq!(read.chains["filter INPUT"], 2);
+        assert_eq!(read.chains["filter INPUT"].rules, 2);
         assert!(Rules::parse(&Text::new("iptables-save", "*filter\n:A DROP [1:1]\n")).is_err());
+    }
+
+    #[test]
+    fn the_way_into_a_chain_is_known() {
+        let text = "table inet t {\n\tchain in {\n\t\ttype filter hook input priority filter; \
+                    policy accept;\n\t\tcounter packets 7 bytes 1 jump a\n\t\ttcp dport vmap { 1 : \
+                    jump b, 2 : goto c }\n\t}\n\tchain a {\n\t}\n\tchain b {\n\t}\n\tchain c \
+                    {\n\t}\n\tchain d {\n\t}\n}\n";
+        let read = Rules::parse(&Text::new("nft", text)).expect("sound");
+        let chain = |name: &str| read.chains[&format!("inet t {name}")].clone();
+        assert_eq!(chain("in").hook.as_deref(), Some("input"));
+        assert_eq!((chain("a").jumps, chain("a").jumped, chain("a").uncounted), (1, 7, 0));
+        assert_eq!((chain("b").uncounted, chain("c").uncounted, chain("d").jumps), (1, 1, 0));
+        let text = "*filter\n:INPUT ACCEPT [5:300]\n:long - [0:0]\n[9:1] -A INPUT -i eth9 -j long\n\
+                    [0:0] -A long -s 10.0.0.1/32 -j DROP\nCOMMIT\n";
+        let read = Rules::parse(&Text::new("iptables-save", text)).expect("sound");
+        assert_eq!(read.chains["filter INPUT"].hook.as_deref(), Some("input"));
+        let long = &read.chains["filter long"];
+        assert_eq!((long.rules, long.jumped, long.uncounted, &long.hook), (1, 9, 0, &None));
     }
 }

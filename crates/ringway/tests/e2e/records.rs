@@ -296,7 +296,15 @@ fn start(pair: &Pair, load: &[Step]) -> Vec<Load> {
 #[test]
 #[ignore = "it writes records for a person who asks for them"]
 fn records_of_sick_and_healthy_hosts() {
-    let tools = ["nft", "taskset", "bash", "ovs-vswitchd", "ovsdb-server", "ovs-vsctl"];
+    let tools = [
+        "nft",
+        "iptables-legacy-restore",
+        "taskset",
+        "bash",
+        "ovs-vswitchd",
+        "ovsdb-server",
+        "ovs-vsctl",
+    ];
     let Some(_turn) = turn(&[&TOOLS[..], &tools].concat()) else { return };
     let Some(dir) = std::env::var_os(RECORDS) else {
         return skipped(&format!("records: {RECORDS} names no directory"));

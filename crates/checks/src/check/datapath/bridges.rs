@@ -4,7 +4,7 @@ use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Finding, Severity};
 use crate::text::bridges as text;
 use ringway_evidence::fact::{
-    Basis, BridgeSettings, Interfaces, Span, Stack, Switches, Tried, float,
+    Basis, BridgeSettings, Interfaces, LegacyRules, Span, Stack, Switches, Tried, float, sum,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
@@ -29,6 +29,7 @@ facts! {
         switches: Switches,
         moved: Span<NicCounters>,
         rules: Tried<Span<Rules>>,
+        legacy: LegacyRules,
     }
 }
 
@@ -107,8 +108,8 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
         (Some((1.., text)), _) => text,
         _ => return None,
     };
-    let rules = facts.rules.ok()?;
-    let count = rules.after.count();
+    let rules = facts.rules.ok().into_iter().chain(&facts.legacy.0);
+    let count = sum(&rules.map(|rules| rules.after.count()).collect::<Vec<_>>());
     if rate < PACKETS_MANY || count == 0 {
         return None;
     }

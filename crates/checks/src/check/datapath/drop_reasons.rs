@@ -67,7 +67,7 @@ const fn of(
 }
 
 /// Known reasons, by name.
-const MEANINGS: [Meaning; 41] = [
+const MEANINGS: [Meaning; 50] = [
     of("BRIDGE_INGRESS_STP_STATE", Expected, "the port of a bridge is not forwarding yet", None),
     of("CPU_BACKLOG", Wanted, "the backlog of a CPU is full", Some("D18")),
     of("DEV_READY", Expected, "the device is not up", None),
@@ -113,10 +113,19 @@ const MEANINGS: [Meaning; 41] = [
     of("QDISC_OVERLIMIT", Expected, "a queueing discipline is full", Some("D38")),
     of("SKB_CSUM", Wanted, "a checksum is wrong", Some("D33")),
     of("SOCKET_BACKLOG", Wanted, "a program's socket is busy and its backlog is full", Some("D47")),
+    of("SOCKET_CLOSE", Expected, "their socket was closed", None),
     of("SOCKET_FILTER", Expected, "a program's own filter rejects them", None),
     of("SOCKET_RCVBUFF", Wanted, "the receive buffer of a program is full", Some("D47")),
+    of("TCP_ABORT_ON_DATA", Expected, "their program has closed the connection", None),
+    of("TCP_CLOSE", Expected, "their connection is closed", None),
     of("TCP_CSUM", Wanted, "the TCP checksum is wrong", Some("D33")),
     of("TCP_LISTEN_OVERFLOW", Wanted, "a program does not accept its connections", Some("D47")),
+    of("TCP_OFOMERGE", Expected, "TCP has their data already", None),
+    of("TCP_OLD_ACK", Expected, "TCP has had their acknowledgement already", None),
+    of("TCP_OLD_DATA", Expected, "TCP has had their data already", None),
+    of("TCP_OLD_SEQUENCE", Expected, "TCP has had their data already, or no window for it", None),
+    of("TCP_OVERWINDOW", Expected, "they are more than TCP has offered to take", Some("D46")),
+    of("TCP_ZEROWINDOW", Expected, "the receive buffer of their program is full", Some("D46")),
     of("TC_EGRESS", Expected, "a tc filter drops outgoing packets", Some("D30")),
     of("TC_INGRESS", Expected, "a tc filter drops incoming packets", Some("D30")),
     of("UDP_CSUM", Wanted, "the UDP checksum is wrong", Some("D33")),
@@ -132,7 +141,7 @@ const MEANINGS: [Meaning; 41] = [
 ];
 
 /// The purposes of functions that drop without a reason, or on kernels without reasons.
-const PLACES: [(&str, &str); 16] = [
+const PLACES: [(&str, &str); 21] = [
     ("__dev_queue_xmit", "a queueing discipline or device does not accept them"),
     ("__netif_receive_skb_core", "nothing on this host accepts such frames"),
     ("__udp4_lib_rcv", "UDP: no program listens, or a checksum is wrong"),
@@ -140,12 +149,17 @@ const PLACES: [(&str, &str); 16] = [
     ("br_handle_frame", "a bridge does not accept them"),
     ("enqueue_to_backlog", "the backlog of a CPU is full"),
     ("icmp_rcv", "ICMP: no program waits for this type"),
+    ("ip6_mc_input", "IPv6: multicast that no program on this host wants"),
     ("ip_error", "IP: there is no route for received packets"),
     ("ip_forward", "IP: they cannot be forwarded"),
     ("ip_rcv_finish_core", "IP: routing rejects them"),
     ("neigh_invalidate", "the next hop does not reply"),
     ("nf_hook_slow", "a filter rule drops them"),
     ("packet_rcv", "a capturing program has no room for its copy"),
+    ("sk_stream_kill_queues", "TCP: the connection was closed"),
+    ("skb_queue_purge_reason", "their queue was emptied, for example with its socket"),
+    ("tbf_enqueue", "a token bucket has no room for them"),
+    ("tcp_rcv_state_process", "TCP: they only begin or end a connection"),
     ("tcp_v4_rcv", "TCP: this host does not have their connection"),
     ("tun_net_xmit", "the reader of a TAP device's ring is too slow"),
     ("veth_xmit", "the other end of a veth does not accept them"),

@@ -60,6 +60,8 @@ const STORE: &str = "/local/domain/0/backend/vif";
 struct Limit {
     nic: String,
     bytes_per_second: f64,
+    /// Bytes that passed it between the samples; `None` for all of the interface.
+    passed: Option<u64>,
     /// From the host's side.
     is_sent: bool,
     quote: Quote,
@@ -107,7 +109,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 }
 
 fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Finding> {
-    let bytes = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
+    let all = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
+    let bytes = limit.passed.unwrap_or(all);
     let rate = float(bytes) / span.seconds;
     let share = |parts: u64| rate / (limit.bytes_per_second * float(parts));
     let is_held = |parts: &u64| limit.held.contains(&share(*parts));
@@ -157,7 +160,7 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     let default = default.map_or_else(|| "pfifo_fast".to_owned(), |text| text.value().to_owned());
     let limit = |qdisc: &Qdisc| {
         let rate = qdisc.rate()?;
-        let known = before.all.iter().find(|one| one.dev == qdisc.dev && one.kind == qdisc.kind);
+        let known = before.same(qdisc);
         let before = known.map_or_else(|| qdisc.sent(), Qdisc::sent);
         let sent = qdisc.sent().since(&before);
         let (kind, nic) = (&qdisc.kind, &qdisc.dev);
@@ -167,7 +170,8 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
             sent.dropped, sent.overlimits, sent.backlog
         );
         let remedy = match kind.as_str() {
-            "tbf" => {
+            // One below another discipline is part of a plan, and the root is not it.
+            "tbf" if qdisc.parent.is_none() => {
                 Remedy::Change(Change::replace(Knob::Qdisc { nic: nic.clone() }, None, &default)?)
             }
             _ => Remedy::Elsewhere,
@@ -175,6 +179,7 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
         Some(Limit {
             nic: nic.clone(),
             bytes_per_second: float(rate),
+            passed: Some(sent.bytes).filter(|bytes| *bytes > 0),
             is_sent: true,
             quote: Quote { file: text.origin().to_owned(), line: None, text: said },
             // Each connection has the rate of fq.
@@ -186,29 +191,43 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     };
     let mut limits: Vec<Limit> = now.all.iter().filter_map(limit).collect();
     for nic in now.with_classes() {
-        limits.extend(of_classes(facts, nic)?);
+        let roots = now.all.iter().filter(|one| one.dev == nic && one.has_classes());
+        let delays = roots.map(|root| {
+            let before = before.same(root).map_or_else(|| root.sent(), Qdisc::sent);
+            root.sent().since(&before).overlimits
+        });
+        limits.extend(of_classes(facts, nic, delays.sum())?);
     }
     Ok(limits)
 }
 
-/// The class of an interface that sent the most, among those at their limit.
-fn of_classes(facts: &Facts, nic: &str) -> Result<Option<Limit>, Gap> {
+/// The class of an interface that sent the most, of those at their limit if there are any.
+///
+/// `delays` is how often its discipline delayed a packet: HFSC, and HTB before Linux 5.5, do not
+/// count that for each class.
+fn of_classes(facts: &Facts, nic: &str, delays: u64) -> Result<Option<Limit>, Gap> {
     let span = match facts.classes.of(nic) {
         Err(Gap::Missing { .. }) => return Ok(None),
         other => other?,
     };
+    let is_counted = span.after.all.values().any(|class| class.sent.overlimits > 0);
     let at_work = span.after.all.iter().filter_map(|(handle, class)| {
         let before = span.past(span.before.all.get(handle))?;
-        Some((class.sent.since(&before.sent), class))
+        let mut sent = class.sent.since(&before.sent);
+        if !is_counted {
+            sent.overlimits = delays;
+        }
+        Some((sent, class))
     });
     let is_held = |(sent, class): &(Sent, &Class)| {
         let share = float(sent.bytes) * 8.0 / span.seconds / class.bits.max(1.0);
         AT_LIMIT.contains(&share) || sent.is_over_limit() && share >= PRESSED_MIN
     };
-    let most = at_work.filter(is_held).max_by_key(|(sent, _)| sent.bytes);
+    let most = at_work.max_by_key(|one| (is_held(one), one.0.bytes));
     Ok(most.map(|(sent, class)| Limit {
         nic: nic.to_owned(),
         bytes_per_second: class.bits / 8.0,
+        passed: Some(sent.bytes),
         is_sent: true,
         quote: span.text.quote(class.line),
         held: AT_LIMIT,
@@ -243,6 +262,7 @@ fn rates(facts: &Facts) -> Result<Vec<Limit>, Gap> {
             let quote = text.quote(line.unwrap_or(1));
             limits.push(Limit {
                 bytes_per_second,
+                passed: None,
                 is_sent: false,
                 quote,
                 held: AT_LIMIT,
@@ -271,6 +291,7 @@ fn switched(facts: &Facts) -> Result<Vec<Limit>, Gap> {
     };
     let limits = Policing::parse(text)?.limits.into_iter().map(|(nic, kbit, line)| Limit {
         bytes_per_second: float(kbit) * 1000.0 / 8.0,
+        passed: None,
         is_sent: false,
         quote: text.quote(line),
         held: AT_POLICE,
@@ -372,5 +393,36 @@ mod tests {
             let free = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 0))]);
             assert_eq!(free[0].severity, Severity::Ok, "{kind}: {free:#?}");
         }
+    }
+
+    #[test]
+    fn a_class_of_hfsc_is_held_if_its_discipline_delays() {
+        let class = |bytes: u64, lost: u64| {
+            format!(
+                "class hfsc 1:1 root ul m1 0bit d 0us m2 10Mbit \n Sent {bytes} bytes 1 pkt \
+                 (dropped {lost}, overlimits 0 requeues 0) \n backlog 0b 0p requeues 0\n"
+            )
+        };
+        let (before, after) = (qdisc("hfsc", "{}", 0), qdisc("hfsc", "{}", 60));
+        let held = found(700_000, [(&before, &class(0, 0)), (&after, &class(700_000, 60))]);
+        assert!(held[0].summary.contains("held at 6 Mbit/s by its configured"), "{held:#?}");
+        let free = found(700_000, [(&before, &class(0, 0)), (&before, &class(700_000, 60))]);
+        assert_eq!(free[0].severity, Severity::Ok, "{free:#?}");
+    }
+
+    #[test]
+    fn a_bucket_below_other_disciplines_is_judged_by_what_passes_it() {
+        let two = |bytes: u64| {
+            let tbf = r#""kind":"tbf","dev":"eth0","options":{"rate":1250000}"#;
+            format!(
+                r#"[{{"kind":"prio","dev":"eth0"}},{{{tbf},"parent":"1:1","bytes":{}}},
+                    {{{tbf},"parent":"1:3","bytes":{bytes}}}]"#,
+                bytes / 9
+            )
+        };
+        let held = found(90_000_000, [(&two(0), ""), (&two(1_240_000), "")]);
+        assert!(held[0].summary.contains("reaches its configured limit of 10 Mbit/s"), "{held:#?}");
+        // To replace the root would take the rest away as well.
+        assert!(held[0].advice.iter().all(|advice| advice.commands.is_empty()), "{held:#?}");
     }
 }

@@ -104,7 +104,12 @@ fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap>
     if !loose.is_empty() {
         findings.push(turned_off(nic, &text, &loose));
     }
-    if !stuck.is_empty() {
+    if !stuck.is_empty() && facts.nics.has_offload_headers(nic) == Some(false) {
+        let summary = format!("the program behind {nic} takes no offloads: {}", names(&stuck));
+        let quotes = stuck.iter().map(|(_, _, feature)| text.quote(feature.line));
+        let finding = Finding::new(Severity::Note, nic, summary).cause(text::plain_tap_cause());
+        findings.push(finding.quote(quotes));
+    } else if !stuck.is_empty() {
         findings.push(not_offered(nic, role, &text, &stuck));
     }
     if let Some(lro) = features.get(LRO).filter(|lro| lro.is_on && facts.nics.is_forwarding(nic)) {

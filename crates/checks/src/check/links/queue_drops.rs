@@ -34,9 +34,16 @@ facts! {
 const DROPS_MIN: f64 = 10.0;
 const DROPS_PART: f64 = 0.01;
 /// Disciplines that drop only when their length is exceeded.
-const PLAIN: [&str; 3] = ["bfifo", "pfifo", "pfifo_fast"];
+const PLAIN: [&str; 4] = ["bfifo", "pfifo", "pfifo_fast", "pfifo_head_drop"];
+/// Disciplines that drop on purpose, so that senders slow down, and the fraction from which the
+/// senders do not.
+const ACTIVE: [&str; 10] =
+    ["choke", "codel", "fq", "fq_codel", "fq_pie", "hhf", "pie", "red", "sfb", "sfq"];
+const ACTIVE_PART: f64 = 0.05;
 /// Disciplines with a limit; drops below one are due to that limit, which D30 reports.
 const LIMITING: [&str; 5] = ["cake", "hfsc", "htb", "netem", "tbf"];
+/// Part of a limit below which D30 does not see it as the reason for drops.
+const LIMIT_PART: f64 = 0.3;
 /// netem's emulated impairments, by the names of its options.
 const EMULATED: [&str; 6] =
     ["loss-random", "loss-state", "loss-gemodel", "corrupt", "duplicate", "reorder"];
@@ -48,8 +55,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if span.after.nics.keys().all(|nic| nic == "lo") {
         return not_here(CHECK.absent);
     }
-    if span.basis == Basis::SinceBoot {
+    let emulators = emulators(facts);
+    if span.basis == Basis::SinceBoot && emulators.is_empty() {
         return not_here("drops by queues are only known since the boot");
+    }
+    out.add(emulators);
+    if span.basis == Basis::SinceBoot {
+        return Ok(());
     }
     out.add(disciplines(facts));
     for (nic, after) in span.after.nics.iter().filter(|(nic, _)| nic.as_str() != "lo") {
@@ -71,6 +83,21 @@ fn percent(drops: u64, sent: u64) -> String {
     format!("{:.1} %", share(drops, drops.saturating_add(sent)) * 100.0)
 }
 
+/// Disciplines that emulate a bad network, which one sample shows.
+fn emulators(facts: &Facts) -> Vec<Finding> {
+    let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
+    let found = |qdisc: &Qdisc| {
+        let summary = format!("{} emulates a bad network: {}", qdisc.dev, emulated(qdisc)?);
+        let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
+        let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
+            .cause(text::netem_cause())
+            .quote(span.text.quote_where(|line| line.contains("netem")))
+            .advise(Advice::by_hand(text::netem_advice(), &[&command]));
+        Some(finding)
+    };
+    span.after.all.iter().filter_map(found).collect()
+}
+
 fn disciplines(facts: &Facts) -> Vec<Finding> {
     let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
     let limited: BTreeSet<&str> = span
@@ -82,26 +109,20 @@ fn disciplines(facts: &Facts) -> Vec<Finding> {
         .collect();
     let mut found = Vec::new();
     for qdisc in &span.after.all {
-        if let Some(what) = emulated(qdisc) {
-            let summary = format!("{} emulates a bad network: {what}", qdisc.dev);
-            let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
-            found.push(
-                Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
-                    .cause(text::netem_cause())
-                    .quote(span.text.quote_where(|line| line.contains("netem")))
-                    .advise(Advice::by_hand(text::netem_advice(), &[&command])),
-            );
-        }
-        if !PLAIN.contains(&qdisc.kind.as_str()) || limited.contains(qdisc.dev.as_str()) {
+        let is_active = ACTIVE.contains(&qdisc.kind.as_str());
+        let is_queue = is_active || PLAIN.contains(&qdisc.kind.as_str());
+        let Some(before) = span.before.same(qdisc) else { continue };
+        // A bucket that is full of bursts although its rate is not reached.
+        let bytes = qdisc.bytes.saturating_sub(before.bytes);
+        let is_short = |rate| float(bytes) / span.seconds < LIMIT_PART * float(rate);
+        let is_short = qdisc.kind == "tbf" && qdisc.rate().is_some_and(is_short);
+        if !is_short && (!is_queue || limited.contains(qdisc.dev.as_str())) {
             continue;
         }
-        let same = |one: &&Qdisc| {
-            (&one.dev, &one.kind, &one.parent) == (&qdisc.dev, &qdisc.kind, &qdisc.parent)
-        };
-        let Some(before) = span.before.all.iter().find(same) else { continue };
         let drops = qdisc.drops.saturating_sub(before.drops);
         let sent = qdisc.packets.saturating_sub(before.packets);
-        if !is_much(drops, sent, span.seconds) {
+        let is_normal = is_active && share(drops, drops.saturating_add(sent)) < ACTIVE_PART;
+        if !is_much(drops, sent, span.seconds) || is_normal {
             continue;
         }
         let summary = format!(
@@ -112,9 +133,10 @@ fn disciplines(facts: &Facts) -> Vec<Finding> {
             percent(drops, sent)
         );
         let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
-        let advice = Advice::by_hand(text::fifo_advice(), &[&command]);
+        let advice = if is_active { text::active_advice() } else { text::fifo_advice() };
+        let advice = Advice::by_hand(advice, &[&command]);
         let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
-            .cause(text::fifo_cause())
+            .cause(if is_active { text::active_cause() } else { text::fifo_cause() })
             .quote([span.text.quote(1)])
             .confidence(Confidence::Medium);
         found.push(match longer(facts, &qdisc.dev) {
@@ -177,4 +199,44 @@ fn longer(facts: &Facts, nic: &str) -> Option<(Change, ringway_evidence::Quote)>
     let now = text.number().ok().filter(|now| *now < LENGTH_GOOD)?;
     let knob = Knob::TxQueueLen { nic: nic.to_owned() };
     Some((Change::raise(knob, now, LENGTH_GOOD)?, text.quote(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
+
+    /// The findings for an interface whose discipline dropped this many of a thousand packets in a
+    /// second.
+    fn found(kind: &str, drops: u64) -> Vec<Finding> {
+        let mut pieces = Vec::new();
+        for sample in [1, 2] {
+            let (packets, drops) = if sample == 1 { (0, 0) } else { (1000 - drops, drops) };
+            let qdisc = format!(
+                r#"[{{"kind":"{kind}","dev":"eth0","packets":{packets},"drops":{drops}}}]"#
+            );
+            let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 {packets} 0 0 0 0 0 0\n");
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), dev));
+            pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), qdisc + "\n"));
+        }
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    #[test]
+    fn a_discipline_that_drops_on_purpose_may_drop_more() {
+        let severity = |kind, drops| found(kind, drops)[0].severity;
+        assert_eq!(severity("pfifo_fast", 20), Severity::Warning);
+        assert_eq!(severity("fq_codel", 20), Severity::Ok);
+        assert_eq!(severity("fq_codel", 200), Severity::Warning);
+        assert_eq!(severity("htb", 200), Severity::Ok, "D30 reports it");
+        // With a rate that it does not reach.
+        assert_eq!(severity(r#"tbf","options":{"rate":9000},"x":""#, 200), Severity::Warning);
+        let found = found("red", 200);
+        assert!(found[0].cause.contains("do not slow down"), "{found:#?}");
+    }
 }

@@ -1,14 +1,14 @@
 //! D35: network programs wait for a CPU that others use; and what uses a saturated CPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::crowded_out as text;
 use ringway_evidence::fact::{Basis, FULL, Span, Tried, float, share};
-use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
-use ringway_evidence::parse::programs::{Busiest, Busy, ProgramKind};
+use ringway_evidence::parse::programs::{Busiest, Busy, ProgramKind, Quota, Quotas};
+use ringway_evidence::{Gap, facts};
 
 pub(crate) const CHECK: Check = Check {
     id: "D35",
@@ -24,6 +24,7 @@ pub(crate) const CHECK: Check = Check {
 facts! {
     struct Facts {
         busiest: Tried<Span<Busiest>>,
+        quotas: Tried<Span<Quotas>>,
         times: Span<CpuTimes>,
     }
 }
@@ -59,7 +60,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if span.basis == Basis::SinceBoot {
         return not_here(CHECK.absent);
     }
-    let all = used(span);
+    let mut all = used(span);
+    let stopped = stopped(facts)?;
+    // The kernel counts that as waiting too, but no other program is the reason: D34 reports it.
+    for one in all.iter_mut().filter(|one| stopped.contains(&one.busy.process)) {
+        one.waited = 0.0;
+    }
     let cpus = facts.times.after.cpus.len();
     let mut by_cpu: BTreeMap<u64, Vec<&Used<'_>>> = BTreeMap::new();
     for one in &all {
@@ -91,6 +97,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     out.well("no network program waits long for a CPU", None);
     Ok(())
+}
+
+/// Programs that a quota of their control group stopped.
+fn stopped(facts: &Facts) -> Result<BTreeSet<u64>, Gap> {
+    let span = match facts.quotas.get() {
+        Err(Gap::Missing { .. } | Gap::NotHere(_)) => return Ok(BTreeSet::new()),
+        other => other?,
+    };
+    let is_stopped = |(path, after): &(&String, &Quota)| {
+        span.before.groups.get(*path).is_some_and(|before| after.throttled > before.throttled)
+    };
+    let groups = span.after.groups.iter().filter(is_stopped);
+    let programs = groups.flat_map(|(_, quota)| &quota.programs);
+    Ok(programs.map(|(process, _)| *process).collect())
 }
 
 fn used(span: &Span<Busiest>) -> Vec<Used<'_>> {

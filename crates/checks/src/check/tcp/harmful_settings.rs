@@ -7,7 +7,8 @@ use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::text::harmful_settings as text;
 use ringway_evidence::fact::{
     BacklogMax, CongestionControls, Interfaces, QueueLengths, TcpCongestion,
-    TcpCongestionAvailable, TcpFinTimeout, TcpSack, TcpTimestamps, TcpWindowScaling, Tried,
+    TcpCongestionAvailable, TcpFinTimeout, TcpReceiveBuffers, TcpSack, TcpSendBuffers,
+    TcpTimestamps, TcpWindowScaling, Tried,
 };
 use ringway_evidence::facts;
 use ringway_evidence::{Gap, Text};
@@ -43,6 +44,8 @@ facts! {
         controls: CongestionControls,
         backlog: Tried<BacklogMax>,
         fin_timeout: Tried<TcpFinTimeout>,
+        receive_buffers: Tried<TcpReceiveBuffers>,
+        send_buffers: Tried<TcpSendBuffers>,
     }
 }
 
@@ -69,6 +72,10 @@ const BACKLOG_MAX: u64 = 100_000;
 const BACKLOG: u64 = 16_384;
 /// Seconds below which `tcp_fin_timeout` was changed; Linux has 60.
 const FIN_TIMEOUT_MIN: u64 = 30;
+/// The maximum of buffers: what Linux sets on the smallest machine, and usually (`tcp_init` in
+/// `net/ipv4/tcp.c`).
+const RMEM: (u64, u64) = (128 << 10, 6 << 20);
+const WMEM: (u64, u64) = (64 << 10, 4 << 20);
 /// What Linux had before cubic, which old guides and old configurations still set.
 const OLD_CONGESTION: [&str; 2] = ["reno", "bic"];
 
@@ -94,6 +101,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     findings.extend(congestion(facts));
     findings.extend(backlog(facts));
     findings.extend(fin_timeout(facts));
+    let buffers = [
+        ("net.ipv4.tcp_rmem", facts.receive_buffers.ok().map(Deref::deref), RMEM),
+        ("net.ipv4.tcp_wmem", facts.send_buffers.ok().map(Deref::deref), WMEM),
+    ];
+    findings.extend(
+        buffers.into_iter().filter_map(|(name, text, usual)| small_buffer(name, text?, usual)),
+    );
     let is_judged = |one: &Finding| !matches!(one.severity, Severity::Unknown);
     let is_well = |one: &Finding| is_judged(one) && one.severity < Severity::Warning;
     if findings.iter().all(is_well) {
@@ -170,6 +184,24 @@ fn backlog(facts: &Facts) -> Option<Finding> {
 }
 
 /// Harmless, and no use (`throughput-guide:fin-timeout`).
+/// A maximum below what the kernel sets on the smallest machine.
+fn small_buffer(name: &str, text: &Text, (least, usual): (u64, u64)) -> Option<Finding> {
+    let current = text.value().split_whitespace().collect::<Vec<_>>().join(" ");
+    let numbers: Option<Vec<u64>> = current.split(' ').map(|word| word.parse().ok()).collect();
+    let [min, default, most] = numbers?.try_into().ok()?;
+    if most >= least {
+        return None;
+    }
+    let knob = Knob::Sysctl { name: name.to_owned() };
+    let change = Change::raise(knob, &current, format!("{min} {default} {usual}"))?;
+    let summary = format!("{name} lets a connection have {most} bytes of buffer at most");
+    let finding = Finding::new(Severity::Warning, name, summary)
+        .cause(text::buffer_cause(&least))
+        .quote([text.quote(1)])
+        .advise(Advice::by_change(text::buffer_advice(), [change]));
+    Some(finding)
+}
+
 fn fin_timeout(facts: &Facts) -> Option<Finding> {
     let text = facts.fin_timeout.ok()?;
     let seconds = text.number().ok().filter(|seconds| (1..FIN_TIMEOUT_MIN).contains(seconds))?;
@@ -178,4 +210,23 @@ fn fin_timeout(facts: &Facts) -> Option<Finding> {
         .cause(text::fin_timeout_cause())
         .quote([text.quote(1)]);
     Some(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_that_no_kernel_sets_is_too_small() {
+        let found = |value: &str, usual| {
+            let text = Text::new("tcp_rmem", value);
+            small_buffer("net.ipv4.tcp_rmem", &text, usual)
+        };
+        let small = found("4096\t8192\t8192\n", RMEM).expect("too small");
+        let commands = &small.advice[0].commands;
+        assert_eq!(commands, &["sysctl -w net.ipv4.tcp_rmem='4096 8192 6291456'"]);
+        for sound in ["4096\t131072\t131072\n", "4096 131072 6291456", "4096 8192", ""] {
+            assert!(found(sound, RMEM).is_none(), "{sound:?}");
+        }
+    }
 }

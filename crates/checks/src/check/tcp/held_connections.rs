@@ -35,6 +35,11 @@ const PACED: f64 = 0.75;
 /// Bytes that wait for a program, and seconds that it takes for them, in both samples.
 const UNREAD_MIN: u64 = 32 << 10;
 const UNREAD_SECONDS: f64 = 1.0;
+/// The same for a buffer that is full: a fast program has read it after some milliseconds.
+const SLOW_SECONDS: f64 = 0.1;
+/// Part of a receive buffer from which it is full: the kernel opens the window again only once much
+/// of it was read.
+const BUFFER_FULL: f64 = 0.5;
 /// Segment size below which headers and interrupts cost more than necessary.
 const MSS_SHORT: u64 = 600;
 /// Reordering events per second from which TCP mistakes them for loss.
@@ -63,7 +68,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             Some(Work { socket, before, seconds: span.seconds })
         })
         .collect();
-    for judge in [paced, unread, short, announced, reordered, marked] {
+    for judge in [paced, unread, slow, short, announced, reordered, marked] {
         // Of each kind the connection that moves the most: a thousand may be alike.
         let found = works.iter().filter_map(|work| Some((work, judge(work)?)));
         let most = found.max_by(|a, b| a.0.sent().total_cmp(&b.0.sent()));
@@ -85,6 +90,20 @@ impl Work<'_> {
     fn received(&self) -> f64 {
         let received = |one: &Socket| one.more.bytes_received;
         float(received(self.socket).saturating_sub(received(self.before))) / self.seconds
+    }
+
+    /// Whether the receive buffer was full in both samples.
+    fn is_buffer_full(&self) -> bool {
+        [self.before, self.socket].iter().all(|one| {
+            let more = &one.more;
+            more.rcvbuf > 0 && float(more.rmem_alloc) >= BUFFER_FULL * float(more.rcvbuf)
+        })
+    }
+
+    /// Whether a sample was taken while the send buffer was full.
+    fn is_send_buffer_full(&self) -> bool {
+        let is_full = |one: &&Socket| one.more.sndbuf > 0 && one.more.send_queue >= one.more.sndbuf;
+        [self.before, self.socket].iter().any(is_full)
     }
 
     fn rate(&self, of: impl Fn(&Socket) -> u64) -> f64 {
@@ -137,6 +156,27 @@ fn unread(work: &Work<'_>) -> Option<Said> {
         what: format!("has {} KiB of data that its program does not read", waiting >> 10),
         severity: Severity::Warning,
         cause: text::unread_cause(),
+        advice: text::unread_advice(),
+    })
+}
+
+/// A program here that reads less than comes.
+fn slow(work: &Work<'_>) -> Option<Said> {
+    let more = &work.socket.more;
+    let waiting = more.rmem_alloc.min(work.before.more.rmem_alloc);
+    let is_slow = float(waiting) / work.received().max(1.0) >= SLOW_SECONDS;
+    if !work.is_buffer_full() || more.rcvbuf < UNREAD_MIN || !is_slow || unread(work).is_some() {
+        return None;
+    }
+    Some(Said {
+        what: format!(
+            "has {} KiB of received data waiting in a buffer of {}: its program reads {:.1} Mbit/s",
+            waiting >> 10,
+            more.rcvbuf >> 10,
+            work.received() * 8.0 / 1e6
+        ),
+        severity: Severity::Warning,
+        cause: text::slow_cause(),
         advice: text::unread_advice(),
     })
 }

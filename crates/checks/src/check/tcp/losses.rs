@@ -168,7 +168,7 @@ const REASONS: [Reason; 11] = [
     Reason {
         counters: &["Tcp.RetransSegs"],
         rate_min: 5.0,
-        part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.02)),
+        part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.01)),
         confidence: Confidence::Medium,
         what: "segments are sent again",
         cause: text::resent_cause(),

@@ -32,8 +32,10 @@ const WAITS_MS: f64 = 40.0;
 const TIMES: f64 = 4.0;
 /// Bytes per second from which a connection may be the one that fills the queue.
 const BYTES_MIN: f64 = 50_000.0;
-/// Bytes in a discipline's queue from which that queue is the cause of the delay.
+/// Bytes in a discipline's queue from which that queue may be the cause of the delay, and the
+/// fraction of what waits that must be there: a queue varies, and another interface may have one.
 const BACKLOG_MIN: u64 = 20_000;
+const BACKLOG_PART: f64 = 0.25;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.sockets;
@@ -73,19 +75,20 @@ fn sent_a_second(facts: &Facts, socket: &Socket) -> f64 {
 fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let (rtt, least) = (socket.rtt_ms.unwrap_or(0.0), socket.min_rtt_ms.unwrap_or(0.0));
     let whose = facts.owners.whose(socket.more.inode);
+    let waiting = sent_a_second(facts, socket) * (rtt - least) / 1e3;
     let summary = format!(
         "packets to {} wait {:.0} ms in a queue, about {:.0} KiB of them: a round trip takes \
          {rtt:.1} ms, the shortest took {least:.1}, of {whose}",
         socket.peer,
         rtt - least,
-        sent_a_second(facts, socket) * (rtt - least) / 1e3 / 1024.0
+        waiting / 1024.0
     );
     let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
         .quote([facts.sockets.text.quote(socket.line)])
         .confidence(Confidence::Medium);
     let here = facts.qdiscs.ok().and_then(|qdiscs| {
         let most = qdiscs.now.all.iter().max_by_key(|qdisc| qdisc.backlog)?;
-        (most.backlog >= BACKLOG_MIN)
+        (most.backlog >= BACKLOG_MIN && float(most.backlog) >= BACKLOG_PART * waiting)
             .then(|| (most.dev.clone(), most.backlog, qdiscs.text.quote(1)))
     });
     match here {

@@ -20,6 +20,12 @@ const FLOOD_TAP_SHORT: &str = "until ip link set tap0 up txqueuelen 50; do sleep
 const FLOOD_TAP_LONG: &str = "until ip link set tap0 up txqueuelen 500; do sleep 0.1; done; ip \
     addr add 10.98.7.1/24 dev tap0; ip neigh add 10.98.7.2 lladdr 02:00:00:00:00:02 dev tap0; exec \
     python3 -c \"$FLOOD\" 10.98.7.2";
+/// Datagrams from the guest, of a thousand bytes each.
+const FLOOD_HOST: &[Step] = &[host("iperf3 -c 10.98.0.2 -u -R -b 160M -l 1000 -t 60")];
+/// Rules that no packet matches, for all that comes in.
+const LONG_CHAIN: &str = "(echo '*filter'; echo ':long - [0:0]'; echo '-A INPUT -j long'; for i in \
+    $(seq 500); do echo \"-A long -s 10.98.$((i / 250 + 1)).$((i % 250)) -j DROP\"; done; echo \
+    COMMIT) | iptables-legacy-restore";
 const FLOOD_GUEST: &[Step] = &[host("exec python3 -c \"$FLOOD\" 10.98.0.2")];
 /// Eight connections to the host every 300 ms.
 const CONNECT_ALWAYS: &str = "sleep 0.5; while :; do python3 -c \"$CONNECT\" 8 & sleep 0.3; done";
@@ -77,6 +83,17 @@ pub(super) fn all() -> Vec<Scenario> {
                     "The same program without the loops",
                     &[host("taskset -c 1 iperf3 -c 10.98.0.2 -t 60")],
                     &[],
+                ),
+                state(
+                    "healthy-quota",
+                    "iperf3 in a control group of version 1 with a twentieth of a CPU",
+                    &[machine(
+                        "echo $BASHPID > /sys/fs/cgroup/cpu/$HOST/cgroup.procs; exec ip netns exec \
+                         $HOST iperf3 -c 10.98.0.2 -t 60",
+                    )],
+                    &[machine(
+                        "c=/sys/fs/cgroup/cpu/$HOST; mkdir -p $c; echo 5000 > $c/cpu.cfs_quota_us",
+                    )],
                 ),
                 state(
                     "sick-real-time",
@@ -288,6 +305,31 @@ pub(super) fn all() -> Vec<Scenario> {
                     ],
                 ),
                 state("healthy", "The same rule when nothing for it comes", IPERF_SLOW, &[]),
+                state(
+                    "sick-limit",
+                    "A rule that takes 200 packets a second of a stream, which stays below that",
+                    &[host("iperf3 -c 10.98.0.2 -R -t 60")],
+                    &[
+                        host("nft flush ruleset; nft add table inet t"),
+                        host("nft add chain inet t c '{ type filter hook input priority 0; }'"),
+                        host(
+                            "nft add rule inet t c tcp sport 5201 limit rate over 200/second \
+                             counter drop",
+                        ),
+                    ],
+                ),
+                state(
+                    "sick-long",
+                    "Rules of the older iptables, 500 of them, for 20000 datagrams a second",
+                    FLOOD_HOST,
+                    &[host("nft flush ruleset"), host(LONG_CHAIN)],
+                ),
+                state(
+                    "healthy-long",
+                    "The same rules in a chain for another interface",
+                    FLOOD_HOST,
+                    &[host("iptables-legacy -R INPUT 1 -i eth9 -j long")],
+                ),
             ],
         ),
         scenario(
@@ -349,6 +391,15 @@ pub(super) fn all() -> Vec<Scenario> {
                     "A program that accepts a connection and does not read what comes",
                     &[
                         host("exec python3 -c \"$LISTEN\" 0"),
+                        guest("sleep 0.5; exec cat /dev/zero > /dev/tcp/10.98.0.1/7000"),
+                    ],
+                    &[],
+                ),
+                state(
+                    "sick-slow",
+                    "A program that reads 0.4 MB a second of a connection that sends more",
+                    &[
+                        host("exec python3 -c \"$SLOW\" 0.05"),
                         guest("sleep 0.5; exec cat /dev/zero > /dev/tcp/10.98.0.1/7000"),
                     ],
                     &[],

@@ -1,8 +1,14 @@
 //! Programs of the set-ups, by their names in the shell: `python3 -c "$NAME"`.
 
 /// All of them.
-pub(super) const ALL: [(&str, &str); 5] =
-    [("LISTEN", LISTEN), ("CONNECT", CONNECT), ("OPEN", OPEN), ("TAP", TAP), ("FLOOD", FLOOD)];
+pub(super) const ALL: [(&str, &str); 6] = [
+    ("LISTEN", LISTEN),
+    ("SLOW", SLOW),
+    ("CONNECT", CONNECT),
+    ("OPEN", OPEN),
+    ("TAP", TAP),
+    ("FLOOD", FLOOD),
+];
 
 /// A program that listens, and sleeps before it accepts.
 const LISTEN: &str = "\
@@ -14,6 +20,18 @@ s.listen(4)\n\
 time.sleep(float(sys.argv[1]))\n\
 k=[]\n\
 while 1: k.append(s.accept())\n\
+";
+/// A program that accepts a connection, and sleeps each time before it reads some of it.
+const SLOW: &str = "\
+import socket,sys,time\n\
+s=socket.socket()\n\
+s.setsockopt(1,2,1)\n\
+s.bind(('0.0.0.0',7000))\n\
+s.listen(4)\n\
+c,_=s.accept()\n\
+while 1:\n\
+\x20time.sleep(float(sys.argv[1]))\n\
+\x20c.recv(20000)\n\
 ";
 /// A program that opens connections to the host and ends.
 const CONNECT: &str = "\

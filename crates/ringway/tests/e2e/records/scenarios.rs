@@ -288,6 +288,18 @@ pub(super) fn all() -> Vec<Scenario> {
                         host("ip link set vif1.0 txqueuelen 1000"),
                     ],
                 ),
+                state(
+                    "sick-buffers",
+                    "The same namespace with 8192 bytes for receive buffers at most",
+                    &[],
+                    &[host("sysctl -qw net.ipv4.tcp_rmem='4096 8192 8192'")],
+                ),
+                state(
+                    "healthy-buffers",
+                    "The same namespace with the least that the kernel sets",
+                    &[],
+                    &[host("sysctl -qw net.ipv4.tcp_rmem='4096 131072 131072'")],
+                ),
             ],
         ),
         scenario(
@@ -348,6 +360,29 @@ pub(super) fn all() -> Vec<Scenario> {
                     IPERF,
                     &[host(
                         "tc qdisc replace dev vif1.0 root tbf rate 900gbit burst 64mb latency 50ms",
+                    )],
+                ),
+                state(
+                    "sick-class",
+                    "The default class of HTB, with 6 Mbit/s below one of 900",
+                    IPERF,
+                    &[
+                        host("tc qdisc replace dev vif1.0 root handle 1: htb default 20"),
+                        host("tc class add dev vif1.0 parent 1: classid 1:1 htb rate 900mbit"),
+                        host("tc class add dev vif1.0 parent 1:1 classid 1:10 htb rate 800mbit"),
+                        host(
+                            "tc class add dev vif1.0 parent 1:1 classid 1:20 htb rate 4mbit ceil \
+                             6mbit",
+                        ),
+                    ],
+                ),
+                state(
+                    "healthy-class",
+                    "The same classes when the default one has room",
+                    &[host("iperf3 -c 10.98.0.2 -b 20M -t 60")],
+                    &[host(
+                        "tc class replace dev vif1.0 parent 1:1 classid 1:20 htb rate 400mbit ceil \
+                         800mbit",
                     )],
                 ),
             ],

@@ -54,6 +54,8 @@ pub(super) fn of_senders(facts: &Facts, works: &[Work<'_>]) -> Vec<Finding> {
 
 /// Part of a window that waits for the program, from which the program limits.
 const UNREAD: f64 = 0.5;
+/// A receive buffer that is full whatever its program does: smaller than a few long frames.
+const BUFFER_SMALL: u64 = 64 << 10;
 /// Part of a window in each round trip, from which the window limits.
 const FULL: f64 = 0.6;
 /// So many times more than it sends is a connection that receives.
@@ -86,10 +88,16 @@ pub(super) fn of_receivers(facts: &Facts, works: &[Work<'_>]) -> Vec<Finding> {
 
 fn of_receiver(work: &Work<'_>) -> (&'static str, &'static str) {
     let more = &work.socket.more;
+    let is_full = work.is_buffer_full();
+    let is_shut = is_full || more.recv_queue > 0 || more.rcv_wnd == 0;
     let window = float(if more.rcv_wnd > 0 { more.rcv_wnd } else { more.rcv_ssthresh });
     let unread = float(more.recv_queue.min(work.before.more.recv_queue));
     let rtt_ms = work.socket.min_rtt_ms.or(work.socket.rtt_ms).unwrap_or(0.0);
     match () {
+        () if is_shut && (1..BUFFER_SMALL).contains(&more.rcvbuf) => {
+            ("this end's window", text::by_own_window())
+        }
+        () if is_full => ("its program", text::by_reader()),
         () if window == 0.0 && unread > 0.0 => ("its program", text::by_reader()),
         () if unread > UNREAD * window => ("its program", text::by_reader()),
         () if work.received() * rtt_ms / 1e3 >= FULL * window => {
@@ -111,9 +119,14 @@ impl Shares {
         let rest = busy - receiver - buffer;
         // Whatever travels is all that there is: its program could have given more.
         let is_program = work.socket.more.is_app_limited && work.socket.notsent_bytes == 0;
-        let (program, path) =
-            if is_program { (1.0 - busy + rest, 0.0) } else { (1.0 - busy, rest) };
-        Shares { program, receiver, buffer, path }
+        match () {
+            // It could, but its buffer was full each time.
+            () if is_program && work.is_send_buffer_full() => {
+                Shares { program: 1.0 - busy, receiver, buffer: buffer + rest, path: 0.0 }
+            }
+            () if is_program => Shares { program: 1.0 - busy + rest, receiver, buffer, path: 0.0 },
+            () => Shares { program: 1.0 - busy, receiver, buffer, path: rest },
+        }
     }
 
     fn ranked(self) -> Vec<(f64, &'static str)> {
@@ -198,6 +211,30 @@ mod tests {
         assert_eq!(who(50_000, 0, 1_000_000), "its program", "the window is shut");
         assert_eq!(who(0, 65536, 6_000_000), "this end's window");
         assert_eq!(who(0, 6_553_600, 6_000_000), "the other end or the path");
+    }
+
+    #[test]
+    fn a_full_receive_buffer_is_its_programs_unless_it_is_tiny() {
+        let who = |rcvbuf: u64| {
+            let mut after = Socket { min_rtt_ms: Some(0.05), ..Socket::default() };
+            // The kernel says that no window is left, or not what it is.
+            (after.more.rcv_ssthresh, after.more.recv_queue) = (100_000, 8000);
+            (after.more.rcvbuf, after.more.rmem_alloc) = (rcvbuf, rcvbuf - 1000);
+            let before = after.clone();
+            after.more.bytes_received = 300_000;
+            of_receiver(&Work { socket: &after, before: &before, seconds: 1.0 }).0
+        };
+        assert_eq!(who(131_072), "its program");
+        assert_eq!(who(8192), "this end's window");
+    }
+
+    #[test]
+    fn a_program_whose_send_buffer_is_full_gives_no_more() {
+        let mut before = socket(0.0, 0.0, 0.0);
+        (before.more.sndbuf, before.more.send_queue) = (4608, 65_536);
+        let mut after = socket(1000.0, 0.0, 0.0);
+        after.more.is_app_limited = true;
+        assert_eq!(shares(&before, &after).said(), "its send buffer 100 %");
     }
 
     #[test]
