@@ -20,11 +20,11 @@
 //! |---|---|
 //! | disruptive, and the administrator's own link | `channels_are_set_and_reverted` |
 //! | edited since the plan | `a_plan_refuses_what_disrupts_and_what_was_changed_since` (`doctor`) |
-//! | edited since it was applied | `applied::what_is_not_confirmed_is_taken_back_...` |
+//! | edited since it was applied | `applied::an_unconfirmed_change_is_undone_...` |
 //! | refused by the kernel | `a_refused_change_reverts_the_whole_transaction` |
 //! | taken as something else | `settings_that_no_test_setup_needs` |
 //! | killed before and after a setting | `a_kill_during_apply_leaves_changes_that_can_be_undone` |
-//! | not confirmed | the same, and `applied::what_is_not_confirmed_is_taken_back_...` |
+//! | not confirmed | the same, and `applied::an_unconfirmed_change_is_undone_...` |
 //!
 //! Checks inspect the queues of cards and of guests, which a namespace lacks. Where needed, the
 //! guest's end of a veth reports `virtio_net` as its driver; everything else is the kernel's.
