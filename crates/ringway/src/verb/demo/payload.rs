@@ -25,7 +25,7 @@ pub(super) fn exchange(demo: &Running<'_>) -> Result<u64> {
     let at = format!("{}:{PORT}", iperf::SERVER);
     let (echo, stdout) = demo.start_in_guest("b", &["/proc/self/exe", "demo", "--echo", &at])?;
     demo.await_line(stdout, "listening", COMMAND_TIMEOUT, "the echo to listen")?;
-    demo.in_guest("a", &["/proc/self/exe", "demo", "--check_echo", &at], SECONDS)?;
+    demo.in_guest("a", &["/proc/self/exe", "demo", "--talk", &at], SECONDS)?;
     drop(echo);
     Ok(u64::try_from(2 * LEN).unwrap_or(u64::MAX))
 }
