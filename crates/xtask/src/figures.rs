@@ -118,8 +118,8 @@ mod tests {
     fn lines_of_output_are_shown_as_they_are() {
         let drawn = terminal("VIF  >TX\nvif1.0 a&b\n");
         assert!(drawn.contains("width=\"112\" height=\"68\""), "{drawn}");
-        assert!(drawn.contains("textLength=\"64\">VIF  &gt;TX</text>"), "{drawn}");
-        assert!(drawn.contains("y=\"48\" textLength=\"80\">vif1.0 a&amp;b</text>"), "{drawn}");
+        assert!(drawn.contains("textLength=\"64\">VIF\u{a0}\u{a0}&gt;TX</text>"), "{drawn}");
+        assert!(drawn.contains("y=\"48\" textLength=\"80\">vif1.0\u{a0}a&amp;b</text>"), "{drawn}");
     }
 
     #[test]

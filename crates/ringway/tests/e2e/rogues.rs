@@ -15,6 +15,7 @@ use ringway_wire::vhost_user::{
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, inflight_split,
 };
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1, VIRTIO_RING_F_INDIRECT_DESC};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::host::{Host, Running, SOON, describe};
@@ -293,20 +294,25 @@ const ATTACKS: &[Attack] = &[
         "call-that-blocks",
         |it| {
             it.desc(0, BUFFER, 0, 0);
-            let call = it.call.insert(event());
-            fcntl_setfl(&*call, fcntl_getfl(&*call).expect("flags") - OFlags::NONBLOCK)
-                .expect("it is ours");
+            it.call = Some(event());
             it.begin();
             it.enable();
             let call = it.call.as_ref().expect("it was made");
             // Workers call when they take over a ring, each of the two.
             let mut called = 0;
             while called < 2 {
+                let mut waiting = [PollFd::new(call, PollFlags::IN)];
+                let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
+                assert_eq!(poll(&mut waiting, Some(&limit)), Ok(1), "the rings are taken over");
                 let mut count = [0; 8];
-                rustix::io::read(call, &mut count).expect("it blocks until it is called");
+                rustix::io::read(call, &mut count).expect("it was called");
                 called += u64::from_ne_bytes(count);
             }
             rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+            // The back-end has set this flag, without which its next call blocks.
+            let flags = fcntl_getfl(call).expect("flags");
+            assert!(flags.contains(OFlags::NONBLOCK), "{flags:?}");
+            fcntl_setfl(call, flags - OFlags::NONBLOCK).expect("it is ours");
             it.transmit(0, 1);
         },
         &["filled the counter of a call"],
