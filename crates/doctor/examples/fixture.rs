@@ -76,9 +76,9 @@ fn findings(id: &str, pieces: &Pieces) -> Result<Vec<Finding>, String> {
 /// garbage.
 fn cut(
     mut pieces: Pieces,
-    look: impl Fn(&Pieces) -> Result<Vec<Finding>, String>,
+    inspect: impl Fn(&Pieces) -> Result<Vec<Finding>, String>,
 ) -> Result<Pieces, String> {
-    let whole = look(&pieces)?;
+    let whole = inspect(&pieces)?;
     let mut kept = Pieces::new();
     for (path, text) in pieces.clone() {
         // Without its time a sample is invalid, and the findings may be the same with only the
@@ -88,13 +88,13 @@ fn cut(
             continue;
         }
         pieces.remove(&path);
-        let mut is_looked_at = look(&pieces)? != whole;
-        if !is_looked_at {
+        let mut is_read = inspect(&pieces)? != whole;
+        if !is_read {
             pieces.insert(path.clone(), "? nonsense\n".to_owned());
-            is_looked_at = look(&pieces)? != whole;
+            is_read = inspect(&pieces)? != whole;
         }
         pieces.insert(path.clone(), text.clone());
-        if is_looked_at {
+        if is_read {
             kept.insert(path, text);
         }
     }
@@ -102,7 +102,7 @@ fn cut(
     for (path, text) in pieces.clone() {
         if !kept.contains_key(&path) {
             pieces.remove(&path);
-            if look(&pieces)? != whole {
+            if inspect(&pieces)? != whole {
                 pieces.insert(path, text);
             }
         }

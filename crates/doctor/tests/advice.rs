@@ -382,7 +382,7 @@ fn sound_advice(
 /// The advice that was seen, so that a run which sees little fails.
 static SEEN: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
-fn look(pieces: Pieces) -> Verdict {
+fn inspect(pieces: Pieces) -> Verdict {
     let host = Host::new(Source::Memory(pieces));
     let report = Report::of(&host, &[]);
     let changes = report.findings.iter().flat_map(|one| &one.advice).flat_map(|one| &one.changes);
@@ -483,14 +483,14 @@ fn confine(pieces: &mut Pieces, hidden: u64, read_only: u64) {
 #[test]
 fn advice_of_all_fixtures_is_sound() {
     for pieces in HOSTS.iter() {
-        look(pieces.clone()).expect("sound");
+        inspect(pieces.clone()).expect("sound");
     }
 }
 
 #[test]
 fn every_kind_of_setting_is_seen() {
     for pieces in HOSTS.iter() {
-        look(pieces.clone()).expect("sound");
+        inspect(pieces.clone()).expect("sound");
     }
     let seen = SEEN.lock().expect("no panic with it");
     let is_seen = |kind: &str| seen.keys().any(|key| key.split(' ').nth(1) == Some(kind));
@@ -537,7 +537,7 @@ proptest! {
         if let Some((hidden, read_only)) = namespace {
             confine(&mut pieces, hidden, read_only);
         }
-        look(pieces).map_err(TestCaseError::fail)?;
+        inspect(pieces).map_err(TestCaseError::fail)?;
     }
 }
 
@@ -580,6 +580,6 @@ proptest! {
             (format!("sample-1/{ss}"), line.clone()),
             (format!("sample-2/{ss}"), line),
         ];
-        look(pieces.into()).map_err(TestCaseError::fail)?;
+        inspect(pieces.into()).map_err(TestCaseError::fail)?;
     }
 }

@@ -59,7 +59,7 @@ fn fixtures() -> Vec<Fixture> {
     fixtures
 }
 
-fn look(check: &str, source: Source) -> Vec<Finding> {
+fn inspect(check: &str, source: Source) -> Vec<Finding> {
     let check = CATALOGUE.iter().find(|one| one.id == check).expect("a check of that id");
     check.run(&Host::new(source))
 }
@@ -72,7 +72,7 @@ fn worst(findings: &[Finding]) -> Severity {
 fn sick_hosts_are_found_and_healthy_ones_left_in_peace() {
     for fixture in fixtures() {
         let source = Source::directory(&fixture.path).expect("a saved host");
-        let findings = look(&fixture.check, source);
+        let findings = inspect(&fixture.check, source);
         let is_wrong = worst(&findings) >= Severity::Warning;
         assert_eq!(is_wrong, fixture.is_sick, "{}: {findings:#?}", fixture.name);
         let unknown = findings.iter().find(|one| one.severity == Severity::Unknown);
@@ -89,7 +89,7 @@ fn sick_hosts_are_found_and_healthy_ones_left_in_peace() {
 fn a_healthy_host_is_looked_at() {
     for fixture in fixtures().iter().filter(|fixture| !fixture.is_sick) {
         let source = Source::directory(&fixture.path).expect("a saved host");
-        assert!(!look(&fixture.check, source).is_empty(), "{}: does not fit", fixture.name);
+        assert!(!inspect(&fixture.check, source).is_empty(), "{}: does not fit", fixture.name);
     }
 }
 
@@ -127,7 +127,7 @@ fn garbage_is_no_diagnosis() {
                     garbage.clone_into(text);
                 }
             }
-            let findings = look(&fixture.check, Source::Memory(pieces));
+            let findings = inspect(&fixture.check, Source::Memory(pieces));
             let wrong = worst(&findings) >= Severity::Warning;
             assert!(!wrong, "{} of {garbage:?}: {findings:#?}", fixture.name);
         }
@@ -143,7 +143,7 @@ fn a_healthy_host_with_a_torn_file_is_not_sick() {
                 let mut pieces = whole.clone();
                 let torn: String = text.chars().take(text.chars().count() * part / 8).collect();
                 pieces.insert(path.clone(), torn);
-                let findings = look(&fixture.check, Source::Memory(pieces));
+                let findings = inspect(&fixture.check, Source::Memory(pieces));
                 let wrong = worst(&findings) >= Severity::Warning;
                 assert!(!wrong, "{}, {path} to {part}/8: {findings:#?}", fixture.name);
             }
@@ -172,14 +172,14 @@ fn pieces(root: &Path) -> BTreeMap<String, String> {
 #[test]
 fn interrupts_of_netfront_are_known_though_they_are_named_after_the_vif() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d03-healthy-recorded");
-    let findings = look("D03", Source::directory(&path).expect("a saved host"));
+    let findings = inspect("D03", Source::directory(&path).expect("a saved host"));
     assert!(findings.iter().any(|one| one.severity == Severity::Ok), "{findings:#?}");
 }
 
 #[test]
 fn a_policer_of_a_part_of_the_traffic_is_noted_and_no_more() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d30-healthy-police-icmp-more");
-    let findings = look("D30", Source::directory(&path).expect("a saved host"));
+    let findings = inspect("D30", Source::directory(&path).expect("a saved host"));
     assert_eq!(worst(&findings), Severity::Note, "{findings:#?}");
     assert!(findings[0].summary.contains("180 of 180 packets"), "{findings:#?}");
 }
@@ -187,7 +187,7 @@ fn a_policer_of_a_part_of_the_traffic_is_noted_and_no_more() {
 #[test]
 fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d26-sick-rig-recorded");
-    let findings = look("D26", Source::directory(&path).expect("a saved host"));
+    let findings = inspect("D26", Source::directory(&path).expect("a saved host"));
     let quoted: Vec<&str> =
         findings.iter().flat_map(|one| &one.evidence).map(|quote| quote.text.as_str()).collect();
     // Its smoothed round trip was 71 ms under load; those of local connections were shorter.

@@ -22,7 +22,7 @@ static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
 });
 
 /// Runs every check, and verifies that findings follow the rules.
-fn look(pieces: Pieces) -> Result<(), TestCaseError> {
+fn inspect(pieces: Pieces) -> Result<(), TestCaseError> {
     let report = Report::of(&Host::new(Source::Memory(pieces)), &[]);
     let _ = render(&report, Detail::Full);
     for finding in &report.findings {
@@ -42,7 +42,7 @@ fn nth(pieces: &Pieces, index: usize) -> String {
 #[test]
 fn every_whole_host_is_reported_by_the_rules() {
     for pieces in HOSTS.iter() {
-        look(pieces.clone()).expect("a whole host");
+        inspect(pieces.clone()).expect("a whole host");
     }
 }
 
@@ -74,7 +74,7 @@ proptest! {
                 pieces.insert(path.clone(), text.clone());
             }
         }
-        look(pieces)?;
+        inspect(pieces)?;
     }
 
     #[test]
@@ -88,7 +88,7 @@ proptest! {
                 pieces.insert(path.clone(), before);
             }
         }
-        look(pieces)?;
+        inspect(pieces)?;
     }
 
     #[test]
@@ -109,6 +109,6 @@ proptest! {
         let start: String = start.iter().collect();
         let end: String = end.iter().collect();
         pieces.insert(altered, start + &with + &end);
-        look(pieces)?;
+        inspect(pieces)?;
     }
 }

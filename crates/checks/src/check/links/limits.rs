@@ -90,7 +90,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let switched = switched(facts)?;
     let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
     limits.extend(switched);
-    let policed = police::look(facts, &known)?;
+    let policed = police::inspect(facts, &known)?;
     let count = limits.len() + policed.count;
     out.add(policed.findings);
     for limit in &limits {

@@ -53,7 +53,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         if is_passed || is_down(facts, &nic) {
             continue;
         }
-        match look_at(facts, &nic, role) {
+        match inspect(facts, &nic, role) {
             Ok(found) if found.is_empty() => sound.push(nic),
             Ok(found) => out.add(found),
             Err(gap) => out.unread(nic, &gap),
@@ -76,7 +76,7 @@ fn is_down(facts: &Facts, nic: &str) -> bool {
     facts.states.of(nic).is_ok_and(|text| text.value() == "down")
 }
 
-fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
+fn inspect(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
     let text = facts.offloads.of(nic)?;
     let features = Features::parse(&text)?;
     // A veth may have a vif's name.

@@ -60,7 +60,7 @@ type Hop = (String, u64, Quote);
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     // XAPI comes first, because it overrides any other setting of its bridges.
-    let set = xapi::look(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
+    let set = xapi::inspect(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
     let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
     let is_set_any = !set.is_empty();
     let bridges = bridges(facts)?;
@@ -72,9 +72,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let known = findings.iter().chain(&set).map(|finding| finding.subject.clone());
     let known: Vec<String> = known.collect();
     let stacked = !facts.stack.links.is_empty();
-    findings.extend(stack::look(facts, &known)?);
+    findings.extend(stack::inspect(facts, &known)?);
     findings.extend(stack::routed(facts)?);
-    let paths = path::look(facts)?;
+    let paths = path::inspect(facts)?;
     findings.extend(set);
     if findings.is_empty() && (!bridges.is_empty() || stacked) {
         let names: Vec<&str> = bridges.keys().map(String::as_str).collect();

@@ -61,7 +61,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             NicRole::Frontend if facts.nics.driver(&nic).as_deref() == Some("vif") => {
                 check_netfront(facts, &nic, cpus)
             }
-            role => look_at_channels(facts, &nic, role, cpus),
+            role => inspect_channels(facts, &nic, role, cpus),
         };
         match found {
             Ok(found) => out.add(found),
@@ -89,7 +89,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-fn look_at_channels(
+fn inspect_channels(
     facts: &Facts,
     nic: &str,
     role: NicRole,

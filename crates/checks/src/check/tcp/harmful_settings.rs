@@ -89,7 +89,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     ];
     for (switch, text) in SWITCHES.iter().zip(texts) {
         match text {
-            Ok(text) => match look_at(switch, text) {
+            Ok(text) => match inspect(switch, text) {
                 Ok(None) => sound = Some(text.quote(1)),
                 Ok(Some(finding)) => findings.push(finding),
                 Err(gap) => findings.push(Finding::gap(switch.name, &gap)),
@@ -117,7 +117,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-fn look_at(switch: &Switch, text: &Text) -> Result<Option<Finding>, Gap> {
+fn inspect(switch: &Switch, text: &Text) -> Result<Option<Finding>, Gap> {
     let value = text.number()?;
     if value > 2 {
         return Err(text.unreadable(Some(1), "expected 0, 1 or 2"));

@@ -27,7 +27,7 @@ pub(super) struct Policed {
 
 /// Checks all filters except those of interfaces in `known`, whose policer was already found where
 /// it was set.
-pub(super) fn look(facts: &Facts, known: &[String]) -> Result<Policed, Gap> {
+pub(super) fn inspect(facts: &Facts, known: &[String]) -> Result<Policed, Gap> {
     let mut policed = Policed::default();
     let Disciplines { now, .. } = match facts.disciplines.get() {
         Err(Gap::Missing { .. }) => return Ok(policed),

@@ -12,7 +12,7 @@ const PROBING: &str = "net.ipv4.tcp_mtu_probing";
 /// Lines of a path that a finding quotes, and interfaces that it quotes beside them.
 const QUOTES_MAX: usize = 6;
 
-pub(super) fn look(facts: &Facts) -> CheckResult {
+pub(super) fn inspect(facts: &Facts) -> CheckResult {
     let mut findings = Vec::new();
     for text in facts.paths.all()? {
         // Its name in a record is not a file of the host.
@@ -236,7 +236,7 @@ mod tests {
         let probe = ("probes/192.0.2.1".to_owned(), path);
         let pieces = files.iter().map(own).chain([probe]).collect();
         let host = Host::new(Source::Memory(pieces));
-        let findings = look(&host.fact().expect("sound")).expect("sound");
+        let findings = inspect(&host.fact().expect("sound")).expect("sound");
         assert_eq!(findings.len(), 1);
         findings[0].advice.iter().flat_map(|advice| &advice.changes).map(Change::command).collect()
     }

@@ -16,7 +16,7 @@ const WIREGUARD: u64 = 60;
 
 /// Finds interfaces that send longer packets than those below them accept, except interfaces in
 /// `known`.
-pub(super) fn look(facts: &Facts, known: &[String]) -> CheckResult {
+pub(super) fn inspect(facts: &Facts, known: &[String]) -> CheckResult {
     let stack = &facts.stack;
     let uppers: BTreeSet<&String> = stack.links.iter().map(|(upper, _)| upper).collect();
     let mut findings = Vec::new();

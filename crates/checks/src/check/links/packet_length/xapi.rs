@@ -21,7 +21,7 @@ const QUOTES_MAX: usize = 3;
 /// Guests, and cards, that its advice names.
 const NAMED_MAX: usize = 16;
 
-pub(super) fn look(facts: &Facts) -> CheckResult {
+pub(super) fn inspect(facts: &Facts) -> CheckResult {
     let Some((networks, text)) = asked(&facts.networks, Network::all)? else {
         return Ok(Vec::new());
     };
