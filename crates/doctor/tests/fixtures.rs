@@ -186,7 +186,8 @@ fn a_policer_of_a_part_of_the_traffic_is_noted_and_no_more() {
 
 #[test]
 fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d26-sick-rig-recorded");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let path = fixtures.join("d26-healthy-queued-rig-recorded");
     let findings = inspect("D26", Source::directory(&path).expect("a saved host"));
     let quoted: Vec<&str> =
         findings.iter().flat_map(|one| &one.evidence).map(|quote| quote.text.as_str()).collect();

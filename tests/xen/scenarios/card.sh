@@ -89,7 +89,9 @@ chosen=$(congestion_control)
 echo bbr > /proc/sys/net/ipv4/tcp_congestion_control
 near="iperf3 --client 10.77.2.2 -t 250"
 while_running "$near" dom0 "ringway doctor record /tmp/card-bbr.tar --interval 5"
-judge dom0 card-bbr D26 sick
+# It is a warning only where no CPU is full, which emulated ones usually are.
+expect "BBR is found" true "$(ringway doctor --root /tmp/card-bbr.tar --check D26 --json |
+    jq '[.findings[].summary | contains("use BBR")] | any')"
 while_running "$near" dom0 "ringway doctor apply D26 --confirm-within 0 --interval 5"
 expect "congestion control after apply" cubic "$(congestion_control)"
 while_running "$near" dom0 "ringway doctor record /tmp/card-cubic.tar --interval 5"

@@ -48,7 +48,7 @@ const SYMPTOMS: [&str; 5] = ["D11", "D12", "D26", "D33", "D45"];
 /// The check whose finding is only a guess when something else explains it.
 const GUESS: &str = "D26";
 
-/// Puts each finding behind its cause, and the worst first.
+/// Puts each finding behind its cause, and the worst first, of those the most certain.
 pub(super) fn settle(findings: &mut [Finding]) {
     let wrong = |findings: &[Finding]| -> BTreeSet<String> {
         let wrong = findings.iter().filter(|one| one.severity >= Severity::Warning);
@@ -71,7 +71,10 @@ pub(super) fn settle(findings: &mut [Finding]) {
     for finding in findings.iter_mut() {
         finding.follows.take_if(|check| !causes.contains(check));
     }
-    findings.sort_by_key(|one| (Reverse(one.severity), one.follows.is_some(), place(&one.check)));
+    findings.sort_by_key(|one| {
+        let is_effect = one.follows.is_some();
+        (Reverse(one.severity), is_effect, Reverse(one.confidence), place(&one.check))
+    });
 }
 
 impl Effect {
@@ -106,6 +109,7 @@ fn place(id: &str) -> (Option<check::Group>, bool, Option<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Confidence;
 
     fn finding(check: &str, severity: Severity, subject: &str) -> Finding {
         let mut finding = Finding::new(severity, subject, format!("{check} of {subject}"));
@@ -148,6 +152,16 @@ mod tests {
         let checks: Vec<&str> = found.iter().map(|one| one.0.as_str()).collect();
         assert_eq!(checks, ["D47", "D13", "D19", "D11"]);
         assert!(found.iter().all(|one| one.1.is_none()), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_certain_comes_before_what_only_fits() {
+        let mut offloads = finding("D13", Severity::Warning, "vif1.0");
+        offloads.confidence = Confidence::Medium;
+        let buffer = finding("D11", Severity::Warning, "10.98.0.2:5201");
+        let mut findings = [offloads, buffer];
+        settle(&mut findings);
+        assert_eq!(findings[0].check, "D11");
     }
 
     #[test]

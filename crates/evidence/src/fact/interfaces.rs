@@ -192,8 +192,8 @@ impl Interfaces {
         value_of(&uevent, "DEVTYPE=")
     }
 
-    /// The lower interfaces that an interface names.
-    pub(super) fn lower(&self, nic: &str) -> Vec<String> {
+    /// The interfaces below one: ports of a bridge or a bond, the link of a VLAN.
+    pub fn lower(&self, nic: &str) -> Vec<String> {
         let names = self.0.list(&format!("sys/class/net/{nic}"));
         let lower =
             |name: &String| Some(name.strip_prefix("lower_")?.trim_end_matches(".link").to_owned());

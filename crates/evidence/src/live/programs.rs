@@ -11,12 +11,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{names, read};
 
-/// Threads that are recorded: those that used the most CPU time.
+/// Threads that are recorded: those that used the most CPU time or waited longest for it.
 const THREADS_MAX: usize = 32;
-/// CPU ticks from which a thread's wait time is read in the first sample: most threads always
-/// sleep.
+/// CPU ticks from which a thread's wait time is read in the first sample even if it sleeps then:
+/// most threads always sleep.
 const TICKS_MIN: u64 = 10;
-/// Open files of a program to check for sockets.
+const NANOSECONDS_PER_TICK: u64 = 10_000_000;
+/// The state of a thread that runs or waits for a CPU, the first column after the name.
+const RUNNABLE: &str = "R";
+/// Devices that a program opens to move frames: behind a TAP device, and for a guest.
+const DEVICES: [&str; 2] = ["/dev/net/tun", "/dev/vhost-net"];
+/// Open files of a program to check for sockets and such devices.
 const FILES_MAX: usize = 4096;
 /// CPU time to spend on finding owners of sockets, and the elapsed time if other programs use the
 /// CPUs.
@@ -35,6 +40,13 @@ const POLICY: usize = 38;
 const OF_KERNEL: u64 = 0x0020_0000;
 /// Policies that preempt all others: `SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`.
 const REAL_TIME: [u64; 3] = [1, 2, 6];
+
+/// The CPU time that a thread used or, if that is longer, the time that it waited for a CPU, in
+/// ticks.
+fn weight(ticks: u64, waited_before: Option<u64>, waited_now: Option<u64>) -> u64 {
+    let waited = waited_now.zip(waited_before).map_or(0, |(now, then)| now.saturating_sub(then));
+    ticks.max(waited / NANOSECONDS_PER_TICK)
+}
 
 /// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -79,7 +91,9 @@ impl Programs {
                 ticks,
                 is_real_time: number(POLICY).is_some_and(|one| REAL_TIME.contains(&one)),
                 is_of_kernel: number(FLAGS).is_some_and(|flags| flags & OF_KERNEL != 0),
-                waited: (has_waits && ticks >= TICKS_MIN).then(|| waited(process, id)).flatten(),
+                waited: (has_waits && (ticks >= TICKS_MIN || columns.first() == Some(&RUNNABLE)))
+                    .then(|| waited(process, id))
+                    .flatten(),
             },
         );
     }
@@ -91,26 +105,31 @@ impl Programs {
         self.groups.insert(id, text.lines().filter_map(group).map(str::to_owned).collect());
     }
 
-    /// The threads that used the most CPU time since `self`, as they were then and as they are
-    /// `now`: one file of lines per sample.
+    /// The threads that used the most CPU time since `self` or waited longest for it, as they were
+    /// then and as they are `now`: one file of lines per sample.
     pub(super) fn busiest(&self, now: &Programs) -> [String; 2] {
-        let mut grown: Vec<(u64, u64)> = Vec::new();
+        let mut grown: Vec<(u64, u64, Option<u64>)> = Vec::new();
         for (id, thread) in &now.threads {
             // All the time of a thread that was started since then counts.
             let known = self.threads.get(id).filter(|known| known.process == thread.process);
             let ticks = thread.ticks.saturating_sub(known.map_or(0, |known| known.ticks));
-            if ticks > 0 {
-                grown.push((ticks, *id));
+            let waited_before = known.and_then(|known| known.waited);
+            if ticks == 0 && waited_before.is_none() {
+                continue;
+            }
+            let waits = waited(thread.process, *id);
+            let weight = weight(ticks, waited_before, waits);
+            if weight > 0 {
+                grown.push((weight, *id, waits));
             }
         }
         grown.sort_unstable_by(|a, b| b.cmp(a));
         grown.truncate(THREADS_MAX);
         let (mut before, mut after) = (Vec::new(), Vec::new());
         let mut kinds = BTreeMap::new();
-        for (_, id) in grown {
+        for (_, id, waits) in grown {
             let Some(thread) = now.threads.get(&id) else { continue };
             let kind = *kinds.entry(thread.process).or_insert_with(|| thread.kind());
-            let waits = waited(thread.process, id);
             after.push(thread.line(kind, waits));
             if let Some(known) = self.threads.get(&id) {
                 before.push(known.line(kind, known.waited));
@@ -158,11 +177,11 @@ impl Programs {
             value("nr_periods ")?,
             value("nr_throttled ")?
         );
-        // Those with sockets first, then those that used the most.
+        // Network programs first, then those that used the most.
         let ticks = |process: &u64| self.threads.get(process).map_or(0, |thread| thread.ticks);
         let mut members: Vec<(bool, u64, u64)> = members
             .iter()
-            .map(|process| (has_sockets(*process), ticks(process), *process))
+            .map(|process| (is_of_network(*process), ticks(process), *process))
             .collect();
         members.sort_unstable_by(|a, b| b.cmp(a));
         for (is_network, _, process) in members.into_iter().take(MEMBERS_MAX) {
@@ -175,7 +194,7 @@ impl Programs {
 
 impl Thread {
     fn kind(&self) -> &'static str {
-        match (self.is_of_kernel, has_sockets(self.process)) {
+        match (self.is_of_kernel, is_of_network(self.process)) {
             (true, _) => "kernel",
             (false, true) => "network",
             (false, false) => "other",
@@ -247,17 +266,17 @@ fn plain(name: &str) -> String {
 }
 
 /// Whether a program has a network socket, as far as we may read its files.
-fn has_sockets(process: u64) -> bool {
+fn is_of_network(process: u64) -> bool {
     let folder = format!("/proc/{process}/fd");
     names(Path::new(&folder)).into_iter().take(FILES_MAX).any(|name| {
         let path = format!("{folder}/{name}");
-        let is_socket =
-            fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
-        is_socket && is_of_network(&path)
+        let Ok(to) = fs::read_link(&path) else { return false };
+        let to = to.to_string_lossy();
+        DEVICES.contains(&&*to) || (to.starts_with("socket:") && is_network_socket(&path))
     })
 }
 
-fn is_of_network(path: &str) -> bool {
+fn is_network_socket(path: &str) -> bool {
     let mut name = [0_u8; 32];
     let Ok(length) = getxattr(path, "system.sockprotoname", &mut name) else { return false };
     let name = String::from_utf8_lossy(name.get(..length).unwrap_or_default()).into_owned();
@@ -349,5 +368,13 @@ mod tests {
             before.starts_with("busiest: 1\n7 ") && after.ends_with(&format!("{}\n", stat(90)))
         );
         assert!(!after.contains("idle"), "{after}");
+    }
+
+    #[test]
+    fn a_thread_that_waits_counts_as_much_as_one_that_runs() {
+        let second = NANOSECONDS_PER_TICK * 100;
+        assert_eq!(weight(3, Some(second), Some(3 * second)), 200);
+        assert_eq!(weight(50, Some(second), Some(second)), 50);
+        assert_eq!(weight(0, None, Some(second)), 0, "when it waited is not known");
     }
 }

@@ -7,6 +7,7 @@ use ringway_evidence::fact::{
     Basis, Carriers, Duplexes, Interfaces, LinkStates, NicRole, Span, Speeds, float, share,
 };
 use ringway_evidence::facts;
+use ringway_evidence::parse::Single;
 use ringway_evidence::parse::nic::{Moved, NicCounters};
 
 pub(crate) const CHECK: Check = Check {
@@ -57,10 +58,17 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-fn flaps(facts: &Facts, nic: &str) -> Option<Finding> {
+/// Changes of a link's carrier between the samples, and where they are, if it flaps.
+fn changes(facts: &Facts, nic: &str) -> Option<(u64, Span<Single>)> {
     let span = facts.carriers.of(nic).ok().filter(|span| span.basis == Basis::Samples)?;
     let changes = span.after.0.saturating_sub(span.before.0);
-    if changes < CHANGES_MIN {
+    (changes >= CHANGES_MIN).then_some((changes, span))
+}
+
+fn flaps(facts: &Facts, nic: &str) -> Option<Finding> {
+    let (changes, span) = changes(facts, nic)?;
+    // A bridge or a VLAN has a link as long as one below it has.
+    if facts.nics.lower(nic).iter().any(|below| self::changes(facts, below).is_some()) {
         return None;
     }
     let summary =

@@ -151,8 +151,8 @@ impl Used<'_> {
     }
 }
 
-/// The programs that use the most, each once.
-fn names(mut all: Vec<&Used<'_>>) -> String {
+/// The programs that use the most, each once, and whether they are several.
+fn names(mut all: Vec<&Used<'_>>) -> (String, bool) {
     all.sort_by(|a, b| b.used.total_cmp(&a.used));
     let mut named: Vec<String> = Vec::new();
     for one in all {
@@ -161,7 +161,7 @@ fn names(mut all: Vec<&Used<'_>>) -> String {
             named.push(name);
         }
     }
-    named.join(", ")
+    (named.join(", "), named.len() > 1)
 }
 
 fn crowded(
@@ -174,9 +174,10 @@ fn crowded(
     let mut most = in_the_way.to_vec();
     most.sort_by(|a, b| b.used.total_cmp(&a.used));
     let used: f64 = most.iter().map(|one| one.used).sum();
-    let who = names(most.clone());
+    let (who, are_several) = names(most.clone());
+    let verb = if are_several { "use" } else { "uses" };
     let summary = format!(
-        "{} waits {:.0} % of the time for a CPU, while {who} use {:.0} % of one",
+        "{} waits {:.0} % of the time for a CPU, while {who} {verb} {:.0} % of one",
         longest.busy.name(),
         longest.waited * 100.0,
         used * 100.0
@@ -217,9 +218,10 @@ fn real_time(
         if used < REAL_TIME_USES || share(spent.softirq, spent.had()) < SOFTIRQS {
             continue;
         }
-        let who = names(first.clone());
+        let (who, are_several) = names(first.clone());
+        let verb = if are_several { "use" } else { "uses" };
         let summary = format!(
-            "{who}, with real-time priority, uses {:.0} % of CPU {cpu}, which also handles \
+            "{who}, with real-time priority, {verb} {:.0} % of CPU {cpu}, which also handles \
              softirqs",
             used * 100.0
         );
@@ -256,7 +258,12 @@ fn full(facts: &Facts, by_cpu: &BTreeMap<u64, Vec<&Used<'_>>>) -> Vec<Finding> {
         ];
         let key = u64::try_from(*cpu).unwrap_or(u64::MAX);
         for one in by_cpu.get(&key).into_iter().flatten() {
-            parts.push((one.used * 100.0, one.busy.name()));
+            let (used, name) = (one.used * 100.0, one.busy.name());
+            // Threads of a program that have no names of their own are one line.
+            match parts.iter_mut().find(|(_, known)| *known == name) {
+                Some((part, _)) => *part += used,
+                None => parts.push((used, name)),
+            }
         }
         parts.retain(|(part, _)| *part >= 5.0);
         parts.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -16,6 +16,7 @@ pub(crate) const CHECK: Check = Check {
         "kernel-snmp-counters:listen",
         "kernel-snmp-counters:reordering",
         "ip-sysctl:rp-filter",
+        "rfc-2883:needless",
     ],
     explanation: text::EXPLANATION,
     absent: "no protocol counters",
@@ -47,7 +48,7 @@ struct Reason {
 }
 
 /// In the order in which to investigate: an earlier reason may cause a later one.
-const REASONS: [Reason; 11] = [
+const REASONS: [Reason; 13] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
         rate_min: 1.0,
@@ -156,6 +157,26 @@ const REASONS: [Reason; 11] = [
         commands: &["ip route"],
     },
     Reason {
+        counters: &["Ip.InAddrErrors", "Ip6.InAddrErrors"],
+        rate_min: 10.0,
+        part: None,
+        confidence: Confidence::High,
+        what: "packets for other hosts arrive, and this host does not forward them",
+        cause: text::not_forwarded_cause(),
+        advice: text::not_forwarded_advice(),
+        commands: &["ip netconf show", "ip route show"],
+    },
+    Reason {
+        counters: &["IpExt.InNoRoutes", "Ip.OutNoRoutes", "Ip6.InNoRoutes", "Ip6.OutNoRoutes"],
+        rate_min: 10.0,
+        part: None,
+        confidence: Confidence::High,
+        what: "packets are dropped, because there is no route to their destination",
+        cause: text::no_route_cause(),
+        advice: text::no_route_advice(),
+        commands: &["ip route show", "ip rule show"],
+    },
+    Reason {
         counters: &["TcpExt.TCPSACKReorder", "TcpExt.TCPTSReorder", "TcpExt.TCPRenoReorder"],
         rate_min: 5.0,
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.001)),
@@ -166,7 +187,7 @@ const REASONS: [Reason; 11] = [
         commands: &["ss -ti state established"],
     },
     Reason {
-        counters: &["Tcp.RetransSegs"],
+        counters: &[RESENT],
         rate_min: 5.0,
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.01)),
         confidence: Confidence::Medium,
@@ -177,8 +198,12 @@ const REASONS: [Reason; 11] = [
     },
 ];
 
-/// Of resent segments that were first tries of connections: those are said on their own.
+/// Segments that TCP sends again.
+const RESENT: &str = "Tcp.RetransSegs";
+/// Of those, first tries of connections, which are a reason of their own.
 const FIRST_TRIES: &str = "TcpExt.TCPSynRetrans";
+/// Of those, segments that the other end already had: only late, not lost (`rfc-2883:needless`).
+const NEEDLESS: &str = "TcpExt.TCPDSACKRecvSegs";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let counters = &facts.counters;
@@ -200,8 +225,8 @@ impl Reason {
             names.iter().fold(0, |sum: u64, name| sum.saturating_add(counters.since(name)))
         };
         let mut lost = count(self.counters);
-        if self.counters == ["Tcp.RetransSegs"] {
-            lost = lost.saturating_sub(counters.since(FIRST_TRIES));
+        if self.counters == [RESENT] {
+            lost = lost.saturating_sub(count(&[FIRST_TRIES, NEEDLESS]));
         }
         let rate = float(lost) / counters.seconds;
         if rate < self.rate_min {

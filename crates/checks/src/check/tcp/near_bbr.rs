@@ -3,8 +3,11 @@
 use crate::check::{Check, Group, Judged, Verdicts, rule, use_cubic};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::near_bbr as text;
-use ringway_evidence::fact::{CongestionControls, Connections, TcpCongestion, float};
+use ringway_evidence::fact::{
+    CongestionControls, Connections, FULL, Span, TcpCongestion, Tried, float, share,
+};
 use ringway_evidence::facts;
+use ringway_evidence::parse::cpu::CpuTimes;
 use ringway_evidence::parse::sockets::Socket;
 
 pub(crate) const CHECK: Check = Check {
@@ -23,6 +26,7 @@ facts! {
         congestion: TcpCongestion,
         connections: Connections,
         controls: CongestionControls,
+        times: Tried<Span<CpuTimes>>,
     }
 }
 
@@ -33,6 +37,10 @@ const RTT_MS: f64 = 1.0;
 const OTHER_WINDOW: f64 = 0.2;
 /// Part of its program's limit that it reaches.
 const OF_LIMIT: f64 = 0.75;
+/// Milliseconds above the shortest round trip, and multiple of it, from which packets wait in a
+/// queue. BBR that sends too little leaves queues empty.
+const QUEUED_MS: f64 = 5.0;
+const QUEUED_TIMES: f64 = 4.0;
 /// Connections that a finding quotes.
 const QUOTES_MAX: usize = 3;
 
@@ -49,8 +57,25 @@ fn other_reason(socket: &Socket) -> Option<&'static str> {
     }
 }
 
+fn is_queued(socket: &Socket) -> bool {
+    let trips = socket.rtt_ms.zip(socket.min_rtt_ms);
+    trips.is_some_and(|(now, least)| now - least >= QUEUED_MS && now >= QUEUED_TIMES * least)
+}
+
+/// Whether a CPU had no time left: then that may be what limits a stream within this host.
+fn has_full_cpu(facts: &Facts) -> bool {
+    let Some(span) = facts.times.ok() else { return false };
+    span.after.cpus.iter().any(|(cpu, after)| {
+        span.past(span.before.cpus.get(cpu)).is_some_and(|before| {
+            let spent = after.since(&before);
+            spent.total > 0 && 1.0 - share(spent.idle, spent.total) >= FULL
+        })
+    })
+}
+
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let setting = &facts.congestion;
+    let setting_name = "net.ipv4.tcp_congestion_control";
     let Connections { sockets, text } = &facts.connections;
     // What stays on this host passes no guest.
     let is_near = |socket: &&Socket| {
@@ -82,21 +107,25 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let held: Vec<&&Socket> = guilty.iter().filter(is_held).collect();
     let reasons: Vec<&'static str> =
         held.iter().filter_map(|socket| other_reason(socket)).collect();
+    let quotes = guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line));
     if held.len() == reasons.len() {
-        let mut finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary);
-        finding = match reasons.first() {
+        let finding = Finding::new(Severity::Note, setting_name, summary).quote(quotes);
+        out.add([match reasons.first() {
             Some(check) => finding.cause(text::other_cause(check)).follows(*check),
             None => finding.cause(text::idle_cause()),
-        };
-        let quotes = guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line));
-        out.add([finding.quote(quotes)]);
+        }]);
         return Ok(());
     }
+    let (severity, cause) = match held.iter().all(|socket| is_queued(socket)) {
+        true => (Severity::Note, text::queued_cause()),
+        false if has_full_cpu(facts) => (Severity::Note, text::full_cause()),
+        false => (Severity::Warning, text::cause()),
+    };
     let held = held.len() - reasons.len();
     let summary = format!("{summary}; {held} of them wait with more to send");
-    let finding = Finding::new(Severity::Warning, "net.ipv4.tcp_congestion_control", summary)
-        .cause(text::cause())
-        .quote(guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line)))
+    let finding = Finding::new(severity, setting_name, summary)
+        .cause(cause)
+        .quote(quotes)
         .confidence(Confidence::Medium);
     let advice = if setting.value() == "bbr" {
         let text = text::cubic_advice();

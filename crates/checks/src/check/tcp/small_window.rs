@@ -237,7 +237,7 @@ fn buffer(facts: &Facts, text: &Text, socket: &Socket, speed: Option<&Speed>) ->
         .cause(text::buffer_cause())
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
-        .confidence(Confidence::Medium);
+        .confidence(Confidence::High);
     let setting = facts.buffers.ok();
     let current = setting.map(|text| text.value().split_whitespace().collect::<Vec<_>>().join(" "));
     let finding = finding.quote(setting.map(|text| text.quote(1)));

@@ -35,6 +35,36 @@ const OPEN_FIFTY: &[Step] =
 pub(super) fn all() -> Vec<Scenario> {
     vec![
         scenario(
+            "d33",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick-not-forwarding",
+                    "A host that does not forward, and packets for another host",
+                    &[guest("ping -q -i 0.02 10.97.0.1")],
+                    &[guest("ip route add 10.97.0.0/24 via 10.98.0.1")],
+                ),
+                state(
+                    "sick-no-route",
+                    "A host that forwards, without a route to where the packets are sent",
+                    &[guest("ping -q -i 0.02 10.97.0.1")],
+                    &[host("sysctl -qw net.ipv4.conf.all.forwarding=1")],
+                ),
+                state(
+                    "healthy-route",
+                    "The same host with such a route",
+                    &[guest("ping -q -i 0.02 10.97.0.1")],
+                    &[
+                        host("ip link add away type veth peer name astray"),
+                        host("ip addr add 10.97.0.2/24 dev away"),
+                        host("ip link set away up; ip link set astray up"),
+                        host("ip neigh add 10.97.0.1 lladdr 02:00:00:00:00:01 dev away"),
+                    ],
+                ),
+            ],
+        ),
+        scenario(
             "d34",
             Pair::linked,
             Place::Host,
@@ -147,6 +177,18 @@ pub(super) fn all() -> Vec<Scenario> {
                     "The same veth when it stays up",
                     IPERF_SLOW,
                     &[guest("ip link set eth0 up")],
+                ),
+                state(
+                    "sick-port",
+                    "A bridge of one port, a veth whose other end goes down and up",
+                    &[guest(
+                        "while :; do ip link set eth0 down; sleep 0.3; ip link set eth0 up; sleep \
+                         0.3; done",
+                    )],
+                    &[
+                        host("ip link add br0 type bridge; ip link set vif1.0 master br0"),
+                        host("ip link set br0 up"),
+                    ],
                 ),
             ],
         ),

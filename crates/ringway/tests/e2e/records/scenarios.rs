@@ -6,6 +6,8 @@ use crate::pair::Pair;
 
 const IPERF: &[Step] = &[host("iperf3 -c 10.98.0.2 -t 60")];
 const IPERF_BACK: &[Step] = &[host("iperf3 -c 10.98.0.2 -R -t 60")];
+/// What virtio_net has by default, and a veth has not.
+const GRO: Step = guest("ethtool -K eth0 gro on");
 /// Small packets of many connections, from one CPU.
 const IPERF_SMALL: &[Step] = &[host("taskset -c 0 iperf3 -c 10.98.0.2 -u -b 0 -l 64 -P 64 -t 60")];
 /// From many ports: a hash of them chooses the queue, so each has its own flow.
@@ -136,6 +138,7 @@ pub(super) fn all() -> Vec<Scenario> {
                      connection",
                     &[host("iperf3 -c 10.98.0.2 -R -t 60")],
                     &[
+                        GRO,
                         guest("ethtool -L eth0 rx 2 tx 2"),
                         guest("tc qdisc replace dev eth0 root handle 1: mq"),
                         guest(
@@ -198,7 +201,7 @@ pub(super) fn all() -> Vec<Scenario> {
                 "healthy-host",
                 "A veth, its driver's name replaced, which gives frames back at once",
                 &[host("iperf3 -c 10.98.0.2 -R -C reno -b 100M -t 60")],
-                &[],
+                &[GRO, guest("ethtool -L eth0 rx 2 tx 2")],
             )],
         ),
         scenario(
@@ -229,7 +232,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "sick",
                     "A veth of two CPUs that uses one queue, its driver's name replaced",
                     &[],
-                    &[],
+                    &[GRO],
                 ),
                 state(
                     "healthy",
