@@ -48,7 +48,7 @@ struct Reason {
 }
 
 /// In the order in which to investigate: an earlier reason may cause a later one.
-const REASONS: [Reason; 13] = [
+const REASONS: [Reason; 16] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
         rate_min: 1.0,
@@ -78,6 +78,16 @@ const REASONS: [Reason; 13] = [
         cause: text::syn_cause(),
         advice: text::syn_advice(),
         commands: &["ss -tn state syn-sent"],
+    },
+    Reason {
+        counters: &["Tcp.AttemptFails"],
+        rate_min: 10.0,
+        part: None,
+        confidence: Confidence::Medium,
+        what: "connections fail before they are established",
+        cause: text::attempts_cause(),
+        advice: text::attempts_advice(),
+        commands: &["ss -tn state syn-sent", "ss -ltn"],
     },
     Reason {
         counters: &[
@@ -175,6 +185,26 @@ const REASONS: [Reason; 13] = [
         cause: text::no_route_cause(),
         advice: text::no_route_advice(),
         commands: &["ip route show", "ip rule show"],
+    },
+    Reason {
+        counters: &["Ip.InHdrErrors", "Ip6.InHdrErrors"],
+        rate_min: 10.0,
+        part: None,
+        confidence: Confidence::High,
+        what: "packets are dropped, because they passed too many routers or have a bad header",
+        cause: text::hops_cause(),
+        advice: text::hops_advice(),
+        commands: &["ip route show"],
+    },
+    Reason {
+        counters: &["Ip.FragFails", "Ip6.FragFails"],
+        rate_min: 10.0,
+        part: None,
+        confidence: Confidence::High,
+        what: "packets are longer than the next link allows, and may not be fragmented",
+        cause: text::too_long_cause(),
+        advice: text::too_long_advice(),
+        commands: &["ip link show", "ip route show"],
     },
     Reason {
         counters: &["TcpExt.TCPSACKReorder", "TcpExt.TCPTSReorder", "TcpExt.TCPRenoReorder"],

@@ -1,13 +1,15 @@
 //! Programs of the set-ups, by their names in the shell: `python3 -c "$NAME"`.
 
 /// All of them.
-pub(super) const ALL: [(&str, &str); 6] = [
+pub(super) const ALL: [(&str, &str); 8] = [
     ("LISTEN", LISTEN),
     ("SLOW", SLOW),
     ("CONNECT", CONNECT),
     ("OPEN", OPEN),
     ("TAP", TAP),
     ("FLOOD", FLOOD),
+    ("LONG", LONG),
+    ("STRANGER", STRANGER),
 ];
 
 /// A program that listens, and sleeps before it accepts.
@@ -71,4 +73,24 @@ while 1:\n\
 \x20 try: s.sendto(b'x'*100,(sys.argv[1],9))\n\
 \x20 except OSError: pass\n\
 \x20time.sleep(0.01)\n\
+";
+/// Fifty datagrams a second of 1400 bytes that may not be fragmented, whatever ICMP says.
+const LONG: &str = "\
+import socket,sys,time\n\
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+s.setsockopt(0,10,3)\n\
+while 1:\n\
+\x20time.sleep(0.02)\n\
+\x20try: s.sendto(b'x'*1400,(sys.argv[1],9))\n\
+\x20except OSError: pass\n\
+";
+/// Fifty packets a second from an address that neither end has.
+const STRANGER: &str = "\
+import socket,struct,sys,time\n\
+s=socket.socket(socket.AF_INET,socket.SOCK_RAW,255)\n\
+a=socket.inet_aton\n\
+h=struct.pack('!BBHHHBBH4s4s',69,0,28,0,0,63,17,0,a('10.96.0.9'),a(sys.argv[1]))\n\
+while 1:\n\
+\x20time.sleep(0.02)\n\
+\x20s.sendto(h+struct.pack('!HHHH',9,9,8,0),(sys.argv[1],9))\n\
 ";
