@@ -59,6 +59,78 @@ pub trait Wakers {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest));
 }
 
+/// Makes an enum a queue, each of whose variants holds one: workers then call it directly, without
+/// a table of functions. `V` is the only type parameter, and a queue itself.
+///
+/// ```
+/// use ringway_datapath::queue_of_variants;
+///
+/// enum Either<V> {
+///     Plain(V),
+///     Boxed(Box<V>),
+/// }
+/// queue_of_variants!(Either<V> { Plain, Boxed });
+/// ```
+#[macro_export]
+macro_rules! queue_of_variants {
+    ($name:ident<$v:ident> { $($variant:ident),+ $(,)? }) => {
+        impl<$v: $crate::PortQueue> $crate::PortQueue for $name<$v> {
+            #[inline]
+            fn ingress(
+                &mut self,
+                budget: $crate::Budget,
+                pool: &mut $crate::FramePool,
+                into: &mut $crate::FrameBatch,
+            ) -> Result<(), $crate::QueueDown> {
+                match self {
+                    $($name::$variant(queue) => queue.ingress(budget, pool, into),)+
+                }
+            }
+
+            #[inline]
+            fn egress(
+                &mut self,
+                from: &mut $crate::FrameQueue,
+                pool: &mut $crate::FramePool,
+            ) -> Result<(), $crate::QueueDown> {
+                match self {
+                    $($name::$variant(queue) => queue.egress(from, pool),)+
+                }
+            }
+
+            #[inline]
+            fn arm(&mut self) -> Result<$crate::Pending, $crate::QueueDown> {
+                match self {
+                    $($name::$variant(queue) => queue.arm(),)+
+                }
+            }
+
+            fn woken(&mut self, by: $crate::Woken) -> Result<(), $crate::QueueDown> {
+                match self {
+                    $($name::$variant(queue) => queue.woken(by),)+
+                }
+            }
+
+            fn describe(&self) -> $crate::QueueTraits {
+                match self {
+                    $($name::$variant(queue) => queue.describe(),)+
+                }
+            }
+        }
+
+        impl<$v: $crate::Wakers> $crate::Wakers for $name<$v> {
+            fn wakers(
+                &self,
+                visit: &mut dyn FnMut(::std::os::fd::BorrowedFd<'_>, $crate::Interest),
+            ) {
+                match self {
+                    $($name::$variant(queue) => queue.wakers(visit),)+
+                }
+            }
+        }
+    };
+}
+
 /// Which descriptor caused an event of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
