@@ -67,7 +67,7 @@ const fn of(
 }
 
 /// Known reasons, by name.
-const MEANINGS: [Meaning; 50] = [
+const MEANINGS: [Meaning; 52] = [
     of("BRIDGE_INGRESS_STP_STATE", Expected, "the port of a bridge is not forwarding yet", None),
     of("CPU_BACKLOG", Wanted, "the backlog of a CPU is full", Some("D18")),
     of("DEV_READY", Expected, "the device is not up", None),
@@ -77,10 +77,16 @@ const MEANINGS: [Meaning; 50] = [
     of("HDR_TRUNC", Wanted, "they are too short for their headers", None),
     of("ICMP_CSUM", Wanted, "the ICMP checksum is wrong", Some("D33")),
     of("IP_CSUM", Wanted, "the IP checksum is wrong", Some("D33")),
-    of("IP_INADDRERRORS", Expected, "their destination is not an address of this host", None),
-    of("IP_INNOROUTES", Wanted, "there is no route for received packets", None),
+    of(
+        "IP_INADDRERRORS",
+        Expected,
+        "their destination is not an address of this host",
+        Some("D33"),
+    ),
+    of("IP_INHDR", Wanted, "they passed too many routers, or have a bad header", Some("D33")),
+    of("IP_INNOROUTES", Wanted, "there is no route for received packets", Some("D33")),
     of("IP_INVALID_SOURCE", Expected, "their source is not the address of a host", None),
-    of("IP_OUTNOROUTES", Wanted, "there is no route for packets to send", None),
+    of("IP_OUTNOROUTES", Wanted, "there is no route for packets to send", Some("D33")),
     of("IP_RPFILTER", Wanted, "the reverse-path filter rejects their senders", Some("D41")),
     of("MAC_INVALID_SOURCE", Expected, "their source link address is not that of a device", None),
     of("NEIGH_CREATEFAIL", Wanted, "the neighbour table is full", Some("D39")),
@@ -111,6 +117,7 @@ const MEANINGS: [Meaning; 50] = [
     of("QDISC_CONGESTED", Expected, "a discipline drops early to slow senders down", None),
     of("QDISC_DROP", Expected, "a queueing discipline drops them", Some("D38")),
     of("QDISC_OVERLIMIT", Expected, "a queueing discipline is full", Some("D38")),
+    of("QUEUE_PURGE", Expected, "their queue was emptied, for example with its socket", None),
     of("SKB_CSUM", Wanted, "a checksum is wrong", Some("D33")),
     of("SOCKET_BACKLOG", Wanted, "a program's socket is busy and its backlog is full", Some("D47")),
     of("SOCKET_CLOSE", Expected, "their socket was closed", None),
@@ -141,7 +148,7 @@ const MEANINGS: [Meaning; 50] = [
 ];
 
 /// The purposes of functions that drop without a reason, or on kernels without reasons.
-const PLACES: [(&str, &str); 21] = [
+const PLACES: [(&str, &str); 20] = [
     ("__dev_queue_xmit", "a queueing discipline or device does not accept them"),
     ("__netif_receive_skb_core", "nothing on this host accepts such frames"),
     ("__udp4_lib_rcv", "UDP: no program listens, or a checksum is wrong"),
@@ -157,7 +164,6 @@ const PLACES: [(&str, &str); 21] = [
     ("nf_hook_slow", "a filter rule drops them"),
     ("packet_rcv", "a capturing program has no room for its copy"),
     ("sk_stream_kill_queues", "TCP: the connection was closed"),
-    ("skb_queue_purge_reason", "their queue was emptied, for example with its socket"),
     ("tbf_enqueue", "a token bucket has no room for them"),
     ("tcp_rcv_state_process", "TCP: they only begin or end a connection"),
     ("tcp_v4_rcv", "TCP: this host does not have their connection"),
