@@ -7,8 +7,8 @@ use crate::parse::moves::{FILE as MOVES, Moves};
 use crate::parse::routes::{Addresses, Routes};
 use crate::{Gap, Piece, Text};
 
-const ROUTES: &[&str] = &["ip", "-d", "-j", "route", "show", "table", "all", "type", "unicast"];
-const ADDRESSES: &[&str] = &["ip", "-j", "addr", "show"];
+const ROUTES: &[&str] = Routes::COMMAND;
+const ADDRESSES: &[&str] = Addresses::COMMAND;
 
 /// Routes and addresses of a network namespace.
 #[derive(Debug)]
