@@ -14,6 +14,7 @@ mod access;
 pub mod archive;
 mod changed;
 pub mod fact;
+mod links;
 mod live;
 mod manifest;
 pub mod namespaces;

@@ -1,6 +1,7 @@
 //! Collects the evidence of the host that we run on, twice.
 
 mod drops;
+mod moves;
 mod programs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::drops::Watch;
+use self::moves::MoveWatch;
 use self::programs::Programs;
 use super::access::{Netns, read_only};
 use super::manifest::{Manifest, NETNS, PROFILE, Words};
@@ -44,6 +46,7 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     // Settings are read between the samples, and that time is part of the interval.
     let begun = Instant::now();
     let drops = manifest.has_drops.then(Watch::start);
+    let moves = manifest.has_moves.then(MoveWatch::start);
     taken.files(&manifest.files, "");
     taken.access();
     taken.links(&manifest);
@@ -55,6 +58,9 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     }
     thread::sleep(interval.saturating_sub(begun.elapsed()));
     if let Some((path, seen)) = drops.map(Watch::finish) {
+        taken.keep_reply("", path, seen);
+    }
+    if let Some((path, seen)) = moves.map(MoveWatch::finish) {
         taken.keep_reply("", path, seen);
     }
     taken.sample(2, &manifest);

@@ -2,6 +2,7 @@
 
 use super::netlink::{DESTINATIONS, LISTENERS, NicSettings};
 use super::parse::drops::FILE as DROPS;
+use super::parse::moves::FILE as MOVES;
 
 /// One piece of evidence, or all of a kind. In a path, a `*` stands for any name or for the end of
 /// one. In a command `{nic}` stands for each interface, `{guest}` for each guest of libvirt and
@@ -32,6 +33,8 @@ pub enum Piece {
     Sockets,
     /// Packets that the kernel drops between the samples, by reason, if tracing is permitted.
     Drops,
+    /// Addresses that move between the samples: neighbours, and entries of forwarding databases.
+    Moves,
     /// Settings of each interface.
     Settings(NicSettings),
     /// Counters of filters, where a queueing discipline shows that there are any; in both samples.
@@ -75,6 +78,7 @@ impl Piece {
             Piece::Link(pattern) => path.strip_suffix(LINK).is_some_and(|at| matches(pattern, at)),
             Piece::Sockets => [LISTENERS, DESTINATIONS, "owners"].contains(&path),
             Piece::Drops => path == DROPS,
+            Piece::Moves => path == MOVES,
             Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),
             Piece::Threads(_) => path == "threads",
             Piece::Programs => ["busiest", "cgroups"].contains(&path),

@@ -22,8 +22,15 @@ const COMMANDS: &str = "commands";
 /// The same in a sos report, one level deeper.
 const SOS_COMMANDS: &str = "sos_commands";
 /// Commands that sos runs with other options than the doctor; the parsers know both forms.
-const SOS_NAMES: [(&str, &str); 2] =
-    [("ss_-tinHO_state_established", "ss_-peaonmi"), ("tc_-s_-j_qdisc_show", "tc_-s_qdisc_show")];
+const SOS_NAMES: [(&str, &str); 7] = [
+    ("ip_-d_-j_route_show_table_all_type_unicast", "ip_route_show_table_all"),
+    ("ip_-j_addr_show", "ip_-d_address"),
+    ("ip_-s_-j_neigh_show", "ip_-s_-s_neigh_show"),
+    ("iptables-save_-c", "iptables_-vnxL"),
+    ("nft_-a_list_ruleset", "nft_list_ruleset"),
+    ("ss_-tinHO_state_established", "ss_-peaonmi"),
+    ("tc_-s_-j_qdisc_show", "tc_-s_qdisc_show"),
+];
 /// The file of a saved host that lists files that could not be read: path, tab, reason.
 pub(crate) const REFUSED_FILE: &str = "refused";
 /// The file that lists settings that could be read but not set there: path, tab, reason.

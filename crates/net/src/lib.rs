@@ -5,6 +5,7 @@
 //! identified by name, as in configuration files; [`Netlink`] turns it into the kernel's index
 //! where a message needs one.
 
+pub mod neighbours;
 pub mod socket;
 
 use std::fmt::Display;

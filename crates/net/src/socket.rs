@@ -4,8 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 
 use netlink_packet_core::{
-    NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr};
 
@@ -75,7 +75,7 @@ impl NetlinkSocket {
             while !rest.is_empty() {
                 let message = NetlinkMessage::<M>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                rest = after(rest, &message.header);
+                rest = after(rest, message.header.length);
                 // The tail of a reply that an earlier error cut short.
                 if message.header.sequence_number != self.sequence {
                     continue;
@@ -102,6 +102,43 @@ impl NetlinkSocket {
         }
     }
 
+    /// Opens a socket that receives what the kernel announces to a multicast group. Events that
+    /// arrive while `buffer_bytes` are full are lost.
+    ///
+    /// # Errors
+    /// As [`open`](NetlinkSocket::open).
+    pub fn subscribe(protocol: isize, group: u32, buffer_bytes: u32) -> io::Result<NetlinkSocket> {
+        let socket = NetlinkSocket::open(protocol)?;
+        // The kernel may grant less.
+        socket.socket.set_rx_buf_sz(buffer_bytes)?;
+        socket.socket.set_non_blocking(true)?;
+        socket.socket.add_membership(group)?;
+        Ok(socket)
+    }
+
+    /// Passes on the messages of one datagram of a group, without those that cannot be parsed.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has arrived; ENOBUFS if some were lost since the last call.
+    pub fn receive_each<M: NetlinkDeserializable>(
+        &mut self,
+        mut each: impl FnMut(M),
+    ) -> io::Result<()> {
+        self.buffer.clear();
+        self.socket.recv(&mut self.buffer, 0)?;
+        let mut rest = self.buffer.as_slice();
+        while let Ok(header) = NetlinkBuffer::new_checked(rest) {
+            let len = header.length();
+            if let Ok(message) = NetlinkMessage::<M>::deserialize(rest) {
+                if let NetlinkPayload::InnerMessage(message) = message.payload {
+                    each(message);
+                }
+            }
+            rest = after(rest, len);
+        }
+        Ok(())
+    }
+
     fn send<M>(&mut self, message: M, flags: u16) -> io::Result<()>
     where
         M: NetlinkSerializable,
@@ -119,7 +156,7 @@ impl NetlinkSocket {
 }
 
 /// The rest of a datagram after a message; messages are padded to 4 bytes.
-fn after<'a>(bytes: &'a [u8], header: &NetlinkHeader) -> &'a [u8] {
-    let len = usize::try_from(header.length).ok().and_then(|len| len.checked_next_multiple_of(4));
+fn after(bytes: &[u8], len: u32) -> &[u8] {
+    let len = usize::try_from(len).ok().and_then(|len| len.checked_next_multiple_of(4));
     len.and_then(|len| bytes.get(len..)).unwrap_or_default()
 }

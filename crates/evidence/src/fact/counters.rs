@@ -336,7 +336,7 @@ impl Fact for Span<Qdiscs> {
     }
 }
 
-const NEIGHBOURS: &[&str] = &["ip", "-s", "-j", "neigh", "show"];
+const NEIGHBOURS: &[&str] = Neighbours::COMMAND;
 
 impl Fact for Span<Neighbours> {
     const PIECES: &'static [Piece] = &[Piece::Sampled(NEIGHBOURS)];

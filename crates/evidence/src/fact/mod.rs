@@ -30,7 +30,7 @@ pub use kind::{HostKind, Kind};
 pub use named::*;
 pub use power::{CpuFrequencies, CpuSleeps, Frequency, Sleep};
 pub use reader::{Basis, Host, Reader, Span};
-pub use routing::{BridgeSettings, Routing, Switches};
+pub use routing::{BridgeSettings, Moved, OwnAddresses, Routing, Switches};
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
 pub use stack::Stack;
 

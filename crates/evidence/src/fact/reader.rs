@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Fact;
 use crate::PROFILE;
+use crate::links::Derived;
 use crate::netlink::{CONNECTIONS, CONNECTIONS_COMMAND};
 use crate::parse::Counters;
 use crate::parse::sockets::Sockets;
@@ -22,6 +23,8 @@ pub struct Host {
 struct Saved {
     source: Source,
     samples: Vec<Sample>,
+    /// Files of the host that follow from the output of tools.
+    derived: Derived,
 }
 
 /// Reads the pieces of a host that one fact names, and no others.
@@ -97,7 +100,8 @@ impl Host {
             let seconds = seconds.or_else(tool).unwrap_or(0.0);
             samples.push(Sample { prefix: String::new(), seconds });
         }
-        Host { saved: Arc::new(Saved { source, samples }) }
+        let derived = Derived::of(&source);
+        Host { saved: Arc::new(Saved { source, samples, derived }) }
     }
 
     /// Reads a fact about this host.
@@ -129,20 +133,36 @@ impl Reader {
     /// A file that holds a setting or a description.
     pub fn file(&self, path: &str) -> Result<Text, Gap> {
         self.named(path, |piece| piece.is_file(path))?;
-        self.saved.source.file(path)
+        let found = self.saved.source.file(path);
+        match self.saved.derived.files.get(path) {
+            Some(text) if matches!(found, Err(Gap::Missing { .. })) => Ok(text.clone()),
+            _ => found,
+        }
     }
 
     /// Whether there is such a file.
     pub fn has(&self, path: &str) -> bool {
-        self.named(path, |piece| piece.is_file(path)).is_ok() && self.saved.source.has(path)
+        self.named(path, |piece| piece.is_file(path)).is_ok()
+            && (self.saved.source.has(path) || self.saved.derived.files.contains_key(path))
     }
 
     /// The names in a directory of the evidence.
     pub fn list(&self, path: &str) -> Vec<String> {
         match self.named(path, |piece| piece.is_below(path)) {
-            Ok(()) => self.saved.source.list(path),
+            Ok(()) => {
+                let mut names = self.saved.source.list(path);
+                names.extend(self.saved.derived.list(path));
+                names.sort_unstable();
+                names.dedup();
+                names
+            }
             Err(_) => Vec::new(),
         }
+    }
+
+    /// What could not be read of the output of tools.
+    pub(super) fn remarks(&self) -> &[String] {
+        &self.saved.derived.remarks
     }
 
     /// The output of a tool of the manifest; the last one if it was run in both samples.

@@ -2,11 +2,13 @@
 
 use super::{Fact, Reader};
 use crate::parse::Counters;
+use crate::parse::inet6::Inet6;
+use crate::parse::moves::{FILE as MOVES, Moves};
 use crate::parse::routes::{Addresses, Routes};
 use crate::{Gap, Piece, Text};
 
-const ROUTES: &[&str] = &["ip", "-d", "-j", "route", "show", "table", "all", "type", "unicast"];
-const ADDRESSES: &[&str] = &["ip", "-j", "addr", "show"];
+const ROUTES: &[&str] = Routes::COMMAND;
+const ADDRESSES: &[&str] = Addresses::COMMAND;
 
 /// Routes and addresses of a network namespace.
 #[derive(Debug)]
@@ -23,6 +25,50 @@ impl Fact for Routing {
     fn read(at: &Reader) -> Result<Self, Gap> {
         let routes = Routes::parse(&at.command(ROUTES)?)?;
         Ok(Routing { routes, addresses: Addresses::parse(&at.command(ADDRESSES)?)? })
+    }
+}
+
+/// Addresses that moved between both samples.
+#[derive(Debug)]
+pub struct Moved {
+    /// Those that moved most first.
+    pub moves: Moves,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for Moved {
+    const PIECES: &'static [Piece] = &[Piece::Moves];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.file(MOVES).map_err(|gap| match gap {
+            // A sos report, or a record of a doctor that did not collect this.
+            Gap::Missing { why, .. } if why == "not there" => {
+                Gap::NotHere("the record does not contain which addresses moved".to_owned())
+            }
+            gap => gap,
+        })?;
+        Ok(Moved { moves: Moves::parse(&text)?, text })
+    }
+}
+
+const INET6: &str = "proc/net/if_inet6";
+
+/// The IPv6 addresses of a network namespace itself.
+#[derive(Debug)]
+pub struct OwnAddresses {
+    /// In the order of the kernel.
+    pub addresses: Inet6,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for OwnAddresses {
+    const PIECES: &'static [Piece] = &[Piece::File(INET6)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.file(INET6)?;
+        Ok(OwnAddresses { addresses: Inet6::parse(&text)?, text })
     }
 }
 

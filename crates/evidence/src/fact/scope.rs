@@ -28,7 +28,7 @@ impl Fact for Remarks {
         let text = at.file(REMARKS_FILE).ok();
         let lines =
             text.iter().flat_map(|text| text.lines().map(|(line, _)| text.quote(line).text));
-        Ok(Remarks(lines.collect()))
+        Ok(Remarks(lines.chain(at.remarks().iter().cloned()).collect()))
     }
 }
 

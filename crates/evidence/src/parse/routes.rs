@@ -1,4 +1,7 @@
-//! Routes, neighbours and addresses, as `ip -j` prints them.
+//! Routes, neighbours and addresses, as `ip -j` prints them, and without `-j`, as in a sos report.
+//! Of the latter, lines that cannot be read are counted: their forms differ between versions.
+
+mod plain;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +16,8 @@ use crate::{Gap, Text};
 pub struct Routes {
     /// In the order of the tool.
     pub all: Vec<Route>,
+    /// Lines that could not be read.
+    pub skipped: usize,
 }
 
 /// One of them.
@@ -63,6 +68,8 @@ impl Route {
 pub struct Neighbours {
     /// In the order of the tool.
     pub all: Vec<Neighbour>,
+    /// Lines that could not be read.
+    pub skipped: usize,
 }
 
 /// One of them.
@@ -105,6 +112,8 @@ impl Neighbours {
 pub struct Addresses {
     /// In the order of the tool.
     pub all: Vec<Addressed>,
+    /// Lines that could not be read.
+    pub skipped: usize,
 }
 
 /// One of them.
@@ -141,6 +150,37 @@ pub struct Address {
     pub prefixlen: u32,
 }
 
+impl Routes {
+    /// The command that shows them.
+    pub(crate) const COMMAND: &[&str] =
+        &["ip", "-d", "-j", "route", "show", "table", "all", "type", "unicast"];
+}
+
+impl Neighbours {
+    /// The command that shows them.
+    pub(crate) const COMMAND: &[&str] = &["ip", "-s", "-j", "neigh", "show"];
+}
+
+impl Addresses {
+    /// The command that shows them.
+    pub(crate) const COMMAND: &[&str] = &["ip", "-j", "addr", "show"];
+}
+
+/// Whether a text is not the plain output of a tool: also if it is damaged or empty, which no
+/// parser may take for a host without any.
+fn is_json(text: &Text) -> bool {
+    let start = text.value().trim_start();
+    start.is_empty() || start.starts_with(['[', '{'])
+}
+
+/// Refuses a text of which no line could be read.
+fn some_of(text: &Text, read: usize, skipped: usize) -> Result<(), Gap> {
+    match (read, skipped) {
+        (0, 1..) => Err(text.unreadable(None, "none of its lines could be read")),
+        _ => Ok(()),
+    }
+}
+
 fn parse<T: DeserializeOwned>(text: &Text) -> Result<Vec<T>, Gap> {
     serde_json::from_str(text.value())
         .map_err(|error| text.unreadable(Some(error.line()), error.to_string()))
@@ -148,19 +188,37 @@ fn parse<T: DeserializeOwned>(text: &Text) -> Result<Vec<T>, Gap> {
 
 impl Counters for Routes {
     fn parse(text: &Text) -> Result<Routes, Gap> {
-        parse(text).map(|all| Routes { all })
+        match is_json(text) {
+            true => parse(text).map(|all| Routes { all, skipped: 0 }),
+            false => {
+                let all = plain::routes(text);
+                some_of(text, all.all.len(), all.skipped).map(|()| all)
+            }
+        }
     }
 }
 
 impl Counters for Neighbours {
     fn parse(text: &Text) -> Result<Neighbours, Gap> {
-        parse(text).map(|all| Neighbours { all })
+        match is_json(text) {
+            true => parse(text).map(|all| Neighbours { all, skipped: 0 }),
+            false => {
+                let all = plain::neighbours(text);
+                some_of(text, all.all.len(), all.skipped).map(|()| all)
+            }
+        }
     }
 }
 
 impl Counters for Addresses {
     fn parse(text: &Text) -> Result<Addresses, Gap> {
-        parse(text).map(|all| Addresses { all })
+        match is_json(text) {
+            true => parse(text).map(|all| Addresses { all, skipped: 0 }),
+            false => {
+                let all = plain::addresses(text);
+                some_of(text, all.all.len(), all.skipped).map(|()| all)
+            }
+        }
     }
 }
 

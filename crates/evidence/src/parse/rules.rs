@@ -1,5 +1,5 @@
-//! Packet filter rules with their counters, as `nft -a list ruleset` and `iptables-save -c` print
-//! them.
+//! Packet filter rules with their counters, as `nft -a list ruleset`, `iptables-save -c` and, in a
+//! sos report, `iptables -vnxL` print them.
 
 use std::collections::BTreeMap;
 
@@ -45,9 +45,11 @@ const JUMPS: [&str; 2] = ["jump", "goto"];
 impl Counters for Rules {
     fn parse(text: &Text) -> Result<Rules, Gap> {
         let mut rules = Rules::default();
-        let is_saved = text.lines().any(|(_, row)| row.starts_with('*'));
-        if is_saved {
+        let has_line = |start: &str| text.lines().any(|(_, row)| row.starts_with(start));
+        if has_line("*") {
             rules.saved(text)?;
+        } else if has_line("Chain ") {
+            rules.shown(text)?;
         } else {
             rules.listed(text)?;
         }
@@ -170,6 +172,56 @@ impl Rules {
         if is_open { Err(text.unreadable(None, "expected COMMIT")) } else { Ok(()) }
     }
 
+    /// Parses the output of `iptables -vnxL`, which has only the table `filter`.
+    fn shown(&mut self, text: &Text) -> Result<(), Gap> {
+        let mut chain = None;
+        for (line, row) in text.lines() {
+            let words: Vec<&str> = row.split_whitespace().collect();
+            let number = |word: &str| {
+                word.parse().map_err(|_| text.unreadable(Some(line), "expected a number"))
+            };
+            match words.as_slice() {
+                [] | ["pkts", "bytes", "target", ..] => {}
+                ["Chain", name, rest @ ..] => {
+                    let full = format!("filter {name}");
+                    let own = self.chains.entry(full.clone()).or_default();
+                    if let ["(policy", policy, packets, "packets,", ..] = rest {
+                        own.hook = Some(name.to_lowercase());
+                        if *policy == "DROP" {
+                            self.add(format!("{full}: policy drop"), number(packets)?, line);
+                        }
+                    }
+                    chain = Some(full);
+                }
+                [packets, _, rest @ ..] => {
+                    let chain = chain.clone().ok_or_else(|| {
+                        text.unreadable(Some(line), "expected the name of a chain above it")
+                    })?;
+                    let packets: u64 = number(packets)?;
+                    self.chains.entry(chain.clone()).or_default().rules += 1;
+                    // A rule without a target has one column less.
+                    let target = rest.first().filter(|_| rest.get(2).is_some_and(is_option));
+                    match target {
+                        Some(target) if drops(target) => {
+                            self.add(format!("{chain}: {}", rest.join(" ")), packets, line);
+                        }
+                        Some(target) => {
+                            let to = format!("filter {target}");
+                            // Chains of a user are listed in any order; targets of the kernel are
+                            // in capitals and have no chain.
+                            if text.lines().any(|(_, row)| is_chain(row, target)) {
+                                self.jump(to, Some(packets));
+                            }
+                        }
+                        None => {}
+                    }
+                }
+                _ => return Err(text.unreadable(Some(line), "expected a chain or a rule")),
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a rule; rules with the same text are counted together.
     fn add(&mut self, rule: String, packets: u64, line: usize) {
         let one = self.dropping.entry(rule).or_insert(Dropping { packets: 0, line });
@@ -180,6 +232,16 @@ impl Rules {
     pub fn count(&self) -> u64 {
         self.chains.values().fold(0, |sum: u64, chain| sum.saturating_add(chain.rules))
     }
+}
+
+/// Whether a word is in the column `opt`: fragments, `--` for all packets.
+fn is_option(word: &&str) -> bool {
+    ["--", "-f", "!f"].contains(word)
+}
+
+/// Whether a line is the head of a chain.
+fn is_chain(row: &str, name: &str) -> bool {
+    row.strip_prefix("Chain ").and_then(|rest| rest.split(' ').next()) == Some(name)
 }
 
 fn drops(target: &str) -> bool {
@@ -215,6 +277,30 @@ mod tests {
         assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 7);
         assert_eq!(read.chains["filter INPUT"].rules, 2);
         assert!(Rules::parse(&Text::new("iptables-save", "*filter\n:A DROP [1:1]\n")).is_err());
+    }
+
+    #[test]
+    fn rules_that_iptables_shows_are_counted() {
+        let text = "Chain INPUT (policy ACCEPT 5 packets, 300 bytes)\n \
+                    pkts bytes target prot opt in out source destination\n \
+                    9 540 DROP 6 -- * * 10.98.9.0/24 0.0.0.0/0 tcp dpt:80\n \
+                    7 1 long 0 -- eth0 * 0.0.0.0/0 0.0.0.0/0\n\n\
+                    Chain FORWARD (policy DROP 3 packets, 1 bytes)\n \
+                    pkts bytes target prot opt in out source destination\n \
+                    0 0 0 -- * * 0.0.0.0/0 0.0.0.0/0\n\n\
+                    Chain long (1 references)\n \
+                    2 0 REJECT all -- * * 0.0.0.0/0 0.0.0.0/0\n";
+        let read = Rules::parse(&Text::new("iptables -vnxL", text)).expect("sound");
+        let rule = "filter INPUT: DROP 6 -- * * 10.98.9.0/24 0.0.0.0/0 tcp dpt:80";
+        assert_eq!(read.dropping[rule].packets, 9, "{read:?}");
+        assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 3);
+        assert_eq!(read.chains["filter FORWARD"].rules, 1);
+        assert_eq!(read.chains["filter INPUT"].hook.as_deref(), Some("input"));
+        let long = &read.chains["filter long"];
+        assert_eq!((long.rules, long.jumped, &long.hook), (1, 7, &None));
+        for torn in ["Chain INPUT (policy ACCEPT\n x 1 DROP all -- * *\n", "Chain A\n1\n"] {
+            assert!(Rules::parse(&Text::new("iptables -vnxL", torn)).is_err(), "{torn}");
+        }
     }
 
     #[test]

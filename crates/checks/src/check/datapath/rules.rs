@@ -46,10 +46,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if all.iter().all(|span| span.after.chains.is_empty()) {
         return not_here(CHECK.absent);
     }
-    if all.iter().all(|span| span.basis == Basis::SinceBoot) {
-        return not_here("drops by rules are only known since the boot");
-    }
-    for span in all.iter().filter(|span| span.basis == Basis::Samples) {
+    for span in &all {
         out.add(dropping(span, &facts.moved));
         out.add(longest(span, &facts.moved));
     }
@@ -61,7 +58,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (rule, after) in &span.after.dropping {
-        let Some(before) = span.before.dropping.get(rule) else { continue };
+        let Some(before) = span.past(span.before.dropping.get(rule)) else { continue };
         let drops = after.packets.saturating_sub(before.packets);
         let rate = float(drops) / span.seconds;
         let limits = |words: &[&str]| words.iter().any(|word| rule.contains(word));
@@ -89,11 +86,19 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
             Finding::new(Severity::Warning, rule.clone(), summary)
                 .cause(cause)
                 .quote([span.text.quote(after.line)])
-                .confidence(Confidence::Medium)
+                .confidence(confidence(span))
                 .advise(Advice::by_hand(text::drop_advice(), &[])),
         );
     }
     found
+}
+
+/// A mean since boot may hide that it is over, or that the rules are newer.
+fn confidence(span: &Span<Rules>) -> Confidence {
+    match span.basis {
+        Basis::Samples => Confidence::Medium,
+        Basis::SinceBoot => Confidence::Low,
+    }
 }
 
 /// The chain whose rules take the most time.
@@ -112,7 +117,7 @@ fn longest(span: &Span<Rules>, moved: &Span<NicCounters>) -> Option<Finding> {
     let finding = Finding::new(Severity::Warning, name.clone(), summary)
         .cause(text::long_cause())
         .quote(quote)
-        .confidence(Confidence::Medium)
+        .confidence(confidence(span))
         .advise(Advice::by_hand(text::long_advice(), &[]));
     Some(finding)
 }

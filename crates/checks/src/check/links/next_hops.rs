@@ -1,7 +1,7 @@
-//! D39: a next hop or a neighbour does not reply, or has two link-layer addresses.
+//! D39: a next hop or a neighbour does not reply.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::text::next_hops as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, Routing, Span, Switches, Tried};
@@ -11,9 +11,9 @@ use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
 pub(crate) const CHECK: Check = Check {
     id: "D39",
     slug: "next-hops",
-    title: "a next hop does not reply, or an address is duplicate",
+    title: "a next hop does not reply",
     group: Group::Links,
-    sources: &["ip-sysctl:fib-multipath-use-neigh", "ip-sysctl:linkdown", "rfc-5227"],
+    sources: &["ip-sysctl:fib-multipath-use-neigh", "ip-sysctl:linkdown"],
     explanation: text::EXPLANATION,
     absent: "there is no data on where packets are sent",
     rule: rule!(Facts, judge),
@@ -42,9 +42,6 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add(only_one(span, route, gateway));
         }
         next.extend(route.gateway.iter().chain(route.nexthops.iter().flat_map(|hop| &hop.gateway)));
-    }
-    if span.basis == Basis::Samples {
-        out.add(span.after.all.iter().filter_map(|one| twice(span, one)));
     }
     let is_other = |one: &&Neighbour| is_silent(span, one) && !next.contains(&&one.dst);
     let silent: Vec<&Neighbour> = span.after.all.iter().filter(is_other).collect();
@@ -139,22 +136,5 @@ fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Fin
             .cause(text::only_one_cause())
             .quote([quoted(span, one)])
             .advise(Advice::by_hand(text::only_one_advice(), &["ip route show", "ip neigh show"])),
-    )
-}
-
-/// A neighbour that had another link-layer address in the first sample.
-fn twice(span: &Span<Neighbours>, one: &Neighbour) -> Option<Finding> {
-    let before = span.before.same(one)?;
-    let (then, now) = (before.lladdr.as_ref()?, one.lladdr.as_ref()?);
-    if then == now {
-        return None;
-    }
-    let summary = format!("{} on {} was {then} and is {now}", one.dst, one.dev);
-    Some(
-        Finding::new(Severity::Warning, one.dst.clone(), summary)
-            .cause(text::twice_cause())
-            .quote([quoted(span, before), quoted(span, one)])
-            .confidence(Confidence::Medium)
-            .advise(Advice::by_hand(text::twice_advice(), &["ip -s neigh show"])),
     )
 }

@@ -13,8 +13,8 @@ use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::packet_length as text;
 use ringway_evidence::fact::{
-    Interfaces, Mtus, Paths, Stack, TcpMtuProbing, Tried, VifStore, XapiCards, XapiInventory,
-    XapiNetworks, XapiVifs,
+    Interfaces, LinkStates, LinkTypes, Mtus, Paths, Stack, TcpMtuProbing, Tried, VifStore,
+    XapiCards, XapiInventory, XapiNetworks, XapiVifs,
 };
 use ringway_evidence::facts;
 use ringway_evidence::{Gap, Quote};
@@ -41,6 +41,8 @@ facts! {
     struct Facts {
         nics: Interfaces,
         mtus: Mtus,
+        types: LinkTypes,
+        states: LinkStates,
         stack: Stack,
         paths: Paths,
         probing: Tried<TcpMtuProbing>,
@@ -73,10 +75,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let known: Vec<String> = known.collect();
     let stacked = !facts.stack.links.is_empty();
     findings.extend(stack::inspect(facts, &known)?);
-    findings.extend(stack::routed(facts)?);
+    let tunnels = stack::tunnels(facts);
+    findings.extend(stack::routed(facts, &tunnels)?);
+    let has_hops = !bridges.is_empty() || stacked || !tunnels.is_empty();
     let paths = path::inspect(facts)?;
     findings.extend(set);
-    if findings.is_empty() && (!bridges.is_empty() || stacked) {
+    if findings.is_empty() && has_hops {
         let names: Vec<&str> = bridges.keys().map(String::as_str).collect();
         let summary = if names.is_empty() {
             "no interface has a larger MTU than those below it".to_owned()
@@ -85,8 +89,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         };
         findings.push(all_well(summary, None));
     }
-    // With a single hop and no requested path, tunnels are not read either.
-    if !bridges.is_empty() || stacked || !paths.is_empty() || is_set_any {
+    if has_hops || !paths.is_empty() || is_set_any {
         out.add(findings);
         out.add(paths);
     }

@@ -6,11 +6,11 @@ use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::backlog as text;
 use ringway_evidence::fact::{
-    BacklogMax, Basis, BudgetFrames, BudgetUsecs, Span, Tried, float, share,
+    BacklogMax, Basis, BudgetFrames, BudgetUsecs, Namespace, Span, Tried, float, share,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::softnet::{Row, Softnet};
-use ringway_evidence::{Quote, Text};
+use ringway_evidence::{Netns, Quote, Text};
 
 pub(crate) const CHECK: Check = Check {
     id: "D18",
@@ -29,6 +29,7 @@ facts! {
         backlog: Tried<BacklogMax>,
         frames: Tried<BudgetFrames>,
         usecs: Tried<BudgetUsecs>,
+        namespace: Namespace,
     }
 }
 
@@ -80,6 +81,10 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     };
     let (advice, quote) = match facts.backlog.get() {
         Ok(text) => (text.number().ok().and_then(longer_backlog), Some(text.quote(1))),
+        // Only the machine's initial network namespace has it.
+        Err(_) if facts.namespace.0 == Some(Netns::Other) => {
+            (Some(Advice::by_hand(text::machine_advice(), &[])), None)
+        }
         Err(_) => (None, None),
     };
     let verb = if guilty.len() == 1 { "drops" } else { "drop" };

@@ -1,4 +1,4 @@
-//! D27: the hypervisor runs other guests while this one has work.
+//! D27: this guest has work, and the hypervisor does not run it.
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -12,7 +12,7 @@ use ringway_evidence::parse::domains::{Domains, XlInfo};
 pub(crate) const CHECK: Check = Check {
     id: "D27",
     slug: "stolen-time",
-    title: "the hypervisor gives its CPUs to others",
+    title: "the hypervisor does not run this guest when it has work",
     group: Group::Processors,
     sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
     explanation: text::EXPLANATION,
@@ -89,7 +89,8 @@ fn stolen(facts: &Facts) -> Result<Finding, Gap> {
         return Ok(all_well(format!("{percent:.1} % of the CPU time was stolen"), quote));
     }
     let severity = if part >= STARVED { Severity::Problem } else { Severity::Warning };
-    let summary = format!("the hypervisor gave {percent:.0} % of this guest's CPU time to others");
+    let summary =
+        format!("the hypervisor did not run this guest for {percent:.0} % of its CPU time (steal)");
     let finding = Finding::new(severity, "steal", summary)
         .cause(text::stolen_cause())
         .quote(quote)

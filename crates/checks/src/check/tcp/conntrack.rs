@@ -79,7 +79,9 @@ impl Table {
         let packets = lost.dropped.wrapping_add(lost.evicted);
         let (severity, summary) = if packets > 0 {
             let summary = format!(
-                "{packets} packets were dropped because no entry was free; {count} of {max}"
+                "{} packets were dropped and {} connections evicted for lack of entries; \
+                 {count} of {max} are tracked",
+                lost.dropped, lost.evicted
             );
             (Severity::Problem, summary)
         } else {

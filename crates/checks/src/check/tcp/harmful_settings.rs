@@ -143,14 +143,16 @@ fn long_queue(facts: &Facts, nic: &str) -> Option<Finding> {
         Err(gap) => return Some(Finding::gap(nic, &gap)),
     };
     let knob = Knob::TxQueueLen { nic: nic.to_owned() };
+    // The ring of a TAP device has this length.
+    let (cause, advice) = match facts.nics.has_offload_headers(nic) {
+        Some(_) => (text::ring_cause(), text::ring_advice(&TXQUEUELEN_DEFAULT)),
+        None => (text::queue_cause(), text::queue_advice(&TXQUEUELEN_DEFAULT)),
+    };
     let finding =
         Finding::new(Severity::Warning, nic, format!("{len} packets may wait before {nic}"))
-            .cause(text::queue_cause())
+            .cause(cause)
             .quote([text.quote(1)])
-            .advise(Advice::by_change(
-                text::queue_advice(&TXQUEUELEN_DEFAULT),
-                Change::lower(knob, len, TXQUEUELEN_DEFAULT),
-            ));
+            .advise(Advice::by_change(advice, Change::lower(knob, len, TXQUEUELEN_DEFAULT)));
     Some(finding)
 }
 
@@ -183,7 +185,6 @@ fn backlog(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// Harmless, and no use (`throughput-guide:fin-timeout`).
 /// A maximum below what the kernel sets on the smallest machine.
 fn small_buffer(name: &str, text: &Text, (least, usual): (u64, u64)) -> Option<Finding> {
     let current = text.value().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -202,6 +203,7 @@ fn small_buffer(name: &str, text: &Text, (least, usual): (u64, u64)) -> Option<F
     Some(finding)
 }
 
+/// Harmless, and no use (`throughput-guide:fin-timeout`).
 fn fin_timeout(facts: &Facts) -> Option<Finding> {
     let text = facts.fin_timeout.ok()?;
     let seconds = text.number().ok().filter(|seconds| (1..FIN_TIMEOUT_MIN).contains(seconds))?;

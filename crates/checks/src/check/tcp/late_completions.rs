@@ -34,6 +34,8 @@ facts! {
 const LIMIT: &str = "net.ipv4.tcp_limit_output_bytes";
 /// Its value since Linux 5.0 (c73e5807e4f6); since 6.16 it is four times that (9ea3bfa61b09).
 const LIMIT_DEFAULT: u64 = 1_048_576;
+/// The kernel's default for TCP: a second shifted by this is about a millisecond.
+const PACING_SHIFT: u32 = 10;
 /// Part of the congestion window below which it is not what holds a connection.
 const WINDOW_MAX: f64 = 0.8;
 /// Part of the time in which another window held it (D11), from which that is the reason.
@@ -84,7 +86,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         severity: if span.basis == Basis::Samples { Severity::Warning } else { Severity::Note },
         ..finding
     };
-    out.add([advise(finding, limit)]);
+    let binds = held.iter().any(|socket| is_reached(socket, limit));
+    out.add([advise(finding, if binds { limit } else { LIMIT_DEFAULT })]);
     Ok(())
 }
 
@@ -99,6 +102,14 @@ fn is_held(socket: &Socket) -> bool {
         && socket.congestion != "bbr"
 }
 
+/// Whether a connection may reach the limit: what it sends in about a millisecond is a limit as
+/// well, and the lower one counts (`tcp_small_queue_check` in `net/ipv4/tcp_output.c`). Old kernels
+/// do not report the rate.
+fn is_reached(socket: &Socket, limit: u64) -> bool {
+    let rate = socket.more.pacing_rate;
+    rate == 0 || rate >> PACING_SHIFT >= limit
+}
+
 fn advise(finding: Finding, limit: u64) -> Finding {
     let finding = if limit < LIMIT_DEFAULT {
         let knob = Knob::Sysctl { name: LIMIT.to_owned() };
@@ -110,4 +121,20 @@ fn advise(finding: Finding, limit: u64) -> Finding {
         finding
     };
     finding.advise(Advice::by_hand(text::host_advice(), &["ss -tinHO state established"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_connection_never_reaches_the_limit() {
+        let reaches = |pacing_rate: u64| {
+            let mut socket = Socket::default();
+            socket.more.pacing_rate = pacing_rate;
+            is_reached(&socket, 1 << 20)
+        };
+        // 1 Gbit/s and 10 Gbit/s, and a kernel that does not report it.
+        assert!(!reaches(125_000_000) && reaches(1_250_000_000) && reaches(0));
+    }
 }

@@ -32,60 +32,16 @@ const CONNECT_ALWAYS: &str = "sleep 0.5; while :; do python3 -c \"$CONNECT\" 8 &
 const OPEN_FIFTY: &[Step] =
     &[guest("exec python3 -c \"$LISTEN\" 0"), host("exec python3 -c \"$OPEN\" 50")];
 
+/// Two more veths between host and guest, `q1` and `q2` on the host.
+const TWO_LINKS: &str = "for i in 1 2; do ip link add q$i type veth peer name p$i netns $GUEST; ip \
+    link set q$i up; done";
+const GUEST_LINKS: &str = "for i in 1 2; do ip link set p$i up; done";
+/// Both links of the guest ask for the host every half a second, as if each were a host alone.
+const PING_BOTH: &str = "while :; do for i in 1 2; do ip neigh flush dev p$i; ping -c1 -W1 -I p$i \
+    10.98.7.1 & sleep 1.2; done; done";
+
 pub(super) fn all() -> Vec<Scenario> {
     vec![
-        scenario(
-            "d33",
-            Pair::linked,
-            Place::Host,
-            [
-                state(
-                    "sick-not-forwarding",
-                    "A host that does not forward, and packets for another host",
-                    &[guest("ping -q -i 0.02 10.97.0.1")],
-                    &[guest("ip route add 10.97.0.0/24 via 10.98.0.1")],
-                ),
-                state(
-                    "sick-no-route",
-                    "A host that forwards, without a route to where the packets are sent",
-                    &[guest("ping -q -i 0.02 10.97.0.1")],
-                    &[host("sysctl -qw net.ipv4.conf.all.forwarding=1")],
-                ),
-                state(
-                    "healthy-route",
-                    "The same host with such a route",
-                    &[guest("ping -q -i 0.02 10.97.0.1")],
-                    &[
-                        host("ip link add away type veth peer name astray"),
-                        host("ip addr add 10.97.0.2/24 dev away"),
-                        host("ip link set away up; ip link set astray up"),
-                        host("ip neigh add 10.97.0.1 lladdr 02:00:00:00:00:01 dev away"),
-                    ],
-                ),
-                state(
-                    "sick-too-long",
-                    "The same route with an MTU of 1000, and datagrams of 1400 bytes with DF set",
-                    &[guest("exec python3 -c \"$LONG\" 10.97.0.1")],
-                    &[host("ip link set away mtu 1000")],
-                ),
-                state(
-                    "sick-loop",
-                    "Two hosts that send packets for a network to each other",
-                    &[guest("exec python3 -c \"$STRANGER\" 10.97.0.1")],
-                    &[
-                        host("ip link del away"),
-                        host("ip route add 10.97.0.0/24 via 10.98.0.2"),
-                        guest("sysctl -qw net.ipv4.conf.all.forwarding=1"),
-                    ],
-                ),
-                state(
-                    "sick-refused",
-                    "A program that connects again and again to a port where none listens",
-                    &[host("while :; do echo > /dev/tcp/10.98.0.2/81; done")],
-                    &[host("ip route del 10.97.0.0/24")],
-                ),
-            ],
-        ),
         scenario(
             "d34",
             Pair::linked,
@@ -254,6 +210,74 @@ pub(super) fn all() -> Vec<Scenario> {
                         host("ip neigh del 10.98.0.9 dev vif1.0 || true"),
                         host("ip route replace 10.98.9.0/24 via 10.98.0.2"),
                     ],
+                ),
+            ],
+        ),
+        scenario(
+            "d53",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "Two veths behind a bridge with the same IPv4 address, each of which asks for \
+                     the host by turns",
+                    &[guest(PING_BOTH)],
+                    &[
+                        host(TWO_LINKS),
+                        guest(GUEST_LINKS),
+                        host(
+                            "ip link add br7 type bridge; ip addr add 10.98.7.1/24 dev br7; ip \
+                             link set br7 up; for i in 1 2; do ip link set q$i master br7; done",
+                        ),
+                        guest("for i in 1 2; do ip addr add 10.98.7.2/24 dev p$i; done"),
+                    ],
+                ),
+                state(
+                    "healthy",
+                    "The same bridge, when the address moves from one veth to the other once",
+                    &[guest(
+                        "ping -i 0.2 -I p1 10.98.7.1 & sleep 3; kill $!; ip addr del \
+                         10.98.7.2/24 dev p1; ip addr add 10.98.7.2/24 dev p2; ip neigh flush \
+                         dev p2; exec ping -i 0.2 -I p2 10.98.7.1",
+                    )],
+                    &[guest("ip addr del 10.98.7.2/24 dev p2")],
+                ),
+                state(
+                    "sick-bridge",
+                    "Two veths behind a bridge with the same Ethernet address, which both send",
+                    &[guest("ping -i 0.2 -I p1 10.98.7.1 & exec ping -i 0.2 -I p2 10.98.7.1")],
+                    &[guest(
+                        "for i in 1 2; do ip link set p$i address 02:00:00:00:00:07; ip addr \
+                         flush dev p$i; ip addr add 10.98.7.1$i/24 dev p$i; done",
+                    )],
+                ),
+                state(
+                    "healthy-bridge",
+                    "The same Ethernet address when it moves from one port to the other once",
+                    &[guest(
+                        "ip link set p2 down; ping -i 0.2 -I p1 10.98.7.1 & sleep 3; kill $!; ip \
+                         link set p1 down; ip link set p2 up; exec ping -i 0.2 -I p2 10.98.7.1",
+                    )],
+                    &[],
+                ),
+                state(
+                    "sick-own",
+                    "A veth with an IPv6 address that its other end has as well",
+                    &[],
+                    &[
+                        guest("ip -6 addr add fe80::98:2/64 dev eth0 nodad"),
+                        host("ip -6 addr add fe80::98:2/64 dev vif1.0; sleep 3"),
+                    ],
+                ),
+                state(
+                    "healthy-own",
+                    "The same veth with another address",
+                    &[],
+                    &[host(
+                        "ip -6 addr del fe80::98:2/64 dev vif1.0; ip -6 addr add fe80::98:1/64 \
+                         dev vif1.0; sleep 3",
+                    )],
                 ),
             ],
         ),

@@ -443,5 +443,57 @@ pub(super) fn all() -> Vec<Scenario> {
                 ),
             ],
         ),
+        scenario(
+            "d33",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick-not-forwarding",
+                    "A host that does not forward, and packets for another host",
+                    &[guest("ping -q -i 0.02 10.97.0.1")],
+                    &[guest("ip route add 10.97.0.0/24 via 10.98.0.1")],
+                ),
+                state(
+                    "sick-no-route",
+                    "A host that forwards, without a route to where the packets are sent",
+                    &[guest("ping -q -i 0.02 10.97.0.1")],
+                    &[host("sysctl -qw net.ipv4.conf.all.forwarding=1")],
+                ),
+                state(
+                    "healthy-route",
+                    "The same host with such a route",
+                    &[guest("ping -q -i 0.02 10.97.0.1")],
+                    &[
+                        host("ip link add away type veth peer name astray"),
+                        host("ip addr add 10.97.0.2/24 dev away"),
+                        host("ip link set away up; ip link set astray up"),
+                        host("ip neigh add 10.97.0.1 lladdr 02:00:00:00:00:01 dev away"),
+                    ],
+                ),
+                state(
+                    "sick-too-long",
+                    "The same route with an MTU of 1000, and datagrams of 1400 bytes with DF set",
+                    &[guest("exec python3 -c \"$LONG\" 10.97.0.1")],
+                    &[host("ip link set away mtu 1000")],
+                ),
+                state(
+                    "sick-loop",
+                    "Two hosts that send packets for a network to each other",
+                    &[guest("exec python3 -c \"$STRANGER\" 10.97.0.1")],
+                    &[
+                        host("ip link del away"),
+                        host("ip route add 10.97.0.0/24 via 10.98.0.2"),
+                        guest("sysctl -qw net.ipv4.conf.all.forwarding=1"),
+                    ],
+                ),
+                state(
+                    "sick-refused",
+                    "A program that connects again and again to a port where none listens",
+                    &[host("while :; do echo > /dev/tcp/10.98.0.2/81; done")],
+                    &[host("ip route del 10.97.0.0/24")],
+                ),
+            ],
+        ),
     ]
 }

@@ -14,6 +14,10 @@ const VXLAN: u64 = 50;
 /// Bytes that WireGuard adds over IPv4: IP 20, UDP 8, its own header 16 and tag 16.
 const WIREGUARD: u64 = 60;
 
+/// Bytes that other tunnels add, by the type of the link (`linux/if_arp.h`): IP in IP, IPv6 or IPv4
+/// in IPv6, IPv6 in IP, GRE with IP 20 and its own header 4, and GRE over IPv6.
+const BY_TYPE: [(&str, u64); 5] = [("768", 20), ("769", 40), ("776", 20), ("778", 24), ("823", 44)];
+
 /// Finds interfaces that send longer packets than those below them accept, except interfaces in
 /// `known`.
 pub(super) fn inspect(facts: &Facts, known: &[String]) -> CheckResult {
@@ -35,19 +39,33 @@ pub(super) fn inspect(facts: &Facts, known: &[String]) -> CheckResult {
 
 /// Judges tunnels without a configured lower interface, where routes choose one per packet. They
 /// are judged by the interface with the largest MTU, since no route leads through a wider one.
-pub(super) fn routed(facts: &Facts) -> CheckResult {
+pub(super) fn routed(facts: &Facts, tunnels: &[String]) -> CheckResult {
     let nics = facts.nics.names();
-    let is_tunnel = |nic: &&String| overhead(facts, nic) > 0;
-    let ways = nics.iter().filter(|nic| !is_tunnel(nic) && facts.nics.device_type(nic).is_none());
+    let is_way = |nic: &&String| {
+        overhead(facts, nic) == 0 && facts.nics.device_type(nic).is_none() && !is_down(facts, nic)
+    };
+    let ways = nics.iter().filter(is_way);
     let widest = ways.filter_map(|nic| Some((mtu(facts, nic).ok()?.0, nic))).max();
     let Some((_, widest)) = widest else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
-    for nic in nics.iter().filter(is_tunnel) {
-        if facts.stack.below(nic).next().is_none() && mtu(facts, nic).is_ok() {
-            findings.extend(judge(facts, nic, widest)?);
-        }
+    for nic in tunnels {
+        findings.extend(judge(facts, nic, widest)?);
     }
     Ok(findings)
+}
+
+/// Tunnels that are up and have no configured lower interface.
+pub(super) fn tunnels(facts: &Facts) -> Vec<String> {
+    let mut nics = facts.nics.names();
+    nics.retain(|nic| {
+        let is_alone = facts.stack.below(nic).next().is_none();
+        overhead(facts, nic) > 0 && is_alone && mtu(facts, nic).is_ok() && !is_down(facts, nic)
+    });
+    nics
+}
+
+fn is_down(facts: &Facts, nic: &str) -> bool {
+    facts.states.of(nic).is_ok_and(|text| text.value() == "down")
 }
 
 /// Bytes that an interface adds to each packet.
@@ -55,7 +73,12 @@ pub(super) fn overhead(facts: &Facts, nic: &str) -> u64 {
     match facts.nics.device_type(nic).as_deref() {
         Some("vxlan" | "geneve") => VXLAN,
         Some("wireguard") => WIREGUARD,
-        _ => 0,
+        Some(_) => 0,
+        None => {
+            let Ok(kind) = facts.types.of(nic) else { return 0 };
+            let known = BY_TYPE.iter().find(|(known, _)| *known == kind.value());
+            known.map_or(0, |(_, bytes)| *bytes)
+        }
     }
 }
 
@@ -103,7 +126,8 @@ mod tests {
             ];
             let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
             let host = Host::new(Source::Memory(pieces.map(own).into()));
-            let found = routed(&host.fact().expect("sound")).expect("sound");
+            let facts = host.fact().expect("sound");
+            let found = routed(&facts, &tunnels(&facts)).expect("sound");
             found.into_iter().map(|one| one.summary).collect::<Vec<_>>()
         };
         let said = judged("1500\n", "1500\n");

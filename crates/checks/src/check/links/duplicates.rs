@@ -1,0 +1,159 @@
+//! D53: two hosts have the same address.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::duplicates as text;
+use ringway_evidence::Gap;
+use ringway_evidence::fact::{KernelMessages, Moved, OwnAddresses, Tried, float};
+use ringway_evidence::facts;
+use ringway_evidence::parse::moves::{Kind, Move};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D53",
+    slug: "duplicates",
+    title: "two hosts have the same address",
+    group: Group::Links,
+    sources: &["kernel-bridge:forwarding", "rfc-4862", "rfc-5227"],
+    explanation: text::EXPLANATION,
+    absent: "there is no data on addresses that move, or on IPv6 addresses of its own",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        own: Tried<OwnAddresses>,
+        moved: Tried<Moved>,
+        messages: Tried<KernelMessages>,
+    }
+}
+
+/// Moves from which an address that also returned belongs to two hosts. A failover or a migration
+/// is one move, and a port that fails and comes back makes two. IP addresses move rarely even
+/// between two hosts, because the kernel accepts no other Ethernet address within a second.
+const PORT_MOVES_MIN: u64 = 3;
+const NEIGHBOUR_MOVES_MIN: u64 = 2;
+/// Addresses for which there is a finding each.
+const SHOWN_MAX: usize = 5;
+/// A message of the kernel: the part in which it reports a duplicate.
+const MESSAGES: [&str; 2] = ["IPv6 duplicate address", "with own address as source address"];
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let mut checked = Vec::new();
+    if let Some(OwnAddresses { addresses, text }) = facts.own.ok() {
+        checked.push(format!("{} own IPv6 addresses are unique", addresses.all.len()));
+        for own in addresses.all.iter().filter(|own| own.is_duplicate) {
+            let subject = format!("{} {}", own.nic, own.address);
+            let summary = format!("another host has {} of {}", own.address, own.nic);
+            let command = "ip -6 address show dadfailed";
+            out.add([Finding::new(Severity::Problem, subject, summary)
+                .cause(text::own_cause())
+                .quote([text.quote(own.line)])
+                .advise(Advice::by_hand(text::own_advice(), &[command]))]);
+        }
+    }
+    match facts.moved.get() {
+        Ok(moved) => {
+            let watched = moved.moves.watched;
+            checked.push(format!("none of {watched} learned addresses moves back and forth"));
+            of_moves(moved, out);
+        }
+        Err(Gap::NotHere(_)) => {}
+        Err(gap) => out.unread("addresses that move", &gap),
+    }
+    out.add(of_messages(facts));
+    match checked.as_slice() {
+        [] => not_here(CHECK.absent),
+        checked => {
+            out.well(checked.join("; "), None);
+            Ok(())
+        }
+    }
+}
+
+fn of_moves(moved: &Moved, out: &mut Verdicts) {
+    let is_twice = |one: &&Move| {
+        let least = match one.kind {
+            Kind::Neighbour => NEIGHBOUR_MOVES_MIN,
+            Kind::Port | Kind::TunnelEnd => PORT_MOVES_MIN,
+        };
+        one.moves >= least && one.returns.saturating_mul(2) >= one.moves
+    };
+    let (twice, once): (Vec<&Move>, Vec<&Move>) = moved.moves.all.iter().partition(is_twice);
+    let seconds = moved.moves.seconds;
+    for one in twice.iter().take(SHOWN_MAX) {
+        let Move { address, nic, moves, .. } = one;
+        let places = one.places.join(" and ");
+        let network = one.network.map(|id| format!(" in network {id}")).unwrap_or_default();
+        let summary = match one.kind {
+            Kind::Neighbour => format!("{address} on {nic} is at {places} by turns"),
+            Kind::Port => format!("{address} moves between ports {places} of {nic}{network}"),
+            Kind::TunnelEnd => {
+                format!("{address} moves between the ends {places} of {nic}{network}")
+            }
+        };
+        let (cause, advice) = match one.kind {
+            Kind::Neighbour => (text::neighbour_cause(), text::neighbour_advice()),
+            Kind::Port | Kind::TunnelEnd => (text::mac_cause(), text::mac_advice()),
+        };
+        let rate = format!("{moves} times in {seconds:.0} s");
+        out.add([Finding::new(
+            Severity::Warning,
+            format!("{nic} {address}"),
+            format!("{summary}: {rate}"),
+        )
+        .cause(cause)
+        .quote([moved.text.quote(one.line)])
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_hand(advice, &command(one)))]);
+    }
+    // Roaming clients and moved guests; for a few addresses it is worth a look.
+    for one in once.iter().filter(|one| one.kind == Kind::Neighbour).take(SHOWN_MAX) {
+        let summary =
+            format!("{} on {} was at {}", one.address, one.nic, one.places.join(", then at "));
+        out.add([Finding::new(Severity::Note, format!("{} {}", one.nic, one.address), summary)
+            .cause(text::once_cause())
+            .quote([moved.text.quote(one.line)])]);
+    }
+    if twice.len() > SHOWN_MAX {
+        let summary = format!("{} more addresses move back and forth", twice.len() - SHOWN_MAX);
+        let rate: f64 = float(twice.iter().map(|one| one.moves).sum()) / seconds;
+        out.add([Finding::new(
+            Severity::Warning,
+            "addresses",
+            format!("{summary}: {rate:.0} moves a second"),
+        )
+        .cause(text::mac_cause())
+        .quote([moved.text.quote(twice[SHOWN_MAX].line)])
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_hand(text::many_advice(), &[]))]);
+    }
+    if moved.moves.lost > 0 {
+        let summary = "the kernel announced more changes of addresses than could be read";
+        out.add([Finding::new(Severity::Note, "addresses", summary)
+            .cause(text::lost_cause())
+            .quote([moved.text.quote(1)])]);
+    }
+}
+
+/// The command that shows both places.
+fn command(one: &Move) -> Vec<&'static str> {
+    match one.kind {
+        Kind::Neighbour => vec!["ip -s neigh show"],
+        Kind::Port | Kind::TunnelEnd => vec!["bridge -s fdb show"],
+    }
+}
+
+/// What the kernel reported at some time since it was started.
+fn of_messages(facts: &Facts) -> Option<Finding> {
+    let KernelMessages(log) = facts.messages.ok()?;
+    let is_one = |line: &str| MESSAGES.iter().any(|message| line.contains(message));
+    let lines: Vec<usize> =
+        log.lines().filter(|(_, line)| is_one(line)).map(|(line, _)| line).collect();
+    let last = *lines.last()?;
+    let summary = format!("the kernel has reported a duplicate address {} times", lines.len());
+    Some(
+        Finding::new(Severity::Note, "addresses", summary)
+            .cause(text::message_cause())
+            .quote([log.quote(last)]),
+    )
+}
