@@ -51,7 +51,7 @@ fn lines_that_cannot_be_read_are_counted_and_state_nothing() {
     let path = "sos_commands/networking/ip_route_show_table_all";
     let report = report("d39-sick-sos", &[(path, routes)]);
     assert_eq!(said(&report, "D39").len(), 1);
-    let command = "ip -d -j route show table all type unicast";
+    let command = "ip route show table all";
     assert_eq!(report.remarks, [format!("1 lines of `{command}` could not be read")]);
     let garbage = self::report("d39-sick-sos", &[(path, "? what\n")]);
     assert_eq!(said(&garbage, "D39"), Vec::<&str>::new());

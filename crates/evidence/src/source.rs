@@ -96,8 +96,17 @@ impl Source {
         if matches!(found, Ok(None)) && !prefix.is_empty() {
             found = self.read(&path);
         }
+        let mut origin = origin;
         if matches!(found, Ok(None)) {
-            found = self.sos_command(&path);
+            found = self.sos_command(&path).map(|found| {
+                found.map(|(name, body)| {
+                    // What the report has, if that is another command.
+                    if path != format!("{COMMANDS}/{name}") {
+                        origin = name.replace('_', " ");
+                    }
+                    body
+                })
+            });
         }
         match found {
             Ok(Some(body)) => whole(Text::new(origin, body)),
@@ -124,13 +133,14 @@ impl Source {
         }
     }
 
-    fn sos_command(&self, path: &str) -> Result<Option<String>, String> {
+    /// The output of a command in a sos report, and its name there.
+    fn sos_command(&self, path: &str) -> Result<Option<(String, String)>, String> {
         let own = path.trim_start_matches(COMMANDS).trim_start_matches('/');
         let other = SOS_NAMES.iter().find(|(name, _)| *name == own).map(|(_, other)| *other);
         for name in [Some(own), other].into_iter().flatten() {
             for plugin in self.list(SOS_COMMANDS) {
                 if let Some(text) = self.read(&format!("{SOS_COMMANDS}/{plugin}/{name}"))? {
-                    return Ok(Some(text));
+                    return Ok(Some((name.to_owned(), text)));
                 }
             }
         }
@@ -140,7 +150,7 @@ impl Source {
     /// A file of `/proc/sys`; a sos report has only the output of `sysctl -a` instead.
     fn sos_setting(&self, path: &str) -> Option<Text> {
         let name = path.strip_prefix("proc/sys/")?.replace('/', ".");
-        let all = self.sos_command(&command_path(&["sysctl", "-a"])).ok()??;
+        let (_, all) = self.sos_command(&command_path(&["sysctl", "-a"])).ok()??;
         // A last line without a newline is truncated.
         let mut lines = all.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let value = lines.find_map(|line| line.strip_prefix(&name)?.strip_prefix(" = "))?;

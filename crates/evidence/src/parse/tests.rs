@@ -3,14 +3,44 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Gap, Text};
+use crate::links::Derived;
+use crate::{Gap, Source, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 29] = [
+const READERS: [(&str, Reader); 36] = [
     ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", |text| {
         drops::Drops::parse(text).map(drop)
     }),
+    ("moves: 1 watched=7 seconds=3.0 lost=0\nport 02:00 br0 - moves=9 returns=8 q1 q2\n", |text| {
+        moves::Moves::parse(text).map(drop)
+    }),
+    ("fe8000000000000000e0f9fffe000002 02 40 20 c8 eth0\n", |text| {
+        inet6::Inet6::parse(text).map(drop)
+    }),
+    (
+        "default via 10.98.0.9 dev a mtu lock 9\n10.98/16\n\tnexthop via fe80::1 dev a dead\n",
+        |text| routes::Routes::parse(text).map(drop),
+    ),
+    ("10.98.0.9 dev eth0 lladdr 02:00 ref 1 used 0/0/0 probes 1 REACHABLE\n", |text| {
+        routes::Neighbours::parse(text).map(drop)
+    }),
+    ("2: a@b: <UP> mtu 9 master c\n inet 10.98.0.1 peer 10.98.0.2/32\n inet6 ::1/64\n", |text| {
+        routes::Addresses::parse(text).map(drop)
+    }),
+    ("Chain A (policy DROP 3 packets, 1 bytes)\n 9 540 DROP 6 -- * * ::/0 ::/0 dpt:80\n", |text| {
+        rules::Rules::parse(text).map(drop)
+    }),
+    (
+        "2: a@b: <UP> mtu 9 qdisc mq master c state UP qlen 9\n link/ether 02:00 parentdev x\n \
+         vlan id 7\n bridge_slave learning on\n3: t: <UP> mtu 9\n tun type tap vnet_hdr on\n",
+        |text| {
+            let path = "commands/ip_-s_-d_link".to_owned();
+            let source = Source::Memory([(path, text.body().to_owned())].into());
+            drop(Derived::of(&source));
+            Ok(())
+        },
+    ),
     (
         "Ethernet Channel Bonding Driver: v6\nBonding Mode: x\nMII Status: up\nMII Polling \
          Interval (ms): 100\nSlave Interface: a\nMII Status: down\nSpeed: 10 Mbps\n",

@@ -1,6 +1,7 @@
 //! Sick set-ups of two network namespaces: the doctor finds the problem and fixes it, and the
 //! set-up becomes faster by a factor. Unconfirmed changes are reverted.
 
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -145,6 +146,32 @@ fn a_trial_keeps_only_changes_that_help() {
     }
     assert!(kept.status.success() && printed.contains("is kept"), "{printed}");
     assert!(is_on());
+}
+
+#[test]
+fn a_trial_keeps_larger_receive_buffers_on_a_long_link() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::far("receive") else { return };
+    let name = "net.ipv4.tcp_rmem";
+    ok(inside(&pair.guest, "sysctl -qw").arg(format!("{name}=4096 16384 16384")));
+    let now = || text(&ok(inside(&pair.guest, "sysctl -n net.ipv4.tcp_rmem")).stdout);
+    let before = now();
+    // The guest receives; it has the setting.
+    let line = format!(
+        "try D19 --subject {name} --runs 4 --interval 1 --iperf3 -- ip netns exec {} {}",
+        pair.host,
+        pair.iperf(1)
+    );
+    let tried = pair.fix(&pair.guest, &line).output().expect("it starts");
+    let printed = text(&tried.stdout) + &text(&tried.stderr);
+    if tried.status.code() == Some(3) && is_inconclusive("a trial of D19", &printed) {
+        return assert_eq!(now(), before, "what is not kept is undone: {printed}");
+    }
+    assert!(tried.status.success() && printed.contains("is kept"), "{printed}");
+    let _ = writeln!(std::io::stderr(), "{printed}");
+    assert!(now().ends_with("6291456\n"), "{}", now());
+    ok(&mut pair.fix(&pair.guest, "undo"));
+    assert_eq!(now(), before);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::duplicates as text;
-use ringway_evidence::Gap;
 use ringway_evidence::fact::{KernelMessages, Moved, OwnAddresses, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::moves::{Kind, Move};
+use ringway_evidence::{Gap, Text};
 
 pub(crate) const CHECK: Check = Check {
     id: "D53",
@@ -60,7 +60,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         Err(Gap::NotHere(_)) => {}
         Err(gap) => out.unread("addresses that move", &gap),
     }
-    out.add(of_messages(facts));
+    if let Some(KernelMessages(log)) = facts.messages.ok() {
+        checked.push("no message of the kernel reports a duplicate".to_owned());
+        out.add(of_messages(log));
+    }
     match checked.as_slice() {
         [] => not_here(CHECK.absent),
         checked => {
@@ -144,13 +147,16 @@ fn command(one: &Move) -> Vec<&'static str> {
 }
 
 /// What the kernel reported at some time since it was started.
-fn of_messages(facts: &Facts) -> Option<Finding> {
-    let KernelMessages(log) = facts.messages.ok()?;
+fn of_messages(log: &Text) -> Option<Finding> {
     let is_one = |line: &str| MESSAGES.iter().any(|message| line.contains(message));
     let lines: Vec<usize> =
         log.lines().filter(|(_, line)| is_one(line)).map(|(line, _)| line).collect();
     let last = *lines.last()?;
-    let summary = format!("the kernel has reported a duplicate address {} times", lines.len());
+    let often = match lines.len() {
+        1 => "once".to_owned(),
+        count => format!("{count} times"),
+    };
+    let summary = format!("the kernel has reported a duplicate address {often}");
     Some(
         Finding::new(Severity::Note, "addresses", summary)
             .cause(text::message_cause())

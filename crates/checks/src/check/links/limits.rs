@@ -100,6 +100,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.add(reached(limit, &moved, span));
     }
     if count == 0 {
+        // Where the disciplines are unknown, there may be one.
+        facts.disciplines.get()?;
         out.well("no limit is configured that the doctor knows of", None);
     } else {
         let quote = limits.first().map(|limit| limit.quote.clone()).or(policed.quote);

@@ -3,8 +3,9 @@
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::text::ports as text;
-use ringway_evidence::fact::{Ports, Tried, share};
+use ringway_evidence::fact::{Ports, Span, Tried, share};
 use ringway_evidence::facts;
+use ringway_evidence::parse::listeners::Listeners;
 
 pub(crate) const CHECK: Check = Check {
     id: "D48",
@@ -20,6 +21,7 @@ pub(crate) const CHECK: Check = Check {
 facts! {
     struct Facts {
         ports: Tried<Ports>,
+        listeners: Tried<Span<Listeners>>,
     }
 }
 
@@ -28,7 +30,12 @@ const NEARLY: f64 = 0.9;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     out.well("connections use few of the available ports", None);
-    let Some(ports) = facts.ports.ok() else { return Ok(()) };
+    let Some(ports) = facts.ports.ok() else {
+        // Destinations are recorded only where ports may run out, and listeners with them always: a
+        // record without either shows nothing.
+        facts.listeners.get()?;
+        return Ok(());
+    };
     let (first, last) = ports.range;
     let all = last.saturating_sub(first).saturating_add(1);
     for (local, peer, count, line) in &ports.destinations.all {
