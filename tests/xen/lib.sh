@@ -379,8 +379,17 @@ guest_ramdisk() {
 
 # Waits until a guest's agent runs and its network is configured: NAME [SECONDS]
 guest_wait() {
-    wait_until "${2:-300}" "guest $1 is up" guest_is_up "$1"
+    wait_until "${2:-300}" "guest $1 is up" guest_comes_up "$1"
     say "guest $1 is up"
+}
+
+# Waits some seconds for a guest, on a watch: while guests boot, programs that poll take a CPU: NAME
+guest_comes_up() {
+    local up
+    up=$(guest_path "$1")/data/up
+    # The first event is for the watch itself.
+    guest_is_up "$1" || timeout 5 xenstore-watch -n 2 "$up" || true
+    guest_is_up "$1"
 }
 
 guest_is_up() {

@@ -11,7 +11,8 @@ guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up 
 if [ "$BACKEND" = kernel ]; then
     guest driver modprobe xen-netback max_queues=2
 else
-    ringway_has run || skip "this ringway run has no --hypervisor"
+    # A whole Debian as dom0 need not have it installed.
+    guest driver ringway run --help | grep -- --hypervisor > /dev/null || skip "this ringway run has no --hypervisor"
     guest_begin driver /tmp/ringway.log ringway --log-level debug run --hypervisor xen --dir /run/ringway --max-queues 2
     wait_until 60 "ringway is ready" guest driver ringway vif list --dir /run/ringway
 fi
