@@ -4,10 +4,11 @@ use crate::check::{Check, Group, Judged, Verdicts, rule, use_cubic};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::near_bbr as text;
 use ringway_evidence::fact::{
-    CongestionControls, Connections, FULL, Span, TcpCongestion, Tried, float, share,
+    Basis, CongestionControls, Connections, Span, TcpCongestion, Tried, float, share,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
+use ringway_evidence::parse::programs::Busiest;
 use ringway_evidence::parse::sockets::Socket;
 
 pub(crate) const CHECK: Check = Check {
@@ -27,6 +28,7 @@ facts! {
         connections: Connections,
         controls: CongestionControls,
         times: Tried<Span<CpuTimes>>,
+        busiest: Tried<Span<Busiest>>,
     }
 }
 
@@ -41,6 +43,10 @@ const OF_LIMIT: f64 = 0.75;
 /// queue. BBR that sends too little leaves queues empty.
 const QUEUED_MS: f64 = 5.0;
 const QUEUED_TIMES: f64 = 4.0;
+/// Part of its time from which a CPU, or a thread, may be what limits a connection.
+const BUSY: f64 = 0.8;
+/// Ticks per second in `/proc`.
+const TICKS_PER_SECOND: f64 = 100.0;
 /// Connections that a finding quotes.
 const QUOTES_MAX: usize = 3;
 
@@ -62,15 +68,27 @@ fn is_queued(socket: &Socket) -> bool {
     trips.is_some_and(|(now, least)| now - least >= QUEUED_MS && now >= QUEUED_TIMES * least)
 }
 
-/// Whether a CPU had no time left: then that may be what limits a stream within this host.
+/// Whether a CPU or a thread had little time left: then that may be what limits a stream within
+/// this host. A thread that moves between CPUs fills none of them.
 fn has_full_cpu(facts: &Facts) -> bool {
-    let Some(span) = facts.times.ok() else { return false };
-    span.after.cpus.iter().any(|(cpu, after)| {
-        span.past(span.before.cpus.get(cpu)).is_some_and(|before| {
-            let spent = after.since(&before);
-            spent.total > 0 && 1.0 - share(spent.idle, spent.total) >= FULL
+    let is_full = facts.times.ok().is_some_and(|span| {
+        span.after.cpus.iter().any(|(cpu, after)| {
+            span.past(span.before.cpus.get(cpu)).is_some_and(|before| {
+                let spent = after.since(&before);
+                spent.total > 0 && 1.0 - share(spent.idle, spent.total) >= BUSY
+            })
         })
-    })
+    });
+    is_full || facts.busiest.ok().is_some_and(has_busy_thread)
+}
+
+fn has_busy_thread(span: &Span<Busiest>) -> bool {
+    span.basis == Basis::Samples
+        && span.after.threads.iter().any(|(id, after)| {
+            let before = span.before.threads.get(id).map_or(0, |one| one.thread.ticks);
+            let ticks = float(after.thread.ticks.saturating_sub(before));
+            ticks / TICKS_PER_SECOND / span.seconds >= BUSY
+        })
 }
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
