@@ -163,8 +163,7 @@ fn advise(finding: Finding) -> Finding {
     finding.advise(Advice::by_hand(text::offloads_advice(), &["ringway doctor explain D13"]))
 }
 
-/// A guest does not know how much CPU time its host gave to others, so it can report a suspicion
-/// and no more.
+/// A guest does not see what its host did meanwhile, so it reports what it counts, and no more.
 fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = facts.times.get()?;
     for (cpu, after) in &span.after.cpus {
@@ -172,15 +171,12 @@ fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
         let spent = after.since(&before);
         let busy = 1.0 - share(spent.idle, spent.total.max(1));
         if busy >= FULL && spent.total > 0 {
-            let summary = format!(
-                "CPU {cpu} is {:.0} % busy by this guest's own count, which is for comparison \
-                 only: check on the host",
-                busy * 100.0
-            );
-            let quote = span.text.quote(spent.line);
-            let finding = Finding::new(Severity::Unknown, format!("CPU {cpu}"), summary);
-            out.add([finding.quote([quote]).confidence(Confidence::Low)]);
-            return Ok(());
+            let summary = format!("CPU {cpu} is {:.0} % busy, as this guest counts", busy * 100.0);
+            let finding = Finding::new(Severity::Note, format!("CPU {cpu}"), summary);
+            out.add([finding
+                .cause(text::inside_cause())
+                .quote([span.text.quote(spent.line)])
+                .confidence(Confidence::Low)]);
         }
     }
     out.well("no CPU is full by this guest's own count", None);
