@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus};
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, PageCopy};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
@@ -38,7 +38,7 @@ impl EmuMemory {
 
     /// `None` if there is no such domain.
     #[inline]
-    fn find(&mut self, domid: DomId) -> io::Result<Option<&Peer>> {
+    fn find(&mut self, domid: DomId) -> io::Result<Option<&Arc<Peer>>> {
         let epoch = self.shared.epoch();
         if self.epoch != epoch {
             self.peers.clear();
@@ -122,6 +122,26 @@ impl ForeignMemory for EmuMemory {
             Some(())
         })
     }
+
+    /// Fails as a whole as the other copies, but for the peer that is written only: nobody suffers
+    /// from a peer whose pages are read.
+    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
+        let ours = self.shared.ours;
+        let Some(target) = self.find(to)?.map(Arc::clone) else {
+            ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
+            return Ok(());
+        };
+        for op in ops {
+            op.status = match self.find(op.from) {
+                Err(_) | Ok(None) => GrantStatus::BadDomain,
+                Ok(Some(source)) => match copy_across(source, &target, op, ours) {
+                    Ok(()) => GrantStatus::Okay,
+                    Err(status) => status,
+                },
+            };
+        }
+        Ok(())
+    }
 }
 
 impl GrantUse<'_> {
@@ -148,6 +168,25 @@ impl Drop for GrantUse<'_> {
     fn drop(&mut self) {
         self.peer.table.end_use(self.gref, self.begun);
     }
+}
+
+/// Carries out one copy between two peers for the domain `user`.
+#[inline]
+fn copy_across(
+    source: &Peer,
+    target: &Peer,
+    op: &PageCopy,
+    user: DomId,
+) -> Result<(), GrantStatus> {
+    if !op.is_in_pages() {
+        return Err(GrantStatus::BadCopyArg);
+    }
+    let from = GrantUse::begin(source, op.from_gref, user, Access::ReadOnly)?;
+    let to = GrantUse::begin(target, op.to_gref, user, Access::ReadWrite)?;
+    let from_start = from.start + usize::from(op.from_offset);
+    let to_start = to.start + usize::from(op.to_offset);
+    source.memory.copy_across(from_start, &target.memory, to_start, op.len.into());
+    Ok(())
 }
 
 #[inline]

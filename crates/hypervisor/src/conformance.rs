@@ -13,7 +13,7 @@ use rustix::io::retry_on_intr;
 
 use crate::{
     Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, GrantedPages,
-    Hypervisor,
+    Hypervisor, PageCopy,
 };
 
 /// How long an event may take. Only a failing test waits this long.
@@ -58,6 +58,7 @@ pub fn run<F: Fixture>(fixture: &F) {
         ("a bad operation does not affect others", a_bad_operation_does_not_affect_others),
         ("a grant may occur twice in a batch", a_grant_may_occur_twice_in_a_batch),
         ("an empty copy is accepted", an_empty_copy_is_accepted),
+        ("pages are copied to pages", pages_are_copied_to_pages),
         (
             "a mapped page is not given to another domain",
             a_mapped_page_is_not_given_to_another_domain,
@@ -203,6 +204,51 @@ fn an_empty_copy_is_accepted<F: Fixture>(fixture: &F) {
     let no_locals: &mut [[u8; 0]] = &mut [];
     let nothing = memory.copy_from_peer(fixture.front().domid(), &mut [], no_locals);
     nothing.expect("a call without operations succeeds");
+}
+
+fn pages_are_copied_to_pages<F: Fixture>(fixture: &F) {
+    let source = Granted::new(fixture, Access::ReadOnly);
+    let target = Granted::new(fixture, Access::ReadWrite);
+    source.pages().copy_from(100, b"from page to page");
+    let front = fixture.front().domid();
+    let good = PageCopy {
+        from: front,
+        from_gref: source.gref,
+        from_offset: 100,
+        to_gref: target.gref,
+        to_offset: 4079,
+        len: 17,
+        status: GrantStatus::GeneralError,
+    };
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let bad = [
+        PageCopy { from: fixture.absent(), ..good },
+        PageCopy { from_gref: GrantRef(0x00FF_FFFF), ..good },
+        PageCopy { from_offset: 4080, ..good },
+        PageCopy { to_gref: GrantRef(0x00FF_FFFF), ..good },
+        PageCopy { to_gref: source.gref, ..good },
+        PageCopy { to_offset: 4080, ..good },
+        PageCopy { to_offset: u16::MAX, len: u16::MAX, ..good },
+    ];
+    for op in bad {
+        target.pages().copy_from(0, &[0; PAGE_SIZE]);
+        let second = PageCopy { to_offset: 0, ..good };
+        let mut ops = [good, op, second];
+        memory.copy_between_peers(front, &mut ops).expect("the call succeeds");
+        let is_okay = ops.map(|op| op.status == GrantStatus::Okay);
+        assert_eq!(is_okay, [true, false, true], "{op:?}");
+        for at in [4079, 0] {
+            let mut bytes = [0; 17];
+            target.pages().copy_to(at, &mut bytes);
+            assert_eq!(&bytes, b"from page to page");
+        }
+    }
+    memory.copy_between_peers(front, &mut []).expect("a call without operations succeeds");
+    let mut ops = [good];
+    memory.copy_between_peers(fixture.absent(), &mut ops).expect("the call succeeds");
+    assert_ne!(ops[0].status, GrantStatus::Okay);
+    source.end();
+    target.end();
 }
 
 fn a_mapped_page_is_not_given_to_another_domain<F: Fixture>(fixture: &F) {

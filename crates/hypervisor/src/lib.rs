@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 
 pub use events::{Direction, QueueEvents};
 use ringway_sys::SharedPages;
-pub use ringway_wire::grant::{GrantCopy, GrantStatus};
+pub use ringway_wire::grant::{GrantCopy, GrantStatus, PageCopy};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 
 /// What the holder of a grant may do with the page.
@@ -55,6 +55,12 @@ pub trait ForeignMemory {
         ops: &mut [GrantCopy],
         locals: &[L],
     ) -> io::Result<()>;
+
+    /// Copies from pages of peers into pages of the peer `to`, all operations in one call.
+    ///
+    /// # Errors
+    /// As [`copy_from_peer`](ForeignMemory::copy_from_peer).
+    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()>;
 }
 
 /// A mapped foreign page. Dropping it ends the mapping and the grant's use.

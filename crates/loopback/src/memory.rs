@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus};
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, PageCopy};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
@@ -95,6 +95,30 @@ impl ForeignMemory for LoopbackMemory {
             page.copy_from(usize::from(op.offset), local.as_ref().get(local_range(op)?)?);
             Some(())
         })
+    }
+
+    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
+        let mut state = self.machine.state();
+        state.caller(self.user)?;
+        let Some(target) = state.owner(to) else {
+            ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
+            return Ok(());
+        };
+        if state.fails(target, FaultPoint::CopyCall) {
+            return Err(io::Error::other("a planned fault refused to copy"));
+        }
+        for op in ops {
+            if !op.is_in_pages() {
+                state.domain_mut(self.user).copies_out_of_page += 1;
+                op.status = GrantStatus::BadCopyArg;
+                continue;
+            }
+            op.status = match state.copy_across(target, self.domid, op) {
+                Ok(()) => GrantStatus::Okay,
+                Err(status) => status,
+            };
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 
-use ringway_hypervisor::{Access, GrantStatus};
+use ringway_hypervisor::{Access, GrantStatus, PageCopy};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 
@@ -117,6 +117,20 @@ impl State {
             return Err(GrantStatus::GeneralError);
         }
         Ok(&self.domains[owner.0].permit(gref, user, access)?.page)
+    }
+
+    /// Copies from a page of any domain to one of `target`.
+    pub(crate) fn copy_across(
+        &mut self,
+        target: DomainIndex,
+        user: DomId,
+        op: &PageCopy,
+    ) -> Result<(), GrantStatus> {
+        let source = self.find(op.from).ok_or(GrantStatus::BadDomain)?;
+        let from = self.copied_page(source, user, op.from_gref, Access::ReadOnly)?.clone();
+        let to = self.copied_page(target, user, op.to_gref, Access::ReadWrite)?;
+        from.copy_across(op.from_offset.into(), to, op.to_offset.into(), op.len.into());
+        Ok(())
     }
 
     pub(crate) fn map(

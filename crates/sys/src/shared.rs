@@ -174,6 +174,15 @@ impl SharedPages {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), target, from.len()) }
     }
 
+    /// Copies bytes to other shared memory, or to another place in the same.
+    #[inline]
+    pub fn copy_across(&self, offset: usize, to: &SharedPages, to_offset: usize, len: usize) {
+        let (source, target) = (self.at(offset, len), to.at(to_offset, len));
+        // SAFETY: `at` checked both ranges, which may overlap; the target is writable and we hold
+        // no reference to it. Peers may access both meanwhile; see "racing copies" below.
+        unsafe { ptr::copy(source, target, len) }
+    }
+
     /// Copies out a value and the bytes after it, with one check.
     #[inline]
     #[cfg(feature = "std")]

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus};
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, PageCopy};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
@@ -82,6 +82,12 @@ impl ForeignMemory for TrunkMemory {
             memory.copy_from(start, local.as_ref().get(local_range(op)?)?);
             Some(())
         });
+        Ok(())
+    }
+
+    /// Refuses every operation: a trunk reaches no memory except its own.
+    fn copy_between_peers(&mut self, _to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
+        ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
         Ok(())
     }
 }

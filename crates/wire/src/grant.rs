@@ -5,7 +5,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::{GrantRef, PAGE_SIZE};
+use crate::{DomId, GrantRef, PAGE_SIZE};
 
 /// One entry of a v1 grant table: 8 bytes, shared with the hypervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -95,6 +95,36 @@ pub struct GrantCopy {
     pub local_offset: u32,
     /// The outcome, written by the call.
     pub status: GrantStatus,
+}
+
+/// One copy from a page of one peer to a page of another, or of the same.
+///
+/// It must cross neither page, as [`GrantCopy`].
+#[derive(Debug, Clone, Copy)]
+pub struct PageCopy {
+    /// The domain that grants the page to read.
+    pub from: DomId,
+    /// That page.
+    pub from_gref: GrantRef,
+    /// The offset in that page, in bytes.
+    pub from_offset: u16,
+    /// The page to write, of the domain that the call names.
+    pub to_gref: GrantRef,
+    /// The offset in that page, in bytes.
+    pub to_offset: u16,
+    /// Bytes to copy.
+    pub len: u16,
+    /// The outcome, written by the call. It does not say which of the two pages was refused.
+    pub status: GrantStatus,
+}
+
+impl PageCopy {
+    /// Whether it stays inside both pages.
+    #[inline]
+    pub fn is_in_pages(&self) -> bool {
+        let end = |offset: u16| usize::from(offset) + usize::from(self.len);
+        end(self.from_offset) <= PAGE_SIZE && end(self.to_offset) <= PAGE_SIZE
+    }
 }
 
 const _: () = assert!(size_of::<GrantEntryV1>() == 8);

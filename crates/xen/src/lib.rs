@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ringway_hypervisor::{
     Access, EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, GrantTable,
-    GrantedPages, Hypervisor, StillInUse,
+    GrantedPages, Hypervisor, PageCopy, StillInUse,
 };
 use ringway_sys::xen::evtchn::{self, Evtchn};
 use ringway_sys::xen::gntalloc::Gntalloc;
@@ -114,6 +114,10 @@ impl ForeignMemory for XenMemory {
         locals: &[L],
     ) -> io::Result<()> {
         self.device.copy_to_peer(&mut self.scratch, peer, ops, locals)
+    }
+
+    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
+        self.device.copy_between_peers(&mut self.scratch, to, ops)
     }
 }
 

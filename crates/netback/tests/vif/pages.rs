@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget, PortQueue,
 };
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantTable};
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantTable, PageCopy};
 use ringway_loopback::{LoopbackEvent, LoopbackMemory};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Rx, Tx};
@@ -63,6 +63,11 @@ impl ForeignMemory for Counted {
         let of: Vec<&[u8]> = locals.iter().map(AsRef::as_ref).collect();
         self.count(ops, &of);
         self.memory.copy_to_peer(peer, ops, locals)
+    }
+
+    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
+        self.operations.set(self.operations.get() + ops.len());
+        self.memory.copy_between_peers(to, ops)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ringway_wire::grant::{GrantCopy, GrantStatus};
+use ringway_wire::grant::{GrantCopy, GrantStatus, PageCopy};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 use rustix::fs::OFlags;
 use rustix::ioctl::Opcode;
@@ -93,7 +93,7 @@ impl Gntdev {
         // The borrow of the buffers lasts until after the call, which is what `copy` needs.
         scratch.locals.extend(locals);
         self.copy(scratch, ops, |op, local| Segment {
-            source: foreign(peer, op),
+            source: place(peer, op.gref, op.offset),
             dest: local,
             len: op.len,
             flags: COPY_SOURCE_GREF,
@@ -119,11 +119,39 @@ impl Gntdev {
         scratch.locals.extend(locals);
         self.copy(scratch, ops, |op, local| Segment {
             source: local,
-            dest: foreign(peer, op),
+            dest: place(peer, op.gref, op.offset),
             len: op.len,
             flags: COPY_DEST_GREF,
             status: 0,
         })
+    }
+
+    /// Copies from pages of peers into pages of the peer `to`.
+    ///
+    /// # Errors
+    /// As [`copy_from_peer`](Gntdev::copy_from_peer).
+    pub fn copy_between_peers(
+        &self,
+        scratch: &mut CopyScratch,
+        to: DomId,
+        ops: &mut [PageCopy],
+    ) -> io::Result<()> {
+        for op in ops.iter_mut() {
+            op.status = match op.is_in_pages() {
+                true => {
+                    scratch.segments.push(Segment {
+                        source: place(op.from, op.from_gref, op.from_offset),
+                        dest: place(to, op.to_gref, op.to_offset),
+                        len: op.len,
+                        flags: COPY_SOURCE_GREF | COPY_DEST_GREF,
+                        status: 0,
+                    });
+                    GrantStatus::Okay
+                }
+                false => GrantStatus::BadCopyArg,
+            };
+        }
+        self.submit(scratch, ops.iter_mut().map(|op| &mut op.status))
     }
 
     /// Submits only valid operations: a segment that crosses a page would fail all others (`EINVAL`
@@ -143,21 +171,32 @@ impl Gntdev {
                 _ => GrantStatus::BadCopyArg,
             };
         }
+        let submitted = self.submit(scratch, ops.iter_mut().map(|op| &mut op.status));
+        scratch.locals.clear();
+        submitted
+    }
+
+    /// Submits the segments; those operations whose status is `Okay` have one each.
+    fn submit<'a>(
+        &self,
+        scratch: &mut CopyScratch,
+        statuses: impl Iterator<Item = &'a mut GrantStatus>,
+    ) -> io::Result<()> {
         let count =
             u32::try_from(scratch.segments.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut argument = Copies { count, segments: scratch.segments.as_mut_ptr() };
         let copied = match count {
             0 => Ok(0),
             // SAFETY: it is the grant device, which takes this structure for this opcode and as
-            // many segments as its count says. Each names local bytes that were checked to lie in
-            // a buffer that our caller has borrowed, exclusively where they are written.
+            // many segments as its count says. Each names foreign pages, or local bytes that were
+            // checked to lie in a buffer that our caller has borrowed, exclusively where they are
+            // written.
             _ => unsafe { request::<GRANT_COPY, _>(&*self.fd, &mut argument) },
         };
-        let submitted = ops.iter_mut().filter(|op| op.status == GrantStatus::Okay);
-        for (op, segment) in submitted.zip(scratch.segments.drain(..)) {
-            op.status = GrantStatus::from_raw(segment.status);
+        let submitted = statuses.filter(|status| **status == GrantStatus::Okay);
+        for (status, segment) in submitted.zip(scratch.segments.drain(..)) {
+            *status = GrantStatus::from_raw(segment.status);
         }
-        scratch.locals.clear();
         copied.map(drop).map_err(|error| explain(error, "copy granted pages"))
     }
 }
@@ -237,9 +276,9 @@ const _: () = assert!(size_of::<MapGrantRef>() == 24 && size_of::<UnmapGrantRef>
 const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Copies>() == 16);
 
 /// The foreign side of a segment: reference, offset, domain.
-fn foreign(peer: DomId, op: &GrantCopy) -> u64 {
-    let [g0, g1, g2, g3] = op.gref.0.to_ne_bytes();
-    let [o0, o1] = op.offset.to_ne_bytes();
+fn place(peer: DomId, gref: GrantRef, offset: u16) -> u64 {
+    let [g0, g1, g2, g3] = gref.0.to_ne_bytes();
+    let [o0, o1] = offset.to_ne_bytes();
     let [d0, d1] = peer.0.to_ne_bytes();
     u64::from_ne_bytes([g0, g1, g2, g3, o0, o1, d0, d1])
 }
