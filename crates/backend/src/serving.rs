@@ -80,6 +80,10 @@ impl<H: Hypervisor> Serving<'_, H> {
             if served.completion == Completion::Sent {
                 queue.respond_when_sent()?;
             }
+            if served.device.is_none() {
+                // Its frames may go to other vifs of this process.
+                queue.lend_pages(host.hypervisor.memory()?);
+            }
             let queue = VifOrTap::Vif(VifOrTrunk::Vif(queue));
             let flood = Arc::clone(&served.limited.flood);
             let stations = served.limited.stations();

@@ -13,12 +13,19 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::Receipt;
+use crate::{DropReason, Receipt};
 
 /// Pages that are shared with a peer, as one run of bytes.
 pub trait Pages: fmt::Debug + Send + Sync {
     /// Copies bytes out, each once.
-    fn copy_to(&self, at: usize, into: &mut [u8]);
+    ///
+    /// # Errors
+    /// Why a peer's pages cannot be read.
+    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason>;
+
+    /// Whether they belong to a peer that waits until frames no longer refer to them. Such a body
+    /// is gathered when its frame has to wait, so that no guest waits for another.
+    fn are_lent(&self) -> bool;
 
     /// The concrete type, for queues that know it and can send from these pages.
     fn memory(&self) -> &dyn Any;
@@ -26,8 +33,13 @@ pub trait Pages: fmt::Debug + Send + Sync {
 
 /// Bytes that are not shared with a peer, for simulations and tests.
 impl Pages for Vec<u8> {
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
+    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
         into.copy_from_slice(&self[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn are_lent(&self) -> bool {
+        false
     }
 
     fn memory(&self) -> &dyn Any {
@@ -48,7 +60,7 @@ pub struct Body {
     pages: Arc<dyn Pages>,
     pieces: ArrayVec<Piece, PIECES_MAX>,
     len: usize,
-    _receipt: Receipt,
+    receipt: Receipt,
 }
 
 /// A contiguous part of a body.
@@ -66,7 +78,7 @@ pub const PIECES_MAX: usize = 3;
 impl Body {
     /// An empty body. `receipt` is returned when the body is dropped.
     pub fn new(pages: Arc<dyn Pages>, receipt: Receipt) -> Body {
-        Body { pages, pieces: ArrayVec::new(), len: 0, _receipt: receipt }
+        Body { pages, pieces: ArrayVec::new(), len: 0, receipt }
     }
 
     /// Appends bytes; false if the body has too many pieces already.
@@ -107,6 +119,11 @@ impl Body {
         self.len == 0
     }
 
+    /// Returned when the body is dropped.
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
     /// The run of pages that contains its pieces.
     pub fn pages(&self) -> &Arc<dyn Pages> {
         &self.pages
@@ -119,15 +136,19 @@ impl Body {
 
     /// Copies all bytes.
     ///
+    /// # Errors
+    /// Why a peer's pages cannot be read.
+    ///
     /// # Panics
     /// If the length of `into` is not the body's.
-    pub fn copy_to(&self, into: &mut [u8]) {
+    pub fn copy_to(&self, into: &mut [u8]) -> Result<(), DropReason> {
         assert!(into.len() == self.len, "a body of {} bytes to {}", self.len, into.len());
         let mut rest = into;
         for piece in &self.pieces {
             let (own, others) = rest.split_at_mut(piece.len);
-            self.pages.copy_to(piece.at, own);
+            self.pages.copy_to(piece.at, own)?;
             rest = others;
         }
+        Ok(())
     }
 }

@@ -19,7 +19,7 @@ use crossbeam_queue::ArrayQueue;
 use ringway_wire::PAGE_SIZE;
 
 use crate::headers::{Headers, parse_head};
-use crate::{Body, FrameVlan, Offload, Receipt};
+use crate::{Body, DropReason, FrameVlan, Offload, Receipt};
 
 /// The most frames that one call of a port moves.
 pub const BATCH: usize = 64;
@@ -249,21 +249,44 @@ impl Frame {
         Some(body)
     }
 
-    /// Copies the frame's body, if it has one, into its buffer, which always has room for it.
+    /// Whether the frame has a body in pages that a peer has [lent](crate::Pages::are_lent).
     #[inline]
-    pub fn linearize(&mut self) {
-        if self.body().is_some() {
-            self.gather_body();
+    pub fn is_lent(&self) -> bool {
+        self.body().is_some_and(|body| body.pages().are_lent())
+    }
+
+    /// Copies the frame's body, if it has one, into its buffer, which always has room for it.
+    ///
+    /// # Errors
+    /// Why the body cannot be read. The frame must be dropped: it has lost its body.
+    #[inline]
+    pub fn linearize(&mut self) -> Result<(), DropReason> {
+        match self.body() {
+            None => Ok(()),
+            Some(_) => self.gather_body(),
         }
+    }
+
+    /// Copies the frame's body into its buffer if a peer has lent its pages.
+    ///
+    /// # Errors
+    /// As [`linearize`](Frame::linearize).
+    #[inline]
+    pub fn linearize_lent(&mut self) -> Result<(), DropReason> {
+        if self.is_lent() { self.gather_body() } else { Ok(()) }
     }
 
     /// A function of its own, to keep the path of frames without a body short.
     #[cold]
-    fn gather_body(&mut self) {
-        let Some(body) = self.take_body() else { return };
+    fn gather_body(&mut self) -> Result<(), DropReason> {
+        let Some(body) = self.take_body() else { return Ok(()) };
         let head_len = self.len;
         self.len += body.len();
-        body.copy_to(&mut self.bytes_mut()[head_len..]);
+        let gathered = body.copy_to(&mut self.bytes_mut()[head_len..]);
+        if gathered.is_err() {
+            self.len = head_len;
+        }
+        gathered
     }
 
     /// The receipt that informs its sender when it is gone, if a sender waits for that.

@@ -35,8 +35,7 @@ pub fn prepare(
             Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),
         },
         (Some(gso), _) => {
-            frame.linearize();
-            let segmented = segment(&frame, gso, caps, pool, out);
+            let segmented = frame.linearize().and_then(|()| segment(&frame, gso, caps, pool, out));
             pool.recycle(frame);
             return segmented;
         }
@@ -134,7 +133,7 @@ fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> 
     if caps.checksum_v4 && caps.checksum_v6 {
         return Ok(());
     }
-    frame.linearize();
+    frame.linearize()?;
     let headers = parse(frame.bytes()).ok_or(DropReason::BadOffload)?;
     if takes_blank(caps, headers.version) {
         return Ok(());

@@ -8,24 +8,31 @@ use crate::vlan::TAG_AT;
 use crate::{DropReason, Frame, FramePool, Vid};
 
 /// Removes the outermost tag of a frame, which must have one.
-pub fn remove_tag(frame: &mut Frame) {
-    frame.linearize();
+///
+/// # Errors
+/// Why the frame's body cannot be read: the frame must be dropped.
+pub fn remove_tag(frame: &mut Frame) -> Result<(), DropReason> {
+    frame.linearize()?;
     let bytes = frame.bytes_mut();
     let len = bytes.len();
     if len < TAG_AT + VLAN_TAG_LEN {
-        return;
+        return Ok(());
     }
     bytes.copy_within(TAG_AT + VLAN_TAG_LEN.., TAG_AT);
     frame.set_len(len - VLAN_TAG_LEN);
+    Ok(())
 }
 
 /// Inserts a tag into a frame.
 ///
 /// # Errors
 /// The frame is back in `pool`: [`DropReason::TooLong`] if it would become longer than any buffer,
-/// [`DropReason::NoBuffer`] if the pool has no buffer for it.
+/// [`DropReason::NoBuffer`] if the pool has no buffer for it, or why its body cannot be read.
 pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Frame, DropReason> {
-    frame.linearize();
+    if let Err(reason) = frame.linearize() {
+        pool.recycle(frame);
+        return Err(reason);
+    }
     let len = frame.len();
     if len + VLAN_TAG_LEN > frame.capacity() {
         let reason = match len + VLAN_TAG_LEN > pool.frame_len_max() {
@@ -77,7 +84,7 @@ mod tests {
             assert_eq!(Tag::of(tagged.bytes()), Tag::Vlan(vid(4094)));
             assert_eq!((tagged.len(), &tagged.bytes()[..12]), (len + 4, &before[..12]));
             assert_eq!(&tagged.bytes()[16..], &before[12..]);
-            remove_tag(&mut tagged);
+            remove_tag(&mut tagged).expect("its bytes are in its buffer");
             assert_eq!(tagged.bytes(), before);
             pool.recycle(tagged);
         }

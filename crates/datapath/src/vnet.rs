@@ -53,7 +53,7 @@ pub fn offload_of(hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, Drop
         if let (true, Ok(offload)) = (is_gso, gso_from_vnet(hdr, frame.bytes(), frame.len())) {
             return Ok(offload);
         }
-        frame.linearize();
+        frame.linearize()?;
     }
     offload_from_vnet(hdr, frame.bytes_mut())
 }
@@ -105,7 +105,7 @@ pub fn vnet_of(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
     let (offload, len) = (frame.offload, frame.len());
     match vnet_from_head(&offload, frame.bytes_mut(), len) {
         Err(_) if frame.body().is_some() => {
-            frame.linearize();
+            frame.linearize()?;
             vnet_from_offload(&offload, frame.bytes_mut())
         }
         made => made,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::{Frame, FramePool, PortQueue, QueueCounters};
+use ringway_datapath::{Budget, Frame, FrameBatch, FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::bridge::{BridgeBackpressure, BridgeQueue};
@@ -120,6 +120,9 @@ impl<Q: PortQueue> Attached<Q> {
     pub fn into_queue(mut self, pool: &mut FramePool) -> Q {
         self.outbox.close(pool);
         self.source.kept.drain(..).for_each(|(frame, _)| pool.recycle(frame));
+        // Responses that waited for frames are sent, so that the next backend does not serve their
+        // requests again. If this fails, the peer is gone.
+        let _ = self.source.queue.ingress(Budget::NOTHING, pool, &mut FrameBatch::new());
         self.source.queue
     }
 }

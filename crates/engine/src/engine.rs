@@ -197,6 +197,7 @@ impl<Q: PortQueue> Engine<Q> {
         if has_frames {
             router.forward(source);
             if !source.kept.is_empty() {
+                source.gather_kept(router.pool);
                 source.refund_kept(&mut self.shares);
             }
             if router.mirrored > 0 {

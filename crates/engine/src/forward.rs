@@ -104,10 +104,13 @@ impl<'a> Router<'a> {
 
     /// Copies a frame to every port in its scope. No source waits for a flood: a full queue drops
     /// its copy.
-    fn flood<Q: PortQueue>(&mut self, frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
+    fn flood<Q: PortQueue>(&mut self, mut frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
+        if let Err(reason) = frame.linearize() {
+            return self.discard(frame, reason, source);
+        }
         let scope = switch.scope_of(source.port_id, &source.policy, &frame, verdict);
         let ports = (0..).map(PortId).zip(&self.directory.ports);
         let others = ports.filter(|(port, queues)| !queues.is_empty() && scope.has(*port));
@@ -212,10 +215,15 @@ impl<'a> Router<'a> {
                 None => return,
             },
         };
-        let parcel = Parcel { to: to.slot, frame, admission };
+        let mut parcel = Parcel { to: to.slot, frame, admission };
         // Check the common case first, so that no frame is moved into an error that cannot happen.
         if to.engine == self.number {
-            self.outboxes.enqueue(parcel, self.pool, self.at);
+            return self.outboxes.enqueue(parcel, self.pool, self.at);
+        }
+        // Only this engine knows when the source is detached.
+        let gathered = parcel.frame.linearize_lent();
+        if let Err(reason) = gathered {
+            self.discard(parcel.frame, reason, source);
         } else if let Err(frame) = self.mail(parcel, to.engine) {
             self.discard(frame, DropReason::InboxFull, source);
         }
@@ -262,7 +270,10 @@ impl<'a> Router<'a> {
                 }
             },
             FrameVlan::Tagged(_) if !wants_tag => {
-                remove_tag(&mut frame);
+                if let Err(reason) = remove_tag(&mut frame) {
+                    self.discard(frame, reason, source);
+                    return None;
+                }
                 // An inner tag would become the frame's own: a station behind an untagged port
                 // would take it for a VLAN that the sender is not in.
                 if Tag::of(frame.bytes()) != Tag::None {

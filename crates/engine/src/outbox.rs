@@ -38,6 +38,9 @@ pub(crate) struct Outbox {
     memory: usize,
     /// The same for the port's other queues, when this one last sent.
     memory_of_others: usize,
+    /// Whether frames that came since the last call of [`send`](Outbox::send) have bodies that a
+    /// peer has lent.
+    has_lent: bool,
     state: Egress,
 }
 
@@ -107,6 +110,7 @@ impl Outbox {
             bytes: 0,
             memory: 0,
             memory_of_others: 0,
+            has_lent: false,
             state: Egress::Empty,
         }
     }
@@ -141,8 +145,12 @@ impl Outbox {
             return;
         }
         if !self.traits.takes_bodies || self.capture.is_some() {
-            frame.linearize();
+            if let Err(reason) = frame.linearize() {
+                self.counters.dropped.count(reason, 1);
+                return pool.recycle(frame);
+            }
         }
+        self.has_lent |= frame.is_lent();
         show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
         let first = self.frames.len();
         match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
@@ -193,10 +201,14 @@ impl Outbox {
         self.admit(now);
         let leaving = if self.credit.is_some() { &mut self.admitted } else { &mut self.frames };
         queue.egress(leaving, pool)?;
-        let left = self.admitted.len() + self.frames.len();
-        let moved = before.frames - left;
         self.bytes = self.frames().map(Frame::len).sum();
         self.memory = self.frames().map(Frame::memory).sum();
+        if std::mem::take(&mut self.has_lent) {
+            // Frames that stay must not delay the responses to their senders.
+            self.for_each_waiting(pool, Frame::linearize_lent);
+        }
+        let left = self.admitted.len() + self.frames.len();
+        let moved = before.frames - left;
         if moved > 0 {
             self.gauge.add_load(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
@@ -284,14 +296,36 @@ impl Outbox {
             pool.recycle(frame);
         }
         // Frames that stay must not delay the responses to their senders.
-        let left = self.admitted.iter_mut().chain(&mut self.frames);
-        left.for_each(|frame| {
+        self.for_each_waiting(pool, |frame| {
             frame.set_receipt(None);
-            frame.linearize();
+            frame.linearize()
         });
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
+        }
+    }
+
+    /// Does something with each waiting frame, and drops those for which it fails.
+    fn for_each_waiting(
+        &mut self,
+        pool: &mut FramePool,
+        mut change: impl FnMut(&mut Frame) -> Result<(), DropReason>,
+    ) {
+        for queue in [&mut self.admitted, &mut self.frames] {
+            for _ in 0..queue.len() {
+                let Some(mut frame) = queue.pop_front() else { break };
+                let len = frame.len();
+                match change(&mut frame) {
+                    Ok(()) => queue.push_back(frame),
+                    Err(reason) => {
+                        self.bytes -= len;
+                        self.memory -= frame.memory();
+                        self.counters.dropped.count(reason, 1);
+                        pool.recycle(frame);
+                    }
+                }
+            }
         }
     }
 
@@ -360,13 +394,14 @@ impl Expected {
 
     fn enqueue(
         &mut self,
-        frame: Frame,
+        mut frame: Frame,
         admission: Admission,
         pool: &mut FramePool,
         at: Enqueue<'_>,
     ) {
         let takes_too_much = self.memory >= MEMORY_MIN && self.memory >= at.memory_max(pool);
-        if self.frames.len() >= admission.mark().frames || takes_too_much {
+        let is_full = self.frames.len() >= admission.mark().frames || takes_too_much;
+        if is_full || frame.linearize_lent().is_err() {
             self.dropped += 1;
             return pool.recycle(frame);
         }

@@ -333,12 +333,8 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Finds the destination of each incoming frame: one verdict each.
     fn classify(&mut self, context: &mut EngineParts<'_>) {
+        self.gather_bodies(context);
         let EngineParts { batch, verdicts, now, ticks, .. } = context;
-        // If a patched port may send anything, only the heads of its frames are inspected.
-        let is_unseen = matches!(self.forwarding, Forwarding::Patch(_)) && self.policy.is_open();
-        if !is_unseen || self.capture.is_some() {
-            batch.iter_mut().for_each(Frame::linearize);
-        }
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         match &self.forwarding {
             Forwarding::Patch(to) => {
@@ -358,6 +354,51 @@ impl<Q: PortQueue> Source<Q> {
             if let Some(reason) = self.limits.refuse(frame) {
                 *verdict = Verdict::Drop(reason);
             }
+        }
+    }
+
+    /// Gathers the bodies of the frames that are inspected as a whole, and drops those that cannot
+    /// be read.
+    fn gather_bodies(&self, context: &mut EngineParts<'_>) {
+        let batch = &mut *context.batch;
+        let mut index = 0;
+        while let Some(frame) = batch.get_mut(index) {
+            if frame.body().is_some() && !self.may_keep_body(frame) {
+                if let Err(reason) = frame.linearize() {
+                    self.count_drop(reason);
+                    context.pool.recycle(batch.remove(index));
+                    continue;
+                }
+            }
+            index += 1;
+        }
+    }
+
+    /// Whether a frame's own bytes are all that is inspected here.
+    fn may_keep_body(&self, frame: &Frame) -> bool {
+        let has_other_readers = match &self.forwarding {
+            // From a port that may send anything.
+            Forwarding::Patch(_) if self.policy.is_open() && !frame.is_lent() => {
+                return self.capture.is_none();
+            }
+            Forwarding::Patch(_) => false,
+            Forwarding::Switch(switch) => switch.mirrors().is_active(),
+        };
+        self.capture.is_none() && !has_other_readers && self.policy.accepts_head_of(frame)
+    }
+
+    /// Gathers the lent bodies of the kept frames, so that the queue can respond to its guest, and
+    /// drops those that cannot be read.
+    pub(crate) fn gather_kept(&mut self, pool: &mut FramePool) {
+        let mut index = 0;
+        while let Some((frame, _)) = self.kept.get_mut(index) {
+            let Err(reason) = frame.linearize_lent() else {
+                index += 1;
+                continue;
+            };
+            self.is_front_mirrored &= index > 0;
+            self.count_drop(reason);
+            self.kept.remove(index).into_iter().for_each(|(frame, _)| pool.recycle(frame));
         }
     }
 

@@ -1,11 +1,19 @@
 //! What the guest receives: frames become rx slots.
 //!
-//! A frame is packed into as few of the guest's pages as possible. If it has pending segmentation,
+//! A frame is packed into as few of the guest's pages as possible: its own bytes from its buffer, and
+//! a body that another guest has lent from that guest's pages. If it has pending segmentation,
 //! an extra takes the slot after the first (`netif.h:slot-order`). A frame is begun only when
 //! enough pages are posted for all of it.
 
-use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown};
-use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
+use std::io;
+
+use arrayvec::ArrayVec;
+use ringway_datapath::{
+    Body, Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown,
+};
+use ringway_hypervisor::{
+    Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus, PageCopy,
+};
 use ringway_ring::{BackRing, Rx};
 use ringway_wire::netif::{
     NETIF_RSP_ERROR, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA,
@@ -14,11 +22,15 @@ use ringway_wire::netif::{
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::VifQueue;
+use crate::lending::LentPages;
 
 /// Slots that the longest frame takes: its pages and an extra.
 const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 1;
+/// Copies from page to page in one call: two for each page, as those of two guests seldom begin at
+/// the same byte of a frame.
+pub(crate) const PAGE_COPIES_MAX: usize = 2 * RX_RING_SLOTS;
 
-impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
+impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     pub(crate) fn give_packets(
         &mut self,
         from: &mut FrameQueue,
@@ -31,8 +43,11 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         let slots_max = from.len().saturating_mul(SLOTS_A_FRAME_MAX).min(RX_RING_SLOTS);
         let posted = &mut self.scratch.rx_requests[..slots_max];
         let (taken, _) = self.rx.peek_requests(posted).map_err(QueueDown::peer)?;
-        self.plan_leaving(taken, from, pool);
-        let given = self.copy_and_respond();
+        let used = self.plan_leaving(taken, from, pool);
+        let given = match self.copy_bodies(taken, used, from, pool) {
+            Ok(used) => self.copy_and_respond(used),
+            Err(error) => Err(error.into()),
+        };
         // The pool outlives this port, so it must get its buffers back even when the port goes
         // down.
         for frame in self.scratch.leaving.drain(..) {
@@ -41,7 +56,38 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         given
     }
 
-    fn copy_and_respond(&mut self) -> Result<(), QueueDown> {
+    /// Copies the bodies that are in pages of other guests. If one of these copies fails, whichever
+    /// guest is to blame, all are gathered, the frames whose pages cannot be read are dropped, and
+    /// the others are planned again. Returns the slots that are used.
+    fn copy_bodies(
+        &mut self,
+        taken: usize,
+        used: usize,
+        from: &mut FrameQueue,
+        pool: &mut FramePool,
+    ) -> io::Result<usize> {
+        let copies = &mut self.scratch.page_copies;
+        if copies.is_empty() {
+            return Ok(used);
+        }
+        self.memory.copy_between_peers(self.peer, copies)?;
+        if copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
+            return Ok(used);
+        }
+        while let Some(mut frame) = self.scratch.leaving.pop() {
+            match frame.linearize() {
+                Ok(()) => from.push_front(frame),
+                Err(reason) => {
+                    self.counters.dropped.count(reason, 1);
+                    pool.recycle(frame);
+                }
+            }
+        }
+        Ok(self.plan_leaving(taken, from, pool))
+    }
+
+    fn copy_and_respond(&mut self, used: usize) -> Result<(), QueueDown> {
+        self.rx.consume(used);
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
         self.push_rx_responses();
@@ -49,12 +95,15 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         self.notify(Direction::Rx, notify)
     }
 
-    /// Chooses the frames that fit into the posted pages and plans their copies.
-    fn plan_leaving(&mut self, taken: usize, from: &mut FrameQueue, pool: &mut FramePool) {
+    /// Chooses the frames that fit into the posted pages and plans their copies. Returns the slots
+    /// that they use.
+    fn plan_leaving(&mut self, taken: usize, from: &mut FrameQueue, pool: &mut FramePool) -> usize {
+        self.rx_pages_wanted = 0;
         let scratch = &mut *self.scratch;
         scratch.copies.clear();
+        scratch.page_copies.clear();
         let mut posted = &scratch.rx_requests[..taken];
-        while let (Some(frame), false) = (from.front(), scratch.leaving.is_full()) {
+        while let (Some(frame), false) = (from.front_mut(), scratch.leaving.is_full()) {
             let pages = frame.len().div_ceil(PAGE_SIZE);
             if pages > 1 && !self.features.caps.scatter_gather {
                 self.counters.dropped.count(DropReason::TooLong, 1);
@@ -68,6 +117,13 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             }
             let (own, others) = posted.split_at(slots);
             let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
+            if !plan_page_copies::<M>(frame, own, &mut scratch.page_copies) {
+                if let Err(reason) = frame.linearize() {
+                    self.counters.dropped.count(reason, 1);
+                    from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+                    continue;
+                }
+            }
             match own {
                 [only] => scratch.copies.push(copy_of(frame, 0, only, local)),
                 several => plan_copies(frame, several, local, &mut scratch.copies),
@@ -76,7 +132,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             scratch.leaving.push(frame);
             posted = others;
         }
-        self.rx.consume(taken - posted.len());
+        taken - posted.len()
     }
 
     /// One response per page, each in the slot of its request.
@@ -87,11 +143,12 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         for frame in &scratch.leaving {
             let pages = frame.len().div_ceil(PAGE_SIZE);
             let slots = pages + usize::from(frame.offload.gso.is_some());
-            let (own_copies, other_copies) = copies.split_at(pages);
+            let (own_copies, other_copies) =
+                copies.split_at(frame.bytes().len().div_ceil(PAGE_SIZE));
             let (own_requests, other_requests) = requests.split_at(slots);
             (copies, requests) = (other_copies, other_requests);
             if let ([copy], [request]) = (own_copies, own_requests) {
-                self.rx.push_response(response_of(copy, request, flags_of(frame)));
+                self.rx.push_response(response_of(copy.status, copy.len, request, flags_of(frame)));
             } else {
                 push_several(&mut self.rx, frame, own_copies, own_requests);
             }
@@ -116,11 +173,15 @@ fn push_several(
     requests: &[RxRequest],
 ) {
     let mut requests = requests.iter();
-    for (page, copy) in copies.iter().enumerate() {
+    let pages = frame.len().div_ceil(PAGE_SIZE);
+    for page in 0..pages {
         let Some(request) = requests.next() else { return };
-        let more = if page + 1 < copies.len() { NETRXF_MORE_DATA } else { 0 };
+        let more = if page + 1 < pages { NETRXF_MORE_DATA } else { 0 };
         let flags = more | if page == 0 { flags_of(frame) } else { 0 };
-        rx.push_response(response_of(copy, request, flags));
+        // Pages behind the frame's own bytes were copied from another guest's, without fault.
+        let status = copies.get(page).map_or(GrantStatus::Okay, |copy| copy.status);
+        let len = u16::try_from(chunk_len(frame.len(), page)).expect("a page is 4096 bytes");
+        rx.push_response(response_of(status, len, request, flags));
         if let (0, Some(gso)) = (page, frame.offload.gso) {
             rx.push_response(gso.to_extra().expect("no frame of UDP comes whole"));
             requests.next();
@@ -129,14 +190,13 @@ fn push_several(
 }
 
 #[inline]
-fn response_of(copy: &GrantCopy, request: &RxRequest, flags: u16) -> RxResponse {
-    let len = i16::try_from(copy.len).expect("a page is 4096 bytes");
-    let status = if copy.status == GrantStatus::Okay { len } else { NETIF_RSP_ERROR };
+fn response_of(status: GrantStatus, len: u16, request: &RxRequest, flags: u16) -> RxResponse {
+    let len = i16::try_from(len).expect("a page is 4096 bytes");
+    let status = if status == GrantStatus::Okay { len } else { NETIF_RSP_ERROR };
     RxResponse { id: request.id, offset: 0, flags, status }
 }
 
-/// One copy per page; the slot after the first is left for an extra if there are more slots than
-/// pages.
+/// One copy per page of the frame's own bytes; the slot after the first is left for an extra.
 #[inline(never)]
 fn plan_copies(
     frame: &Frame,
@@ -144,28 +204,83 @@ fn plan_copies(
     local: u16,
     copies: &mut impl Extend<GrantCopy>,
 ) {
-    let has_extra = frame.offload.gso.is_some();
-    let data = slots.iter().enumerate().filter(|(slot, _)| !has_extra || *slot != 1);
-    copies
-        .extend(data.enumerate().map(|(page, (_, request))| copy_of(frame, page, request, local)));
+    let pages = 0..frame.bytes().len().div_ceil(PAGE_SIZE);
+    copies.extend(pages.map(|page| copy_of(frame, page, &slots[slot_of(frame, page)], local)));
 }
 
-/// The copy of a frame's `page`-th page.
+/// The slot for a frame's `page`-th page, among those of the frame.
+fn slot_of(frame: &Frame, page: usize) -> usize {
+    if page > 0 && frame.offload.gso.is_some() { page + 1 } else { page }
+}
+
+/// The copy of the frame's own bytes in its `page`-th page.
 #[inline]
 fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> GrantCopy {
+    let len = chunk_len(frame.bytes().len(), page);
     GrantCopy {
         gref: GrantRef(request.gref),
         offset: 0,
-        len: u16::try_from(chunk_len(frame, page)).expect("a page is 4096 bytes"),
+        len: u16::try_from(len).expect("a page is 4096 bytes"),
         local,
         local_offset: u32::try_from(page * PAGE_SIZE).expect("a frame is 64 KiB"),
         status: GrantStatus::GeneralError,
     }
 }
 
-/// Bytes of a frame in its `page`-th page.
-fn chunk_len(frame: &Frame, page: usize) -> usize {
-    (frame.len() - page * PAGE_SIZE).min(PAGE_SIZE)
+/// The copies of a body that another guest has lent, each within one page of both guests. False if
+/// the frame has such a body and it must be gathered: there is no room for the copies, or the
+/// memory is not of our kind.
+#[inline]
+fn plan_page_copies<M: 'static>(
+    frame: &Frame,
+    slots: &[RxRequest],
+    copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
+) -> bool {
+    frame.body().is_none_or(|body| plan_body::<M>(frame, body, slots, copies))
+}
+
+#[inline(never)]
+fn plan_body<M: 'static>(
+    frame: &Frame,
+    body: &Body,
+    slots: &[RxRequest],
+    copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
+) -> bool {
+    let lent = body.pages().memory().downcast_ref::<LentPages<M>>();
+    // A copy ends where a page of either guest ends, or a piece.
+    let copies_max = 2 * body.len().div_ceil(PAGE_SIZE) + 2 * body.pieces().len();
+    let Some(lent) = lent.filter(|_| copies_max <= copies.remaining_capacity()) else {
+        return false;
+    };
+    let mut to = frame.bytes().len();
+    for piece in body.pieces() {
+        let (mut at, end) = (piece.at, piece.at + piece.len);
+        while at < end {
+            let left_in_pages = PAGE_SIZE - (at % PAGE_SIZE).max(to % PAGE_SIZE);
+            let len = (end - at).min(left_in_pages);
+            copies.push(PageCopy {
+                from: lent.peer(),
+                from_gref: lent.gref(at),
+                from_offset: in_page(at),
+                to_gref: GrantRef(slots[slot_of(frame, to / PAGE_SIZE)].gref),
+                to_offset: in_page(to),
+                len: u16::try_from(len).expect("a page is 4096 bytes"),
+                status: GrantStatus::GeneralError,
+            });
+            at += len;
+            to += len;
+        }
+    }
+    true
+}
+
+fn in_page(at: usize) -> u16 {
+    u16::try_from(at % PAGE_SIZE).expect("a page is 4096 bytes")
+}
+
+/// How many of `len` bytes are in the `page`-th page.
+fn chunk_len(len: usize, page: usize) -> usize {
+    (len - page * PAGE_SIZE).min(PAGE_SIZE)
 }
 
 fn flags_of(frame: &Frame) -> u16 {

@@ -6,7 +6,7 @@
 
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
-    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
+    BATCH, Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
     QueueDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
@@ -18,6 +18,8 @@ use ringway_wire::netif::{
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::lending::{BODY_LEN_MIN, HEAD_LEN_MIN, Lending};
+use crate::unanswered::{Unanswered, place};
 use crate::{TxFault, VifQueue};
 
 /// Slots read in one call: a batch of one-slot packets, or a few large ones, and always at
@@ -43,7 +45,7 @@ pub(crate) struct TxPacket {
     copies: usize,
 }
 
-impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
+impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     pub(crate) fn take_packets(
         &mut self,
         budget: Budget,
@@ -67,9 +69,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             return Err(error.into());
         }
         self.judge_copies();
-        match self.unanswered {
-            None => self.push_tx_responses(),
-            Some(_) => self.defer_responses(&mut into[first_frame..]),
+        match self.must_defer(&into[first_frame..]) {
+            false => self.push_tx_responses(),
+            true => self.defer_responses(&mut into[first_frame..]),
         }
         let notified = self.publish_responses();
         // Even if the event could not be sent, a frame that was not filled must not be forwarded.
@@ -117,8 +119,27 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                         1
                     }
                     several => {
-                        frame.align_end_of_head(bytes_before_full_pages(several, &parsed, total));
-                        plan_copies(several, &parsed, total, local, &mut scratch.copies)
+                        let first = self.tx.consumer();
+                        let lent = match (&mut self.lending, &self.unanswered) {
+                            (Some(lending), Some(unanswered)) if is_long(total) => {
+                                lend(lending, unanswered, several, &parsed, total, first)
+                            }
+                            _ => None,
+                        };
+                        let in_head = match lent {
+                            Some((head_len, body)) => {
+                                frame.set_len(head_len);
+                                frame.set_body(body);
+                                head_len
+                            }
+                            None => {
+                                let lead = bytes_before_full_pages(several, &parsed, total);
+                                frame.align_end_of_head(lead);
+                                usize::from(total)
+                            }
+                        };
+                        let lens = data_lens(several, &parsed, total);
+                        plan_copies(lens, in_head, local, &mut scratch.copies)
                     }
                 };
                 into.push(frame);
@@ -154,7 +175,14 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         });
     }
 
-    /// Keeps the responses until the frames have left; each frame gets a receipt.
+    /// Whether the responses of a batch must wait: for its frames, or behind others.
+    fn must_defer(&self, frames: &[Frame]) -> bool {
+        self.unanswered.as_ref().is_some_and(|unanswered| {
+            unanswered.is_of_all() || unanswered.len() > 0 || frames.iter().any(Frame::is_lent)
+        })
+    }
+
+    /// Keeps the responses until the frames have left, or no longer refer to the guest's pages.
     fn defer_responses(&mut self, frames: &mut [Frame]) {
         let Some(unanswered) = &mut self.unanswered else { return };
         let scratch = &*self.scratch;
@@ -165,7 +193,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         for packet in &scratch.packets {
             if packet.copies > 0 {
                 let frame = frames.next().expect("a packet that is copied has a frame");
-                frame.set_receipt(Some(unanswered.issue(first)));
+                if unanswered.is_of_all() {
+                    let lent = frame.body().map(|body| body.receipt().clone());
+                    frame.set_receipt(Some(lent.unwrap_or_else(|| unanswered.issue(first))));
+                }
             }
             first = first.wrapping_add(u32::try_from(packet.slots).expect("a ring is small"));
         }
@@ -388,25 +419,58 @@ fn checksum_of(flags: u16) -> Checksum {
     }
 }
 
-/// One copy per data slot that has bytes; an empty slot needs no copy (XSA-448). Returns their
-/// number.
+/// One copy per data slot that has bytes, for the first `in_head` bytes; an empty slot needs no copy
+/// (XSA-448). Returns their number.
 #[inline(never)]
-fn plan_copies(
-    slots: &[TxRequest],
-    parsed: &Parsed,
-    total: u16,
+fn plan_copies<'a>(
+    data_lens: impl Iterator<Item = (&'a TxRequest, u16)>,
+    in_head: usize,
     local: u16,
     copies: &mut impl Extend<GrantCopy>,
 ) -> usize {
     let (mut count, mut local_offset) = (0, 0);
-    copies.extend(data_lens(slots, parsed, total).filter_map(|(slot, len)| {
+    copies.extend(data_lens.filter_map(|(slot, len)| {
         let at = local_offset;
         local_offset += u32::from(len);
         //= netif.h:empty-slot
-        count += usize::from(len > 0);
-        (len > 0).then(|| copy_of(slot, len, local, at))
+        let has_bytes = len > 0 && usize::try_from(at).is_ok_and(|at| at < in_head);
+        count += usize::from(has_bytes);
+        has_bytes.then(|| copy_of(slot, len, local, at))
     }));
     count
+}
+
+fn is_long(total: u16) -> bool {
+    usize::from(total) >= HEAD_LEN_MIN + BODY_LEN_MIN
+}
+
+/// The length of the head and the body of a long packet, whose first slot has this index; `None` if
+/// it should be copied as a whole. The head ends with a slot.
+fn lend<M>(
+    lending: &mut Lending<M>,
+    unanswered: &Unanswered,
+    slots: &[TxRequest],
+    parsed: &Parsed,
+    total: u16,
+    first: u32,
+) -> Option<(usize, Body)> {
+    if !lending.is_worthwhile() {
+        return None;
+    }
+    let mut body = lending.body(unanswered.issue(first));
+    let mut head_len = 0;
+    let numbers = (0..slots.len()).filter(|slot| !parsed.is_extra(*slot));
+    for (number, (slot, len)) in numbers.zip(data_lens(slots, parsed, total)) {
+        if head_len < HEAD_LEN_MIN {
+            head_len += usize::from(len);
+            continue;
+        }
+        let index = first.wrapping_add(u32::try_from(number).expect("a ring is small"));
+        if !lending.push(&mut body, place(index), slot, len) {
+            return None;
+        }
+    }
+    (body.len() >= BODY_LEN_MIN).then_some((head_len, body))
 }
 
 /// The data slots of a packet, each with its number of bytes.

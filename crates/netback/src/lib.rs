@@ -3,11 +3,13 @@
 //! It serves an untrusted guest through three things only: the two ring pages, grant copies and
 //! event channels. It never names a hypervisor implementation, never maps a guest's buffer and
 //! keeps no reference into shared memory. Read `ingress.rs` for the path of a packet that the guest
-//! transmits, `egress.rs` for one that it receives.
+//! transmits, `egress.rs` for one that it receives, `lending.rs` for the ends of long packets, which
+//! go from one guest's pages to another's.
 
 mod egress;
 mod fault;
 mod ingress;
+mod lending;
 mod stopwatch;
 mod unanswered;
 
@@ -22,7 +24,7 @@ use ringway_datapath::{
     PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{
-    Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
+    Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, PageCopy, QueueEvents,
 };
 use ringway_ring::{BackRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
@@ -30,6 +32,7 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
 
 pub use fault::TxFault;
 
+use lending::Lending;
 use stopwatch::Stopwatch;
 use unanswered::Unanswered;
 
@@ -74,8 +77,10 @@ pub struct VifQueue<M, E> {
     events: QueueEvents<E>,
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
-    /// Responses that wait for their frames to leave; `None` if responses follow the copy.
+    /// Responses that wait for their frames; `None` if responses follow the copy.
     unanswered: Option<Unanswered>,
+    /// For long packets that stay in the guest's pages; `None` if all are copied.
+    lending: Option<Lending<M>>,
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
@@ -89,11 +94,12 @@ struct Scratch {
     tx_requests: [TxRequest; ingress::WINDOW],
     rx_requests: [RxRequest; RX_RING_SLOTS],
     copies: ArrayVec<GrantCopy, RX_RING_SLOTS>,
+    page_copies: ArrayVec<PageCopy, { egress::PAGE_COPIES_MAX }>,
     packets: ArrayVec<ingress::TxPacket, { ingress::WINDOW }>,
     leaving: ArrayVec<Frame, BATCH>,
 }
 
-impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
+impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// Takes over the queue's rings at their shared indices, and kicks the guest on both, because
     /// events may have been lost while no backend served them.
     ///
@@ -113,12 +119,14 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             features,
             counters,
             unanswered: None,
+            lending: None,
             stopwatch,
             rx_pages_wanted: 0,
             scratch: Box::new(Scratch {
                 tx_requests: [TxRequest::default(); ingress::WINDOW],
                 rx_requests: [RxRequest::default(); RX_RING_SLOTS],
                 copies: ArrayVec::new(),
+                page_copies: ArrayVec::new(),
                 packets: ArrayVec::new(),
                 leaving: ArrayVec::new(),
             }),
@@ -139,6 +147,19 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
+    /// Leaves the ends of long packets in the guest's pages from now on, until they are copied into
+    /// the pages of another guest or gathered with `memory`, another handle like the queue's own.
+    ///
+    /// No frame may refer to these pages when the queue is dropped, or is moved to another thread:
+    /// see [`Frame::is_lent`].
+    pub fn lend_pages(&mut self, memory: M)
+    where
+        M: Send,
+    {
+        self.lending = Some(Lending::new(self.peer, memory));
+        self.unanswered.get_or_insert_with(Unanswered::without_bell);
+    }
+
     fn notify(&self, direction: Direction, notify: Notify) -> Result<(), QueueDown> {
         match notify {
             Notify::Peer => self.kick(direction),
@@ -152,7 +173,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 }
 
-impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
+impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn ingress(
         &mut self,
         budget: Budget,
@@ -202,15 +223,15 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn describe(&self) -> QueueTraits {
         let retry = (!self.features.rx_notify).then_some(RETRY);
         let caps = self.features.caps.and(OffloadCaps::NETIF);
-        QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: false }
+        QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: true }
     }
 }
 
-impl<M: ForeignMemory, E: EventChannel> Wakers for VifQueue<M, E> {
+impl<M: ForeignMemory + 'static, E: EventChannel> Wakers for VifQueue<M, E> {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
         self.events.visit(&mut |fd| visit(fd, Interest::Readable));
-        if let Some(unanswered) = &self.unanswered {
-            visit(unanswered.waker(), Interest::Readable);
+        if let Some(waker) = self.unanswered.as_ref().and_then(Unanswered::waker) {
+            visit(waker, Interest::Readable);
         }
     }
 }

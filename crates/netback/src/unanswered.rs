@@ -1,4 +1,5 @@
-//! Responses that wait until their frames have left ([`Completion::Sent`]).
+//! Responses that wait until their frames have left ([`Completion::Sent`]), or until these no longer
+//! refer to the guest's pages.
 //!
 //! Responses keep the order of the ring, so only the oldest packet is checked. Its receipt shows
 //! whether the frame has left, by whatever path in this process. If a backend ends before it has
@@ -24,7 +25,9 @@ pub(crate) struct Unanswered {
     receipts: Receipts,
     /// In ring order.
     responses: VecDeque<TxResponse>,
-    bell: Arc<Bell>,
+    /// Rings when the oldest response can be sent; `None` if that is always within the round in
+    /// which the frame came.
+    bell: Option<Arc<Bell>>,
 }
 
 impl Unanswered {
@@ -33,11 +36,26 @@ impl Unanswered {
     pub(crate) fn new() -> io::Result<Unanswered> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let bell = Arc::new(Bell(bell));
-        Ok(Unanswered {
-            receipts: Receipts::new(TX_RING_SLOTS, &Waker::from(Arc::clone(&bell))),
+        let waker = Waker::from(Arc::clone(&bell));
+        Ok(Unanswered::of(&waker, Some(bell)))
+    }
+
+    /// For responses that wait within a round only.
+    pub(crate) fn without_bell() -> Unanswered {
+        Unanswered::of(Waker::noop(), None)
+    }
+
+    fn of(waker: &Waker, bell: Option<Arc<Bell>>) -> Unanswered {
+        Unanswered {
+            receipts: Receipts::new(TX_RING_SLOTS, waker),
             responses: VecDeque::with_capacity(TX_RING_SLOTS),
             bell,
-        })
+        }
+    }
+
+    /// Whether every frame keeps its response back, and not only those that refer to pages.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.bell.is_some()
     }
 
     /// The receipt for the frame of the packet that begins in the slot with this index.
@@ -69,14 +87,16 @@ impl Unanswered {
 
     /// Empties the descriptor that woke us.
     pub(crate) fn woken(&self) {
-        // It may be empty: the event channels wake us, too.
-        let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
+        if let Some(bell) = &self.bell {
+            // It may be empty: the event channels wake us, too.
+            let _ = rustix::io::read(&bell.0, &mut [0; 8]);
+        }
     }
 
     /// Becomes readable when the oldest response can be sent, if [`arm`](Unanswered::arm) asked for
     /// it.
-    pub(crate) fn waker(&self) -> BorrowedFd<'_> {
-        self.bell.0.as_fd()
+    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.as_ref().map(|bell| bell.0.as_fd())
     }
 
     fn oldest(&self, consumer: u32) -> Option<usize> {
@@ -86,7 +106,7 @@ impl Unanswered {
 }
 
 /// The ring's size is a power of two, so places remain consecutive when indices wrap.
-fn place(index: u32) -> usize {
+pub(crate) fn place(index: u32) -> usize {
     usize::try_from(index).expect("32 bits fit") % TX_RING_SLOTS
 }
 

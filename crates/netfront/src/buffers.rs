@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::Pages;
+use ringway_datapath::{DropReason, Pages};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, StillInUse};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
@@ -61,8 +61,14 @@ impl Buffers {
 struct FramePages(SharedPages);
 
 impl Pages for FramePages {
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
+    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
         self.0.copy_to(at, into);
+        Ok(())
+    }
+
+    /// They are our own.
+    fn are_lent(&self) -> bool {
+        false
     }
 
     fn memory(&self) -> &dyn Any {

@@ -40,7 +40,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 continue;
             };
             if !self.has_slab_of(frame) {
-                frame.linearize();
+                if let Err(reason) = frame.linearize() {
+                    self.counters.dropped.count(reason, 1);
+                    from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+                    continue;
+                }
             }
             let pages = frame.bytes().len().div_ceil(PAGE_SIZE);
             let slots = pages + body_pages(frame) + usize::from(frame.offload.gso.is_some());

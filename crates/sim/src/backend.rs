@@ -355,6 +355,7 @@ impl Serving<'_> {
             if self.config.completion == Completion::Sent {
                 queue.respond_when_sent()?;
             }
+            queue.lend_pages(self.domain.memory()?);
             let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
             queues.push((Port::of_vif(queue, ports, counted, self.config.canary), counters));
         }

@@ -423,7 +423,7 @@ impl DataPlane {
 
     fn take_frames(&mut self, guest: usize, batch: &mut FrameBatch) -> Checked {
         for mut frame in batch.drain(..) {
-            frame.linearize();
+            frame.linearize().expect("its pages are the guest's own");
             let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
             let piece = if is_ours { Piece::read(&frame)? } else { None };
             self.guests[guest].pool.recycle(frame);

@@ -63,7 +63,11 @@ impl PortVlans {
     pub(crate) fn enter(&self, frame: &mut Frame) {
         let mut tag = Tag::of(frame.bytes());
         if tag == Tag::Priority {
-            remove_tag(frame);
+            if remove_tag(frame).is_err() {
+                // Its end cannot be read: it belongs to no VLAN, and is dropped.
+                frame.vlan = FrameVlan::Foreign;
+                return;
+            }
             // A second tag behind it would be taken for the frame's own.
             tag = match Tag::of(frame.bytes()) {
                 Tag::None => Tag::None,
@@ -217,6 +221,24 @@ impl PortPolicy {
             _ if self.is_plain(frame) => None,
             _ => self.inspect(frame).err(),
         }
+    }
+
+    /// Whether a frame is accepted whatever follows its [own bytes](Frame::bytes), so that its body
+    /// may stay in pages: a TCP segment to one station, in no VLAN, whose headers precede the body
+    /// and pass every check.
+    pub fn accepts_head_of(&self, frame: &Frame) -> bool {
+        let head = frame.bytes();
+        let is_plain = matches!(self.checks, Checks::Nothing) || self.is_plain(head);
+        let is_for_one = head.first().is_some_and(|byte| byte & 1 == 0);
+        let is_tcp = || {
+            let headers = frame.headers()?;
+            (headers.protocol == PROTO_TCP && headers.transport.is_some())
+                .then_some(headers.payload)
+        };
+        is_plain
+            && is_for_one
+            && self.vlans().is_none()
+            && is_tcp().is_some_and(|payload| payload <= head.len())
     }
 
     /// [`refuse`](PortPolicy::refuse) without its short cut: for tests of the short cut.

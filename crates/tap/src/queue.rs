@@ -139,7 +139,9 @@ impl TapQueue {
     /// Writes one frame.
     fn write(&mut self, frame: &mut Frame) -> io::Result<Written> {
         if !self.lanes.is_empty() {
-            frame.linearize();
+            if let Err(reason) = frame.linearize() {
+                return Ok(Written::Dropped(reason));
+            }
         }
         let header = match vnet_of(frame) {
             Ok(header) => header,
@@ -149,7 +151,10 @@ impl TapQueue {
         let outcome = match (receipt, frame.body()) {
             (Some(receipt), _) => self.lanes.write_frame(&header, frame.bytes(), receipt)?,
             (None, None) => self.file.write_frame(&header, frame.bytes())?,
-            (None, Some(_)) => self.write_body(&header, frame)?,
+            (None, Some(_)) => match self.write_body(&header, frame)? {
+                Ok(outcome) => outcome,
+                Err(reason) => return Ok(Written::Dropped(reason)),
+            },
         };
         Ok(match outcome {
             WriteOutcome::Sent => Written::Sent,
@@ -160,16 +165,23 @@ impl TapQueue {
         })
     }
 
-    /// Writes a frame whose end is in pages: directly from there, if possible.
-    fn write_body(&self, header: &VirtioNetHdr, frame: &mut Frame) -> io::Result<WriteOutcome> {
+    /// Writes a frame whose end is in pages: directly from there, if possible. The inner error is
+    /// why these pages cannot be read.
+    fn write_body(
+        &self,
+        header: &VirtioNetHdr,
+        frame: &mut Frame,
+    ) -> io::Result<Result<WriteOutcome, DropReason>> {
         if let Some(body) = frame.body() {
             if let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() {
                 let pieces = body.pieces().iter().map(|piece| (piece.at, piece.len));
-                return self.file.write_pages(header, frame.bytes(), pages, pieces);
+                return self.file.write_pages(header, frame.bytes(), pages, pieces).map(Ok);
             }
         }
-        frame.linearize();
-        self.file.write_frame(header, frame.bytes())
+        match frame.linearize() {
+            Ok(()) => self.file.write_frame(header, frame.bytes()).map(Ok),
+            Err(reason) => Ok(Err(reason)),
+        }
     }
 
     fn count_ingress(&self, frames: u64, bytes: u64) {

@@ -19,6 +19,8 @@ use ringway_switch::{
     SwitchConfig, Ticks,
 };
 
+use crate::lent::{Lender, lend};
+
 /// Lengths that a station keeps.
 const LENS_MAX: usize = 1000;
 /// What a round costs in simulated time.
@@ -66,6 +68,12 @@ pub(crate) struct Far {
     pub(crate) gso: Option<Gso>,
     /// Whether the ends of incoming frames are in pages.
     pub(crate) is_in_pages: bool,
+    /// The peer that lends the ends of incoming frames.
+    pub(crate) lender: Option<Arc<Lender>>,
+    /// Frames that left with a lent body.
+    pub(crate) lent: u64,
+    /// The longest frame that left without one, without its addresses.
+    pub(crate) longest: Vec<u8>,
     wants_room: bool,
 }
 
@@ -161,6 +169,9 @@ impl PortQueue for TestQueue {
             if far.is_in_pages {
                 put_in_pages(&mut frame);
             }
+            if let Some(lender) = &far.lender {
+                lend(&mut frame, far.taken, lender);
+            }
             bytes += frame.work();
             far.taken += 1;
             far.taken_bytes += u64::try_from(len).expect("frames are short");
@@ -178,6 +189,10 @@ impl PortQueue for TestQueue {
             far.room = if far.room == usize::MAX { far.room } else { far.room - 1 };
             far.received += 1;
             far.last = frame.bytes()[12..].to_vec();
+            far.lent += u64::from(frame.is_lent());
+            if !frame.is_lent() && far.last.len() > far.longest.len() {
+                far.longest = far.last.clone();
+            }
             far.received_bytes += u64::try_from(frame.len()).expect("frames are short");
             far.lens.push_back(frame.len());
             if far.lens.len() > LENS_MAX {

@@ -3,6 +3,7 @@
 
 mod bench;
 mod bridges;
+mod lent;
 mod limits;
 mod mirrors;
 mod vlans;

@@ -46,7 +46,16 @@ impl Bench {
 
     /// The same for a frontend with these features.
     pub(crate) fn with(start: u32, features: FrontendFeatures) -> Bench {
-        let machine = Machine::new();
+        Bench::on(Machine::new(), start, features)
+    }
+
+    /// A second guest on the same machine.
+    pub(crate) fn beside(&self) -> Bench {
+        let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
+        Bench::on(self.machine.of_other_guest(), 0, features)
+    }
+
+    fn on(machine: Machine, start: u32, features: FrontendFeatures) -> Bench {
         let rings = machine.grants().share(HOST, 2, Access::ReadWrite);
         let rings = rings.expect("a new guest has memory");
         let [tx_page, rx_page] =
@@ -230,7 +239,7 @@ fn attach(
 ) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
     let [tx_ring, rx_ring] = machine.map_rings([rings[0], rings[1]]);
     VifQueue::attach(QueueParts {
-        peer: GUEST,
+        peer: machine.guest_id,
         memory: machine.memory(),
         tx_ring,
         rx_ring,

@@ -1,4 +1,4 @@
-//! A machine within this process, with one guest and one host.
+//! A machine within this process, with one host, and one guest or several.
 
 use ringway_hypervisor::{
     Access, EventChannel, ForeignMemory, ForeignPage, Hypervisor, QueueEvents,
@@ -10,13 +10,16 @@ use ringway_wire::{DomId, GrantRef};
 
 /// The guest.
 pub(crate) const GUEST: DomId = DomId(7);
+/// A second one.
+pub(crate) const OTHER_GUEST: DomId = DomId(8);
 /// The domain with the backend.
 pub(crate) const HOST: DomId = DomId(0);
 
-/// The machine, and both domains.
+/// The machine, its host and one of its guests.
 #[derive(Clone)]
 pub(crate) struct Machine {
     pub(crate) loopback: Loopback,
+    pub(crate) guest_id: DomId,
     guest: LoopbackDomain,
     host: LoopbackDomain,
 }
@@ -31,7 +34,14 @@ impl Machine {
         let loopback = Loopback::new();
         let create = |domid, limits| loopback.create_domain(domid, limits).expect("it is new");
         let (guest, host) = (create(GUEST, limits), create(HOST, Limits::default()));
-        Machine { loopback, guest, host }
+        Machine { loopback, guest_id: GUEST, guest, host }
+    }
+
+    /// The same machine, with its second guest.
+    pub(crate) fn of_other_guest(&self) -> Machine {
+        let guest = self.loopback.create_domain(OTHER_GUEST, Limits::default());
+        let guest = guest.expect("it is new");
+        Machine { guest_id: OTHER_GUEST, guest, ..self.clone() }
     }
 
     /// The guest's own pages.
@@ -46,7 +56,7 @@ impl Machine {
 
     /// Maps a page of the guest, as its backend does.
     pub(crate) fn map(&self, gref: GrantRef, access: Access) -> ForeignPage {
-        self.memory().map(GUEST, gref, access).expect("the page is granted")
+        self.memory().map(self.guest_id, gref, access).expect("the page is granted")
     }
 
     /// Maps both rings of a queue.
@@ -59,7 +69,8 @@ impl Machine {
         let offer = || self.guest.alloc_unbound(HOST).expect("a port is left");
         let (tx, rx) = (offer(), offer());
         let [back_tx, back_rx] = [&tx, &rx].map(|offered| {
-            self.host.bind_interdomain(GUEST, offered.port()).expect("the port is for the host")
+            let bound = self.host.bind_interdomain(self.guest_id, offered.port());
+            bound.expect("the port is for the host")
         });
         (QueueEvents::Split { tx, rx }, QueueEvents::Split { tx: back_tx, rx: back_rx })
     }

@@ -1,0 +1,182 @@
+//! Frames whose ends are in pages that a peer waits for: within a round, they leave or are gathered.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
+
+use ringway_datapath::{
+    Body, Checksum, DropReason, Frame, Gso, GsoKind, Pages, QueueTraits, Receipts,
+};
+
+use crate::bench::{Bench, ONE, Station, TRAITS, byte_at};
+
+const MEMORY: usize = 64 << 20;
+const LEN: usize = 20_000;
+/// Bytes before the body.
+const HEAD_LEN: usize = 4096;
+/// Bodies that may be lent at once.
+const BODIES: usize = 64;
+
+/// The peer that lends.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    receipts: Receipts,
+    is_readable: AtomicBool,
+    gathered: AtomicUsize,
+}
+
+impl Lender {
+    fn new() -> Arc<Lender> {
+        Arc::new(Lender {
+            receipts: Receipts::new(BODIES, Waker::noop()),
+            is_readable: AtomicBool::new(true),
+            gathered: AtomicUsize::new(0),
+        })
+    }
+
+    fn has_lent(&self) -> bool {
+        (0..BODIES).any(|number| self.receipts.is_held(number))
+    }
+}
+
+#[derive(Debug)]
+struct LentPages {
+    bytes: Vec<u8>,
+    lender: Arc<Lender>,
+}
+
+impl Pages for LentPages {
+    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
+        self.lender.gathered.fetch_add(1, Relaxed);
+        if !self.lender.is_readable.load(Relaxed) {
+            return Err(DropReason::GrantCopy);
+        }
+        into.copy_from_slice(&self.bytes[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn are_lent(&self) -> bool {
+        true
+    }
+
+    fn memory(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Makes the frame with this number a TCP segment, and leaves its end in pages.
+pub(crate) fn lend(frame: &mut Frame, number: u64, lender: &Arc<Lender>) {
+    let bytes = frame.bytes_mut();
+    let ip_len = u16::try_from(bytes.len() - 14).expect("frames are short");
+    bytes.iter_mut().enumerate().skip(54).for_each(|(offset, byte)| *byte = byte_at(offset));
+    bytes[12..54].fill(0);
+    bytes[12..14].copy_from_slice(&[0x08, 0x00]);
+    bytes[14] = 0x45;
+    bytes[16..18].copy_from_slice(&ip_len.to_be_bytes());
+    bytes[23] = 6;
+    bytes[46] = 0x50;
+    let end = bytes[HEAD_LEN..].to_vec();
+    bytes[HEAD_LEN..].fill(0);
+    frame.set_len(HEAD_LEN);
+    let len = end.len();
+    let number = usize::try_from(number).expect("64 bits fit") % BODIES;
+    let pages = LentPages { bytes: end, lender: Arc::clone(lender) };
+    let mut body = Body::new(Arc::new(pages), lender.receipts.issue(number));
+    assert!(body.push(0, len));
+    frame.set_body(body);
+    frame.offload.checksum = Checksum::Blank;
+    frame.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+}
+
+/// A sender that lends, and a receiver whose queue takes bodies.
+fn pair(bench: &mut Bench) -> (Station, Station, Arc<Lender>) {
+    let traits = QueueTraits { takes_bodies: true, ..TRAITS };
+    let [sender, receiver] = [1, 2].map(|port| bench.port_with(port, 1, ONE, traits).remove(0));
+    let lender = Lender::new();
+    sender.far().lender = Some(Arc::clone(&lender));
+    (sender, receiver, lender)
+}
+
+#[test]
+fn a_lent_body_leaves_from_its_pages() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, receiver, lender) = pair(&mut bench);
+    sender.far().script.extend([(2, LEN); 10]);
+    bench.round();
+    let far = receiver.far();
+    assert_eq!((far.received, far.lent), (10, 10));
+    assert_eq!((lender.gathered.load(Relaxed), lender.has_lent()), (0, false));
+}
+
+#[test]
+fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
+    for room in [0, 3] {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, receiver, lender) = pair(&mut bench);
+        receiver.far().room = room;
+        // More than an outbox takes at once, so that some frames stay at the source.
+        sender.far().script.extend([(2, LEN); 500]);
+        for _ in 0..200 {
+            bench.round();
+            assert!(!lender.has_lent(), "the sender waits for the receiver");
+        }
+        receiver.far().room = usize::MAX;
+        for _ in 0..2000 {
+            bench.round();
+            assert!(!lender.has_lent());
+        }
+        let expected: Vec<u8> = (54..LEN).map(byte_at).collect();
+        let far = receiver.far();
+        assert!(far.received > 3, "{}", far.received);
+        assert!(lender.gathered.load(Relaxed) > 0);
+        // The last one left from its pages; those that waited have all their bytes.
+        assert_eq!(far.longest[42..], expected);
+    }
+}
+
+#[test]
+fn a_body_that_cannot_be_read_costs_its_own_frame() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, receiver, lender) = pair(&mut bench);
+    lender.is_readable.store(false, Relaxed);
+    receiver.far().room = 0;
+    sender.far().script.extend([(2, LEN), (2, LEN), (2, LEN)]);
+    bench.round();
+    assert!(!lender.has_lent());
+    assert_eq!(receiver.dropped(DropReason::GrantCopy), 3);
+    sender.far().lender = None;
+    receiver.far().room = usize::MAX;
+    sender.far().script.push_back((2, 60));
+    bench.round();
+    assert_eq!(receiver.far().received, 1);
+}
+
+#[test]
+fn every_reader_of_a_frame_gets_all_of_it() {
+    // A mirror, a station that no port has, and a receiver that takes no bodies.
+    for case in ["mirror", "flood", "plain"] {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, receiver, lender) = pair(&mut bench);
+        let other = bench.port(3, 1, ONE).remove(0);
+        let to = match case {
+            "mirror" => {
+                bench.mirror(3, &[1], &[]);
+                2
+            }
+            "flood" => 9,
+            _ => 3,
+        };
+        sender.far().script.push_back((to, LEN));
+        for _ in 0..3 {
+            bench.round();
+        }
+        let expected: Vec<u8> = (54..LEN).map(byte_at).collect();
+        assert_eq!(other.far().longest[42..], expected, "{case}");
+        assert_eq!(receiver.far().lent, 0, "{case}");
+        assert!(!lender.has_lent(), "{case}");
+        for station in [&sender, &receiver, &other] {
+            assert_eq!(station.dropped(DropReason::GrantCopy), 0, "{case}");
+        }
+    }
+}
