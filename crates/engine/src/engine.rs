@@ -192,10 +192,9 @@ impl<Q: PortQueue> Engine<Q> {
         };
         // Do this also if the first frame meets pressure: the next turn finds the queue held and
         // sends its pending responses.
-        let has_share = !matches!(taken, Ok(Ingested::ShareUsed));
-        let has_frames = has_share && !source.waits() && !source.kept.is_empty();
+        let has_frames = !self.batch.is_empty();
         if has_frames {
-            router.forward(source);
+            router.forward(source, &mut self.batch, &mut self.verdicts);
             if !source.kept.is_empty() {
                 source.refund_kept(&mut self.shares);
             }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
-use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, MacAddr, PortQueue};
+use ringway_datapath::{DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PortQueue};
 use ringway_steering::{flow_hash_parsed, queue_of};
-use ringway_switch::{PortId, Switch, Verdict};
+use ringway_switch::{PortId, Switch, Verdict, Verdicts};
 
 use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
@@ -34,23 +34,30 @@ pub(crate) struct Router<'a> {
 }
 
 impl<'a> Router<'a> {
-    /// Forwards the frames that a source has taken in, up to the first frame that meets pressure.
-    pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
+    /// Forwards the frames of a source up to the first one that meets pressure. That one and the
+    /// ones after it are kept there.
+    pub(crate) fn forward<Q: PortQueue>(
+        &mut self,
+        source: &mut Source<Q>,
+        batch: &mut FrameBatch,
+        verdicts: &mut Verdicts,
+    ) {
         let mirroring = match &source.forwarding {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
         };
         source.is_front_mirrored &= mirroring.is_some();
-        loop {
+        let mut frames = batch.drain(..).zip(verdicts.drain(..));
+        while let Some((frame, verdict)) = frames.next() {
             if let Some(switch) = &mirroring {
-                self.mirror_front(switch, source);
+                self.mirror_once(switch, &frame, verdict, source);
             }
-            let Some((frame, verdict)) = source.kept.pop_front() else { return };
             match verdict {
                 Verdict::Unicast(to) => {
                     if let Err(frame) = self.deliver(frame, to, source) {
-                        source.kept.push_front((frame, verdict));
                         source.is_front_mirrored = mirroring.is_some();
+                        source.kept.push((frame, verdict));
+                        source.kept.extend(frames);
                         return;
                     }
                 }
@@ -128,12 +135,15 @@ impl<'a> Router<'a> {
 
     /// Copies the next frame to be forwarded, unless it was copied before it had to wait.
     #[cold]
-    fn mirror_front<Q: PortQueue>(&mut self, switch: &Switch, source: &mut Source<Q>) {
-        if std::mem::take(&mut source.is_front_mirrored) {
-            return;
-        }
-        if let Some((frame, verdict)) = source.kept.front() {
-            self.mirror(switch, frame, *verdict, source);
+    fn mirror_once<Q: PortQueue>(
+        &mut self,
+        switch: &Switch,
+        frame: &Frame,
+        verdict: Verdict,
+        source: &mut Source<Q>,
+    ) {
+        if !std::mem::take(&mut source.is_front_mirrored) {
+            self.mirror(switch, frame, verdict, source);
         }
     }
 
