@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is if possible,
-/// which costs two comparisons; with its checksum completed; or as segments.
+/// which costs two comparisons if it asks for nothing; with its checksum completed; or as segments.
 ///
 /// `out` may grow by [`SEGMENTS_MAX`] frames.
 ///
@@ -22,14 +22,27 @@ use crate::{
 ///   more than [`SEGMENTS_MAX`] segments, or more than [`OUTPUT_LEN_MAX`] bytes.
 #[inline]
 pub fn prepare(
+    frame: Frame,
+    caps: OffloadCaps,
+    pool: &mut FramePool,
+    out: &mut FrameQueue,
+) -> Result<(), DropReason> {
+    if frame.offload.gso.is_none() && frame.offload.checksum != Checksum::Blank {
+        out.push_back(frame);
+        return Ok(());
+    }
+    prepare_offload(frame, caps, pool, out)
+}
+
+/// A function of its own, to keep the path of frames that ask for nothing short.
+fn prepare_offload(
     mut frame: Frame,
     caps: OffloadCaps,
     pool: &mut FramePool,
     out: &mut FrameQueue,
 ) -> Result<(), DropReason> {
     let done = match (frame.offload.gso, frame.offload.checksum) {
-        (None, Checksum::Unverified | Checksum::Validated) => Ok(()),
-        (None, Checksum::Blank) => complete_for(&mut frame, caps),
+        (None, _) => complete_for(&mut frame, caps),
         (Some(gso), checksum) if takes_gso(caps, gso.kind) => match checksum {
             Checksum::Blank => Ok(()),
             Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),
@@ -72,9 +85,13 @@ pub const OUTPUT_LEN_MAX: usize = 256 << 10;
 /// the receiving kernel or guest.
 #[inline]
 pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
-    let Some(gso) = frame.offload.gso else {
-        return (frame.len() > len_max).then_some(DropReason::TooLong);
-    };
+    match frame.offload.gso {
+        None => (frame.len() > len_max).then_some(DropReason::TooLong),
+        Some(gso) => refuse_segments(frame, gso, len_max),
+    }
+}
+
+fn refuse_segments(frame: &Frame, gso: Gso, len_max: usize) -> Option<DropReason> {
     let segment_len = usize::from(gso.size);
     if segment_len > len_max {
         return Some(DropReason::TooLong);
