@@ -194,7 +194,7 @@ impl<Q: PortQueue> Engine<Q> {
         // sends its pending responses.
         let has_frames = !self.batch.is_empty();
         if has_frames {
-            router.forward(source, &mut self.batch, &mut self.verdicts);
+            router.forward(source, &mut self.batch, &self.verdicts);
             if !source.kept.is_empty() {
                 source.refund_kept(&mut self.shares);
             }
@@ -227,7 +227,7 @@ impl<Q: PortQueue> Engine<Q> {
             let Some(parcel) = self.inbox.pop() else { break };
             frames += 1;
             bytes += parcel.frame.len();
-            self.outboxes.enqueue(parcel, &mut self.pool, at);
+            self.outboxes.enqueue(parcel, &mut self.pool, &at);
         }
         self.must_wake_senders |= self.inbox.relieve(cost_of(frames, bytes));
         Work::of(frames > 0)
@@ -494,7 +494,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.outboxes.insert(outbox);
         for frame in gathered.into_iter().flat_map(|gathered| gathered.frames) {
             let parcel = Parcel { to: id, frame, admission: Admission::Waits };
-            self.outboxes.enqueue(parcel, &mut self.pool, at);
+            self.outboxes.enqueue(parcel, &mut self.pool, &at);
         }
         if self.sources.len() <= id.index {
             self.sources.resize_with(id.index + 1, || None);

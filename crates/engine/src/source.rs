@@ -249,6 +249,7 @@ impl<Q: PortQueue> Source<Q> {
                 if !self.charge_kept(context.shares) {
                     return Ok(Ingested::ShareUsed);
                 }
+                context.verdicts.clear();
                 context.batch.extend(self.kept.drain(..).map(|(frame, verdict)| {
                     context.verdicts.push(verdict);
                     frame
