@@ -10,8 +10,14 @@ use crate::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
 };
 
+/// Whether a frame asks for nothing, so that every port takes it as it is.
+#[inline]
+pub fn is_ready(frame: &Frame) -> bool {
+    frame.offload.gso.is_none() && frame.offload.checksum != Checksum::Blank
+}
+
 /// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is if possible,
-/// which costs two comparisons if it asks for nothing; with its checksum completed; or as segments.
+/// which costs two comparisons; with its checksum completed; or as segments.
 ///
 /// `out` may grow by [`SEGMENTS_MAX`] frames.
 ///
@@ -22,27 +28,14 @@ use crate::{
 ///   more than [`SEGMENTS_MAX`] segments, or more than [`OUTPUT_LEN_MAX`] bytes.
 #[inline]
 pub fn prepare(
-    frame: Frame,
-    caps: OffloadCaps,
-    pool: &mut FramePool,
-    out: &mut FrameQueue,
-) -> Result<(), DropReason> {
-    if frame.offload.gso.is_none() && frame.offload.checksum != Checksum::Blank {
-        out.push_back(frame);
-        return Ok(());
-    }
-    prepare_offload(frame, caps, pool, out)
-}
-
-/// A function of its own, to keep the path of frames that ask for nothing short.
-fn prepare_offload(
     mut frame: Frame,
     caps: OffloadCaps,
     pool: &mut FramePool,
     out: &mut FrameQueue,
 ) -> Result<(), DropReason> {
     let done = match (frame.offload.gso, frame.offload.checksum) {
-        (None, _) => complete_for(&mut frame, caps),
+        (None, Checksum::Unverified | Checksum::Validated) => Ok(()),
+        (None, Checksum::Blank) => complete_for(&mut frame, caps),
         (Some(gso), checksum) if takes_gso(caps, gso.kind) => match checksum {
             Checksum::Blank => Ok(()),
             Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),

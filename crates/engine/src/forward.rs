@@ -57,7 +57,7 @@ impl<'a> Router<'a> {
             if let (Verdict::Unicast(to), true) = (verdict, are_plain) {
                 self.deliver_run(&mut run, to, source);
             }
-            while let Some(frame) = run.next() {
+            for frame in run {
                 if let Some(switch) = &mirroring {
                     self.mirror_once(switch, &frame, verdict, source);
                 }
@@ -80,6 +80,9 @@ impl<'a> Router<'a> {
 
     /// Gives frames to the queue that they are all for, up to the first that meets pressure, if the
     /// port `to` has such a queue in this engine: it is looked up once for all of them.
+    ///
+    /// Not inlined, so that all that a frame needs is in registers.
+    #[inline(never)]
     fn deliver_run<Q: PortQueue>(
         &mut self,
         frames: &mut impl Iterator<Item = Frame>,
