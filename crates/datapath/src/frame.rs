@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
@@ -42,25 +43,49 @@ pub const LARGE_LEN: usize = 65536 + 256;
 /// Memory of a large buffer: its frame may begin anywhere in a page.
 const LARGE_SPACE: usize = LARGE_LEN + PAGE_SIZE;
 
-// Each is on the heap, because buffers move between frames and pools by pointer.
-type Boxed<const LEN: usize> = Box<Space<LEN>>;
-
+/// The heap memory of a frame: its bytes, and what is known about it. So a frame is a pointer, and
+/// costs little to move from batch to batch.
+///
+/// What every frame uses is next to its first bytes.
 #[derive(Debug)]
-struct Space<const LEN: usize> {
-    /// For a sender that waits until the frame, and everything made from it, is gone. It is here
-    /// and not in the frame, because frames are moved from batch to batch. A free buffer has no
-    /// receipt.
-    receipt: Option<Receipt>,
-    bytes: [u8; LEN],
-    /// Where the frame begins; 0 except in large buffers.
-    start: usize,
+#[repr(C)]
+struct Space<Bytes: ?Sized = [u8]> {
     /// What follows the bytes in the buffer; only in large buffers.
     body: Option<Body>,
+    body_len: usize,
+    /// For a sender that waits until the frame, and everything made from it, is gone. A free buffer
+    /// has no receipt.
+    receipt: Option<Receipt>,
+    /// Where the frame begins; 0 except in large buffers.
+    start: usize,
+    metadata: Metadata,
+    bytes: Bytes,
 }
 
-impl<const LEN: usize> Space<LEN> {
-    fn boxed() -> Box<Space<LEN>> {
-        Box::new(Space { receipt: None, bytes: [0; LEN], start: 0, body: None })
+/// What is known about a frame besides its bytes: a [`Frame`] dereferences to it.
+#[derive(Debug, Default)]
+pub struct Metadata {
+    len: usize,
+    /// Work that its sender left to a later station.
+    pub offload: Offload,
+    /// The VLAN that it belongs to, set by the switch.
+    pub vlan: FrameVlan,
+    /// Hash of its L4 flow, if it has one; set by steering.
+    pub flow: Option<u32>,
+}
+
+type Buffer = Box<Space>;
+
+impl Space {
+    fn boxed<const LEN: usize>() -> Buffer {
+        Box::new(Space {
+            body: None,
+            body_len: 0,
+            receipt: None,
+            start: 0,
+            metadata: Metadata::default(),
+            bytes: [0; LEN],
+        })
     }
 
     /// Moves the beginning of the frame so that its first `lead` bytes end at a page boundary.
@@ -82,35 +107,12 @@ impl<const LEN: usize> Space<LEN> {
     fn give_back(&mut self) {
         self.receipt = None;
     }
-
-    /// How many of a frame's `len` bytes are in the buffer.
-    #[inline]
-    fn head_len(&self, len: usize) -> usize {
-        match &self.body {
-            None => len,
-            Some(body) => len - body.len(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Buffer {
-    Small(Boxed<SMALL_LEN>),
-    Middle(Boxed<MIDDLE_LEN>),
-    Large(Boxed<LARGE_SPACE>),
 }
 
 /// An Ethernet frame on its way through this process.
 #[derive(Debug)]
 pub struct Frame {
-    buffer: Buffer,
-    len: usize,
-    /// Work that its sender left to a later station.
-    pub offload: Offload,
-    /// The VLAN that it belongs to, set by the switch.
-    pub vlan: FrameVlan,
-    /// Hash of its L4 flow, if it has one; set by steering.
-    pub flow: Option<u32>,
+    space: Buffer,
 }
 
 /// Frames of one ingress call.
@@ -147,20 +149,12 @@ impl Frame {
 
     /// Greatest length that the frame can have in its buffer.
     pub fn capacity(&self) -> usize {
-        match &self.buffer {
-            Buffer::Small(_) => SMALL_LEN,
-            Buffer::Middle(_) => MIDDLE_LEN,
-            Buffer::Large(_) => LARGE_LEN,
-        }
+        self.space.bytes.len().min(LARGE_LEN)
     }
 
     /// Bytes of the pool's budget that the frame's buffer takes.
     pub fn memory(&self) -> usize {
-        match &self.buffer {
-            Buffer::Small(_) => SMALL_LEN,
-            Buffer::Middle(_) => MIDDLE_LEN,
-            Buffer::Large(_) => LARGE_SPACE,
-        }
+        self.space.bytes.len()
     }
 
     /// Moves the beginning of a frame in a large buffer so that its first `lead` bytes end at a
@@ -170,9 +164,8 @@ impl Frame {
     /// It is for a caller that fills the frame with copies of a page each: on Xen, the kernel makes
     /// one operation for each page of memory that a copy touches.
     pub fn align_end_of_head(&mut self, lead: usize) {
-        match &mut self.buffer {
-            Buffer::Small(_) | Buffer::Middle(_) => {}
-            Buffer::Large(space) => space.align_end_of_head(lead),
+        if self.is_large() {
+            self.space.align_end_of_head(lead);
         }
     }
 
@@ -187,25 +180,17 @@ impl Frame {
     }
 
     /// The frame's bytes; if it has a [body](Frame::body), those before the body.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        match &self.buffer {
-            Buffer::Small(space) => &space.bytes[..self.len],
-            Buffer::Middle(space) => &space.bytes[..self.len],
-            Buffer::Large(space) => &space.bytes[space.start..][..space.head_len(self.len)],
-        }
+        let Space { body_len, start, metadata, bytes, .. } = &*self.space;
+        &bytes[*start..][..metadata.len - body_len]
     }
 
     /// The same for writing.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.buffer {
-            Buffer::Small(space) => &mut space.bytes[..self.len],
-            Buffer::Middle(space) => &mut space.bytes[..self.len],
-            Buffer::Large(space) => {
-                let len = space.head_len(self.len);
-                &mut space.bytes[space.start..][..len]
-            }
-        }
+        let Space { body_len, start, metadata, bytes, .. } = &mut *self.space;
+        &mut bytes[*start..][..metadata.len - *body_len]
     }
 
     /// Where the frame's headers are, as [`parse`](crate::headers::parse) finds them; if the frame
@@ -218,9 +203,9 @@ impl Frame {
     /// The frame's last bytes, if they are still in pages and not in its buffer.
     #[inline]
     pub fn body(&self) -> Option<&Body> {
-        match &self.buffer {
-            Buffer::Small(_) | Buffer::Middle(_) => None,
-            Buffer::Large(space) => space.body.as_ref(),
+        match self.space.body_len {
+            0 => None,
+            _ => self.space.body.as_ref(),
         }
     }
 
@@ -232,19 +217,16 @@ impl Frame {
     pub fn set_body(&mut self, body: Body) {
         let len = self.len + body.len();
         assert!(len <= self.capacity() && self.body().is_none(), "a body of {len} bytes");
-        match &mut self.buffer {
-            Buffer::Small(_) | Buffer::Middle(_) => panic!("a body in a short buffer"),
-            Buffer::Large(space) => space.body = Some(body),
-        }
+        assert!(self.is_large(), "a body in a short buffer");
+        self.space.body_len = body.len();
+        self.space.body = (!body.is_empty()).then_some(body);
         self.len = len;
     }
 
     /// Removes the frame's body; the bytes before it remain.
     pub fn take_body(&mut self) -> Option<Body> {
-        let body = match &mut self.buffer {
-            Buffer::Small(_) | Buffer::Middle(_) => None,
-            Buffer::Large(space) => space.body.take(),
-        }?;
+        let body = self.space.body.take()?;
+        self.space.body_len = 0;
         self.len -= body.len();
         Some(body)
     }
@@ -291,21 +273,33 @@ impl Frame {
 
     /// The receipt that informs its sender when it is gone, if a sender waits for that.
     pub fn receipt(&self) -> Option<&Receipt> {
-        match &self.buffer {
-            Buffer::Small(space) => space.receipt.as_ref(),
-            Buffer::Middle(space) => space.receipt.as_ref(),
-            Buffer::Large(space) => space.receipt.as_ref(),
-        }
+        self.space.receipt.as_ref()
     }
 
     /// Makes a sender wait for the frame, or stop waiting. Every frame made from this one must
     /// carry its receipt as well.
     pub fn set_receipt(&mut self, receipt: Option<Receipt>) {
-        match &mut self.buffer {
-            Buffer::Small(space) => space.receipt = receipt,
-            Buffer::Middle(space) => space.receipt = receipt,
-            Buffer::Large(space) => space.receipt = receipt,
-        }
+        self.space.receipt = receipt;
+    }
+
+    fn is_large(&self) -> bool {
+        self.memory() == LARGE_SPACE
+    }
+}
+
+impl Deref for Frame {
+    type Target = Metadata;
+
+    #[inline]
+    fn deref(&self) -> &Metadata {
+        &self.space.metadata
+    }
+}
+
+impl DerefMut for Frame {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Metadata {
+        &mut self.space.metadata
     }
 }
 
@@ -326,13 +320,13 @@ impl AsMut<[u8]> for Frame {
 pub struct PoolBudget {
     bytes: usize,
     bytes_left: AtomicUsize,
-    small: SharedFreeList<SMALL_LEN>,
-    middle: SharedFreeList<MIDDLE_LEN>,
-    large: SharedFreeList<LARGE_SPACE>,
+    small: SharedFreeList,
+    middle: SharedFreeList,
+    large: SharedFreeList,
 }
 
 /// Spare buffers of one size that wait for another worker.
-type SharedFreeList<const LEN: usize> = ArrayQueue<Boxed<LEN>>;
+type SharedFreeList = ArrayQueue<Buffer>;
 
 impl PoolBudget {
     /// Spare middle or large buffers that wait for another worker.
@@ -374,27 +368,29 @@ impl PoolBudget {
 
 /// Free buffers of one size.
 #[derive(Debug)]
-struct FreeList<const LEN: usize> {
-    free: Vec<Boxed<LEN>>,
+struct FreeList {
+    free: Vec<Buffer>,
+    /// Memory of one of them.
+    memory: usize,
     /// How many buffers to keep.
     keep: usize,
 }
 
-impl<const LEN: usize> FreeList<LEN> {
-    fn new(budget_bytes: usize, keep_max: usize) -> FreeList<LEN> {
-        let keep = (budget_bytes / FramePool::KEEP_PART / LEN).min(keep_max);
-        FreeList { free: Vec::with_capacity(keep), keep }
+impl FreeList {
+    /// An empty list of buffers that take this `memory` each.
+    fn new(memory: usize, budget_bytes: usize, keep_max: usize) -> FreeList {
+        let keep = (budget_bytes / FramePool::KEEP_PART / memory).min(keep_max);
+        FreeList { free: Vec::with_capacity(keep), memory, keep }
     }
 
     #[inline]
-    fn take(&mut self, depot: &SharedFreeList<LEN>) -> Option<Boxed<LEN>> {
+    fn take(&mut self, depot: &SharedFreeList) -> Option<Buffer> {
         self.free.pop().or_else(|| depot.pop())
     }
 
     /// Takes a buffer back; false if there is no room, and the buffer is freed.
     #[inline]
-    fn put(&mut self, mut buffer: Boxed<LEN>, depot: &SharedFreeList<LEN>) -> bool {
-        buffer.release();
+    fn put(&mut self, buffer: Buffer, depot: &SharedFreeList) -> bool {
         if self.free.len() < self.keep {
             self.free.push(buffer);
             return true;
@@ -403,7 +399,7 @@ impl<const LEN: usize> FreeList<LEN> {
     }
 
     fn bytes(&self) -> usize {
-        self.free.len() * LEN
+        self.free.len() * self.memory
     }
 }
 
@@ -414,9 +410,9 @@ impl<const LEN: usize> FreeList<LEN> {
 #[derive(Debug)]
 pub struct FramePool {
     budget: Arc<PoolBudget>,
-    small: FreeList<SMALL_LEN>,
-    middle: FreeList<MIDDLE_LEN>,
-    large: FreeList<LARGE_SPACE>,
+    small: FreeList,
+    middle: FreeList,
+    large: FreeList,
     was_short: bool,
 }
 
@@ -434,9 +430,9 @@ impl FramePool {
     /// An empty pool on a shared budget.
     pub fn new(budget: Arc<PoolBudget>) -> FramePool {
         FramePool {
-            small: FreeList::new(budget.bytes, Self::KEEP_SMALL),
-            middle: FreeList::new(budget.bytes, Self::KEEP_MIDDLE),
-            large: FreeList::new(budget.bytes, Self::KEEP_LARGE),
+            small: FreeList::new(SMALL_LEN, budget.bytes, Self::KEEP_SMALL),
+            middle: FreeList::new(MIDDLE_LEN, budget.bytes, Self::KEEP_MIDDLE),
+            large: FreeList::new(LARGE_SPACE, budget.bytes, Self::KEEP_LARGE),
             budget,
             was_short: false,
         }
@@ -463,12 +459,12 @@ impl FramePool {
     #[inline]
     pub fn take(&mut self, len: usize) -> Option<Frame> {
         let ready = if len <= SMALL_LEN { self.small.free.pop() } else { None };
-        let buffer = match ready {
-            Some(buffer) => Buffer::Small(buffer),
+        let mut space = match ready {
+            Some(buffer) => buffer,
             None => self.find(len)?,
         };
-        let vlan = FrameVlan::None;
-        Some(Frame { buffer, len, offload: Offload::default(), vlan, flow: None })
+        space.metadata = Metadata { len, ..Metadata::default() };
+        Some(Frame { space })
     }
 
     /// A buffer for a frame that needs a longer one than a small one, or for any frame when the
@@ -476,23 +472,16 @@ impl FramePool {
     #[inline(never)]
     fn find(&mut self, len: usize) -> Option<Buffer> {
         if len <= SMALL_LEN {
-            return match self.small.take(&self.budget.small) {
-                Some(buffer) => Some(Buffer::Small(buffer)),
-                None => self.make().map(Buffer::Small),
-            };
+            return self.small.take(&self.budget.small).or_else(|| self.make::<SMALL_LEN>());
         }
         if len <= MIDDLE_LEN {
-            return match self.middle.take(&self.budget.middle) {
-                Some(buffer) => Some(Buffer::Middle(buffer)),
-                None => self.make().map(Buffer::Middle),
-            };
+            return self.middle.take(&self.budget.middle).or_else(|| self.make::<MIDDLE_LEN>());
         }
         if len <= LARGE_LEN {
-            let buffer = self.large.take(&self.budget.large).or_else(|| self.make());
-            return buffer.map(|mut buffer| {
-                buffer.align_end_of_head(0);
-                Buffer::Large(buffer)
-            });
+            let mut buffer =
+                self.large.take(&self.budget.large).or_else(|| self.make::<LARGE_SPACE>())?;
+            buffer.align_end_of_head(0);
+            return Some(buffer);
         }
         None
     }
@@ -505,25 +494,26 @@ impl FramePool {
     /// Takes a frame's buffer back.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
-        match frame.buffer {
-            Buffer::Small(mut buffer) if self.small.free.len() < self.small.keep => {
-                buffer.release();
-                self.small.free.push(buffer);
-            }
-            buffer => self.put_back(buffer),
+        let mut buffer = frame.space;
+        buffer.release();
+        if buffer.bytes.len() == SMALL_LEN && self.small.free.len() < self.small.keep {
+            self.small.free.push(buffer);
+        } else {
+            self.put_back(buffer);
         }
     }
 
     /// Takes back a longer buffer, or a small one that does not fit on the shelf.
     #[inline(never)]
-    fn put_back(&mut self, buffer: Buffer) {
+    fn put_back(&mut self, mut buffer: Buffer) {
         let budget = &*self.budget;
-        let (is_kept, len) = match buffer {
-            Buffer::Small(buffer) => (self.small.put(buffer, &budget.small), SMALL_LEN),
-            Buffer::Middle(buffer) => (self.middle.put(buffer, &budget.middle), MIDDLE_LEN),
-            Buffer::Large(mut buffer) => {
-                buffer.body = None;
-                (self.large.put(buffer, &budget.large), LARGE_SPACE)
+        let len = buffer.bytes.len();
+        let is_kept = match len {
+            SMALL_LEN => self.small.put(buffer, &budget.small),
+            MIDDLE_LEN => self.middle.put(buffer, &budget.middle),
+            _ => {
+                (buffer.body, buffer.body_len) = (None, 0);
+                self.large.put(buffer, &budget.large)
             }
         };
         if !is_kept {
@@ -533,10 +523,10 @@ impl FramePool {
 
     /// A new buffer, if there is memory for it.
     #[cold]
-    fn make<const LEN: usize>(&mut self) -> Option<Boxed<LEN>> {
+    fn make<const LEN: usize>(&mut self) -> Option<Buffer> {
         let has_memory = self.budget.take(LEN) || self.trade(LEN);
         self.was_short |= !has_memory;
-        has_memory.then(Space::boxed)
+        has_memory.then(Space::boxed::<LEN>)
     }
 
     /// Frees spare buffers of other sizes until `bytes` of the budget are available. Without this,

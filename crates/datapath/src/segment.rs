@@ -10,6 +10,12 @@ use crate::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
 };
 
+/// Whether a frame asks for nothing, so that every port takes it as it is.
+#[inline]
+pub fn is_ready(frame: &Frame) -> bool {
+    frame.offload.gso.is_none() && frame.offload.checksum != Checksum::Blank
+}
+
 /// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is if possible,
 /// which costs two comparisons; with its checksum completed; or as segments.
 ///
@@ -71,9 +77,13 @@ pub const OUTPUT_LEN_MAX: usize = 256 << 10;
 /// the receiving kernel or guest.
 #[inline]
 pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
-    let Some(gso) = frame.offload.gso else {
-        return (frame.len() > len_max).then_some(DropReason::TooLong);
-    };
+    match frame.offload.gso {
+        None => (frame.len() > len_max).then_some(DropReason::TooLong),
+        Some(gso) => refuse_segments(frame, gso, len_max),
+    }
+}
+
+fn refuse_segments(frame: &Frame, gso: Gso, len_max: usize) -> Option<DropReason> {
     let segment_len = usize::from(gso.size);
     if segment_len > len_max {
         return Some(DropReason::TooLong);

@@ -192,10 +192,9 @@ impl<Q: PortQueue> Engine<Q> {
         };
         // Do this also if the first frame meets pressure: the next turn finds the queue held and
         // sends its pending responses.
-        let has_share = !matches!(taken, Ok(Ingested::ShareUsed));
-        let has_frames = has_share && !source.waits() && !source.kept.is_empty();
+        let has_frames = !self.batch.is_empty();
         if has_frames {
-            router.forward(source);
+            router.forward(source, &mut self.batch, &self.verdicts);
             if !source.kept.is_empty() {
                 source.gather_kept(router.pool);
                 source.refund_kept(&mut self.shares);
@@ -229,7 +228,7 @@ impl<Q: PortQueue> Engine<Q> {
             let Some(parcel) = self.inbox.pop() else { break };
             frames += 1;
             bytes += parcel.frame.len();
-            self.outboxes.enqueue(parcel, &mut self.pool, at);
+            self.outboxes.enqueue(parcel, &mut self.pool, &at);
         }
         self.must_wake_senders |= self.inbox.relieve(cost_of(frames, bytes));
         Work::of(frames > 0)
@@ -496,7 +495,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.outboxes.insert(outbox);
         for frame in gathered.into_iter().flat_map(|gathered| gathered.frames) {
             let parcel = Parcel { to: id, frame, admission: Admission::Waits };
-            self.outboxes.enqueue(parcel, &mut self.pool, at);
+            self.outboxes.enqueue(parcel, &mut self.pool, &at);
         }
         if self.sources.len() <= id.index {
             self.sources.resize_with(id.index + 1, || None);

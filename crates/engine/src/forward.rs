@@ -1,10 +1,11 @@
 //! The path of a frame from its source to the outbox by which it leaves.
 
+use std::iter;
 use std::sync::Arc;
 
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
-use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, MacAddr, PortQueue};
+use ringway_datapath::{DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PortQueue};
 use ringway_steering::{flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
@@ -34,30 +35,77 @@ pub(crate) struct Router<'a> {
 }
 
 impl<'a> Router<'a> {
-    /// Forwards the frames that a source has taken in, up to the first frame that meets pressure.
-    pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
+    /// Forwards the frames of a source up to the first one that meets pressure. That one and the
+    /// ones after it are kept there.
+    pub(crate) fn forward<Q: PortQueue>(
+        &mut self,
+        source: &mut Source<Q>,
+        batch: &mut FrameBatch,
+        verdicts: &[Verdict],
+    ) {
         let mirroring = match &source.forwarding {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
         };
         source.is_front_mirrored &= mirroring.is_some();
-        loop {
-            if let Some(switch) = &mirroring {
-                self.mirror_front(switch, source);
+        let are_plain =
+            mirroring.is_none() && batch.iter().all(|frame| frame.vlan == FrameVlan::None);
+        let mut frames = batch.drain(..);
+        for run in verdicts.chunk_by(PartialEq::eq) {
+            let verdict = run[0];
+            let mut run = frames.by_ref().take(run.len());
+            if let (Verdict::Unicast(to), true) = (verdict, are_plain) {
+                self.deliver_run(&mut run, to, source);
             }
-            let Some((frame, verdict)) = source.kept.pop_front() else { return };
-            match verdict {
-                Verdict::Unicast(to) => {
-                    if let Err(frame) = self.deliver(frame, to, source) {
-                        source.kept.push_front((frame, verdict));
-                        source.is_front_mirrored = mirroring.is_some();
-                        return;
-                    }
+            for frame in run {
+                if let Some(switch) = &mirroring {
+                    self.mirror_once(switch, &frame, verdict, source);
                 }
-                Verdict::Flood | Verdict::Routers => self.flood(frame, verdict, source),
-                Verdict::Drop(reason) => self.discard(frame, reason, source),
+                match verdict {
+                    Verdict::Unicast(to) => {
+                        if let Err(frame) = self.deliver(frame, to, source) {
+                            source.is_front_mirrored = mirroring.is_some();
+                            source.kept.push((frame, verdict));
+                            let later = verdicts[verdicts.len() - frames.len()..].iter().copied();
+                            source.kept.extend(frames.zip(later));
+                            return;
+                        }
+                    }
+                    Verdict::Flood | Verdict::Routers => self.flood(frame, verdict, source),
+                    Verdict::Drop(reason) => self.discard(frame, reason, source),
+                }
             }
         }
+    }
+
+    /// Gives frames to the queue that they are all for, up to the first that meets pressure, if the
+    /// port `to` has such a queue in this engine: it is looked up once for all of them.
+    ///
+    /// Not inlined, so that all that a frame needs is in registers.
+    #[inline(never)]
+    fn deliver_run<Q: PortQueue>(
+        &mut self,
+        frames: &mut impl Iterator<Item = Frame>,
+        to: PortId,
+        source: &Source<Q>,
+    ) {
+        let address = match self.directory.queues(to) {
+            [only] => Some(only),
+            queues => same_queue(source, queues),
+        };
+        let Some(address) = address.filter(|address| address.engine == self.number) else { return };
+        if self.directory.has_neighbors(to) {
+            return;
+        }
+        let (admission, never_waits) = match source.stations {
+            Stations::Many => (Admission::Shared, true),
+            Stations::One(_) | Stations::Bridge(_) => (Admission::Waits, false),
+        };
+        let admitted = iter::from_fn(|| match never_waits || !address.gauge.has_pressure() {
+            true => frames.next(),
+            false => None,
+        });
+        self.outboxes.enqueue_all(address.slot, admitted, admission, self.pool, &self.at);
     }
 
     /// Gives a frame to the queue of `to` that its flow belongs to.
@@ -131,12 +179,15 @@ impl<'a> Router<'a> {
 
     /// Copies the next frame to be forwarded, unless it was copied before it had to wait.
     #[cold]
-    fn mirror_front<Q: PortQueue>(&mut self, switch: &Switch, source: &mut Source<Q>) {
-        if std::mem::take(&mut source.is_front_mirrored) {
-            return;
-        }
-        if let Some((frame, verdict)) = source.kept.front() {
-            self.mirror(switch, frame, *verdict, source);
+    fn mirror_once<Q: PortQueue>(
+        &mut self,
+        switch: &Switch,
+        frame: &Frame,
+        verdict: Verdict,
+        source: &mut Source<Q>,
+    ) {
+        if !std::mem::take(&mut source.is_front_mirrored) {
+            self.mirror(switch, frame, verdict, source);
         }
     }
 
@@ -193,7 +244,7 @@ impl<'a> Router<'a> {
         let address = steer(&mut copy, queues);
         let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
         if address.engine == self.number {
-            self.outboxes.enqueue(parcel, self.pool, self.at);
+            self.outboxes.enqueue(parcel, self.pool, &self.at);
         } else if let Err(copy) = self.mail(parcel, address.engine) {
             self.pool.recycle(copy);
             return None;
@@ -218,11 +269,10 @@ impl<'a> Router<'a> {
         let mut parcel = Parcel { to: to.slot, frame, admission };
         // Check the common case first, so that no frame is moved into an error that cannot happen.
         if to.engine == self.number {
-            return self.outboxes.enqueue(parcel, self.pool, self.at);
+            return self.outboxes.enqueue(parcel, self.pool, &self.at);
         }
         // Only this engine knows when the source is detached.
-        let gathered = parcel.frame.linearize_lent();
-        if let Err(reason) = gathered {
+        if let Err(reason) = parcel.frame.linearize_lent() {
             self.discard(parcel.frame, reason, source);
         } else if let Err(frame) = self.mail(parcel, to.engine) {
             self.discard(frame, DropReason::InboxFull, source);

@@ -1,6 +1,7 @@
 //! A queue's sending side: frames that wait to leave by it.
 
 use std::cell::OnceCell;
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -115,8 +116,10 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn state(&self) -> Egress {
-        self.state
+    /// Whether frames wait.
+    #[inline]
+    fn is_draining(&self) -> bool {
+        !matches!(self.state, Egress::Empty)
     }
 
     /// How much waits to leave.
@@ -129,63 +132,83 @@ impl Outbox {
         self.admitted.iter().chain(&self.frames)
     }
 
-    /// Adds a frame, after doing the offloaded work that the far side cannot do.
-    pub(crate) fn enqueue(
+    /// Adds frames, after doing the offloaded work that the far side cannot do.
+    fn enqueue_all(
         &mut self,
-        mut frame: Frame,
+        frames: impl Iterator<Item = Frame>,
         admission: Admission,
         pool: &mut FramePool,
-        at: Enqueue<'_>,
+        at: &Enqueue<'_>,
     ) {
-        let now = at.now;
         let mark = if self.is_stalled() { LOW } else { admission.mark() };
-        if self.waiting().reaches(mark) || self.takes_too_much(|| at.memory_max(pool)) {
-            self.counters.dropped.count(DropReason::QueueFull, 1);
-            pool.recycle(frame);
-            return;
+        let mut memory_max = MEMORY_GUARANTEED;
+        for frame in frames {
+            if self.memory >= memory_max {
+                memory_max = self.memory_max(at.memory_max(pool));
+            }
+            match self.waiting().reaches(mark) || self.memory >= memory_max {
+                true => self.refuse(frame, pool),
+                false => self.add(frame, pool, at.now),
+            }
         }
+        if !self.is_draining() && self.waiting().frames > 0 {
+            self.state = self.state.on(EgressEvent::Enqueued, at.now);
+        }
+    }
+
+    /// Always inlined: a call would cost a third of what it does.
+    #[inline(always)]
+    fn add(&mut self, mut frame: Frame, pool: &mut FramePool, now: Instant) {
         if !self.traits.takes_bodies || self.capture.is_some() {
             if let Err(reason) = frame.linearize() {
                 self.counters.dropped.count(reason, 1);
                 return pool.recycle(frame);
             }
         }
+        if self.capture.is_some() {
+            show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
+        }
         self.has_lent |= frame.is_lent();
-        show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
-        let first = self.frames.len();
-        match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
-            Ok(()) => self.count_added(first),
-            Err(reason) => self.counters.dropped.count(reason, 1),
+        if segment::is_ready(&frame) {
+            self.bytes += frame.len();
+            self.memory += frame.memory();
+            self.frames.push_back(frame);
+        } else {
+            self.add_offloaded(frame, pool);
         }
-        if self.state == Egress::Empty && self.waiting().frames > 0 {
-            self.state = self.state.on(EgressEvent::Enqueued, now);
-        }
-        if !self.is_stalled() && self.waiting().reaches(HIGH) && !self.gauge.is_raised() {
+        if self.waiting().reaches(HIGH) && !self.is_stalled() && !self.gauge.is_raised() {
             self.gauge.raise();
         }
     }
 
-    /// Counts the memory of the frames from index `first` on, which is nearly always the last.
-    #[inline]
-    fn count_added(&mut self, first: usize) {
-        if let (true, Some(frame)) = (self.frames.len() == first + 1, self.frames.back()) {
-            self.bytes += frame.len();
-            self.memory += frame.memory();
-            return;
+    /// Adds a frame that asks for something: as it is, or what it becomes.
+    #[inline(never)]
+    fn add_offloaded(&mut self, frame: Frame, pool: &mut FramePool) {
+        let first = self.frames.len();
+        match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
+            Ok(()) => {
+                let added = self.frames.range(first..);
+                self.bytes += added.clone().map(Frame::len).sum::<usize>();
+                self.memory += added.map(Frame::memory).sum::<usize>();
+            }
+            Err(reason) => self.counters.dropped.count(reason, 1),
         }
-        let added = self.frames.range(first..);
-        self.bytes += added.clone().map(Frame::len).sum::<usize>();
-        self.memory += added.map(Frame::memory).sum::<usize>();
     }
 
-    /// Whether another frame would take memory that others may need.
-    fn takes_too_much(&self, memory_max: impl FnOnce() -> usize) -> bool {
-        if self.memory < MEMORY_GUARANTEED {
-            return false;
+    /// Drops a frame that would be one too many.
+    #[cold]
+    fn refuse(&mut self, frame: Frame, pool: &mut FramePool) {
+        self.counters.dropped.count(DropReason::QueueFull, 1);
+        pool.recycle(frame);
+    }
+
+    /// Memory at which another frame would take what others may need, if the port may take
+    /// `of_port`.
+    fn memory_max(&self, of_port: usize) -> usize {
+        match self.is_stalled() {
+            true => queue_memory_max(of_port),
+            false => queue_memory_max(of_port).max(of_port.saturating_sub(self.memory_of_others)),
         }
-        let of_port = self.memory + self.memory_of_others;
-        let memory_max = memory_max();
-        self.memory >= queue_memory_max(memory_max) && (self.is_stalled() || of_port >= memory_max)
     }
 
     /// Sends what fits, and holds or releases sources. `of_port` are the addresses of the port's
@@ -201,19 +224,19 @@ impl Outbox {
         self.admit(now);
         let leaving = if self.credit.is_some() { &mut self.admitted } else { &mut self.frames };
         queue.egress(leaving, pool)?;
-        self.bytes = self.frames().map(Frame::len).sum();
-        self.memory = self.frames().map(Frame::memory).sum();
-        if std::mem::take(&mut self.has_lent) {
-            // Frames that stay must not delay the responses to their senders.
-            self.for_each_waiting(pool, Frame::linearize_lent);
-        }
-        let left = self.admitted.len() + self.frames.len();
-        let moved = before.frames - left;
+        let moved = before.frames - self.waiting().frames;
         if moved > 0 {
+            self.bytes = self.frames().map(Frame::len).sum();
+            self.memory = self.frames().map(Frame::memory).sum();
             self.gauge.add_load(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
             self.gauge.add_sent(share::cost_of(moved, bytes));
         }
+        if std::mem::take(&mut self.has_lent) {
+            // Frames that stay must not delay the responses to their senders.
+            self.for_each_waiting(pool, Frame::linearize_lent);
+        }
+        let left = self.waiting().frames;
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.has_given_up(now) {
             self.drop_all(pool, now);
@@ -397,7 +420,7 @@ impl Expected {
         mut frame: Frame,
         admission: Admission,
         pool: &mut FramePool,
-        at: Enqueue<'_>,
+        at: &Enqueue<'_>,
     ) {
         let takes_too_much = self.memory >= MEMORY_MIN && self.memory >= at.memory_max(pool);
         let is_full = self.frames.len() >= admission.mark().frames || takes_too_much;
@@ -469,7 +492,7 @@ impl Outboxes {
     /// Inserts an outbox and schedules its waiting frames.
     pub(crate) fn insert(&mut self, outbox: Outbox) {
         let index = outbox.id.index;
-        if outbox.state() != Egress::Empty {
+        if outbox.is_draining() {
             self.draining.push(index);
         }
         *self.slot(index) = OutboxSlot::Here(outbox);
@@ -489,22 +512,34 @@ impl Outboxes {
     }
 
     /// Adds a frame to those that wait for a queue.
-    pub(crate) fn enqueue(&mut self, parcel: Parcel, pool: &mut FramePool, at: Enqueue<'_>) {
+    pub(crate) fn enqueue(&mut self, parcel: Parcel, pool: &mut FramePool, at: &Enqueue<'_>) {
         let Parcel { to, frame, admission } = parcel;
+        self.enqueue_all(to, iter::once(frame), admission, pool, at);
+    }
+
+    /// Adds frames to those that wait for a queue.
+    pub(crate) fn enqueue_all(
+        &mut self,
+        to: SlotId,
+        frames: impl Iterator<Item = Frame>,
+        admission: Admission,
+        pool: &mut FramePool,
+        at: &Enqueue<'_>,
+    ) {
         match self.slots.get_mut(to.index) {
             Some(OutboxSlot::Here(outbox)) if outbox.id == to => {
-                let was_empty = outbox.state() == Egress::Empty;
-                outbox.enqueue(frame, admission, pool, at);
-                if was_empty && outbox.state() != Egress::Empty {
+                let was_draining = outbox.is_draining();
+                outbox.enqueue_all(frames, admission, pool, at);
+                if !was_draining && outbox.is_draining() {
                     self.draining.push(to.index);
                 }
             }
             Some(OutboxSlot::Expected(expected)) if expected.id == to => {
-                expected.enqueue(frame, admission, pool, at);
+                frames.for_each(|frame| expected.enqueue(frame, admission, pool, at));
             }
-            // Detached after the sender looked it up: handle the frame as if that had happened
+            // Detached after the sender looked it up: handle the frames as if that had happened
             // before.
-            _ => pool.recycle(frame),
+            _ => frames.for_each(|frame| pool.recycle(frame)),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A queue's receiving side: from the queue to a verdict for each frame.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,9 +32,8 @@ pub(crate) struct Source<Q> {
     pub(crate) forwarding: Forwarding,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) capture: Option<Arc<Capture>>,
-    /// Frames that were taken in and could not be forwarded yet, the next one first: at most a
-    /// batch.
-    pub(crate) kept: VecDeque<(Frame, Verdict)>,
+    /// Frames that were taken in and have to wait, the next one first: at most a batch.
+    pub(crate) kept: Vec<(Frame, Verdict)>,
     /// Whether mirrors have already had their copies of the first of these.
     pub(crate) is_front_mirrored: bool,
     /// Index of its port's share of the engine.
@@ -126,7 +124,7 @@ impl<Q: PortQueue> Source<Q> {
             forwarding: parts.forwarding,
             counters: parts.counters,
             capture: None,
-            kept: VecDeque::new(),
+            kept: Vec::new(),
             is_front_mirrored: false,
             share: 0,
             stations: parts.stations,
@@ -234,12 +232,12 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// Takes in as much of a batch as it may and adds it to the kept frames. Kept frames go first:
-    /// while there are any, no others are taken in.
+    /// Fills the batch with frames to be forwarded now, and finds their verdicts. Kept frames go
+    /// first: while there are any, no others are taken in.
     ///
     /// # Errors
-    /// [`QueueDown`] when the queue can no longer be used; frames before the failure are among
-    /// those kept.
+    /// [`QueueDown`] when the queue can no longer be used; frames before the failure are in the
+    /// batch.
     pub(crate) fn ingest(&mut self, context: &mut EngineParts<'_>) -> Result<Ingested, QueueDown> {
         match self.state {
             Ingress::Starved => self.on(IngressEvent::Due),
@@ -248,10 +246,15 @@ impl<Q: PortQueue> Source<Q> {
         if !self.kept.is_empty() {
             context.shares.count_busy(self.share);
             if matches!(self.state, Ingress::Polling) {
-                return Ok(match self.charge_kept(context.shares) {
-                    true => Ingested::Skipped,
-                    false => Ingested::ShareUsed,
-                });
+                if !self.charge_kept(context.shares) {
+                    return Ok(Ingested::ShareUsed);
+                }
+                context.verdicts.clear();
+                context.batch.extend(self.kept.drain(..).map(|(frame, verdict)| {
+                    context.verdicts.push(verdict);
+                    frame
+                }));
+                return Ok(Ingested::Skipped);
             }
         }
         let Some(budget) = self.budget(context) else { return Ok(Ingested::ShareUsed) };
@@ -265,7 +268,6 @@ impl<Q: PortQueue> Source<Q> {
             self.empty_turns = 0;
             self.charge(context);
             self.classify(context);
-            self.kept.extend(context.batch.drain(..).zip(context.verdicts.drain(..)));
         }
         let asked = if budget.is_nothing() { Ingested::Skipped } else { Ingested::Polled };
         taken.map(|()| asked)
@@ -398,7 +400,8 @@ impl<Q: PortQueue> Source<Q> {
             };
             self.is_front_mirrored &= index > 0;
             self.count_drop(reason);
-            self.kept.remove(index).into_iter().for_each(|(frame, _)| pool.recycle(frame));
+            let (frame, _) = self.kept.remove(index);
+            pool.recycle(frame);
         }
     }
 

@@ -48,13 +48,15 @@ pub(crate) struct LentPages<M> {
 
 impl<M: ForeignMemory + Send + 'static> Lending<M> {
     pub(crate) fn new(peer: DomId, memory: M) -> Lending<M> {
-        let pages = Arc::new(LentPages {
+        let lent = Arc::new(LentPages {
             peer,
             grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS],
             was_gathered: AtomicBool::new(false),
             memory: Mutex::new(memory),
         });
-        Lending { as_pages: Arc::clone(&pages) as Arc<dyn Pages>, pages, pause: 0 }
+        let pages = Arc::clone(&lent);
+        let as_pages: Arc<dyn Pages> = pages;
+        Lending { as_pages, pages: lent, pause: 0 }
     }
 }
 

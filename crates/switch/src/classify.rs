@@ -12,6 +12,7 @@ use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, Learned};
 use crate::groups::{Groups, MulticastConfig, Receivers};
 use crate::mirror::Mirrors;
+use crate::policy::NO_ADDRESS;
 use crate::querier::Queriers;
 use crate::snoop::{self, Change, Message, group_of};
 use crate::{FloodBudget, FloodKind, FloodLimit, PortId, PortPolicy, StormLimits, Ticks};
@@ -246,10 +247,10 @@ impl<'a> IngressBatch<'a> {
         verdicts.clear();
         // Both addresses of the previous frame, as in its header; zeros at first.
         let (mut last, mut last_vid) = ([0; ADDRESSES_LEN], None);
-        let mut verdict = Verdict::Drop(DropReason::BadSource);
+        let (mut verdict, mut dst) = (Verdict::Drop(DropReason::BadSource), NO_ADDRESS);
         verdicts.extend(batch.iter().map(|frame| {
             let bytes = frame.bytes();
-            let (Some((dst, src)), Some(addresses)) = (macs(bytes), bytes.first_chunk()) else {
+            let (Some((to, src)), Some(addresses)) = (macs(bytes), bytes.first_chunk()) else {
                 return Verdict::Drop(DropReason::Malformed);
             };
             let Some((fdb, domain)) = fdb_of(frame) else {
@@ -257,7 +258,7 @@ impl<'a> IngressBatch<'a> {
             };
             let vid = domain.map(|domain| domain.vid);
             if last != *addresses || last_vid != vid {
-                (last, last_vid) = (*addresses, vid);
+                (last, last_vid, dst) = (*addresses, vid, to);
                 verdict = self.verdict(fdb, domain, dst, src);
             }
             if let Some(reason) = self.policy.refuse(bytes) {

@@ -286,13 +286,9 @@ impl PortPolicy {
 
     #[inline]
     fn is_from_own_v4(&self, start: &[u8; PORTS_END_V4]) -> bool {
-        match self.checks {
-            Checks::Services => true,
-            Checks::Addresses => {
-                self.allows_v4(u32::from_be_bytes([start[26], start[27], start[28], start[29]]))
-            }
-            Checks::Nothing | Checks::Disabled => false,
-        }
+        let source = || u32::from_be_bytes([start[26], start[27], start[28], start[29]]);
+        self.checks == Checks::Services
+            || (self.checks == Checks::Addresses && self.allows_v4(source()))
     }
 
     #[inline]

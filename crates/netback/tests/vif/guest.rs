@@ -8,16 +8,19 @@ use ringway_datapath::{
     PortQueue, QueueCounters, QueueDown,
 };
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
-use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
+use ringway_loopback::{FaultPoint, Limits, LoopbackEvent, LoopbackMemory};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, RxResponse, TxRequest, TxResponse};
-use ringway_wire::{GrantRef, PAGE_SIZE};
+use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::frames;
 use crate::machine::{GUEST, HOST, Machine};
+
+/// A second guest.
+const OTHER_GUEST: DomId = DomId(8);
 
 /// Both sides of one queue.
 pub(crate) struct Bench {
@@ -52,7 +55,10 @@ impl Bench {
     /// A second guest on the same machine.
     pub(crate) fn beside(&self) -> Bench {
         let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
-        Bench::on(self.machine.of_other_guest(), 0, features)
+        let guest = self.machine.loopback.create_domain(OTHER_GUEST, Limits::default());
+        let guest = guest.expect("it is new");
+        let machine = Machine { guest_id: OTHER_GUEST, guest, ..self.machine.clone() };
+        Bench::on(machine, 0, features)
     }
 
     fn on(machine: Machine, start: u32, features: FrontendFeatures) -> Bench {

@@ -10,8 +10,6 @@ use ringway_wire::{DomId, GrantRef};
 
 /// The guest.
 pub(crate) const GUEST: DomId = DomId(7);
-/// A second one.
-pub(crate) const OTHER_GUEST: DomId = DomId(8);
 /// The domain with the backend.
 pub(crate) const HOST: DomId = DomId(0);
 
@@ -20,8 +18,8 @@ pub(crate) const HOST: DomId = DomId(0);
 pub(crate) struct Machine {
     pub(crate) loopback: Loopback,
     pub(crate) guest_id: DomId,
-    guest: LoopbackDomain,
-    host: LoopbackDomain,
+    pub(crate) guest: LoopbackDomain,
+    pub(crate) host: LoopbackDomain,
 }
 
 impl Machine {
@@ -35,13 +33,6 @@ impl Machine {
         let create = |domid, limits| loopback.create_domain(domid, limits).expect("it is new");
         let (guest, host) = (create(GUEST, limits), create(HOST, Limits::default()));
         Machine { loopback, guest_id: GUEST, guest, host }
-    }
-
-    /// The same machine, with its second guest.
-    pub(crate) fn of_other_guest(&self) -> Machine {
-        let guest = self.loopback.create_domain(OTHER_GUEST, Limits::default());
-        let guest = guest.expect("it is new");
-        Machine { guest_id: OTHER_GUEST, guest, ..self.clone() }
     }
 
     /// The guest's own pages.
