@@ -10,6 +10,8 @@ set -eEuo pipefail
 : "${BACKEND:?}" "${SCENARIO:?}" "${FOLDER:?}"
 state=/run/rig
 guest_images=/mnt
+# Of `xl` when it makes guests.
+xl_options=()
 # The kind of dom0: `small` (tools in an initramfs), or the release of a whole Debian.
 : "${DOM0:=small}"
 # Where ringway puts its socket.
@@ -311,7 +313,7 @@ $(printf '%s\n' "${settings[@]}")
 driver_domain = $([ "$role" = backend ] && echo 1 || echo 0)
 on_crash = "destroy"
 END
-    timeout 300 xl create "$state/$name.cfg" || fail "xl create $name: status $?"
+    timeout 300 xl "${xl_options[@]}" create "$state/$name.cfg" || fail "xl create $name: status $?"
     guest_renew "$name"
 }
 

@@ -17,6 +17,8 @@ else
     wait_until 60 "ringway is ready" guest driver ringway vif list --dir /run/ringway
 fi
 guest driver xl devd
+# xl waits ten seconds for the backend; with this log, a failure shows what it saw and when.
+xl_options=(-vvv -T)
 guest_create a queues=2 backend=driver
 guest_wait a
 vif_wait a

@@ -5,6 +5,8 @@
 only_on x86_64 "Debian has iPXE for it"
 only_in_debian "it takes Xen's QEMU"
 [ -s /payload/ipxe.lkrn ] || skip "Debian's package ipxe could not be fetched"
+# Xen's log then has what the firmware prints, which tells how far a slow boot came.
+xl set-parameters guest_loglvl=all
 bridge_create
 backend_start 2
 # One virtual CPU, as the second ended in a triple fault (Linux, under emulation in emulation).
