@@ -123,8 +123,8 @@ impl ForeignMemory for EmuMemory {
         })
     }
 
-    /// Fails as a whole as the other copies, but for the peer that is written only: nobody suffers
-    /// from a peer whose pages are read.
+    /// Fails as a whole as the other copies, but only for the peer that is written: no guest
+    /// suffers from a peer whose pages are read.
     fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
         let ours = self.shared.ours;
         let Some(target) = self.find(to)?.map(Arc::clone) else {

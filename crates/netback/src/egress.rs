@@ -1,7 +1,7 @@
 //! What the guest receives: frames become rx slots.
 //!
-//! A frame is packed into as few of the guest's pages as possible: its own bytes from its buffer, and
-//! a body that another guest has lent from that guest's pages. If it has pending segmentation,
+//! A frame is packed into as few of the guest's pages as possible: its own bytes from its buffer,
+//! and a body that another guest has lent from that guest's pages. If it has pending segmentation,
 //! an extra takes the slot after the first (`netif.h:slot-order`). A frame is begun only when
 //! enough pages are posted for all of it.
 

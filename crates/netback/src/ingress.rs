@@ -419,8 +419,8 @@ fn checksum_of(flags: u16) -> Checksum {
     }
 }
 
-/// One copy per data slot that has bytes, for the first `in_head` bytes; an empty slot needs no copy
-/// (XSA-448). Returns their number.
+/// One copy per data slot that has bytes, for the first `in_head` bytes; an empty slot needs no
+/// copy (XSA-448). Returns their number.
 #[inline(never)]
 fn plan_copies<'a>(
     data_lens: impl Iterator<Item = (&'a TxRequest, u16)>,

@@ -76,7 +76,8 @@ impl<M> Lending<M> {
         Body::new(Arc::clone(&self.as_pages), receipt)
     }
 
-    /// Adds the bytes of the slot in this place of the ring to a body; false if the body would have too many pieces.
+    /// Adds the bytes of the slot in this place of the ring to a body; false if the body would have
+    /// too many pieces.
     #[must_use]
     pub(crate) fn push(&self, body: &mut Body, place: usize, slot: &TxRequest, len: u16) -> bool {
         self.pages.grefs[place].store(slot.gref, Ordering::Relaxed);

@@ -3,8 +3,8 @@
 //! It serves an untrusted guest through three things only: the two ring pages, grant copies and
 //! event channels. It never names a hypervisor implementation, never maps a guest's buffer and
 //! keeps no reference into shared memory. Read `ingress.rs` for the path of a packet that the guest
-//! transmits, `egress.rs` for one that it receives, `lending.rs` for the ends of long packets, which
-//! go from one guest's pages to another's.
+//! transmits, `egress.rs` for one that it receives, and `lending.rs` for the ends of long packets,
+//! which go from one guest's pages to another's.
 
 mod egress;
 mod fault;

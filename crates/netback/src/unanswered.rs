@@ -1,5 +1,5 @@
-//! Responses that wait until their frames have left ([`Completion::Sent`]), or until these no longer
-//! refer to the guest's pages.
+//! Responses that wait until their frames have left ([`Completion::Sent`]), or until these no
+//! longer refer to the guest's pages.
 //!
 //! Responses keep the order of the ring, so only the oldest packet is checked. Its receipt shows
 //! whether the frame has left, by whatever path in this process. If a backend ends before it has

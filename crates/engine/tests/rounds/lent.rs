@@ -1,4 +1,4 @@
-//! Frames whose ends are in pages that a peer waits for: within a round, they leave or are gathered.
+//! Frames whose ends are in lent pages: they leave or are gathered within a round.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -73,10 +73,11 @@ fn received(bench: &mut Bench, pages: &[GrantRef], has_extra: bool) -> Vec<u8> {
     bytes
 }
 
-fn unanswered(bench: &mut Bench) -> usize {
-    let answered = bench.tx_statuses();
-    assert!(answered.iter().all(|(_, status)| *status == NETIF_RSP_OKAY), "{answered:?}");
-    answered.len()
+/// Slots with a response since the last call.
+fn completed(bench: &mut Bench) -> usize {
+    let statuses = bench.tx_statuses();
+    assert!(statuses.iter().all(|(_, status)| *status == NETIF_RSP_OKAY), "{statuses:?}");
+    statuses.len()
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn a_long_packet_goes_from_page_to_page() {
                 let head = frame.bytes().len();
                 assert!((256..=2 * PAGE_SIZE).contains(&head), "{head}");
                 assert_eq!(frame.bytes(), &bytes[..head]);
-                assert_eq!(unanswered(&mut sender), 0, "responses wait for the copy");
+                assert_eq!(completed(&mut sender), 0, "responses wait for the copy");
                 if is_segmented {
                     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
                     frame.offload = Offload { checksum: Checksum::Blank, gso };
@@ -109,7 +110,7 @@ fn a_long_packet_goes_from_page_to_page() {
                 assert!(read > copies, "it was read at the egress");
                 assert_eq!(received(&mut receiver, &posted, is_segmented), bytes);
                 sender.ingress_within(Budget::NOTHING).expect("no fault");
-                assert_eq!(unanswered(&mut sender), places.len());
+                assert_eq!(completed(&mut sender), places.len());
             }
         }
     }
@@ -125,7 +126,7 @@ fn a_body_that_cannot_leave_from_its_pages_is_gathered() {
     assert_eq!(frame.bytes(), bytes);
     sender.pool.recycle(frame);
     sender.ingress_within(Budget::NOTHING).expect("no fault");
-    assert_eq!(unanswered(&mut sender), as_linux_does(30_000).len());
+    assert_eq!(completed(&mut sender), as_linux_does(30_000).len());
     // The next ones are likely to go the same way.
     let frame = take_packet(&mut sender, &bytes, &full_pages(30_000));
     assert!(!frame.is_lent());
@@ -158,7 +159,7 @@ fn short_packets_and_scattered_ones_are_copied() {
         let frame = take_packet(&mut sender, &bytes, &places);
         assert!(!frame.is_lent(), "{places:?}");
         assert_eq!(frame.bytes(), bytes);
-        assert_eq!(unanswered(&mut sender), places.len(), "nothing waits");
+        assert_eq!(completed(&mut sender), places.len(), "nothing waits");
         sender.pool.recycle(frame);
     }
 }
@@ -170,7 +171,7 @@ fn responses_keep_their_order() {
     let short = take_packet(&mut sender, &pattern(2, 60), &[(0, 60)]);
     sender.pool.recycle(short);
     sender.ingress_within(Budget::NOTHING).expect("no fault");
-    assert_eq!(unanswered(&mut sender), 0);
+    assert_eq!(completed(&mut sender), 0);
     sender.pool.recycle(long);
     sender.ingress_within(Budget::NOTHING).expect("no fault");
     let ids: Vec<u16> = sender.tx_responses().iter().map(|response| response.id).collect();
