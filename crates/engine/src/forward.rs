@@ -57,8 +57,13 @@ impl<'a> Router<'a> {
             if let (Verdict::Unicast(to), true) = (verdict, are_plain) {
                 self.deliver_run(&mut run, to, source);
             }
-            for frame in run {
+            for mut frame in run {
                 if let Some(switch) = &mirroring {
+                    // The mirror may have been set after the frame was inspected.
+                    if let Err(reason) = frame.linearize() {
+                        self.discard(frame, reason, source);
+                        continue;
+                    }
                     self.mirror_once(switch, &frame, verdict, source);
                 }
                 match verdict {
