@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken};
+use ringway_datapath::{
+    BATCH, Budget, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken,
+};
 use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
 
 use crate::attached::Attached;
@@ -14,7 +16,6 @@ use crate::directory::Directory;
 use crate::forward::Router;
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::{Inbox, Parcel};
-use crate::inspect::Whereabouts;
 use crate::limits::Limits;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
@@ -40,8 +41,8 @@ pub struct Engine<Q> {
     /// Switch time, in this round.
     ticks: Ticks,
     pool: FramePool,
-    sources: Vec<Option<Source<Q>>>,
-    outboxes: Outboxes,
+    pub(crate) sources: Vec<Option<Source<Q>>>,
+    pub(crate) outboxes: Outboxes,
     pub(crate) shares: Shares,
     /// Memory that the frames of one port may take, in this round; computed on first use.
     memory_max: OnceCell<usize>,
@@ -54,6 +55,8 @@ pub struct Engine<Q> {
     /// Pressure of one of our queues fell since we last woke the threads that may sleep because of
     /// it.
     must_wake_senders: bool,
+    /// Slots of the sources that took in lent frames in this round.
+    lenders: Vec<usize>,
     failures: Vec<Failure<Q>>,
     /// The queue that the engine is serving, or served last.
     pub(crate) current_queue: Option<(PortId, u16)>,
@@ -109,6 +112,7 @@ impl<Q: PortQueue> Engine<Q> {
             last_round: LastRound::Idle,
             mailed: Vec::new(),
             must_wake_senders: false,
+            lenders: Vec::new(),
             failures: Vec::new(),
             current_queue: None,
             batch: FrameBatch::new(),
@@ -128,6 +132,7 @@ impl<Q: PortQueue> Engine<Q> {
         let opened = self.open_parcels();
         let taken = self.poll_sources(directory);
         let sent = self.send_out(directory);
+        self.respond_to_lenders();
         self.nudge_mailed(directory);
         let worked = opened.or(taken).or(sent) == Work::Done;
         self.last_round = if worked { LastRound::Work } else { LastRound::Idle };
@@ -180,6 +185,9 @@ impl<Q: PortQueue> Engine<Q> {
             must_wake_senders: &mut self.must_wake_senders,
         };
         let taken = source.ingest(&mut context);
+        if source.has_lent {
+            self.lenders.push(slot);
+        }
         let mut router = Router {
             number: self.number,
             outboxes: &mut self.outboxes,
@@ -211,6 +219,20 @@ impl<Q: PortQueue> Engine<Q> {
             Ingested::Skipped => Ok(Work::of(has_frames)),
             // Frames may be left for the next round.
             Ingested::ShareUsed => Ok(Work::Done),
+        }
+    }
+
+    /// Sends the responses that waited for frames lent in this round, so that none is left if the
+    /// process is killed between rounds: its successor would serve such a request again.
+    fn respond_to_lenders(&mut self) {
+        while let Some(slot) = self.lenders.pop() {
+            let Some(source) = self.sources[slot].as_mut() else { continue };
+            self.current_queue = Some((source.port_id, source.queue_index));
+            source.has_lent = false;
+            let responded = source.queue.ingress(Budget::NOTHING, &mut self.pool, &mut self.batch);
+            if let Err(down) = responded {
+                self.fail(slot, down);
+            }
         }
     }
 
@@ -536,37 +558,6 @@ impl<Q: PortQueue> Engine<Q> {
         if let Some(source) = self.source(id) {
             source.policy = Arc::clone(policy);
         }
-    }
-
-    /// Calls `visit` with every frame that the engine has, except those in its inbox.
-    pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
-        self.sources.iter().flatten().for_each(|source| source.visit_kept(visit));
-        for (source, slot) in self.outboxes.slots().iter().enumerate() {
-            match slot {
-                OutboxSlot::Vacant => {}
-                OutboxSlot::Expected(Expected { id, frames, .. }) => {
-                    let slot = *id;
-                    frames.iter().for_each(|frame| visit(Whereabouts::Gathers { slot }, frame));
-                }
-                OutboxSlot::Here(outbox) => {
-                    let source = self.sources.get(source).and_then(Option::as_ref);
-                    let (Some(source), slot) = (source, outbox.id) else { continue };
-                    let to = source.port_id;
-                    let at = Whereabouts::Waits { to, slot };
-                    outbox.frames().for_each(|frame| visit(at, frame));
-                }
-            }
-        }
-    }
-
-    /// Dropped frames that are not yet counted: the queue that they were for counts them when it
-    /// arrives.
-    pub fn drops_to_count(&self) -> u64 {
-        let expected = self.outboxes.slots().iter().filter_map(|slot| match slot {
-            OutboxSlot::Expected(expected) => Some(expected.dropped),
-            OutboxSlot::Vacant | OutboxSlot::Here(_) => None,
-        });
-        expected.sum()
     }
 
     /// The port of the queue in this place, if there is one.

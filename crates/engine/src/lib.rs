@@ -38,6 +38,7 @@ mod source;
 pub mod state;
 pub mod steps;
 mod sync;
+mod visit;
 mod wait;
 
 pub use attached::{Attached, AttachedParts};

@@ -58,6 +58,9 @@ pub(crate) struct Source<Q> {
     bridge_queue: Option<BridgeQueue>,
     /// Turns since it last had a frame.
     empty_turns: u32,
+    /// Whether it took in frames in this round that its peer waits for until they have left or are
+    /// gathered.
+    pub(crate) has_lent: bool,
     state: Ingress,
 }
 
@@ -137,6 +140,7 @@ impl<Q: PortQueue> Source<Q> {
             limits: parts.limits,
             bridge_queue: parts.bridge_queue,
             empty_turns: 0,
+            has_lent: false,
             state: Ingress::Polling,
         }
     }
@@ -361,10 +365,11 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Gathers the bodies of the frames that are inspected as a whole, and drops those that cannot
     /// be read.
-    fn gather_bodies(&self, context: &mut EngineParts<'_>) {
+    fn gather_bodies(&mut self, context: &mut EngineParts<'_>) {
         let batch = &mut *context.batch;
         let mut index = 0;
         while let Some(frame) = batch.get_mut(index) {
+            self.has_lent |= frame.is_lent();
             if frame.body().is_some() && !self.may_keep_body(frame) {
                 if let Err(reason) = frame.linearize() {
                     self.count_drop(reason);
