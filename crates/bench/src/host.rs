@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+
+use crate::handoff;
 
 /// The description of the machine, without which a number is meaningless.
 #[derive(Debug, Clone, Serialize)]
@@ -87,13 +89,16 @@ fn version(name: &str, words: &[&str]) -> Option<String> {
     text.lines().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
 }
 
-/// The share of the machine that others had during a run.
+/// The share of the machine that others had during a run, and how far apart its CPUs were.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Noise {
     /// Stolen by the hypervisor below, in percent of all CPUs.
     pub(crate) steal_percent: f64,
     /// Used by processes that are not ours, in percent of all CPUs.
     pub(crate) foreign_percent: f64,
+    /// The time in which a cache line gets from one CPU to another, in nanoseconds: the longer one
+    /// of before and after the run.
+    pub(crate) handoff_ns: Option<f64>,
 }
 
 impl Noise {
@@ -108,6 +113,7 @@ pub(crate) struct Watch {
     start: Instant,
     machine: Machine,
     ours: u64,
+    handoff: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +124,8 @@ struct Machine {
 
 impl Watch {
     pub(crate) fn start() -> Result<Watch> {
-        Ok(Watch { start: Instant::now(), machine: machine()?, ours: ours()? })
+        let handoff = handoff::measure();
+        Ok(Watch { start: Instant::now(), machine: machine()?, ours: ours()?, handoff })
     }
 
     /// Call it when the children of the run have been waited for or are still running.
@@ -133,6 +140,7 @@ impl Watch {
         Ok(Noise {
             steal_percent: percent(machine.steal.saturating_sub(self.machine.steal)),
             foreign_percent: percent(used.saturating_sub(ours.saturating_sub(self.ours))),
+            handoff_ns: self.handoff.max(handoff::measure()).map(|time| time.as_nanos() as f64),
         })
     }
 }

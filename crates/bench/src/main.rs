@@ -9,6 +9,7 @@
 //! all of them.
 
 mod child;
+mod handoff;
 mod host;
 mod icount;
 mod idle;

@@ -11,6 +11,9 @@ use crate::host::{HostRecord, Noise, Watch};
 /// The subject that ratios are about.
 const OURS: &str = "ringway";
 
+/// Hand-offs that differ more than by this factor are between differently placed CPUs.
+const HANDOFF_RATIO: f64 = 1.5;
+
 /// Whether more of a unit is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,8 +108,10 @@ impl Report {
         match result {
             Ok((values, noise)) => {
                 let mark = if noise.is_high() { "  (NOISY)" } else { "" };
+                let apart = noise.handoff_ns.map(|ns| format!("  (hand-off {ns:.0} ns)"));
+                let apart = apart.unwrap_or_default();
                 let shown: Vec<_> = values.iter().map(|value| number(*value)).collect();
-                eprintln!("{} {}{mark}", shown.join(" / "), first.unit);
+                eprintln!("{} {}{apart}{mark}", shown.join(" / "), first.unit);
                 for (case, value) in cases.iter().zip(values) {
                     self.keep(case, subject, Run { round: self.round, value, noise });
                 }
@@ -211,6 +216,15 @@ impl Report {
                 runs().count(),
                 most(|noise| noise.steal_percent),
                 most(|noise| noise.foreign_percent),
+            );
+        }
+        let handoffs = spread(runs().filter_map(|run| run.noise.handoff_ns).collect());
+        if handoffs.max > handoffs.min * HANDOFF_RATIO {
+            println!(
+                "\nNOTICE: a cache line took {:.0} to {:.0} ns from CPU to CPU: the host moves \
+                 them. Rates through shared memory depend on it, so compare runs with similar \
+                 times, which --json lists.",
+                handoffs.min, handoffs.max,
             );
         }
     }

@@ -13,7 +13,7 @@ use ringway_wire::vnet::{
 };
 
 use crate::vnet::{offload_from_vnet, vnet_from_offload};
-use crate::{Checksum, DropReason, Frame, GsoKind, Offload, OffloadCaps};
+use crate::{DropReason, Frame, GsoKind, Offload, OffloadCaps};
 
 /// The negotiated form of frames, seen from one end.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +82,7 @@ impl FrameForm {
     #[inline]
     pub fn read(&self, hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, DropReason> {
         if hdr.flags == 0 && hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE {
-            return Ok(Offload { checksum: Checksum::Unverified, gso: None });
+            return Ok(Offload::NONE);
         }
         self.read_offload(hdr, frame)
     }
@@ -109,7 +109,7 @@ impl FrameForm {
     #[inline]
     pub fn write(&self, frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
         match frame.offload {
-            Offload { checksum: Checksum::Unverified, gso: None } => Ok(VirtioNetHdr::default()),
+            Offload::NONE => Ok(VirtioNetHdr::default()),
             _ => self.write_offload(frame),
         }
     }

@@ -134,6 +134,11 @@ pub struct Offload {
     pub gso: Option<Gso>,
 }
 
+impl Offload {
+    /// Nothing is left to do, and the checksum was not verified.
+    pub const NONE: Offload = Offload { checksum: Checksum::Unverified, gso: None };
+}
+
 /// What a port's far side accepts without our help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffloadCaps {

@@ -74,9 +74,7 @@ impl QueuePair {
         self.tx.half.poll()?;
         while !left.is_nothing() {
             self.tx.half.read_ahead(&self.view)?;
-            if self.tx.half.peek_single().is_some() {
-                self.copy_singles(&mut left, pool, into)?;
-            }
+            self.copy_singles(&mut left, pool, into)?;
             let ring = &mut self.tx;
             if left.is_nothing() {
                 break;
@@ -161,7 +159,7 @@ impl QueuePair {
                 }
             }
         }
-        tx.half.use_prefetched(taken);
+        tx.half.use_prefetched((0..taken).map(|_| 0));
         left.room -= taken;
         left.descriptors -= taken;
         left.bytes = left.bytes.saturating_sub(bytes);

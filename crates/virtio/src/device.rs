@@ -4,9 +4,8 @@ use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::GuestView;
 
 use crate::{
-    Access, Buffer, Buffers, Chain, Format, Notify, NotifyWhen, PackedDevice, PackedPosition,
-    Prefetched, QueueAreas, QueueFault, QueueMemory, QueueOptions, SplitDevice, SplitPosition,
-    Waiting,
+    Access, Buffers, Chain, Format, Notify, NotifyWhen, PackedDevice, PackedPosition, Prefetched,
+    QueueAreas, QueueFault, QueueMemory, QueueOptions, SplitDevice, SplitPosition, Waiting,
 };
 
 /// Takes chains and uses each one once, in order.
@@ -118,7 +117,7 @@ impl<M: QueueMemory> DeviceHalf<M> {
         either!(self, half => half.take(guest, buffers))
     }
 
-    /// Reads ahead what the last poll found, for [`peek_single`](DeviceHalf::peek_single).
+    /// Reads ahead what the last poll found, for [`prefetched`](DeviceHalf::prefetched).
     ///
     /// # Errors
     /// [`QueueFault`].
@@ -140,39 +139,18 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// Takes and uses the first `count` chains of [`prefetched`](DeviceHalf::prefetched),
-    /// without a byte written.
+    /// Takes and uses the first chains of [`prefetched`](DeviceHalf::prefetched): one for each item
+    /// of `written`, which is how many bytes were written into it.
     ///
     /// # Panics
-    /// If it has fewer, which is an error of the caller.
+    /// If there are fewer chains, which is an error of the caller.
     #[inline]
-    pub fn use_prefetched(&mut self, count: usize) {
+    pub fn use_prefetched(&mut self, written: impl ExactSizeIterator<Item = u32>) {
         match self {
-            DeviceHalf::Split(half) => half.use_prefetched(count),
-            DeviceHalf::Packed(_) => assert!(count == 0, "a chain is used that was not shown"),
-        }
-    }
-
-    /// The next chain, if it was read ahead, has one buffer, and is also the next to be used. Other
-    /// chains, and those of packed queues, need [`take`](DeviceHalf::take).
-    #[inline]
-    pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
-        match self {
-            DeviceHalf::Split(half) => half.peek_single(),
-            DeviceHalf::Packed(_) => None,
-        }
-    }
-
-    /// Takes and uses the chain that [`peek_single`](DeviceHalf::peek_single) has just returned,
-    /// with `written` bytes written.
-    ///
-    /// # Panics
-    /// If it returned no chain, which is an error of the caller.
-    #[inline]
-    pub fn use_single(&mut self, chain: Chain, written: u32) {
-        match self {
-            DeviceHalf::Split(half) => half.use_single(chain, written),
-            DeviceHalf::Packed(_) => panic!("a chain is used that was not shown"),
+            DeviceHalf::Split(half) => half.use_prefetched(written),
+            DeviceHalf::Packed(_) => {
+                assert!(written.len() == 0, "a chain is used that was not shown");
+            }
         }
     }
 

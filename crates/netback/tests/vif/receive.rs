@@ -17,8 +17,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::frames::pattern;
 use crate::guest::Bench;
 
-const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
-
 fn response(id: u16, flags: u16, status: i16) -> RxResponse {
     RxResponse { id, offset: 0, flags, status }
 }
@@ -28,7 +26,7 @@ fn a_frame_uses_as_few_pages_as_possible() {
     let mut bench = Bench::new();
     let grefs = bench.post(100, 10);
     let data = pattern(1, 9000);
-    let frame = bench.frame(&data, PLAIN);
+    let frame = bench.frame(&data, Offload::NONE);
     assert!(bench.egress(vec![frame]).is_empty());
     let more = NETRXF_MORE_DATA;
     let expected = [response(100, more, 4096), response(101, more, 4096), response(102, 0, 808)];
@@ -45,7 +43,7 @@ fn a_frame_uses_as_few_pages_as_possible() {
 fn responses_are_in_the_slots_of_their_requests() {
     let mut bench = Bench::starting_at(u32::MAX - 1, OffloadCaps::ALL);
     bench.post(0xfff0, 4);
-    let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60 + seed), PLAIN)).collect();
+    let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60 + seed), Offload::NONE)).collect();
     assert!(bench.egress(frames).is_empty());
     //= netif.h:rx-same-slot
     for (id, slot, len) in [(0xfff0, 254, 60), (0xfff1, 255, 61), (0xfff2, 0, 62), (0xfff3, 1, 63)]
@@ -117,7 +115,7 @@ fn frames_for_a_guest_that_sends_no_event_for_new_pages_are_retried() {
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: false };
     let mut bench = Bench::with(0, features);
     bench.post(0, 1);
-    let frames = [60, 5000, 61].map(|len| bench.frame(&pattern(len, len), PLAIN));
+    let frames = [60, 5000, 61].map(|len| bench.frame(&pattern(len, len), Offload::NONE));
     let mut waiting = bench.egress(frames.into());
     assert_eq!(waiting.len(), 2);
     assert_eq!(bench.rx_responses(), [response(0, 0, 60)]);
@@ -134,8 +132,9 @@ fn frames_for_a_guest_that_sends_no_event_for_new_pages_are_retried() {
 fn a_guest_that_posts_eighteen_pages_at_a_time_receives_everything() {
     let mut bench = Bench::new();
     let grefs = bench.post(0, 18);
-    let mut waiting: FrameQueue =
-        (0..40).map(|seed| bench.frame(&pattern(seed, 1000 * (seed % 9) + 60), PLAIN)).collect();
+    let mut waiting: FrameQueue = (0..40)
+        .map(|seed| bench.frame(&pattern(seed, 1000 * (seed % 9) + 60), Offload::NONE))
+        .collect();
     let (mut received, mut expected) = (0, 0);
     while received < 40 {
         bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
@@ -158,7 +157,7 @@ fn a_guest_that_posts_eighteen_pages_at_a_time_receives_everything() {
 #[test]
 fn frames_wait_for_pages_and_leave_in_order() {
     let mut bench = Bench::new();
-    let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60 + seed), PLAIN)).collect();
+    let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60 + seed), Offload::NONE)).collect();
     let mut waiting = bench.egress(frames);
     assert_eq!(waiting.len(), 3);
     for len in [60, 61, 62] {
@@ -178,7 +177,7 @@ fn an_unwritable_page_costs_only_its_own_frame() {
             pages.push((id, bench.page(0, &[], access)));
         }
         let grefs = bench.post_grants(&pages);
-        let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+        let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
         assert!(bench.egress(frames).is_empty());
         for (id, got) in (0..).zip(bench.rx_responses()) {
             let status = if id == bad { NETIF_RSP_ERROR } else { 60 };
@@ -198,7 +197,7 @@ fn invalid_references_get_error_responses() {
     let mut bench = Bench::new();
     let pages = [0, 7, 6000, u32::MAX].map(|gref| (1, GrantRef(gref)));
     bench.post_grants(&pages);
-    let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+    let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
     assert!(bench.egress(frames).is_empty());
     assert_eq!(bench.rx_responses(), [response(1, 0, NETIF_RSP_ERROR); 4]);
 }
@@ -214,7 +213,7 @@ fn one_bad_page_of_a_long_frame_counts_one_drop() {
     bench.post_grants(&pages);
     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
     let long = bench.frame(&pattern(1, 5000), Offload { checksum: Checksum::Blank, gso });
-    let short = bench.frame(&pattern(2, 60), PLAIN);
+    let short = bench.frame(&pattern(2, 60), Offload::NONE);
     assert!(bench.egress(vec![long, short]).is_empty());
     // Slot 1 holds the extra, whose request's page is not touched: nothing failed.
     let responses = bench.rx_responses();
@@ -224,7 +223,7 @@ fn one_bad_page_of_a_long_frame_counts_one_drop() {
     pages[2].1 = GrantRef(0);
     bench.post_grants(&pages);
     let long = bench.frame(&pattern(1, 5000), Offload { checksum: Checksum::Blank, gso });
-    let short = bench.frame(&pattern(2, 60), PLAIN);
+    let short = bench.frame(&pattern(2, 60), Offload::NONE);
     assert!(bench.egress(vec![long, short]).is_empty());
     let responses = bench.rx_responses();
     let statuses = (responses[0].status, responses[2].status, responses[3].status);
@@ -236,8 +235,8 @@ fn one_bad_page_of_a_long_frame_counts_one_drop() {
 fn a_guest_without_scatter_gather_gets_no_frame_of_two_pages() {
     let mut bench = Bench::starting_at(0, OffloadCaps::NONE);
     bench.post(0, 3);
-    let long = bench.frame(&pattern(1, 4097), PLAIN);
-    let page = bench.frame(&pattern(2, 4096), PLAIN);
+    let long = bench.frame(&pattern(1, 4097), Offload::NONE);
+    let page = bench.frame(&pattern(2, 4096), Offload::NONE);
     assert!(bench.egress(vec![long, page]).is_empty());
     assert_eq!(bench.rx_responses(), [response(0, 0, 4096)]);
     assert_eq!(bench.dropped(DropReason::TooLong), 1);
@@ -249,7 +248,7 @@ fn a_batch_is_written_with_one_call_and_at_most_one_event() {
     bench.post(0, 200);
     bench.events.ack().expect("an eventfd can be read");
     let (calls, sent) = (bench.copy_calls(), bench.counters.totals().events_sent);
-    let frames = (0..70).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+    let frames = (0..70).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
     let mut waiting = bench.egress(frames);
     assert_eq!(waiting.len(), 6, "a call moves one batch");
     bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
@@ -264,7 +263,7 @@ fn frames_of_a_failed_call_return_to_the_pool() {
     let mut bench = Bench::new();
     bench.pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(2048));
     bench.post(0, 1);
-    let frame = bench.frame(&pattern(1, 60), PLAIN);
+    let frame = bench.frame(&pattern(1, 60), Offload::NONE);
     bench.fail_next_copy_call();
     let mut queue = FrameQueue::from([frame]);
     let result = bench.back.egress(&mut queue, &mut bench.pool);

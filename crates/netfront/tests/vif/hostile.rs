@@ -18,7 +18,6 @@ use ringway_wire::ring::RSP_PROD;
 use crate::backend::{Bench, response};
 use crate::frames::pattern;
 
-const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
 const MORE: u16 = NETRXF_MORE_DATA;
 
 fn receive(bench: &mut Bench) -> Vec<Vec<u8>> {
@@ -115,7 +114,10 @@ fn more_responses_than_requests_are_a_fault() {
 fn a_response_without_a_request_is_a_fault() {
     //= netif.h:id-echo
     let ask = |bench: &mut Bench| {
-        let frames = vec![bench.frame(&pattern(1, 60), PLAIN), bench.frame(&pattern(2, 60), PLAIN)];
+        let frames = vec![
+            bench.frame(&pattern(1, 60), Offload::NONE),
+            bench.frame(&pattern(2, 60), Offload::NONE),
+        ];
         assert!(bench.egress(frames).expect("no fault").is_empty());
         bench.take_tx()
     };
@@ -141,7 +143,7 @@ fn a_response_without_a_request_is_a_fault() {
 fn responses_in_any_order_are_accepted() {
     let mut bench = Bench::new();
     for round in 0..4 {
-        let frames = (0..100).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+        let frames = (0..100).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
         assert!(bench.egress(frames).expect("no fault").is_empty(), "round {round}");
         for request in bench.take_tx().iter().rev() {
             bench.tx.push_response(TxResponse { id: request.id, status: NETIF_RSP_OKAY });

@@ -19,8 +19,6 @@ use crate::backend::Bench;
 use crate::frames::pattern;
 use crate::machine::{GUEST, HOST, Machine};
 
-const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
-
 fn respond_to_all(bench: &mut Bench, status: i16) -> usize {
     let requests = bench.take_tx();
     for request in &requests {
@@ -34,7 +32,7 @@ fn respond_to_all(bench: &mut Bench, status: i16) -> usize {
 fn a_long_frame_is_a_chain_whose_first_slot_has_the_total_length() {
     let mut bench = Bench::new();
     let data = pattern(1, 9000);
-    let frame = bench.frame(&data, PLAIN);
+    let frame = bench.frame(&data, Offload::NONE);
     assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
     let requests = bench.take_tx();
     let shape: Vec<_> = requests.iter().map(|slot| (slot.offset, slot.flags, slot.size)).collect();
@@ -81,7 +79,10 @@ fn flags_report_the_state_of_the_checksum() {
 #[test]
 fn a_frame_that_the_ring_cannot_describe_is_dropped() {
     let mut bench = Bench::new();
-    let frames = vec![bench.frame(&pattern(4, 65536), PLAIN), bench.frame(&pattern(5, 60), PLAIN)];
+    let frames = vec![
+        bench.frame(&pattern(4, 65536), Offload::NONE),
+        bench.frame(&pattern(5, 60), Offload::NONE),
+    ];
     assert!(bench.egress(frames).expect("no fault").is_empty());
     assert_eq!(bench.dropped(DropReason::TooLong), 1);
     assert_eq!(bench.take_tx().len(), 1);
@@ -90,7 +91,7 @@ fn a_frame_that_the_ring_cannot_describe_is_dropped() {
 #[test]
 fn pages_that_are_sent_are_granted_read_only() {
     let mut bench = Bench::new();
-    let frame = bench.frame(&pattern(6, 60), PLAIN);
+    let frame = bench.frame(&pattern(6, 60), Offload::NONE);
     assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
     let gref = GrantRef(bench.take_tx()[0].gref);
     let status = GrantStatus::GeneralError;
@@ -103,7 +104,8 @@ fn pages_that_are_sent_are_granted_read_only() {
 #[test]
 fn frames_wait_for_a_full_ring_and_leave_when_some_requests_complete() {
     let mut bench = Bench::new();
-    let frames: Vec<_> = (0..300).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+    let frames: Vec<_> =
+        (0..300).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
     let mut waiting = bench.egress(frames).expect("no fault");
     assert_eq!(waiting.len(), 44);
     assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
@@ -143,7 +145,7 @@ fn a_limited_queue_sends_while_fewer_requests_are_unanswered() {
         let mut bench = Bench::new();
         bench.front.limit_unanswered(limit);
         let frames: Vec<_> =
-            (0..count).map(|seed| bench.frame(&pattern(seed, len), PLAIN)).collect();
+            (0..count).map(|seed| bench.frame(&pattern(seed, len), Offload::NONE)).collect();
         let mut waiting = bench.egress(frames).expect("no fault");
         assert_eq!(count - waiting.len(), expected, "{len} {limit}");
         let pages = u64::try_from(expected * len.div_ceil(4096)).expect("few");
@@ -161,7 +163,7 @@ fn a_limited_queue_sends_while_fewer_requests_are_unanswered() {
 fn a_queue_limited_to_one_unanswered_page_is_woken_by_every_response() {
     let mut bench = Bench::new();
     bench.front.limit_unanswered(1);
-    let frames = (0..10).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+    let frames = (0..10).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
     let mut waiting = bench.egress(frames).expect("no fault");
     for left in (0..9).rev() {
         assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
@@ -179,7 +181,8 @@ fn buffers_are_reused_whatever_the_status_of_their_response() {
     for status in [NETIF_RSP_OKAY, NETIF_RSP_ERROR, -2, i16::MIN, i16::MAX] {
         let mut bench = Bench::new();
         for round in 0..5 {
-            let frames = (0..200).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+            let frames =
+                (0..200).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
             assert!(bench.egress(frames).expect("no fault").is_empty(), "round {round}");
             assert_eq!(respond_to_all(&mut bench, status), 200);
         }
@@ -191,7 +194,7 @@ fn a_null_response_to_data_does_no_harm() {
     let mut bench = Bench::new();
     let mut waiting = std::collections::VecDeque::new();
     for _ in 0..3 {
-        waiting.extend((0..200).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)));
+        waiting.extend((0..200).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)));
         bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
         respond_to_all(&mut bench, NETIF_RSP_NULL);
     }

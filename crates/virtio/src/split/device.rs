@@ -207,40 +207,24 @@ impl<M: QueueMemory> SplitDevice<M> {
         self.prefetched.get(usize::from(index)..).unwrap_or(&[])
     }
 
-    /// Takes and uses the first `count` chains of [`prefetched`](SplitDevice::prefetched),
-    /// without a byte written.
+    /// Takes and uses the first chains of [`prefetched`](SplitDevice::prefetched): one for each
+    /// item of `written`, which is how many bytes were written into it.
     ///
     /// # Panics
-    /// If it has fewer, which is an error of the caller.
+    /// If there are fewer chains, which is an error of the caller.
     #[inline]
-    pub fn use_prefetched(&mut self, count: usize) {
-        if count == 0 {
+    pub fn use_prefetched(&mut self, written: impl ExactSizeIterator<Item = u32>) {
+        if written.len() == 0 {
             return;
         }
         let mut next = self.next;
-        for Prefetched { head, .. } in &self.prefetched()[..count] {
-            let elem = UsedElem { id: u32::from(*head), len: 0 };
+        for (Prefetched { head, .. }, len) in self.prefetched()[..written.len()].iter().zip(written)
+        {
+            let elem = UsedElem { id: u32::from(*head), len };
             self.areas.device.write(used_at(next, self.areas.size), elem);
             next = next.wrapping_add(1);
         }
         (self.next, self.used_pvt) = (next, next);
-    }
-
-    /// The next chain, if it was read ahead, has one buffer, and is also the next to be used.
-    /// Nearly all chains are like this, hence this path beside [`take`](SplitDevice::take).
-    #[inline]
-    pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
-        let ahead = self.prefetched().first()?;
-        Some((Chain { id: ahead.head, slots: 1 }, ahead.single()?))
-    }
-
-    /// Takes and uses the chain that [`peek_single`](SplitDevice::peek_single) has returned.
-    #[inline]
-    pub fn use_single(&mut self, chain: Chain, written: u32) {
-        let elem = UsedElem { id: u32::from(chain.id), len: written };
-        self.areas.device.write(used_at(self.used_pvt, self.areas.size), elem);
-        self.next = self.next.wrapping_add(1);
-        self.used_pvt = self.next;
     }
 
     /// The next chain, if it was read ahead.

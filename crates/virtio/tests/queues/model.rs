@@ -28,8 +28,6 @@ pub(crate) enum Step {
     Rewind,
     /// The device uses the oldest chain.
     Use,
-    /// The device takes and uses the next chain, if `peek_single` returns it.
-    UseSingle,
     /// The device uses some of the chains in `prefetched`, as far as each has one buffer.
     UsePrefetched,
     PublishUsed,
@@ -42,14 +40,13 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) const FEW: [Step; 12] = [
+    pub(crate) const FEW: [Step; 11] = [
         Step::Push(1),
         Step::Push(2),
         Step::PublishAvailable,
         Step::Take,
         Step::Rewind,
         Step::Use,
-        Step::UseSingle,
         Step::UsePrefetched,
         Step::PublishUsed,
         Step::Reap,
@@ -136,7 +133,6 @@ impl<'a> Bench<'a> {
             Step::Take => self.take(),
             Step::Rewind => self.rewind(),
             Step::Use => self.use_oldest(),
-            Step::UseSingle => self.use_single(),
             Step::UsePrefetched => self.use_prefetched(),
             Step::PublishUsed => self.publish_used(),
             Step::Reap => self.reap(),
@@ -253,27 +249,21 @@ impl<'a> Bench<'a> {
         self.used.push_back(Used { id: posted.id, len });
     }
 
-    fn use_single(&mut self) {
-        let Some((chain, buffer)) = self.device.peek_single() else { return };
-        assert!(self.taken.is_empty(), "a chain is shown before its turn");
-        let posted = self.available.pop_front().expect("what is shown is available");
-        assert_eq!((chain.id, vec![buffer]), (posted.id, posted.buffers));
-        let len = if self.access == Access::Writable { self.random.u32(0..=buffer.len) } else { 0 };
-        self.device.use_single(chain, len);
-        self.used.push_back(Used { id: posted.id, len });
-    }
-
     fn use_prefetched(&mut self) {
         let most = self.random.usize(1..4);
         let singles = self.device.prefetched().iter().map_while(Prefetched::single).take(most);
         let singles: Vec<Buffer> = singles.collect();
         assert!(singles.is_empty() || self.taken.is_empty(), "a chain is shown before its turn");
+        let mut written = Vec::new();
         for buffer in &singles {
             let posted = self.available.pop_front().expect("what is shown is available");
             assert_eq!(vec![*buffer], posted.buffers);
-            self.used.push_back(Used { id: posted.id, len: 0 });
+            let room = if self.access == Access::Writable { buffer.len } else { 0 };
+            let len = self.random.u32(0..=room);
+            written.push(len);
+            self.used.push_back(Used { id: posted.id, len });
         }
-        self.device.use_prefetched(singles.len());
+        self.device.use_prefetched(written.into_iter());
     }
 
     fn publish_used(&mut self) {
@@ -359,8 +349,7 @@ fn random_steps_agree_with_plain_lists_with_every_set_of_features() {
                     7..=9 => Step::Take,
                     10 => Step::Rewind,
                     11..=12 => Step::Use,
-                    13 => Step::UseSingle,
-                    19 => Step::UsePrefetched,
+                    13 | 19 => Step::UsePrefetched,
                     14 => Step::PublishUsed,
                     15 => Step::Reap,
                     16 => Step::ArmDevice,
