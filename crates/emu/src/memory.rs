@@ -73,8 +73,13 @@ impl EmuMemory {
             if usize::from(op.offset) + usize::from(op.len) > PAGE_SIZE {
                 return Err(GrantStatus::BadCopyArg);
             }
-            let held = GrantUse::begin(peer, op.gref, ours, access)?;
-            let start = held.start + usize::from(op.offset);
+            // Not moved, as by `?`: the CPU would wait until all parts are stored before it can
+            // load them as a whole, which took longer than to copy a short frame.
+            let held = GrantUse::begin(peer, op.gref, ours, access);
+            let start = match &held {
+                Ok(held) => held.start + usize::from(op.offset),
+                Err(status) => return Err(*status),
+            };
             copy_one(op, &peer.memory, start).ok_or(GrantStatus::BadCopyArg)
         };
         for op in ops {

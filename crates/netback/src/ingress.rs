@@ -97,8 +97,34 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let frames_end = into.capacity().min(first_frame.saturating_add(budget.frames));
         let mut bytes = 0;
         let mut rest = &scratch.tx_requests[..taken];
-        while !rest.is_empty() && into.len() < frames_end && bytes < budget.bytes {
-            let Some(parsed) = parse(rest, taken == waiting, self.tx.consumer())? else { break };
+        while into.len() < frames_end && bytes < budget.bytes {
+            let Some(first) = rest.first() else { break };
+            let local = into.len() - first_frame;
+            let local = u16::try_from(local).expect("a batch is small");
+            if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) == 0 {
+                // Most packets are one slot, and need no more than this. They are not parsed into a
+                // struct: moving that takes longer than everything else here.
+                let mut packet = TxPacket { slots: 1, extras: 0, verdict: Ok(()), copies: 0 };
+                if usize::from(first.size) < ETH_LEN {
+                    packet.verdict = Err(DropReason::Malformed);
+                } else {
+                    check_range(first.offset, u32::from(first.size))?;
+                    let Some(mut frame) = pool.take(usize::from(first.size)) else { break };
+                    frame.offload = Offload { checksum: checksum_of(first.flags), gso: None };
+                    bytes += frame.work();
+                    scratch.copies.push(copy_of(first, first.size, local, 0));
+                    packet.copies = 1;
+                    into.push(frame);
+                }
+                scratch.packets.push(packet);
+                self.tx.consume(1);
+                rest = &rest[1..];
+                continue;
+            }
+            let Some(parsed) = parse_long(first, rest, taken == waiting, self.tx.consumer())?
+            else {
+                break;
+            };
             let (packet_slots, others) = rest.split_at(parsed.slots);
             let mut packet = TxPacket {
                 slots: parsed.slots,
@@ -110,38 +136,27 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 let Some(mut frame) = pool.take(usize::from(total)) else { break };
                 frame.offload = parsed.offload;
                 bytes += frame.work();
-                let local = into.len() - first_frame;
-                let local = u16::try_from(local).expect("a batch is small");
-                packet.copies = match packet_slots {
-                    // Never empty: `parse` refuses frames shorter than a header.
-                    [only] => {
-                        scratch.copies.push(copy_of(only, total, local, 0));
-                        1
+                let first = self.tx.consumer();
+                let lent = match (&mut self.lending, &self.unanswered) {
+                    (Some(lending), Some(unanswered)) if is_long(total) => {
+                        lend(lending, unanswered, packet_slots, &parsed, total, first)
                     }
-                    several => {
-                        let first = self.tx.consumer();
-                        let lent = match (&mut self.lending, &self.unanswered) {
-                            (Some(lending), Some(unanswered)) if is_long(total) => {
-                                lend(lending, unanswered, several, &parsed, total, first)
-                            }
-                            _ => None,
-                        };
-                        let in_head = match lent {
-                            Some((head_len, body)) => {
-                                frame.set_len(head_len);
-                                frame.set_body(body);
-                                head_len
-                            }
-                            None => {
-                                let lead = bytes_before_full_pages(several, &parsed, total);
-                                frame.align_end_of_head(lead);
-                                usize::from(total)
-                            }
-                        };
-                        let lens = data_lens(several, &parsed, total);
-                        plan_copies(lens, in_head, local, &mut scratch.copies)
+                    _ => None,
+                };
+                let in_head = match lent {
+                    Some((head_len, body)) => {
+                        frame.set_len(head_len);
+                        frame.set_body(body);
+                        head_len
+                    }
+                    None => {
+                        let lead = bytes_before_full_pages(packet_slots, &parsed, total);
+                        frame.align_end_of_head(lead);
+                        usize::from(total)
                     }
                 };
+                let lens = data_lens(packet_slots, &parsed, total);
+                packet.copies = plan_copies(lens, in_head, local, &mut scratch.copies);
                 into.push(frame);
             }
             scratch.packets.push(packet);
@@ -298,28 +313,10 @@ impl Parsed {
     }
 }
 
-/// Reads one packet from the front of `slots`.
+/// Reads a packet of several slots from the front of `slots`. Their order is: first, extras,
+/// further data (`netif.h:slot-order`).
 ///
 /// `None` if it ends beyond the peeked slots; a fault if it ends beyond the produced ones.
-#[inline]
-fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, TxFault> {
-    let Some(first) = slots.first() else { return Ok(None) };
-    if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0 {
-        return parse_long(first, slots, is_all, consumer);
-    }
-    // Most packets are one slot, and need no more than this.
-    let total = if usize::from(first.size) < ETH_LEN {
-        Err(DropReason::Malformed)
-    } else {
-        check_range(first.offset, u32::from(first.size))?;
-        Ok(first.size)
-    };
-    let offload = Offload { checksum: checksum_of(first.flags), gso: None };
-    Ok(Some(Parsed { slots: 1, extras: 0, total, offload }))
-}
-
-/// Reads a packet of several slots. Their order is: first, extras, further data
-/// (`netif.h:slot-order`).
 #[inline(never)]
 fn parse_long(
     first: &TxRequest,

@@ -40,12 +40,18 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         while consumed < count && into.len() < frames_end && bytes < bytes_max {
             let window = &self.rx_responses[consumed..count];
             let first_slot = usize::from(self.rx.response_slot()) + consumed;
-            let packet = parse(window).map_err(QueueDown::peer)?;
+            // Not moved, as by `?`: the CPU would wait until all parts of the packet are stored
+            // before it can load them as a whole.
+            let parsed = parse(window);
+            let packet = match &parsed {
+                Ok(packet) => packet,
+                Err(fault) => return Err(QueueDown::peer(*fault)),
+            };
             if !packet.is_whole && count == self.rx_responses.len() && consumed > 0 {
                 // It ends beyond the window: it is the first packet of the next call.
                 break;
             }
-            match self.copy_packet(&packet, first_slot, consumed, pool) {
+            match self.copy_packet(packet, first_slot, consumed, pool) {
                 Ok(frame) => {
                     packets += 1;
                     bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX);

@@ -93,13 +93,27 @@ impl SharedPages {
     }
 
     /// Writes one value at a byte offset.
+    ///
+    /// It is written in words of four bytes where possible, so that it never has to be in memory
+    /// before: a CPU that has just stored the fields of a struct, and loads several of them at
+    /// once, waits until all its earlier stores are in its cache.
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
+        const WORD: usize = size_of::<u32>();
         let target = self.at(offset, size_of::<T>()).cast::<T>();
         assert!(target.is_aligned(), "shared values are aligned");
-        // SAFETY: in bounds and aligned as in `read`; the memory is writable and we hold no
-        // reference to it. `IntoBytes` has no padding, so nothing uninitialised leaks.
-        unsafe { target.write_volatile(value) }
+        let (source, words) = (ptr::from_ref(&value).cast::<u32>(), target.cast::<u32>());
+        if size_of::<T>() % WORD != 0 || !words.is_aligned() {
+            // SAFETY: in bounds and aligned as in `read`; the memory is writable and we hold no
+            // reference to it. `IntoBytes` has no padding, so nothing uninitialised leaks.
+            return unsafe { target.write_volatile(value) };
+        }
+        for index in 0..size_of::<T>() / WORD {
+            // SAFETY: the word is inside the value, and all bytes of it are initialised.
+            let word = unsafe { source.wrapping_add(index).read_unaligned() };
+            // SAFETY: as above, and the line before has checked that words are aligned.
+            unsafe { words.wrapping_add(index).write_volatile(word) }
+        }
     }
 
     /// Loads a 32-bit index with the given ordering.
