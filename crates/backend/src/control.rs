@@ -1,7 +1,7 @@
 //! Replies to the command line.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, FloodStatus, GroupStatus, LimitsStatus,
@@ -261,14 +261,10 @@ impl<H: Hypervisor> Backend<H> {
             queues: queue_statuses(uplink.port, &uplink.counters, &placements),
             ..VifStatus::default()
         });
-        let worker = |index| WorkerStatus {
-            index,
-            queues: placements.iter().filter(|placed| placed.worker == index).count(),
-        };
         Ok(BackendStatus {
             pid: std::process::id(),
             policy: host.config.workers.policy.to_string(),
-            workers: (0..host.workers.count()).map(worker).collect(),
+            workers: worker_statuses(host.workers.busy(), &placements),
             vifs,
             uplink,
             fdb: self.fdb(),
@@ -447,6 +443,18 @@ pub(crate) fn groups_status(
         ports: entry.ports.into_iter().map(&name_of).collect(),
     };
     switch.group_entries().into_iter().map(status).collect()
+}
+
+pub(crate) fn worker_statuses(
+    busy: impl Iterator<Item = Duration>,
+    placements: &[Placement],
+) -> Vec<WorkerStatus> {
+    let status = |(index, busy): (usize, Duration)| WorkerStatus {
+        index,
+        queues: placements.iter().filter(|placed| placed.worker == index).count(),
+        busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
+    };
+    busy.enumerate().map(status).collect()
 }
 
 pub(crate) fn queue_statuses(

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{
     Allowed, BackendRequest, BackendStatus, Call, FdbStatus, Link, ProcessReport, Received, Reply,
-    SwitchOrder, TrunkRules, VifStatus, WorkerStatus,
+    SwitchOrder, TrunkRules, VifStatus,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
@@ -27,7 +27,7 @@ use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
-use crate::control::{groups_status, multicast_status, queue_statuses};
+use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
 use crate::reports::Reports;
 use crate::services::{AnyQueue, Hosting};
 use crate::sockets::Sockets;
@@ -324,14 +324,10 @@ impl SwitchProcess {
             ..port_status(format!("trunk-{name}"), tenant.port, &tenant.counters)
         });
         let uplink = self.uplink.as_ref();
-        let worker = |index| WorkerStatus {
-            index,
-            queues: placements.iter().filter(|placed| placed.worker == index).count(),
-        };
         BackendStatus {
             pid: std::process::id(),
             policy: host.config.workers.policy.to_string(),
-            workers: (0..host.workers.count()).map(worker).collect(),
+            workers: worker_statuses(host.workers.busy(), &placements),
             uplink: uplink.map(|it| port_status(it.name.clone(), it.port, &it.counters)),
             fdb: self.fdb(),
             groups: groups_status(&host.switch, |port| self.port_name(port)),

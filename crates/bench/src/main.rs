@@ -16,6 +16,7 @@ mod idle;
 mod isolate;
 mod latency;
 mod options;
+mod pages;
 mod path;
 mod report;
 mod restart;
@@ -77,6 +78,7 @@ fn bench(options: &Options) -> Result<ExitCode> {
         print!("{}", options::HELP);
         return Ok(ExitCode::SUCCESS);
     }
+    options.pages.check()?;
     let _root = scratch::prepare()?;
     let mut report = Report::new(host::HostRecord::take(), options.rounds);
     for round in 0..options.rounds {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::pages::Pages;
+
 pub(crate) const HELP: &str = "\
 Measure ringway and its peers in turns on this machine
 
@@ -29,6 +31,7 @@ Options:
     --filter TEXT    only cases whose names contain TEXT
     --json FILE      also write every run to FILE as JSON
     --ringway FILE   the program `ringway` [default: the one beside this program]
+    --huge-pages     DPDK's programs use huge pages, which the host must have reserved
     --congestion C   TCP's congestion control: cubic [default] or bbr
     --vifs N         vifs of the idle section [default: 1000]
     -h, --help       print help
@@ -98,6 +101,7 @@ pub(crate) struct Options {
     pub(crate) only: Option<String>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) ringway: Option<PathBuf>,
+    pub(crate) pages: Pages,
     pub(crate) congestion: Congestion,
     pub(crate) vifs: usize,
     pub(crate) help: bool,
@@ -115,6 +119,7 @@ impl Options {
             only: None,
             json: None,
             ringway: None,
+            pages: Pages::Small,
             congestion: Congestion::Cubic,
             vifs: 1000,
             help: false,
@@ -132,6 +137,7 @@ impl Options {
                 Long("filter" | "only") => options.only = Some(parser.value()?.string()?),
                 Long("json") => options.json = Some(parser.value()?.into()),
                 Long("ringway") => options.ringway = Some(parser.value()?.into()),
+                Long("huge-pages") => options.pages = Pages::Huge,
                 Long("congestion") => {
                     options.congestion = Congestion::parse(&parser.value()?.string()?)?;
                 }

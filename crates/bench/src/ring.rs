@@ -76,7 +76,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
             pair::run(ring_case, GuestKind::Bare, cpus, options.spans)
         });
         if has_testpmd {
-            report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options.spans));
+            report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options));
         }
         report.measure(&case, "ringway+netfront", || {
             pair::run(ring_case, GuestKind::Netfront, cpus, options.spans)

@@ -17,7 +17,7 @@ use ringway_vhost_shell::{BackendEnd, Endpoint, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{is_installed, ourselves};
-use crate::options::{Options, Spans};
+use crate::options::Options;
 use crate::report::Report;
 use crate::ring::testpmd::{self, Client};
 use crate::ring::work::{PortEnd, Tally, Work, measure, measure_timed};
@@ -79,15 +79,15 @@ fn of_both(section: &'static str, options: &Options, report: &mut Report) -> Res
         if !options.wants(&case.name) {
             continue;
         }
-        report.measure(&case, "ringway", || run(ring_case, cpus, options.spans));
-        report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options.spans));
+        report.measure(&case, "ringway", || run(ring_case, cpus, options));
+        report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options));
     }
     Ok(())
 }
 
 /// Runs one case once, and returns million frames a second at its receiver.
-fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64> {
-    Ok(run_with(case, cpus, spans, false)?.mpps)
+fn run(case: RingCase, cpus: [usize; 2], options: &Options) -> Result<f64> {
+    Ok(run_with(case, cpus, options, false)?.mpps)
 }
 
 /// What a run has shown.
@@ -100,9 +100,10 @@ struct Outcome {
 fn run_with(
     case: RingCase,
     [host_cpu, guest_cpu]: [usize; 2],
-    spans: Spans,
+    options: &Options,
     is_timed: bool,
 ) -> Result<Outcome> {
+    let spans = options.spans;
     let dir = crate::scratch::dir()?;
     let (guest_work, work) = match case.direction {
         Direction::GuestToHost => (Work::Send, Work::Receive),
@@ -124,7 +125,7 @@ fn run_with(
     command.arg(serde_json::to_string(&plan)?);
     let mut device = crate::child::start("device", command)?;
     device.wait_for(PATIENCE, |line| (line == LISTENS).then_some(()))?;
-    let mut client = Client::start(&plan.socket, guest_cpu, case.queues)?;
+    let mut client = Client::start(&plan.socket, guest_cpu, options.pages, case.queues)?;
     device.say(GO)?;
     // Until the device runs, frames in both directions wait or are lost.
     client.works(guest_work, case.frame_len)?;

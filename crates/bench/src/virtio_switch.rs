@@ -2,18 +2,22 @@
 //! with Open vSwitch with DPDK and the action `NORMAL`.
 //!
 //! Both guests are ports of one `testpmd`, which forwards between them, so the same frames
-//! circulate in both directions. Switch and guests have one core each.
+//! circulate in both directions. Switch and guests have one core each. A switch that finds nothing
+//! for a part of its time waits for the guests, and a faster one would not raise the rate: so both
+//! are asked what they spend on a frame.
 
 mod ovs;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ringway_rig::child::Child;
+use ringway_rig::host::RunningHost;
 
 use crate::child::{is_installed, program};
-use crate::options::{Options, Spans};
+use crate::options::Options;
+use crate::pages::Pages;
 use crate::path::Ringway;
 use crate::report::{Better, Case, Report};
 use crate::ring::testpmd::{self, forward, received, wait_until_ready};
@@ -45,27 +49,53 @@ pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
         report.skip(SECTION, "ringway", missing);
     }
     for len in LENS {
-        let name = format!("virtio to virtio, both ways together, {len} B");
-        let case = Case { section: SECTION, name, unit: "Mpps", better: Better::More };
-        if !options.wants(&case.name) {
+        let cases = cases(len);
+        if !options.wants(&cases[0].name) {
             continue;
         }
         if let Ok(ringway) = &ringway {
-            report.measure(&case, "ringway", || {
+            report.measure_all(&cases, "ringway", || {
                 let dir = crate::scratch::dir()?;
-                let _host = ringway.run(&description(dir.path(), switch_cpu))?;
-                measure(dir.path(), guest_cpu, len, options.spans)
+                let host = ringway.run(&description(dir.path(), switch_cpu))?;
+                let start = Instant::now();
+                measure(dir.path(), guest_cpu, len, options, || work_of_ringway(&host, start))
             });
         }
         if let Ok(programs) = &ovs {
-            report.measure(&case, "ovs-dpdk", || {
+            report.measure_all(&cases, "ovs-dpdk", || {
                 let dir = crate::scratch::dir()?;
-                let _ovs = ovs::Switch::start(programs, dir.path(), SOCKETS, switch_cpu)?;
-                measure(dir.path(), guest_cpu, len, options.spans)
+                let switch =
+                    ovs::Switch::start(programs, dir.path(), SOCKETS, switch_cpu, options.pages)?;
+                measure(dir.path(), guest_cpu, len, options, || switch.work())
             });
         }
     }
     Ok(())
+}
+
+fn cases(len: usize) -> [Case; 3] {
+    let case = |name, unit, better| Case { section: SECTION, name, unit, better };
+    [
+        case(format!("virtio to virtio, both ways together, {len} B"), "Mpps", Better::More),
+        case(format!("time of the switch for a frame, {len} B"), "ns", Better::Less),
+        case(format!("time in which the switch finds nothing, {len} B"), "%", Better::More),
+    ]
+}
+
+/// What a switch has done since its start.
+#[derive(Debug, Clone, Copy)]
+struct SwitchWork {
+    /// Time in rounds that found frames, in any unit.
+    busy: f64,
+    /// All of its time, in the same unit.
+    all: f64,
+}
+
+/// Its worker's time, in nanoseconds.
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few digits count")]
+fn work_of_ringway(host: &RunningHost, start: Instant) -> Result<SwitchWork> {
+    let busy: u64 = host.backend()?.workers.iter().map(|worker| worker.busy_ns).sum();
+    Ok(SwitchWork { busy: busy as f64, all: start.elapsed().as_nanos() as f64 })
 }
 
 /// Two guests on ringway's switch, which one worker serves.
@@ -78,9 +108,16 @@ fn description(dir: &Path, cpu: usize) -> String {
     format!("[host]\nnetwork = \"private\"\nworkers = 1\ncpus = [{cpu}]\n{guests}")
 }
 
-/// Million frames per second that reach both guests together.
-fn measure(dir: &Path, cpu: usize, len: usize, spans: Spans) -> Result<f64> {
-    let mut guests = start_guests(dir, cpu)?;
+/// Million frames per second that reach both guests together, the time of the switch for each in
+/// nanoseconds, and the percentage of its time in which it finds none.
+fn measure(
+    dir: &Path,
+    cpu: usize,
+    len: usize,
+    options: &Options,
+    work: impl Fn() -> Result<SwitchWork>,
+) -> Result<Vec<f64>> {
+    let mut guests = start_guests(dir, cpu, options.pages)?;
     wait_until_ready(&mut guests, SOCKETS.len())?;
     let [to_first, to_second] =
         [0, 1].map(|port: usize| format!("set eth-peer {port} {}", MACS[1 - port]));
@@ -88,10 +125,14 @@ fn measure(dir: &Path, cpu: usize, len: usize, spans: Spans) -> Result<f64> {
     // Frames sent before both are connected would be lost, and no others are sent later.
     std::thread::sleep(CONNECTED);
     forward(&mut guests, &[&to_first, &to_second, "set fwd io", &len, "start tx_first 8"])?;
-    std::thread::sleep(spans.warm_up);
+    std::thread::sleep(options.spans.warm_up);
+    let before = work()?;
     both(&mut guests)?;
-    std::thread::sleep(spans.window);
-    Ok(both(&mut guests)? / 1e6)
+    std::thread::sleep(options.spans.window);
+    let rate = both(&mut guests)?;
+    let after = work()?;
+    let busy = (after.busy - before.busy) / (after.all - before.all);
+    Ok(vec![rate / 1e6, 1e9 * busy / rate, 100.0 * (1.0 - busy)])
 }
 
 /// Time for a switch to connect to both sockets.
@@ -101,10 +142,11 @@ fn both(guests: &mut Child) -> Result<f64> {
     Ok(received(guests, 0)? + received(guests, 1)?)
 }
 
-fn start_guests(dir: &Path, cpu: usize) -> Result<Child> {
+fn start_guests(dir: &Path, cpu: usize, pages: Pages) -> Result<Child> {
     let mut command = program("stdbuf")?;
     command.args(["-oL", testpmd::PROGRAM]);
-    command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-huge", "-m", "1024", "--no-pci"]);
+    command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-pci"]);
+    command.args(pages.arguments(1024));
     command.arg(format!("--file-prefix=bench-guests-{}", std::process::id()));
     for (number, (socket, mac)) in SOCKETS.into_iter().zip(MACS).enumerate() {
         let path = dir.join(socket);

@@ -224,6 +224,10 @@ pub struct WorkerStatus {
     pub index: usize,
     /// Queues it owns.
     pub queues: usize,
+    /// Time that it has spent in rounds that found work, in nanoseconds. What it spends on polling
+    /// without finding any is left out.
+    #[serde(default)]
+    pub busy_ns: u64,
 }
 
 /// One entry of the forwarding table.

@@ -73,8 +73,7 @@ impl EmuMemory {
             if usize::from(op.offset) + usize::from(op.len) > PAGE_SIZE {
                 return Err(GrantStatus::BadCopyArg);
             }
-            // Not moved, as by `?`: the CPU would wait until all parts are stored before it can
-            // load them as a whole, which took longer than to copy a short frame.
+            // Not moved, as by `?`: see "Structs that stall" in HACKING.md.
             let held = GrantUse::begin(peer, op.gref, ours, access);
             let start = match &held {
                 Ok(held) => held.start + usize::from(op.offset),

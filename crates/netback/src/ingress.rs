@@ -4,6 +4,7 @@
 //! plan packets and copies (no side effects), copy, respond to each slot, publish, drop failed
 //! frames.
 
+use arrayvec::ArrayVec;
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
@@ -13,14 +14,14 @@ use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, Gran
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_MAX, EXTRA_TYPE_NONE, ExtraInfo, NETIF_RSP_ERROR,
     NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, NR_SLOTS_MIN, TxRequest, TxResponse,
+    NETTXF_MORE_DATA, NR_SLOTS_MIN, RX_RING_SLOTS, TxRequest, TxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::lending::{BODY_LEN_MIN, HEAD_LEN_MIN, Lending};
 use crate::unanswered::{Unanswered, place};
-use crate::{TxFault, VifQueue};
+use crate::{Scratch, TxFault, VifQueue};
 
 /// Slots read in one call: a batch of one-slot packets, or a few large ones, and always at
 /// least one whole packet.
@@ -90,78 +91,33 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), TxFault> {
-        let scratch = &mut *self.scratch;
-        scratch.copies.clear();
-        scratch.packets.clear();
+        let Scratch { tx_requests, copies, packets, .. } = &mut *self.scratch;
+        copies.clear();
+        packets.clear();
         let first_frame = into.len();
         let frames_end = into.capacity().min(first_frame.saturating_add(budget.frames));
-        let mut bytes = 0;
-        let mut rest = &scratch.tx_requests[..taken];
-        while into.len() < frames_end && bytes < budget.bytes {
+        let mut plan = Plan { copies, packets, pool, into, first_frame, work: 0 };
+        let mut rest = &tx_requests[..taken];
+        while plan.into.len() < frames_end && plan.work < budget.bytes {
             let Some(first) = rest.first() else { break };
-            let local = into.len() - first_frame;
-            let local = u16::try_from(local).expect("a batch is small");
-            if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) == 0 {
-                // Most packets are one slot, and need no more than this. They are not parsed into a
-                // struct: moving that takes longer than everything else here.
-                let mut packet = TxPacket { slots: 1, extras: 0, verdict: Ok(()), copies: 0 };
-                if usize::from(first.size) < ETH_LEN {
-                    packet.verdict = Err(DropReason::Malformed);
-                } else {
-                    check_range(first.offset, u32::from(first.size))?;
-                    let Some(mut frame) = pool.take(usize::from(first.size)) else { break };
-                    frame.offload = Offload { checksum: checksum_of(first.flags), gso: None };
-                    bytes += frame.work();
-                    scratch.copies.push(copy_of(first, first.size, local, 0));
-                    packet.copies = 1;
-                    into.push(frame);
-                }
-                scratch.packets.push(packet);
-                self.tx.consume(1);
-                rest = &rest[1..];
-                continue;
-            }
-            let Some(parsed) = parse_long(first, rest, taken == waiting, self.tx.consumer())?
-            else {
-                break;
-            };
-            let (packet_slots, others) = rest.split_at(parsed.slots);
-            let mut packet = TxPacket {
-                slots: parsed.slots,
-                extras: parsed.extras,
-                verdict: parsed.total.map(|_| ()),
-                copies: 0,
-            };
-            if let Ok(total) = parsed.total {
-                let Some(mut frame) = pool.take(usize::from(total)) else { break };
-                frame.offload = parsed.offload;
-                bytes += frame.work();
-                let first = self.tx.consumer();
-                let lent = match (&mut self.lending, &self.unanswered) {
+            let has_more_slots = first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0;
+            let slots = if has_more_slots {
+                let at = self.tx.consumer();
+                let Some(parsed) = parse_long(first, rest, taken == waiting, at)? else { break };
+                let slots = &rest[..parsed.slots];
+                let lend = |total| match (&mut self.lending, &self.unanswered) {
                     (Some(lending), Some(unanswered)) if is_long(total) => {
-                        lend(lending, unanswered, packet_slots, &parsed, total, first)
+                        lend(lending, unanswered, slots, &parsed, total, at)
                     }
                     _ => None,
                 };
-                let in_head = match lent {
-                    Some((head_len, body)) => {
-                        frame.set_len(head_len);
-                        frame.set_body(body);
-                        head_len
-                    }
-                    None => {
-                        let lead = bytes_before_full_pages(packet_slots, &parsed, total);
-                        frame.align_end_of_head(lead);
-                        usize::from(total)
-                    }
-                };
-                let lens = data_lens(packet_slots, &parsed, total);
-                packet.copies = plan_copies(lens, in_head, local, &mut scratch.copies);
-                into.push(frame);
-            }
-            scratch.packets.push(packet);
-            self.tx.consume(packet.slots);
-            rest = others;
+                plan.add_long(slots, &parsed, lend)
+            } else {
+                plan.add_short(first)?
+            };
+            let Some(slots) = slots else { break };
+            self.tx.consume(slots);
+            rest = &rest[slots..];
         }
         Ok(())
     }
@@ -273,6 +229,84 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let frames = &into[first_frame.min(into.len())..];
         let bytes: usize = frames.iter().map(Frame::len).sum();
         self.counters.add_tx(widen(frames.len()), widen(bytes));
+    }
+}
+
+/// The packets of one call that have been planned.
+struct Plan<'a> {
+    copies: &'a mut ArrayVec<GrantCopy, RX_RING_SLOTS>,
+    packets: &'a mut ArrayVec<TxPacket, WINDOW>,
+    pool: &'a mut FramePool,
+    into: &'a mut FrameBatch,
+    /// Where the frames of this call begin in `into`.
+    first_frame: usize,
+    /// The cost of these frames: see [`Frame::work`].
+    work: usize,
+}
+
+impl Plan<'_> {
+    /// The number of the next frame, which its copies refer to.
+    #[inline]
+    fn local(&self) -> u16 {
+        u16::try_from(self.into.len() - self.first_frame).expect("a batch is small")
+    }
+
+    #[inline]
+    fn push(&mut self, frame: Frame) {
+        self.work += frame.work();
+        self.into.push(frame);
+    }
+
+    /// Plans a packet of one slot, as most are, and returns its number of slots; `None` if there is
+    /// no buffer for it. It is not parsed into a struct: see "Structs that stall" in HACKING.md.
+    #[inline]
+    fn add_short(&mut self, slot: &TxRequest) -> Result<Option<usize>, TxFault> {
+        let mut packet = TxPacket { slots: 1, extras: 0, verdict: Ok(()), copies: 0 };
+        if usize::from(slot.size) < ETH_LEN {
+            packet.verdict = Err(DropReason::Malformed);
+        } else {
+            check_range(slot.offset, u32::from(slot.size))?;
+            let Some(mut frame) = self.pool.take(usize::from(slot.size)) else { return Ok(None) };
+            frame.offload = Offload { checksum: checksum_of(slot.flags), gso: None };
+            self.copies.push(copy_of(slot, slot.size, self.local(), 0));
+            packet.copies = 1;
+            self.push(frame);
+        }
+        self.packets.push(packet);
+        Ok(Some(1))
+    }
+
+    /// The same for a packet of these slots. `lend` takes the packet's length, and returns the
+    /// length of its head and its body, if that stays in the guest's pages.
+    fn add_long(
+        &mut self,
+        slots: &[TxRequest],
+        parsed: &Parsed,
+        lend: impl FnOnce(u16) -> Option<(usize, Body)>,
+    ) -> Option<usize> {
+        let mut copies = 0;
+        if let Ok(total) = parsed.total {
+            let mut frame = self.pool.take(usize::from(total))?;
+            frame.offload = parsed.offload;
+            let in_head = match lend(total) {
+                Some((head_len, body)) => {
+                    frame.set_len(head_len);
+                    frame.set_body(body);
+                    head_len
+                }
+                None => {
+                    let lead = bytes_before_full_pages(slots, parsed, total);
+                    frame.align_end_of_head(lead);
+                    usize::from(total)
+                }
+            };
+            let lens = data_lens(slots, parsed, total);
+            copies = plan_copies(lens, in_head, self.local(), self.copies);
+            self.push(frame);
+        }
+        let (extras, verdict) = (parsed.extras, parsed.total.map(|_| ()));
+        self.packets.push(TxPacket { slots: parsed.slots, extras, verdict, copies });
+        Some(parsed.slots)
     }
 }
 

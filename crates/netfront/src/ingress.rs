@@ -40,8 +40,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         while consumed < count && into.len() < frames_end && bytes < bytes_max {
             let window = &self.rx_responses[consumed..count];
             let first_slot = usize::from(self.rx.response_slot()) + consumed;
-            // Not moved, as by `?`: the CPU would wait until all parts of the packet are stored
-            // before it can load them as a whole.
+            // Not moved, as by `?`: see "Structs that stall" in HACKING.md.
             let parsed = parse(window);
             let packet = match &parsed {
                 Ok(packet) => packet,

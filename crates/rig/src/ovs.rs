@@ -8,7 +8,7 @@ use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
 /// The programs that it needs, besides the switch itself.
-pub const TOOLS: [&str; 3] = ["ovsdb-tool", "ovsdb-server", "ovs-vsctl"];
+pub const TOOLS: [&str; 4] = ["ovsdb-tool", "ovsdb-server", "ovs-vsctl", "ovs-appctl"];
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,6 +97,16 @@ impl Place<'_> {
     pub fn set(&self, words: &[&str], columns: &[&str]) -> Result<(), PartError> {
         let database = format!("--db={}", self.database());
         self.run("ovs-vsctl", &[&[TIMEOUT, &database], words, columns].concat())
+    }
+
+    /// Has the switch perform a command of `ovs-appctl`, and returns its output.
+    ///
+    /// # Errors
+    /// What the program reports.
+    pub fn ask(&self, words: &[&str]) -> Result<String, PartError> {
+        let target = format!("--target={}", self.file("vswitchd.ctl"));
+        let child = self.launch("ovs-appctl".as_ref(), &[&[target.as_str()], words].concat())?;
+        child.output(PATIENCE)
     }
 
     fn database(&self) -> String {

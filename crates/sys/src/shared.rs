@@ -95,8 +95,7 @@ impl SharedPages {
     /// Writes one value at a byte offset.
     ///
     /// It is written in words of four bytes where possible, so that it never has to be in memory
-    /// before: a CPU that has just stored the fields of a struct, and loads several of them at
-    /// once, waits until all its earlier stores are in its cache.
+    /// before: see "Structs that stall" in HACKING.md.
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
         const WORD: usize = size_of::<u32>();

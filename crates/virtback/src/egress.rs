@@ -23,9 +23,7 @@ const FRAME_DESCRIPTORS_MAX: usize = 1024;
 
 /// The header of a frame that leaves no work to the guest.
 ///
-/// It is a constant for speed: a header that was built on the stack is loaded in wider pieces than
-/// its fields were stored in, so the CPU waits until all earlier stores, among them those to the
-/// guest's memory, are in its cache.
+/// It is a constant for speed: see "Structs that stall" in HACKING.md.
 const PLAIN_HEADER: VirtioNetHdrV1 = VirtioNetHdrV1 { hdr: NO_WORK, num_buffers: 1 };
 const NO_WORK: VirtioNetHdr = VirtioNetHdr {
     flags: 0,
@@ -35,6 +33,13 @@ const NO_WORK: VirtioNetHdr = VirtioNetHdr {
     csum_start: 0,
     csum_offset: 0,
 };
+
+/// Frames that were placed.
+#[derive(Default)]
+struct Tally {
+    frames: u64,
+    bytes: u64,
+}
 
 /// The outcome for a frame.
 enum Placed {
@@ -80,7 +85,10 @@ impl QueuePair {
         let found = self.rx.half.poll();
         let mut given = found.and_then(|()| self.rx.half.read_ahead(&self.view)).map_err(fault);
         while given.is_ok() {
-            given = self.place_singles(from, pool, &mut packets, &mut bytes);
+            let placed;
+            (placed, given) = self.place_singles(from, pool);
+            packets += placed.frames;
+            bytes += placed.bytes;
             let (Some(frame), Ok(())) = (from.front_mut(), &given) else { break };
             match self.place(frame) {
                 Ok(Placed::Whole) => {
@@ -105,20 +113,19 @@ impl QueuePair {
 
     /// Writes frames into chains of one buffer, up to the first frame or chain that needs
     /// [`place`](QueuePair::place), and uses the chains together. Nearly all frames take this path.
+    /// Returns what was placed, even if it ends with a fault.
     #[inline(never)]
     fn place_singles(
         &mut self,
         from: &mut FrameQueue,
         pool: &mut FramePool,
-        packets: &mut u64,
-        bytes: &mut u64,
-    ) -> Result<(), PairFault> {
+    ) -> (Tally, Result<(), PairFault>) {
         const HEADER_LEN: usize = size_of::<VirtioNetHdrV1>();
         let QueuePair { view, rx: ring, form, .. } = self;
         if form.header_len != HEADER_LEN || ring.log.is_some() {
-            return Ok(());
+            return (Tally::default(), Ok(()));
         }
-        let mut placed = 0;
+        let (mut placed, mut bytes) = (0, 0);
         let mut result = Ok(());
         for (ahead, frame) in ring.half.prefetched().iter().zip(from.iter_mut()) {
             let Some(buffer) = ahead.single() else { break };
@@ -138,14 +145,13 @@ impl QueuePair {
                 result = Err(outside(error));
                 break;
             }
-            *bytes += widen(frame.len());
+            bytes += widen(frame.len());
             placed += 1;
         }
         let used = from.iter().take(placed).map(|frame| written(HEADER_LEN + frame.len()));
         ring.half.use_prefetched(used);
         from.drain(..placed).for_each(|frame| pool.recycle(frame));
-        *packets += widen(placed);
-        result
+        (Tally { frames: widen(placed), bytes }, result)
     }
 
     /// Writes one frame into the guest's buffers, and uses its chains.

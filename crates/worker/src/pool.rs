@@ -393,6 +393,12 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         self.threads.len()
     }
 
+    /// The time that each worker has spent in rounds that found work.
+    pub fn busy(&self) -> impl ExactSizeIterator<Item = Duration> {
+        let busy = |thread: &Thread<Q>| thread.public.busy_ns.load(Ordering::Relaxed);
+        self.threads.iter().map(move |thread| Duration::from_nanos(busy(thread)))
+    }
+
     /// Whether every worker responds within this time: for tests. A worker that does not is
     /// starved, stuck or has panicked.
     #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! The peer: DPDK's `testpmd`, virtio-user against vhost, split rings, no hugepages.
+//! The peer: DPDK's `testpmd`, virtio-user against vhost, split rings.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 use super::work::Work;
 use super::{Direction, RingCase};
 use crate::child::{Child, program};
-use crate::options::Spans;
+use crate::options::{Options, Spans};
+use crate::pages::Pages;
 
 /// The program, from Debian's package `dpdk-dev`.
 pub(crate) const PROGRAM: &str = "dpdk-testpmd";
@@ -24,16 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs one case once, and returns million frames per second at its receiver.
-pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64> {
-    let mut pair = Pair::start(case, cpus)?;
-    let mpps = rate(pair.receiver(case.direction), spans)?;
+pub(crate) fn run(case: RingCase, cpus: [usize; 2], options: &Options) -> Result<f64> {
+    let mut pair = Pair::start(case, cpus, options.pages)?;
+    let mpps = rate(pair.receiver(case.direction), options.spans)?;
     pair.end()?;
     Ok(mpps)
 }
 
 /// Runs one case once in which the host receives, and returns what its work costs.
-pub(crate) fn cost(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<Cost> {
-    let mut pair = Pair::start(case, cpus)?;
+pub(crate) fn cost(case: RingCase, cpus: [usize; 2], options: &Options) -> Result<Cost> {
+    let spans = options.spans;
+    let mut pair = Pair::start(case, cpus, options.pages)?;
     pair.host.say("set record-core-cycles on")?;
     thread::sleep(spans.warm_up);
     pair.host.say("clear fwd stats all")?;
@@ -82,17 +84,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(case: RingCase, cpus: [usize; 2]) -> Result<Pair> {
+    fn start(case: RingCase, cpus: [usize; 2], pages: Pages) -> Result<Pair> {
         let dir = crate::scratch::dir()?;
         let socket = dir.path().join("vhost.sock");
         let path = socket.display();
         let queues = case.queues;
         let prefix = format!("bench-host-{}", std::process::id());
         let vhost = format!("net_vhost0,iface={path},queues={queues}");
-        let mut host = start("testpmd (vhost)", cpus[0], &prefix, &vhost, queues)?;
+        let mut host = start("testpmd (vhost)", cpus[0], pages, &prefix, &vhost, queues)?;
         wait_for_file(&socket)?;
         ready(&mut host)?;
-        let mut guest = Client::start(&socket, cpus[1], queues)?.process;
+        let mut guest = Client::start(&socket, cpus[1], pages, queues)?.process;
         let len = format!("set txpkts {}", case.frame_len);
         match case.direction {
             Direction::GuestToHost => {
@@ -134,11 +136,11 @@ pub(crate) struct Client {
 
 impl Client {
     /// Starts it, and waits until it is ready.
-    pub(crate) fn start(socket: &Path, cpu: usize, queues: usize) -> Result<Client> {
+    pub(crate) fn start(socket: &Path, cpu: usize, pages: Pages, queues: usize) -> Result<Client> {
         let path = socket.display();
         let user = format!("net_virtio_user0,path={path},queues={queues},queue_size=256");
         let prefix = format!("bench-guest-{}", std::process::id());
-        let mut process = start("testpmd (virtio-user)", cpu, &prefix, &user, queues)?;
+        let mut process = start("testpmd (virtio-user)", cpu, pages, &prefix, &user, queues)?;
         ready(&mut process)?;
         Ok(Client { process })
     }
@@ -159,12 +161,20 @@ impl Client {
     }
 }
 
-fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> Result<Child> {
+fn start(
+    name: &str,
+    cpu: usize,
+    pages: Pages,
+    prefix: &str,
+    device: &str,
+    queues: usize,
+) -> Result<Child> {
     // Into a pipe it would print in blocks of 4 KiB, which would hold back its replies.
     let mut command: Command = program("stdbuf")?;
     command.args(["-oL", PROGRAM]);
     // One core per side: the first lcore only reads commands.
-    command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-huge", "-m", "1024", "--no-pci"]);
+    command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-pci"]);
+    command.args(pages.arguments(1024));
     command.args([&format!("--file-prefix={prefix}"), "--vdev", device, "--", "-i"]);
     command.args(["--nb-cores=1", &format!("--rxq={queues}"), &format!("--txq={queues}")]);
     command.args(["--rxd=256", "--txd=256", "--total-num-mbufs=65536", "--no-flush-rx"]);

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result};
 
 use super::run_with;
-use crate::options::{Options, Spans};
+use crate::options::Options;
 use crate::report::{Better, Case, Report};
 use crate::ring::testpmd::{self, Cost};
 use crate::ring::{Direction, RingCase};
@@ -22,10 +22,8 @@ pub(super) fn round(options: &Options, cpus: [usize; 2], report: &mut Report) {
             continue;
         }
         let values = |cost: Cost| vec![cost.frame_ns, cost.idle * 100.0];
-        report.measure_all(&cases, "ringway", || ours(case, cpus, options.spans).map(values));
-        report.measure_all(&cases, "testpmd", || {
-            testpmd::cost(case, cpus, options.spans).map(values)
-        });
+        report.measure_all(&cases, "ringway", || ours(case, cpus, options).map(values));
+        report.measure_all(&cases, "testpmd", || testpmd::cost(case, cpus, options).map(values));
     }
 }
 
@@ -41,7 +39,7 @@ fn cases(case: RingCase) -> [Case; 2] {
     ]
 }
 
-fn ours(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<Cost> {
-    let tally = run_with(case, cpus, spans, true)?.tally.context("the device receives")?;
+fn ours(case: RingCase, cpus: [usize; 2], options: &Options) -> Result<Cost> {
+    let tally = run_with(case, cpus, options, true)?.tally.context("the device receives")?;
     Ok(Cost::new(tally.frames, tally.busy_seconds, tally.seconds))
 }

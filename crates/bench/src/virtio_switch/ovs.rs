@@ -1,14 +1,16 @@
-//! Open vSwitch with DPDK, without huge pages or a card, in a network namespace of its own.
+//! Open vSwitch with DPDK, without a card, in a network namespace of its own.
 //!
-//! It appends `--in-memory` to DPDK's options, which is compatible with `--no-huge` only together
-//! with `--legacy-mem`. A pool of the usual size does not fit, so each port has a pool.
+//! A pool of the usual size does not fit, so each port has a pool.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use ringway_rig::launcher;
+use anyhow::{Context, Result};
+use ringway_rig::launcher::{self, Launcher};
 use ringway_rig::namespace::Namespace;
 use ringway_rig::ovs::{Datapath, OpenVswitch, Place, TOOLS};
+
+use super::SwitchWork;
+use crate::pages::Pages;
 
 /// Debian's package installs it outside `PATH`.
 const SWITCHES: [&str; 2] =
@@ -36,7 +38,9 @@ impl Programs {
 /// A running switch. It ends with this value, before its namespace.
 pub(super) struct Switch {
     _switch: OpenVswitch,
-    _namespace: Namespace,
+    namespace: Namespace,
+    launcher: Launcher,
+    dir: PathBuf,
 }
 
 impl Switch {
@@ -46,6 +50,7 @@ impl Switch {
         dir: &Path,
         sockets: [&str; 2],
         cpu: usize,
+        pages: Pages,
     ) -> Result<Switch> {
         let launcher = crate::child::launcher()?;
         let namespace = Namespace::new(&launcher)?;
@@ -53,7 +58,7 @@ impl Switch {
         let mask = format!("0x{:x}", 1_u64 << cpu);
         let settings = [
             "other_config:dpdk-init=true",
-            "other_config:dpdk-extra=\"--no-huge --legacy-mem --no-pci -m 3072\"",
+            &format!("other_config:dpdk-extra=\"{} --no-pci\"", pages.arguments_in_memory(3072)),
             "other_config:per-port-memory=true",
             &format!("other_config:pmd-cpu-mask={mask}"),
             &format!("other_config:dpdk-lcore-mask={mask}"),
@@ -65,6 +70,20 @@ impl Switch {
             let words = ["add-port", BRIDGE, &port, "--", "set", "interface", &port];
             place.set(&words, &["type=dpdkvhostuserclient", &path])?;
         }
-        Ok(Switch { _switch: switch, _namespace: namespace })
+        Ok(Switch { _switch: switch, namespace, launcher, dir: dir.to_owned() })
+    }
+
+    /// What its polling core has done, in cycles.
+    pub(super) fn work(&self) -> Result<SwitchWork> {
+        let Switch { launcher, dir, namespace, .. } = self;
+        let place = Place { launcher, pid: namespace.pid(), dir };
+        let shown = place.ask(&["dpif-netdev/pmd-stats-show"])?;
+        let cycles = |of: &str| -> Option<f64> {
+            let (_, rest) = shown.split_once(&format!("\n  {of} cycles: "))?;
+            rest.split_whitespace().next()?.parse().ok()
+        };
+        let both = cycles("processing").zip(cycles("idle"));
+        let (busy, idle) = both.with_context(|| format!("no cycles in {shown:?}"))?;
+        Ok(SwitchWork { busy, all: busy + idle })
     }
 }

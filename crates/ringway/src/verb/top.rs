@@ -145,10 +145,11 @@ impl View {
         let status = &after.status;
         let connected = status.vifs.iter().filter(|vif| vif.state == "Connected").count();
         self.summary = format!(
-            "backend {}, policy {}, {} workers, {connected} of {} vifs connected, {} addresses",
+            "backend {}, policy {}, {} workers{}, {connected} of {} vifs connected, {} addresses",
             status.pid,
             status.policy,
             status.workers.len(),
+            busy_workers(before, after),
             status.vifs.len(),
             status.fdb.len(),
         );
@@ -219,6 +220,20 @@ impl View {
             "sort: v vif, p packets, b bits, d drops, w worker; r reverse; arrows scroll; q quit";
         frame.render_widget(Line::raw(keys), foot);
     }
+}
+
+/// For each worker, the percentage of the time in which it had work. A worker that polls uses all of
+/// its CPU, so that the CPU time does not show this.
+fn busy_workers(before: &Reading, after: &Reading) -> String {
+    let elapsed = after.at.saturating_duration_since(before.at);
+    let workers = before.status.workers.iter().zip(&after.status.workers);
+    let busy = workers.map(|(before, after)| {
+        let busy = Duration::from_nanos(after.busy_ns.saturating_sub(before.busy_ns));
+        let percent = 100.0 * busy.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        format!("{percent:.0} %")
+    });
+    let busy: Vec<String> = busy.collect();
+    if busy.is_empty() { String::new() } else { format!(" busy {}", busy.join(", ")) }
 }
 
 /// By guest and handle as numbers, vif2.0 before vif10.0; the uplink is last.

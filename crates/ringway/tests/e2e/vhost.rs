@@ -167,6 +167,9 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
     }
     kill_and_measure(&host, "QEMU listens");
     all_go_on("after the backend was killed");
+    machine.run("echo 100 > /proc/sys/net/ipv4/neigh/eth0/retrans_time_ms");
+    kill_and_measure(&host, "QEMU listens, ARP requests are repeated after 100 ms");
+    all_go_on("after the backend was killed twice");
     wait_for_queues(&host, 4);
     machine.run("ethtool -L eth0 combined 2");
     wait_for_queues(&host, 2);
