@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{DropReason, Pages};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, StillInUse};
-use ringway_sys::SharedPages;
+use ringway_sys::{Intent, SharedPages};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 /// A run of pages, each with its grant.
@@ -42,6 +42,11 @@ impl Buffers {
     /// Copies bytes into a page.
     pub(crate) fn fill(&self, number: u16, bytes: &[u8]) {
         self.0.pages.copy_from(usize::from(number) * PAGE_SIZE, bytes);
+    }
+
+    /// Prefetches the first `len` bytes of a page, to be written.
+    pub(crate) fn prefetch(&self, number: u16, len: usize) {
+        self.0.pages.prefetch(usize::from(number) * PAGE_SIZE, len, Intent::Write);
     }
 
     /// Copies bytes out of a page.

@@ -11,6 +11,9 @@ use ringway_wire::netif::{
 use crate::sending::Sending;
 use crate::{ResponseFault, VifQueue};
 
+/// How many pages are prefetched before they are written.
+const PAGES_AHEAD: usize = 2;
+
 /// How many of `pages` outstanding pages must complete before a queue is woken: for a full ring,
 /// one wake-up then makes room for the largest packet or for many small ones.
 pub(crate) fn responses_per_wake(pages: usize) -> u32 {
@@ -31,6 +34,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.reap()?;
         self.tx_responses_wanted = 0;
         let (mut packets, mut bytes) = (0, 0);
+        for (ahead, frame) in from.iter().take(PAGES_AHEAD).enumerate() {
+            self.prefetch_for(ahead, frame);
+        }
         while let Some(frame) = from.front_mut() {
             let Ok(total) = u16::try_from(frame.len()) else {
                 // Longer than MAX_TX_SIZE, which the ring cannot express.
@@ -52,6 +58,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 self.tx_responses_wanted = self.tx_responses_per_wake;
                 break;
             }
+            if let Some(later) = from.get(PAGES_AHEAD) {
+                self.prefetch_for(PAGES_AHEAD, later);
+            }
             let Some(mut frame) = from.pop_front() else { break };
             self.push_packet(&mut frame, total);
             packets += 1;
@@ -63,6 +72,15 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.counters.set_tx_unanswered(unanswered);
         let notify = self.tx.publish_requests();
         self.notify(Direction::Tx, notify)
+    }
+
+    /// Prefetches the page for the frame `ahead` places behind the first, if each takes one page.
+    /// The backend's CPU has read these pages last, so each store would wait for a line.
+    fn prefetch_for(&self, ahead: usize, frame: &Frame) {
+        let last = self.tx_free.len().checked_sub(1 + ahead);
+        if let Some(buffer) = last.and_then(|at| self.tx_free.get(at)) {
+            self.tx_buffers.prefetch(*buffer, frame.bytes().len().min(PAGE_SIZE));
+        }
     }
 
     /// Pages that the backend may still read.

@@ -17,7 +17,6 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use crate::SharedPages;
 use crate::descriptor::{self, Kind};
 use crate::guard::GuardedMapping;
-pub use crate::prefetch::Intent;
 pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShareLeft};
 pub use view::GuestView;
 

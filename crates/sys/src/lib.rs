@@ -20,7 +20,6 @@ mod guard;
 pub mod guest_memory;
 #[cfg(feature = "std")]
 pub mod namespace;
-#[cfg(feature = "std")]
 mod prefetch;
 #[cfg(feature = "std")]
 pub mod process;
@@ -39,6 +38,7 @@ use std::fmt::Display;
 #[cfg(feature = "std")]
 use std::io;
 
+pub use prefetch::Intent;
 pub use shared::{OutOfMemory, SharedPages};
 
 /// An error of the system, with what was attempted and, if there is one, the remedy.

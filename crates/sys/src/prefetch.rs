@@ -3,6 +3,9 @@
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 use core::arch::asm;
 
+/// Bytes of a cache line, on nearly all CPUs.
+pub(crate) const CACHE_LINE: usize = 64;
+
 /// The intended use of a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {

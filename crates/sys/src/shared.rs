@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, co
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
+use crate::prefetch::{CACHE_LINE, Intent, prefetch};
+
 /// A range of memory shared with an untrusted peer.
 ///
 /// References into it are impossible: values are read once, by value, with volatile access, so a
@@ -112,6 +114,18 @@ impl SharedPages {
             let word = unsafe { source.wrapping_add(index).read_unaligned() };
             // SAFETY: as above, and the line before has checked that words are aligned.
             unsafe { words.wrapping_add(index).write_volatile(word) }
+        }
+    }
+
+    /// Prefetches the cache lines of a part. Only a hint.
+    ///
+    /// # Panics
+    /// If the part is not inside.
+    #[inline]
+    pub fn prefetch(&self, offset: usize, len: usize, intent: Intent) {
+        let start = self.at(offset, len);
+        for line in (0..len).step_by(CACHE_LINE) {
+            prefetch(start.wrapping_add(line), intent);
         }
     }
 

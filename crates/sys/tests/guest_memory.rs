@@ -9,10 +9,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ringway_sys::Intent;
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{
-    DirtyLog, GuestMemory, GuestView, Intent, MapError, MappingShare, OutsideMemory, REGIONS_MAX,
-    Region,
+    DirtyLog, GuestMemory, GuestView, MapError, MappingShare, OutsideMemory, REGIONS_MAX, Region,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 

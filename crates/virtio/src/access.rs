@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ringway_sys::guest_memory::Intent;
+use ringway_sys::Intent;
 use ringway_wire::virtio::VRING_DESC_F_WRITE;
 
 /// Bytes of the longest chain that a device reads: a packet of IP, an Ethernet header with two tags

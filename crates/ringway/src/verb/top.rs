@@ -222,8 +222,8 @@ impl View {
     }
 }
 
-/// For each worker, the percentage of the time in which it had work. A worker that polls uses all of
-/// its CPU, so that the CPU time does not show this.
+/// For each worker, the percentage of the time in which it had work. The CPU time does not show
+/// this, because a worker that polls uses all of its CPU.
 fn busy_workers(before: &Reading, after: &Reading) -> String {
     let elapsed = after.at.saturating_duration_since(before.at);
     let workers = before.status.workers.iter().zip(&after.status.workers);

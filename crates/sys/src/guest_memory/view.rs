@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::{GuestMemory, OutsideMemory};
 use crate::SharedPages;
 use crate::guard::lost_count;
-use crate::prefetch::{Intent, prefetch};
+use crate::prefetch::{CACHE_LINE, Intent, prefetch};
 
 /// One user's view of a table: it remembers the region of the last access.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl GuestView {
     pub fn prefetch(&self, address: u64, len: u32, intent: Intent) {
         let Some(rest) = len.checked_sub(1) else { return };
         // A header and a short frame take two lines.
-        let rest = u64::from(rest).min(CACHE_LINE);
+        let rest = u64::from(rest).min(CACHE_LINE as u64);
         if let Some((pages, offset)) = self.in_last(address, rest as usize + 1) {
             let first = pages.at(offset, rest as usize + 1);
             prefetch(first, intent);
@@ -200,6 +200,3 @@ impl GuestView {
         Ok(())
     }
 }
-
-/// Bytes of a cache line, on nearly all CPUs.
-const CACHE_LINE: u64 = 64;
