@@ -10,22 +10,22 @@ use crate::turn;
 
 #[test]
 fn changes_of_next_hops_are_reverted() {
-    assert_reverted("d39", "/proc/sys/net/ipv4/fib_multipath_use_neigh", "0");
+    assert_reverted("d39", "/proc/sys/net/ipv4/fib_multipath_use_neigh", "0", &[]);
 }
 
 #[test]
 fn changes_of_mtu_probing_are_reverted() {
-    assert_reverted("d44", "/proc/sys/net/ipv4/tcp_mtu_probing", "0");
+    assert_reverted("d44", "/proc/sys/net/ipv4/tcp_mtu_probing", "0", &["nft"]);
 }
 
 #[test]
 fn changes_of_the_port_range_are_reverted() {
-    assert_reverted("d48", "/proc/sys/net/ipv4/ip_local_port_range", "60000\t60049");
+    assert_reverted("d48", "/proc/sys/net/ipv4/ip_local_port_range", "60000\t60049", &[]);
 }
 
-/// `before` is the setting's value in the set-up.
-fn assert_reverted(check: &str, setting: &str, before: &str) {
-    let Some(_turn) = turn(&TOOLS) else { return };
+/// `before` is the setting's value in the set-up, which needs `programs` besides the usual ones.
+fn assert_reverted(check: &str, setting: &str, before: &str, programs: &[&str]) {
+    let Some(_turn) = turn(&[&TOOLS, programs].concat()) else { return };
     let Some(sick) = sick(check) else { return };
     let pair = &sick.pair;
     let value = || {
