@@ -26,6 +26,7 @@ pub mod process;
 #[cfg(feature = "std")]
 mod share;
 mod shared;
+mod string_copy;
 #[cfg(feature = "std")]
 pub mod tun;
 #[cfg(feature = "std")]

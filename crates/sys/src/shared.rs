@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, co
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::prefetch::{CACHE_LINE, Intent, prefetch};
+use crate::string_copy::copy_to_peer;
 
 /// A range of memory shared with an untrusted peer.
 ///
@@ -198,7 +199,7 @@ impl SharedPages {
         let target = self.at(offset, from.len());
         // SAFETY: `at` checked the target range, and `from` cannot overlap it, as no reference
         // into the memory exists. The peer may access it meanwhile; see "racing copies" below.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), target, from.len()) }
+        unsafe { copy_to_peer(from.as_ptr(), target, from.len()) }
     }
 
     /// Copies bytes to other shared memory, or to another place in the same.
