@@ -19,8 +19,8 @@ const WATCHED: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Vifs of one guest.
 const VIFS_A_GUEST: usize = 25;
-/// Memory of one guest: each vif has a queue with 514 pages.
-const GUEST_MEMORY_MIB: usize = 64;
+/// Memory of one guest: each vif has a queue with 514 pages, and 240 pages of slabs.
+const GUEST_MEMORY_MIB: usize = 96;
 
 /// One round.
 pub(crate) fn round(options: &Options, report: &mut Report) {

@@ -140,7 +140,7 @@ struct Frames {
 impl Frames {
     fn alloc(&mut self, count: usize) -> io::Result<OwnPages> {
         let count = Some(count).filter(|count| *count > 0).ok_or(ErrorKind::InvalidInput)?;
-        let first = self.find(count).ok_or(ErrorKind::OutOfMemory)?;
+        let first = self.find(count).ok_or_else(|| self.out_of_memory(count))?;
         let first_frame = u32::try_from(first).map_err(|_| ErrorKind::OutOfMemory)?;
         self.is_taken[first..first + count].fill(true);
         if first == self.search {
@@ -151,6 +151,16 @@ impl Frames {
             pages.copy_from(page * PAGE_SIZE, &[0; PAGE_SIZE]);
         }
         Ok(OwnPages { pages, first_frame })
+    }
+
+    fn out_of_memory(&self, count: usize) -> io::Error {
+        let all = self.is_taken.len();
+        let free = self.is_taken.iter().filter(|is_taken| !**is_taken).count();
+        let what = format!(
+            "no {count} free pages in a row; {free} of the domain's {all} are free: \
+             give it more memory"
+        );
+        io::Error::new(ErrorKind::OutOfMemory, what)
     }
 
     fn find(&self, count: usize) -> Option<usize> {

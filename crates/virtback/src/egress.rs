@@ -148,6 +148,9 @@ impl QueuePair {
             bytes += widen(frame.len());
             placed += 1;
         }
+        if placed == 0 {
+            return (Tally::default(), result);
+        }
         let used = from.iter().take(placed).map(|frame| written(HEADER_LEN + frame.len()));
         ring.half.use_prefetched(used);
         from.drain(..placed).for_each(|frame| pool.recycle(frame));
@@ -156,9 +159,12 @@ impl QueuePair {
 
     /// Writes one frame into the guest's buffers, and uses its chains.
     fn place(&mut self, frame: &mut Frame) -> Result<Placed, PairFault> {
-        let header = match self.form.write(frame) {
-            Ok(hdr) => VirtioNetHdrV1 { hdr, num_buffers: 1 },
-            Err(reason) => return Ok(Placed::Dropped(reason)),
+        let header = match frame.offload {
+            Offload::NONE => PLAIN_HEADER,
+            _ => match self.form.write(frame) {
+                Ok(hdr) => VirtioNetHdrV1 { hdr, num_buffers: 1 },
+                Err(reason) => return Ok(Placed::Dropped(reason)),
+            },
         };
         let (view, ring, form) = (&self.view, &mut self.rx, &self.form);
         let start = ring.half.position();
@@ -244,15 +250,14 @@ fn write_whole(
     header: &VirtioNetHdrV1,
     frame: &Frame,
 ) -> Result<(), OutsideMemory> {
-    let header = &header.as_bytes()[..form.header_len];
     let log = ring.log.as_ref();
     if let (&[only, ..], None) = (ring.buffers.list(), log) {
         let room = usize::try_from(only.len).expect("32 bits fit");
-        if room >= header.len() + frame.len() {
-            view.copy_from(only.address, header)?;
-            return view.copy_from(only.address + widen(header.len()), frame.bytes());
+        if form.header_len == size_of_val(header) && room >= form.header_len + frame.len() {
+            return view.copy_from_both(only.address, header, frame.bytes());
         }
     }
+    let header = &header.as_bytes()[..form.header_len];
     scatter(view, log, ring.buffers.list(), 0, header)?;
     scatter(view, log, ring.buffers.list(), header.len(), frame.bytes())
 }

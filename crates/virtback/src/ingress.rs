@@ -159,6 +159,9 @@ impl QueuePair {
                 }
             }
         }
+        if taken == 0 {
+            return result;
+        }
         tx.half.use_prefetched((0..taken).map(|_| 0));
         left.room -= taken;
         left.descriptors -= taken;
@@ -190,12 +193,14 @@ fn copy_frame(
     frame: &mut Frame,
 ) -> Result<Result<(), DropReason>, OutsideMemory> {
     let mut header = VirtioNetHdrV1::default();
-    let header_bytes = &mut header.as_mut_bytes()[..form.header_len];
-    if let [only] = buffers {
-        view.copy_to(only.address, header_bytes)?;
-        view.copy_to(only.address + widen(form.header_len), frame.bytes_mut())?;
-    } else {
-        gather(view, buffers, header_bytes, frame.bytes_mut())?;
+    match buffers {
+        [only] if form.header_len == size_of_val(&header) => {
+            view.copy_to_both(only.address, &mut header, frame.bytes_mut())?;
+        }
+        _ => {
+            let header_bytes = &mut header.as_mut_bytes()[..form.header_len];
+            gather(view, buffers, header_bytes, frame.bytes_mut())?;
+        }
     }
     let read = form.read(&header.hdr, frame);
     Ok(read.map(|offload| frame.offload = offload))

@@ -165,7 +165,10 @@ fn memory_can_be_exhausted_and_freed() {
     let [first, middle, last] = runs;
     let frame = middle.first_frame;
     grants.free_pages(&middle);
-    assert_eq!(kind(grants.alloc_pages(21)), Some(ErrorKind::OutOfMemory));
+    let error = grants.alloc_pages(21).expect_err("no run is that long");
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    let cause = "no 21 free pages in a row; 20 of the domain's 64 are free: give it more memory";
+    assert_eq!(error.to_string(), cause);
     let one = grants.alloc_pages(1).expect("there is memory");
     assert_eq!(one.first_frame, frame, "the first run that is long enough");
     grants.free_pages(&first);

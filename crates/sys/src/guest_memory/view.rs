@@ -80,7 +80,9 @@ impl GuestView {
     ///
     /// # Errors
     /// [`OutsideMemory`]; some bytes may have been copied.
-    #[inline]
+    // Left to choose, the compiler does not inline it into two callers, which costs 10 % more
+    // instructions for a frame.
+    #[inline(always)]
     pub fn copy_to_both<T: FromBytes + IntoBytes>(
         &self,
         address: u64,
@@ -99,7 +101,8 @@ impl GuestView {
     ///
     /// # Errors
     /// [`OutsideMemory`]; some bytes may have been copied.
-    #[inline]
+    // As above.
+    #[inline(always)]
     pub fn copy_from_both<T: IntoBytes + Immutable>(
         &self,
         address: u64,
