@@ -33,17 +33,17 @@ fn main() -> Outcome {
     let is_root = unshare_network().is_ok();
     if !is_root {
         if let Err(error) = enter_user_namespace() {
-            println!("SKIPPED everything: {error}");
+            println!("SKIPPED: everything: {error}");
             return Ok(());
         }
     }
     if let Err(error) = remount_sysfs() {
-        println!("SKIPPED everything: {error}");
+        println!("SKIPPED: everything: {error}");
         return Ok(());
     }
     for tool in ["ip", "ethtool", "sysctl"] {
         if Command::new(tool).arg("--version").output().is_err() {
-            println!("SKIPPED everything: {tool} is not installed");
+            println!("SKIPPED: everything: {tool} is not installed");
             return Ok(());
         }
     }
@@ -55,7 +55,7 @@ fn main() -> Outcome {
         tried.fixture(&name, pieces)?;
     }
     for (what, count) in &tried.skipped {
-        println!("SKIPPED {what}: {count} commands");
+        println!("SKIPPED: {what}: {count} commands");
     }
     for (what, count) in &tried.ran {
         println!("ok: {what}: {count} commands");

@@ -42,13 +42,13 @@ fn main() -> Outcome {
     }
     if unshare_network().is_err() {
         if let Err(error) = enter_user_namespace() {
-            println!("SKIPPED everything: {error}");
+            println!("SKIPPED: everything: {error}");
             return Ok(());
         }
     }
     for tool in ["ip", "ethtool", "ss"] {
         if Command::new(tool).arg("--version").output().is_err() {
-            println!("SKIPPED everything: {tool} is not installed");
+            println!("SKIPPED: everything: {tool} is not installed");
             return Ok(());
         }
     }
@@ -63,7 +63,7 @@ fn main() -> Outcome {
         let run = move || {
             unshare_network()?;
             if let Err(error) = remount_sysfs() {
-                println!("SKIPPED {name}: {error}");
+                println!("SKIPPED: {name}: {error}");
                 return Ok(());
             }
             test()?;
@@ -97,7 +97,7 @@ fn make_links() -> Outcome {
     printed("ip link set dev eth0 up")?;
     printed("ip link set dev lo up")?;
     if let Err(error) = printed(&format!("ip tuntap add dev {TAP} mode tap")) {
-        println!("SKIPPED {TAP}: {error}");
+        println!("SKIPPED: {TAP}: {error}");
     }
     Ok(())
 }
@@ -260,7 +260,7 @@ fn without_tools() -> Outcome {
     match as_unprivileged(&ours, folder.path()) {
         Ok(mut command) => record(&mut command, &file)?,
         Err(error) => {
-            println!("SKIPPED to do it without rights: {error}");
+            println!("SKIPPED: to do it without rights: {error}");
             record(&mut Command::new(ours), &file)?;
         }
     }

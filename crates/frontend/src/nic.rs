@@ -217,12 +217,21 @@ impl<H: Hypervisor> NicLink<H> {
                 }
             }
         }
-        // Without slabs, every frame is copied.
-        self.slabs = Slabs::new(&mut hypervisor.grants()?, self.vif.backend).ok();
-        if let Some(slabs) = &self.slabs {
-            self.idle.iter_mut().for_each(|queue| queue.send_from(slabs));
-        }
         Ok(self.idle.iter().map(VifQueue::config).collect())
+    }
+
+    /// Makes the slabs. Without them, every frame is copied. That is after the queues of all vifs
+    /// that were found together, so that no vif lacks pages that serve only the speed of another.
+    fn make_slabs(&mut self, hypervisor: &H) {
+        if self.slabs.is_some() {
+            return;
+        }
+        let made =
+            hypervisor.grants().and_then(|mut grants| Slabs::new(&mut grants, self.vif.backend));
+        if let Ok(slabs) = made {
+            self.idle.iter_mut().for_each(|queue| queue.send_from(&slabs));
+            self.slabs = Some(slabs);
+        }
     }
 
     fn make_queue(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Queue<H>> {
@@ -339,6 +348,7 @@ impl<H: Hypervisor> Serving<'_, H> {
     /// Gives the queues to workers: frames flow.
     fn join(&mut self) -> io::Result<()> {
         let Serving { link, host } = self;
+        link.make_slabs(&host.hypervisor);
         let Some(tap) = &link.tap else { return Ok(()) };
         let ports = Ports { tap: link.tap_port, vif: link.vif_port };
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());

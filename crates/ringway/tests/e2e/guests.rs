@@ -33,6 +33,19 @@ fn a_killed_guest_vanishes_without_effect_on_others() {
 }
 
 #[test]
+fn vifs_connect_if_the_guest_has_memory_for_their_queues_only() {
+    let Some(_turn) = turn(&[]) else { return };
+    // 2304 pages. A queue takes 514, and the slabs of a vif, which only serve speed, 240.
+    let vifs = "[[guest.vif]]\nqueues = 1\n".repeat(4);
+    let guest = format!("[[guest]]\nname = \"a\"\nmemory-mib = 9\n{vifs}");
+    let host = Host::start(&format!("[host]\nnetwork = \"private\"\n{guest}"));
+    let vifs = host.vifs();
+    assert_eq!(vifs.len(), 4);
+    assert!(vifs.iter().all(|vif| vif.queues.len() == 1), "{vifs:?}");
+    assert_eq!(host.log_count("free pages"), 0, "{}", host.log());
+}
+
+#[test]
 fn a_restarted_guest_has_the_same_addresses() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&three("on-exit = \"restart\""));
