@@ -220,8 +220,9 @@ impl<H: Hypervisor> NicLink<H> {
         Ok(self.idle.iter().map(VifQueue::config).collect())
     }
 
-    /// Makes the slabs. Without them, every frame is copied. That is after the queues of all vifs
-    /// that were found together, so that no vif lacks pages that serve only the speed of another.
+    /// Makes the slabs. Without them, every frame is copied. It is called after the queues of all
+    /// vifs that were found together exist, so that no vif lacks pages that serve only the speed of
+    /// another.
     fn make_slabs(&mut self, hypervisor: &H) {
         if self.slabs.is_some() {
             return;

@@ -133,14 +133,8 @@ impl QueuePair {
             if room < HEADER_LEN + frame.len() {
                 break;
             }
-            let header_of_frame;
-            let header = if frame.offload == Offload::NONE {
-                &PLAIN_HEADER
-            } else {
-                let Ok(hdr) = form.write(frame) else { break };
-                header_of_frame = VirtioNetHdrV1 { hdr, num_buffers: 1 };
-                &header_of_frame
-            };
+            let mut space = None;
+            let Ok(header) = header(form, frame, &mut space) else { break };
             if let Err(error) = view.copy_from_both(buffer.address, header, frame.bytes()) {
                 result = Err(outside(error));
                 break;
@@ -159,14 +153,12 @@ impl QueuePair {
 
     /// Writes one frame into the guest's buffers, and uses its chains.
     fn place(&mut self, frame: &mut Frame) -> Result<Placed, PairFault> {
-        let header = match frame.offload {
-            Offload::NONE => PLAIN_HEADER,
-            _ => match self.form.write(frame) {
-                Ok(hdr) => VirtioNetHdrV1 { hdr, num_buffers: 1 },
-                Err(reason) => return Ok(Placed::Dropped(reason)),
-            },
-        };
         let (view, ring, form) = (&self.view, &mut self.rx, &self.form);
+        let mut space = None;
+        let header = match header(form, frame, &mut space) {
+            Ok(header) => header,
+            Err(reason) => return Ok(Placed::Dropped(reason)),
+        };
         let start = ring.half.position();
         let needed = form.header_len + frame.len();
         let Some(chain) = ring.half.take(view, &mut ring.buffers).map_err(fault)? else {
@@ -175,7 +167,7 @@ impl QueuePair {
         check_descriptors(ring.buffers.list().len())?;
         let room = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
         if room >= needed {
-            write_whole(view, ring, form, &header, frame).map_err(outside)?;
+            write_whole(view, ring, form, header, frame).map_err(outside)?;
             ring.half.push_used(chain, written(needed));
             return Ok(Placed::Whole);
         }
@@ -188,7 +180,7 @@ impl QueuePair {
             return Ok(Placed::Dropped(DropReason::TooLong));
         }
         ring.half.rewind(start);
-        self.place_over_several(&header, frame)
+        self.place_over_several(header, frame)
     }
 
     /// Writes a frame into several chains. The header in the first says how many there are.
@@ -239,6 +231,20 @@ impl QueuePair {
         }
         Ok(Placed::Whole)
     }
+}
+
+/// The header of a frame that needs one chain. One that asks for something is built in `space`.
+#[inline]
+fn header<'a>(
+    form: &FrameForm,
+    frame: &mut Frame,
+    space: &'a mut Option<VirtioNetHdrV1>,
+) -> Result<&'a VirtioNetHdrV1, DropReason> {
+    if frame.offload == Offload::NONE {
+        return Ok(&PLAIN_HEADER);
+    }
+    let hdr = form.write(frame)?;
+    Ok(space.insert(VirtioNetHdrV1 { hdr, num_buffers: 1 }))
 }
 
 /// Writes header and frame into a chain that has room for both.
