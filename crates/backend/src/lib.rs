@@ -62,8 +62,12 @@ use crate::services::{Hosting, Services};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
 
-/// How often load is balanced and the forwarding table is swept.
+/// How often load is balanced and the forwarding table is swept, while anything happens.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// How often it is done while nothing happens: it costs time for every vif.
+const IDLE_HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// The longest time after which a backend that is idle notices that workers have work again.
+const IDLE_CHECK_MAX: Duration = Duration::from_secs(2);
 /// Watch events that are recorded before other work gets a turn: guests can cause any number of
 /// them.
 const EVENTS_MAX: usize = 1024;
@@ -189,6 +193,7 @@ impl<H: Hypervisor> Backend<H> {
         stop: impl AsFd,
     ) -> io::Result<()> {
         let mut swept = Instant::now();
+        let mut busy = Duration::ZERO;
         loop {
             self.reports.liveness.beat();
             self.take_port_events()?;
@@ -196,21 +201,11 @@ impl<H: Hypervisor> Backend<H> {
                 self.serve_call(call)?;
             }
             self.update_mirrors();
-            if swept.elapsed() >= HOUSEKEEPING {
+            let must_sweep = swept.elapsed() >= HOUSEKEEPING;
+            if must_sweep {
                 swept = Instant::now();
-                let host = &mut self.services.host;
-                host.switch.expire(host.ticks());
-                if let Some(moved) = host.workers.rebalance() {
-                    tracing::debug!(?moved, "queue moved to another worker");
-                }
-                for shell in self.vifs.values_mut() {
-                    shell.served.log_refusals(swept);
-                }
-                for vhost in &mut self.vhosts {
-                    vhost.served.log_refusals(swept);
-                }
-                self.report_counts();
-                self.release_expired();
+                busy = self.services.host.workers.busy().sum();
+                self.do_housekeeping(swept);
             }
             self.take_orders()?;
             self.serve_pending()?;
@@ -219,7 +214,9 @@ impl<H: Hypervisor> Backend<H> {
             let watches = self.take_watches()?;
             self.serve_opener()?;
             let has_more = self.turn_vhosts()?;
-            let pause = self.note_due();
+            // What has happened since the last housekeeping needs another.
+            let pause_max = if must_sweep { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
+            let pause = self.note_due(pause_max);
             let is_idle = watches == Watches::Taken && self.turns.is_empty() && !has_more;
             let pause = if is_idle { pause } else { Duration::ZERO };
             let mut fds = vec![
@@ -233,14 +230,49 @@ impl<H: Hypervisor> Backend<H> {
             let sockets = self.vhosts.iter().filter_map(vhost::VhostVif::waker);
             fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             fds.extend(self.opener_waker());
-            match poll(&mut fds, Some(&timespec(pause))) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.wait(&mut fds, pause, busy)?;
             let should_stop = !fds[3].revents().is_empty();
             let _ = rustix::io::read(wake, &mut [0; 8]);
             if should_stop {
                 self.reports.stopping();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does what is due from time to time, for all vifs.
+    fn do_housekeeping(&mut self, now: Instant) {
+        let host = &mut self.services.host;
+        host.switch.expire(host.ticks());
+        if let Some(moved) = host.workers.rebalance() {
+            tracing::debug!(?moved, "queue moved to another worker");
+        }
+        for shell in self.vifs.values_mut() {
+            shell.served.log_refusals(now);
+        }
+        for vhost in &mut self.vhosts {
+            vhost.served.log_refusals(now);
+        }
+        self.report_counts();
+        self.release_expired();
+    }
+
+    /// Waits for an event, for the end of `pause`, or until workers have had more work than `busy`,
+    /// which is checked the less often the longer it takes.
+    fn wait(&self, fds: &mut [PollFd<'_>], pause: Duration, busy: Duration) -> io::Result<()> {
+        let check_max = self.reports.liveness.beat_interval_max().unwrap_or(IDLE_CHECK_MAX);
+        let start = Instant::now();
+        loop {
+            let waited = start.elapsed();
+            let check = HOUSEKEEPING.max(waited / 4).min(check_max).min(IDLE_CHECK_MAX);
+            let rest = pause.saturating_sub(waited);
+            match poll(fds, Some(&timespec(rest.min(check)))) {
+                Ok(0) if rest > check => {}
+                Ok(_) | Err(rustix::io::Errno::INTR) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            self.reports.liveness.beat();
+            if self.services.host.workers.busy().sum::<Duration>() != busy {
                 return Ok(());
             }
         }
@@ -388,10 +420,11 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Notes the deferred work of vifs that is due, and returns how long the rest may wait.
-    fn note_due(&mut self) -> Duration {
+    /// Notes the deferred work of vifs that is due, and returns how long the rest may wait, at most
+    /// `pause_max`.
+    fn note_due(&mut self, pause_max: Duration) -> Duration {
         let now = Instant::now();
-        let mut pause = HOUSEKEEPING;
+        let mut pause = pause_max;
         for (vif, shell) in &self.vifs {
             match shell.due() {
                 Some(due) if due <= now => self.turns.note(*vif, |events| events.is_due = true),

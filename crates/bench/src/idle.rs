@@ -12,8 +12,10 @@ use crate::options::Options;
 use crate::path::Ringway;
 use crate::report::{Better, Case, Report};
 
-/// Duration of the measurement: a clock tick is 10 ms, so this resolves 0.1 % of a CPU.
+/// Duration of the measurement.
 const WATCHED: Duration = Duration::from_secs(10);
+/// How long the backend has work because it was asked for its state.
+const SETTLING: Duration = Duration::from_secs(2);
 /// How long guests may keep sending before the case is given up. IPv6 solicits routers forever, at
 /// growing intervals, so the measurement must fit between two of its frames.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -63,6 +65,7 @@ fn quiet_cpu_percent(host: &RunningHost, pid: u32) -> Result<f64> {
     let start = Instant::now();
     loop {
         let before = frames(host)?;
+        thread::sleep(SETTLING);
         let percent = cpu_percent(pid, WATCHED)?;
         if frames(host)? == before {
             return Ok(percent);
@@ -77,16 +80,29 @@ fn frames(host: &RunningHost) -> Result<u64> {
     Ok(vifs.iter().flat_map(|vif| &vif.queues).map(|queue| queue.tx_packets).sum())
 }
 
-/// CPU time of a process, all threads together.
+/// CPU time of a process, all threads together. The threads must not change.
 fn cpu_percent(pid: u32, span: Duration) -> Result<f64> {
-    let used = || -> Result<Duration> {
-        let time = ringway_sys::process::cpu_time(pid)?;
-        Ok(time.user + time.system)
-    };
-    let (start, before) = (Instant::now(), used()?);
+    let (start, before) = (Instant::now(), cpu_time(pid)?);
     thread::sleep(span);
-    let during = used()?.saturating_sub(before);
+    let during = cpu_time(pid)?.saturating_sub(before);
     Ok(during.as_secs_f64() * 100.0 / start.elapsed().as_secs_f64())
+}
+
+/// CPU time of all threads of a process, by the scheduler: clock ticks are too coarse here.
+fn cpu_time(pid: u32) -> Result<Duration> {
+    let tasks = format!("/proc/{pid}/task");
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(&tasks).with_context(|| tasks.clone())? {
+        let file = task?.path().join("schedstat");
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        sum += on_cpu(&text).with_context(|| format!("{}: {text}", file.display()))?;
+    }
+    Ok(sum)
+}
+
+/// The first number of a `schedstat` file: nanoseconds on a CPU.
+fn on_cpu(schedstat: &str) -> Option<Duration> {
+    schedstat.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// Memory of a process, without guests' memory and files.
@@ -110,6 +126,12 @@ mod tests {
         let text = "Rss:  900 kB\nPss:       123 kB\nPss_Anon:  5 kB\nPss_File:  7 kB\n";
         assert_eq!(anonymous_kib(text), Some(5.0));
         assert_eq!(anonymous_kib("Pss: 1 kB"), None);
+    }
+
+    #[test]
+    fn time_on_a_cpu_is_the_first_number() {
+        assert_eq!(on_cpu("1500 20 3\n"), Some(Duration::from_nanos(1500)));
+        assert_eq!(on_cpu("\n"), None);
     }
 
     #[test]
