@@ -244,6 +244,26 @@ fn a_virtual_machine_that_starts_first_retries_the_socket_of_the_backend() {
 }
 
 #[test]
+fn a_virtual_machine_without_a_link_status_does_not_notice_that_the_backend_was_killed() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat", "ping"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path(), "client"));
+    let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+    let off = ["virtio-net-pci.status=off", "virtio-net-pci.guest_announce=off"];
+    let more = ["-global", off[0], "-global", off[1]];
+    let mut machine = Machine::start_with(&image, place.path(), &chardev, &more);
+    machine.booted();
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "two queues");
+    let changes = "cat /sys/class/net/eth0/carrier_changes";
+    let before = machine.run(changes);
+    kill_and_measure(&host, "QEMU listens, the guest sees no link status");
+    echo.expect_progress(&host, "after the backend was killed");
+    assert_eq!(machine.run(changes), before);
+}
+
+#[test]
 fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
     let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
