@@ -201,12 +201,6 @@ impl<H: Hypervisor> Backend<H> {
                 self.serve_call(call)?;
             }
             self.update_mirrors();
-            let must_sweep = swept.elapsed() >= HOUSEKEEPING;
-            if must_sweep {
-                swept = Instant::now();
-                busy = self.services.host.workers.busy().sum();
-                self.do_housekeeping(swept);
-            }
             self.take_orders()?;
             self.serve_pending()?;
             // Last, because all of the above uses XenStore, and an event that arrives together with
@@ -214,8 +208,14 @@ impl<H: Hypervisor> Backend<H> {
             let watches = self.take_watches()?;
             self.serve_opener()?;
             let has_more = self.turn_vhosts()?;
-            // What has happened since the last housekeeping needs another.
-            let pause_max = if must_sweep { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
+            let is_due = swept.elapsed() >= HOUSEKEEPING;
+            if is_due {
+                swept = Instant::now();
+                busy = self.services.host.workers.busy().sum();
+                self.do_housekeeping(swept);
+            }
+            // What happens after the last housekeeping needs another.
+            let pause_max = if is_due { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
             let pause = self.note_due(pause_max);
             let is_idle = watches == Watches::Taken && self.turns.is_empty() && !has_more;
             let pause = if is_idle { pause } else { Duration::ZERO };
