@@ -26,16 +26,31 @@ fn main() {
         return;
     }
     for completion in [Completion::Copied, Completion::Sent] {
-        for are_in_pages in [false, true] {
-            measure(completion, are_in_pages);
+        for ends in [Ends::Copied, Ends::InPages, Ends::FromPageToPage] {
+            measure(completion, ends);
         }
     }
     println!("test a_packet_takes_nothing_from_the_heap ... ok");
 }
 
-/// `are_in_pages`: the ends of long frames, in the guest.
-fn measure(completion: Completion, are_in_pages: bool) {
+/// How the ends of long frames travel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// In private memory.
+    Copied,
+    /// In granted pages in the guest, and in private memory in the backend.
+    InPages,
+    /// In granted pages everywhere: the backend copies them from page to page.
+    FromPageToPage,
+}
+
+fn measure(completion: Completion, ends: Ends) {
     let (machine, mut front, mut back) = joined::pair();
+    let are_in_pages = ends != Ends::Copied;
+    let is_lending = ends == Ends::FromPageToPage;
+    if is_lending {
+        back.lend_pages(machine.memory());
+    }
     let slabs = Slabs::new(&mut machine.grants(), machine::HOST).expect("the guest has memory");
     let mut page_pool = are_in_pages.then(|| slabs.page_pool());
     if are_in_pages {
@@ -49,8 +64,9 @@ fn measure(completion: Completion, are_in_pages: bool) {
     let (mut up, mut down) = (FrameQueue::new(), FrameQueue::new());
     let mut frames = FrameBatch::new();
     let mut packets = 0;
+    let mut lent = 0;
 
-    let mut round = |packets: &mut usize| {
+    let mut round = |packets: &mut usize, lent: &mut usize| {
         for len in [60, 1514, 9000, 65_000] {
             for _ in 0..2 {
                 let mut frame = pool.take(len).expect("the pool has room");
@@ -67,6 +83,7 @@ fn measure(completion: Completion, are_in_pages: bool) {
         }
         front.egress(&mut up, &mut pool).expect("the backend is honest");
         back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the frontend is honest");
+        *lent += frames.iter().filter(|frame| frame.is_lent()).count();
         down.extend(frames.drain(..));
         back.egress(&mut down, &mut pool).expect("the frontend is honest");
         front.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the backend is honest");
@@ -77,14 +94,15 @@ fn measure(completion: Completion, are_in_pages: bool) {
     };
 
     for _ in 0..20 {
-        round(&mut packets);
+        round(&mut packets, &mut lent);
     }
-    packets = 0;
+    (packets, lent) = (0, 0);
     let region = Region::new(HEAP);
     for _ in 0..1000 {
-        round(&mut packets);
+        round(&mut packets, &mut lent);
     }
     let change = region.change();
     assert_eq!(packets, 8000);
+    assert_eq!(lent > 0, is_lending, "{lent}");
     assert_eq!((change.allocations, change.reallocations, change.deallocations), (0, 0, 0));
 }

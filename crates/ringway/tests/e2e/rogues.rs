@@ -354,7 +354,38 @@ const ATTACKS: &[Attack] = &[
 ];
 
 /// Pings between the honest guests, every 10 ms.
-const PINGS: &str = "2500";
+struct Pings<'a> {
+    host: &'a Host,
+    process: Running,
+}
+
+/// Pings of one process.
+const PINGS: &str = "500";
+
+impl Pings<'_> {
+    fn start(host: &Host) -> Pings<'_> {
+        let args = ["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, "10.77.0.2"];
+        let process = Running::start(host.in_guest("a", &args).stdout(Stdio::piped()));
+        Pings { host, process }
+    }
+
+    /// Starts others if these have ended.
+    fn go_on(&mut self) {
+        if self.process.0.try_wait().expect("it was started").is_some() {
+            let ended = std::mem::replace(self, Pings::start(self.host));
+            ended.end();
+        }
+    }
+
+    /// Waits for the last one. None may be lost.
+    fn end(mut self) {
+        self.process.wait("the pings", 6 * SOON);
+        let mut said = String::new();
+        let stdout = self.process.0.stdout.as_mut().expect("it was piped");
+        std::io::Read::read_to_string(stdout, &mut said).expect("text");
+        assert!(said.contains(&format!("{PINGS} received")), "{said}");
+    }
+}
 
 #[test]
 fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_frame() {
@@ -371,9 +402,9 @@ fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_fr
     }
     let host = Host::start(&text);
     let backend = host.pid_of("backend");
-    let mut ping = host.in_guest("a", &["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, "10.77.0.2"]);
-    let mut ping = Running::start(ping.stdout(Stdio::piped()));
+    let mut pings = Pings::start(&host);
     for (name, attack, parts) in ATTACKS {
+        pings.go_on();
         let mut rogue = Rogue::new(&dir.join(name));
         attack(&mut rogue);
         let vif = host.wait(&format!("{name}: {parts:?}"), SOON, |host| {
@@ -391,11 +422,7 @@ fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_fr
         host.wait("a line in the log", SOON, |_| (lines() > 0).then_some(()));
         assert_eq!(lines(), 1, "{name}: {reason}\n{}", host.log());
     }
-    ping.wait("the pings", 6 * SOON);
-    let mut said = String::new();
-    let stdout = ping.0.stdout.as_mut().expect("it was piped");
-    std::io::Read::read_to_string(stdout, &mut said).expect("text");
-    assert!(said.contains(&format!("{PINGS} received")), "{said}");
+    pings.end();
     for name in ["vif1.0", "vif2.0"] {
         let queues = host.vif(name).expect("it is there").queues;
         assert!(queues.iter().all(|queue| queue.dropped.is_empty()), "{queues:?}");
