@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::child::is_installed;
 use crate::options::{Congestion, Options};
-use crate::path::{self, OpenPath};
+use crate::path::{self, BUFFERS_NAME, OpenPath};
 use crate::report::{Better, Case, Report};
 use crate::transfer::{Load, Transfer, transfer};
 
@@ -43,7 +43,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
 /// The cases of a transfer, the rate first.
 fn cases(congestion: Congestion, streams: u32) -> [Case; 4] {
     let case = |what: &str, unit, better| {
-        let name = format!("{what}TCP {congestion}, {streams} stream(s)");
+        let name = format!("{what}TCP {congestion}, {BUFFERS_NAME}, {streams} stream(s)");
         Case { section: "tcp", name, unit, better }
     };
     [
