@@ -132,6 +132,10 @@ impl<'a> Router<'a> {
             Some(address) => address,
             None => steer(&mut frame, queues),
         };
+        // With more queues, flows decide which engine serves both ends.
+        if address.engine != self.number && queues.len() == 1 && source.queue_count == 1 {
+            source.count_hop(address.engine);
+        }
         let admission = match source.stations {
             Stations::Many => Admission::Shared,
             Stations::One(_) | Stations::Bridge(_) => {

@@ -82,7 +82,16 @@ pub struct Gauge {
     sent: AtomicU64,
     /// Memory that its waiting frames take.
     memory: AtomicU64,
+    /// Frames taken in by the queue that went to a queue of another engine.
+    hops: AtomicU64,
+    /// The engine that most of the recent ones went to, with its lead in frames.
+    hops_to: AtomicU64,
 }
+
+/// Most frames by which an engine leads: after as many others, another one takes over.
+const LEAD_MAX: u64 = 1 << 10;
+/// Bits of [`Gauge::hops_to`] that hold the lead.
+const LEAD_BITS: u32 = 16;
 
 impl Gauge {
     /// Whether sources should wait.
@@ -171,5 +180,53 @@ impl Gauge {
     /// Only the owning worker calls this.
     pub fn add_load(&self, work: u64) {
         self.load.store(self.load.load(Ordering::Relaxed) + work, Ordering::Relaxed);
+    }
+
+    /// Frames from the queue to a port's only queue in another engine, since the queue was created.
+    pub fn hops(&self) -> u64 {
+        self.hops.load(Ordering::Relaxed)
+    }
+
+    /// The engine that most of the recent ones went to.
+    pub fn hops_to(&self) -> Option<usize> {
+        let vote = self.hops_to.load(Ordering::Relaxed);
+        let engine = usize::try_from(vote >> LEAD_BITS).ok()?;
+        (vote & ((1 << LEAD_BITS) - 1) > 0).then_some(engine)
+    }
+
+    /// Counts a frame that goes to `engine`. Only the owning engine calls this.
+    ///
+    /// A majority vote (Boyer and Moore, "MJRTY", 1991) with a bound, so that it follows changes.
+    pub(crate) fn count_hop(&self, engine: usize) {
+        self.hops.store(self.hops() + 1, Ordering::Relaxed);
+        let vote = self.hops_to.load(Ordering::Relaxed);
+        let (leader, lead) = (vote >> LEAD_BITS, vote & ((1 << LEAD_BITS) - 1));
+        let engine = u64::try_from(engine).unwrap_or(u64::MAX >> LEAD_BITS);
+        let (leader, lead) = match lead {
+            0 => (engine, 1),
+            lead if leader == engine => (leader, LEAD_MAX.min(lead + 1)),
+            lead => (leader, lead - 1),
+        };
+        self.hops_to.store(leader << LEAD_BITS | lead, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_of_most_recent_hops_leads() {
+        let gauge = Gauge::default();
+        assert_eq!(gauge.hops_to(), None);
+        for _ in 0..100_000 {
+            gauge.count_hop(3);
+        }
+        assert_eq!((gauge.hops(), gauge.hops_to()), (100_000, Some(3)));
+        // Two of three frames go elsewhere from now on.
+        for frame in 0..6 * LEAD_MAX {
+            gauge.count_hop(if frame % 3 == 0 { 3 } else { 1 });
+        }
+        assert_eq!(gauge.hops_to(), Some(1));
     }
 }

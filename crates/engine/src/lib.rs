@@ -51,7 +51,7 @@ pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
 pub use inspect::Whereabouts;
 pub use limits::{Limits, egress_credit, segment_credit};
-pub use roster::{Move, Placed, Roster};
+pub use roster::{Move, Placed, Roster, Work};
 pub use share::{Stations, Weight};
 pub use slot::SlotId;
 pub use wait::{IfIdle, Wait};

@@ -14,6 +14,7 @@
 //!    [`Engine::forget`](crate::Engine::forget) abandons the move if the queue failed meanwhile.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ringway_switch::PortId;
 
@@ -34,8 +35,33 @@ pub struct Placed {
     pub patched_to: Option<PortId>,
     /// Where it is.
     pub address: QueueAddress,
-    /// Its load when load was last compared; see [`Gauge::load`].
-    pub load_before: u64,
+    /// Its counts when load was last compared.
+    pub before: Work,
+    /// When load was last balanced by a move of this queue.
+    pub balanced_at: Option<Instant>,
+}
+
+/// What a queue has done since it was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// In frames; see [`Gauge::load`].
+    pub load: u64,
+    /// See [`Gauge::hops`].
+    pub hops: u64,
+}
+
+impl Placed {
+    /// The queue's work since load was last compared.
+    pub fn work(&self) -> Work {
+        let gauge = &self.address.gauge;
+        Work { load: gauge.load() - self.before.load, hops: gauge.hops() - self.before.hops }
+    }
+
+    /// Begins a new comparison.
+    pub fn begin_comparison(&mut self) {
+        let gauge = &self.address.gauge;
+        self.before = Work { load: gauge.load(), hops: gauge.hops() };
+    }
 }
 
 /// All queues, and the free places.
@@ -111,8 +137,14 @@ impl Roster {
     ) -> QueueAddress {
         let slot = self.take_slot(engine);
         let address = QueueAddress { engine, slot, gauge: Arc::new(Gauge::default()) };
-        let placed = Placed { port, queue, patched_to, address: address.clone(), load_before: 0 };
-        self.placed.push(placed);
+        self.placed.push(Placed {
+            port,
+            queue,
+            patched_to,
+            address: address.clone(),
+            before: Work::default(),
+            balanced_at: None,
+        });
         address
     }
 

@@ -169,6 +169,11 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
+    /// Counts a frame for a queue of another engine.
+    pub(crate) fn count_hop(&self, engine: usize) {
+        self.gauge.count_hop(engine);
+    }
+
     /// The next frame is for the queue of this gauge: whether the source waits for that queue.
     pub(crate) fn hold(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
         if !gauge.has_pressure() {

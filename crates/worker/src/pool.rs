@@ -1,5 +1,7 @@
 //! The control thread's view of workers: starts them, attaches and detaches ports, moves queues.
 
+mod balance;
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
@@ -45,8 +47,6 @@ pub struct WorkersConfig {
 
 /// The most workers, whatever the policy.
 pub const WORKERS_MAX: usize = 1024;
-/// Percentage of its time that a worker must be busy before a queue is taken from it.
-const SATURATED_PERCENT: u32 = 80;
 /// How long a worker may take to reply. It replies between two rounds, which take microseconds if
 /// CPUs are available; if they are not, the worker's queues must not be given up for a late reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -173,28 +173,6 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         Ok(())
     }
 
-    /// Moves all queues of two ports that are patched to each other to one worker if one of the
-    /// ports has a single queue: otherwise the frames of every other queue would change workers. If
-    /// that worker becomes saturated, [`rebalance`](Workers::rebalance) separates them again.
-    fn colocate(&mut self, port: PortId) {
-        if self.config.policy != Policy::Balanced {
-            return;
-        }
-        let Some(first) = self.roster.queue(port, 0) else { return };
-        let Some(other) = first.patched_to.and_then(|to| self.roster.partner(port, 0, to)) else {
-            return;
-        };
-        let (lone, many) = match (self.roster.count(port), self.roster.count(other.port)) {
-            (1, 2..) => (first, other.port),
-            (2.., 1) => (other, port),
-            _ => return,
-        };
-        let worker = lone.address.engine;
-        for queue in (0..).take(self.roster.count(many)) {
-            self.place(many, queue, worker);
-        }
-    }
-
     /// Declares the port about to be attached as a device on a bridge of the host; frames from it
     /// are for the guest with this address. Other guests on the bridge wait for that guest when it
     /// falls behind, each as long as its allowance lasts.
@@ -287,56 +265,6 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         of_port.map(|placed| &placed.address)
     }
 
-    /// Balances the load since the last call, by at most one move. A no-op unless the policy is
-    /// [`Policy::Balanced`] and a worker is saturated: as long as each worker gets its work done,
-    /// queues are best left in place.
-    pub fn rebalance(&mut self) -> Option<Placement> {
-        let placements = self.placements();
-        for placed in self.roster.queues_mut() {
-            placed.load_before = placed.address.gauge.load();
-        }
-        let elapsed = std::mem::replace(&mut self.balanced_at, Instant::now()).elapsed();
-        let mut busiest = 0;
-        for thread in &mut self.threads {
-            let busy = thread.public.busy_ns.load(Ordering::Relaxed);
-            busiest = busiest.max(busy.wrapping_sub(thread.busy_before));
-            thread.busy_before = busy;
-        }
-        let is_saturated = Duration::from_nanos(busiest) * 100 > elapsed * SATURATED_PERCENT;
-        if self.config.policy != Policy::Balanced || !is_saturated {
-            return None;
-        }
-        let step = placement::rebalance(&self.units(&placements), self.threads.len())?;
-        let mut to_move = vec![step.port];
-        let partner = self.roster.partner_of(step.port, step.queue);
-        to_move.extend(partner.map(|partner| partner.port));
-        for port in to_move {
-            let Ok(_) = steps::move_queue(self, port, step.queue, step.to);
-        }
-        placements
-            .into_iter()
-            .find(|placed| placed.port == step.port && placed.queue == step.queue)
-            .map(|placed| Placement { worker: step.to, ..placed })
-    }
-
-    /// The units of a move: two queues of the same number, of ports that are patched to each other,
-    /// count as the first of them.
-    fn units(&self, placements: &[Placement]) -> Vec<Placement> {
-        let mut units: Vec<Placement> = Vec::new();
-        for placement in placements {
-            let partner = self.roster.partner_of(placement.port, placement.queue);
-            let partner = partner.filter(|partner| partner.address.engine == placement.worker);
-            let is_partner = |unit: &&mut Placement| {
-                partner.is_some_and(|p| (p.port, p.queue) == (unit.port, unit.queue))
-            };
-            match units.iter_mut().find(is_partner) {
-                Some(unit) => unit.load += placement.load,
-                None => units.push(*placement),
-            }
-        }
-        units
-    }
-
     /// Moves one queue of a port to a worker, whatever the policy. False if there is no such queue
     /// or worker. All flows stay in order; under [`Policy::Balanced`] a later
     /// [`rebalance`](Workers::rebalance) may move the queue again.
@@ -359,7 +287,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 port: placed.port,
                 queue: placed.queue,
                 worker: placed.address.engine,
-                load: placed.address.gauge.load() - placed.load_before,
+                load: placed.work().load,
             })
             .collect()
     }

@@ -8,11 +8,21 @@ use ringway_switch::PortId;
 use ringway_worker::{Forwarding, Policy, Workers, WorkersConfig};
 
 use crate::double::{Peer, TestPort, attachment, config, port};
+use crate::order::{learn, switch};
 
 fn attach(workers: &mut Workers<TestPort>, id: u16, to: u16, queues: usize) -> Vec<Peer> {
+    attach_forwarding(workers, id, &Forwarding::Patch(PortId(to)), queues)
+}
+
+fn attach_forwarding(
+    workers: &mut Workers<TestPort>,
+    id: u16,
+    forwarding: &Forwarding,
+    queues: usize,
+) -> Vec<Peer> {
     let (ports, peers): (Vec<_>, Vec<_>) = (0..queues).map(|_| port()).unzip();
     let queues = ports.into_iter().map(attachment).collect();
-    workers.attach(PortId(id), &Forwarding::Patch(PortId(to)), queues).expect("attached");
+    workers.attach(PortId(id), forwarding, queues).expect("attached");
     peers
 }
 
@@ -132,6 +142,35 @@ fn a_device_with_one_queue_shares_its_worker_with_all_queues_of_its_vif() {
     }
     let all = || vif.iter().map(|queue| queue.far().received).sum::<u64>();
     tap[0].wait_until("all flows", |_| all() == 80);
+}
+
+#[test]
+fn ports_with_one_queue_that_talk_to_each_other_come_to_share_a_worker() {
+    let mut workers = Workers::start(config(2, Policy::Balanced)).expect("threads can be made");
+    let switch = switch(1);
+    (1..=2).for_each(|number| learn(&switch, number));
+    let forwarding = Forwarding::Switch(switch);
+    let one = attach_forwarding(&mut workers, 1, &forwarding, 1).remove(0);
+    let two = attach_forwarding(&mut workers, 2, &forwarding, 1).remove(0);
+    assert_eq!((workers_of(&workers, 1), workers_of(&workers, 2)), (vec![0], vec![1]));
+    let mut sent = 0;
+    // A worker without a CPU counts as busy while its frames wait: then the pause must be longer.
+    for pause in (1..=20).map(|tries| Duration::from_millis(100 * tries)) {
+        one.send_flow(1, 2, 0, sent, 3000);
+        two.send_flow(2, 1, 1, sent / 10, 300);
+        sent += 3000;
+        two.wait_until("a burst", |far| far.received == u64::from(sent));
+        std::thread::sleep(pause);
+        workers.rebalance();
+        if workers_of(&workers, 1) == workers_of(&workers, 2) {
+            break;
+        }
+    }
+    assert_eq!(workers_of(&workers, 1), workers_of(&workers, 2));
+    one.send_flow(1, 2, 0, sent, 3000);
+    two.wait_until("frames by the new way", |far| far.received == u64::from(sent) + 3000);
+    one.wait_until("responses", |far| far.received == u64::from(sent / 10));
+    assert_eq!((two.far().reordered, one.far().reordered), (0, 0));
 }
 
 #[test]
