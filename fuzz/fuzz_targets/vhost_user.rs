@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_fuzz::Input;
-use ringway_vhost::backend::{Action, Bases, FEATURES, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::backend::{Action, Bases, FEATURES, Negotiated, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{
     Addresses, Area, Backend, Fault, Inbox, Message, PairPlan, Region, RegionKey, RingPlan,
@@ -56,7 +56,7 @@ impl Device {
     fn new(input: &mut Input<'_>) -> Device {
         let offer = Offer {
             features: if input.flag() { FEATURES } else { Features(u64::from(input.u32())) },
-            floor: Features::NONE,
+            floor: Negotiated::NONE,
             protocol: if input.flag() { PROTOCOL_FEATURES } else { u64::from(input.u32()) },
             pairs: 1 + input.u16() % PAIRS,
             mtu_max: 9000,

@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod device;
 mod inflight;
+mod kept;
 mod liveness;
 mod log;
 mod mirrors;

@@ -5,10 +5,8 @@
 //! detached from the workers when the first must stop, and attached again after the turn.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,13 +16,13 @@ use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::eventfd::EventFd;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
-use ringway_vhost::backend::{AreaRequest, Bases, Log, Offer};
+use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
 use ringway_vhost::{Area, Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index};
 use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::DomId;
-use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
+use ringway_wire::virtio::VHOST_F_LOG_ALL;
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{KeyChange, Keys, Vif, VifLimits};
 use ringway_xenstore::RateLimit;
@@ -33,8 +31,9 @@ use rustix::event::PollFlags;
 use crate::config::VhostVif as Config;
 use crate::device::VifDevice;
 use crate::inflight::InflightArea;
+use crate::kept::Floor;
 use crate::log::{LeftOut, LogAllowance};
-use crate::quarantine::{QuarantineKey, read_at_most};
+use crate::quarantine::QuarantineKey;
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
 use crate::services::{AnyQueue, Hosting};
@@ -55,8 +54,6 @@ const LOG_LEN_MAX: u64 = 512 << 20;
 /// each pair.
 const ATTACHES_BURST: u32 = 256;
 const ATTACH_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes of the file with a guest's features: a number.
-const FLOOR_LEN_MAX: u64 = 64;
 
 /// A virtio vif that this backend serves.
 pub(crate) struct VhostVif {
@@ -93,10 +90,8 @@ struct Parts {
     counters: BTreeMap<u16, Arc<QueueCounters>>,
     /// A guest's address that must be announced to the network.
     announced: Option<[u8; 6]>,
-    /// The features that the guest has accepted.
-    features: Features,
-    /// The file that keeps them for the next process.
-    floor_file: PathBuf,
+    /// The least to offer.
+    floor: Floor,
 }
 
 impl VhostVif {
@@ -143,10 +138,6 @@ impl VhostVif {
         });
         let limits: BTreeMap<String, String> = limits.collect();
         served.set_limits(&Keys::new(NO_DIR, limits.clone()), host);
-        let floor_file = host.config.dir.vhost(&config.name);
-        let floor = read_at_most(&floor_file, FLOOR_LEN_MAX).ok();
-        let floor = floor.and_then(|text| String::from_utf8(text).ok());
-        let floor = floor.and_then(|text| text.trim().parse().ok()).map(Features);
         let parts = Parts {
             share,
             memory: None,
@@ -159,8 +150,7 @@ impl VhostVif {
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
             announced: None,
-            features: floor.unwrap_or(Features::NONE),
-            floor_file,
+            floor: Floor::read(host.config.dir.vhost(&config.name)),
         };
         let end = BackendEnd::new(place);
         let mut vif =
@@ -257,11 +247,8 @@ impl VhostVif {
     pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
         let VhostVif { served, config, end, parts, .. } = &mut self;
         end.remove(&mut Serving { served, config, parts, host }, Instant::now());
-        match fs::remove_file(&self.parts.floor_file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("{}: {error}", self.parts.floor_file.display());
-            }
-            _ => {}
+        if let Err(reason) = self.parts.floor.forget() {
+            tracing::warn!("{reason}");
         }
         host.quarantine.release(&self.charged());
         if let Some(Err(error)) = self.served.device.map(VifDevice::remove) {
@@ -279,11 +266,11 @@ struct Serving<'a, H: Hypervisor> {
 }
 
 impl<H: Hypervisor> Device for Serving<'_, H> {
-    fn offer(&self) -> Offer {
+    fn offer(&mut self, front_end: Option<u32>) -> Offer {
         let caps = self.config.offloads.and(self.host.config.offloads);
         Offer {
             features: offered(caps).and(self.config.features),
-            floor: self.parts.features,
+            floor: self.parts.floor.of(front_end),
             protocol: self.config.protocol,
             pairs: self.config.queues,
             mtu_max: self.config.limits.mtu.unwrap_or(u16::MAX),
@@ -384,16 +371,10 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         self.parts.area = None;
     }
 
-    fn negotiated(&mut self, features: Features) {
-        let kept = features.without(Features::of(&[VHOST_F_LOG_ALL]));
-        if kept == self.parts.features {
-            return;
-        }
-        self.parts.features = kept;
-        if let Err(error) = fs::write(&self.parts.floor_file, kept.0.to_string()) {
-            let Some(LeftOut(left_out)) = self.served.may_log() else { return };
-            tracing::warn!(left_out, "{}: {error}", self.parts.floor_file.display());
-        }
+    fn negotiated(&mut self, negotiated: Negotiated) {
+        let Err(reason) = self.parts.floor.keep(negotiated) else { return };
+        let Some(LeftOut(left_out)) = self.served.may_log() else { return };
+        tracing::warn!(left_out, "{reason}");
     }
 
     fn reset(&mut self) {

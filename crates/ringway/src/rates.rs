@@ -18,6 +18,8 @@ pub(crate) struct Reading {
 pub(crate) struct QueueRate {
     /// Its vif.
     pub(crate) vif: String,
+    /// The kind of the vif, `xen` or `virtio`; `-` for other ports.
+    pub(crate) kind: String,
     /// The vif's guest.
     pub(crate) guest: String,
     /// Its number.
@@ -53,6 +55,7 @@ pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
             let drops = |queue: &QueueStatus| queue.dropped.values().sum::<u64>();
             rates.push(QueueRate {
                 vif: vif.name.clone(),
+                kind: table::kind(vif).to_owned(),
                 guest: vif.guest.clone().unwrap_or_else(|| "-".to_owned()),
                 queue: queue.index,
                 worker: queue.worker,

@@ -1,5 +1,6 @@
 //! Columns for people.
 
+use ringway_control::VifStatus;
 use ringway_rig::columns;
 
 /// Rows under a head, as whole lines of text. Columns whose head begins with `>` are numbers.
@@ -42,6 +43,11 @@ pub(crate) fn float(count: u64) -> f64 {
     let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));
     let low = f64::from(u32::try_from(low).unwrap_or(u32::MAX));
     high * 4_294_967_296.0 + low
+}
+
+/// The kind of a vif, `xen` or `virtio`; `-` for other ports.
+pub(crate) fn kind(vif: &VifStatus) -> &str {
+    if vif.kind.is_empty() { "-" } else { &vif.kind }
 }
 
 /// Drops by reason, in one cell.

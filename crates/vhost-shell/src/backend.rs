@@ -6,13 +6,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ringway_sys::descriptor::{self, Kind};
-use ringway_vhost::backend::{Action, AreaRequest, Bases, Log, Missing, Offer};
+use ringway_vhost::backend::{Action, AreaRequest, Bases, Log, Missing, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Message, PairPlan, Region, RegionKey};
 use ringway_wire::vhost_user::Op;
-use ringway_wire::virtio::Features;
 use rustix::event::PollFlags;
 
-use crate::connection::{Broken, Connection, Received};
+use crate::connection::{Broken, Connection, PART_MAX, Received};
 use crate::endpoint::{ConnectionSource, Endpoint, WORKED_AFTER};
 
 /// Reads of a socket in one turn. A front-end that sends as fast as it can, or byte by byte, gets
@@ -26,8 +25,8 @@ const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 ///
 /// An error from a method ends the connection, and the reason is reported.
 pub trait Device {
-    /// What to offer to the next front-end.
-    fn offer(&self) -> Offer;
+    /// What to offer to the next front-end, which is this process if that is known.
+    fn offer(&mut self, front_end: Option<u32>) -> Offer;
 
     /// Unmaps all memory, and maps these regions.
     ///
@@ -91,8 +90,8 @@ pub trait Device {
     /// The area is no longer valid.
     fn drop_area(&mut self);
 
-    /// The guest has negotiated these features.
-    fn negotiated(&mut self, features: Features);
+    /// The front-end and its guest have negotiated this.
+    fn negotiated(&mut self, negotiated: Negotiated);
 
     /// The connection is closed: no pair is served, and no memory is mapped any more.
     fn reset(&mut self);
@@ -142,7 +141,9 @@ pub struct BackendEnd<P = Endpoint> {
 struct Connected {
     connection: Connection,
     session: Backend,
-    features: Option<Features>,
+    negotiated: Option<Negotiated>,
+    /// When the message began that is incomplete.
+    part_since: Option<Instant>,
     has_asked_queues: bool,
     has_reported_removal: bool,
     /// When frames began to flow.
@@ -179,7 +180,10 @@ impl<P: ConnectionSource> BackendEnd<P> {
 
     /// When to take a turn even without an event.
     pub fn due(&self) -> Option<Instant> {
-        if self.connected.is_some() { None } else { self.source.due() }
+        match &self.connected {
+            Some(connected) => connected.part_since.map(|since| since + PART_MAX),
+            None => self.source.due(),
+        }
     }
 
     /// Whether the last connection is still being closed. Closing a descriptor that a peer sent may
@@ -221,8 +225,23 @@ impl<P: ConnectionSource> BackendEnd<P> {
                  libvirt: <access mode='shared'/> in <memoryBacking>)"
                     .to_owned(),
             ),
-            State::Waiting(_) => self.error.clone(),
+            State::Waiting(missing) => self.error.clone().or_else(|| self.expected(missing)),
         }
+    }
+
+    /// What the front-end has to do next.
+    fn expected(&self, missing: Missing) -> Option<String> {
+        let connection = &self.connected.as_ref()?.connection;
+        if let Some((found, len)) = connection.partial_message() {
+            return Some(format!("{found} of the {len} bytes of a message have come"));
+        }
+        let expected = match missing {
+            Missing::Driver => "the driver of the guest is not ready",
+            Missing::Rings => "the front-end has not passed the guest's rings",
+            Missing::Enabled => "no queue is enabled",
+            Missing::Version1 | Missing::Memory | Missing::Nothing => return None,
+        };
+        Some(expected.to_owned())
     }
 
     /// What the front-end took back, if that is why nothing is served.
@@ -241,13 +260,13 @@ impl<P: ConnectionSource> BackendEnd<P> {
                 return Ok(false);
             }
             let Some(socket) = self.source.poll_connection(now)? else { return Ok(false) };
-            let session = Backend::new(device.offer());
             let connection = Connection::new(socket);
+            let session = Backend::new(device.offer(connection.peer_process()));
             self.connected = Some(Connected::new(connection, session));
             device.note(Note::Connected);
         }
         let Some(connected) = &mut self.connected else { return Ok(false) };
-        let outcome = connected.turn(device).and_then(|outcome| {
+        let outcome = connected.turn(device, now).and_then(|outcome| {
             device.apply_changes().map_err(Broken::Failed)?;
             Ok(outcome)
         });
@@ -341,7 +360,8 @@ impl Connected {
         Connected {
             connection,
             session,
-            features: None,
+            negotiated: None,
+            part_since: None,
             has_asked_queues: false,
             has_reported_removal: false,
             serving_since: None,
@@ -350,7 +370,7 @@ impl Connected {
         }
     }
 
-    fn turn(&mut self, device: &mut impl Device) -> Result<Outcome, Broken> {
+    fn turn(&mut self, device: &mut impl Device, now: Instant) -> Result<Outcome, Broken> {
         self.connection.flush()?;
         for _ in 0..TURN_READS {
             if self.awaits_area {
@@ -358,17 +378,31 @@ impl Connected {
             }
             match self.connection.receive()? {
                 Received::Message(mut message) => {
+                    self.part_since = None;
                     self.check_files(&mut message)?;
                     self.session.take(message)?;
                     self.has_asked_queues |= self.session.last() == Some(Op::GetQueueNum);
                     self.run_actions(device)?;
                 }
-                Received::Part => {}
-                Received::Nothing => return Ok(Outcome::Waits),
+                Received::Part => self.check_part(now)?,
+                Received::Nothing => {
+                    self.check_part(now)?;
+                    return Ok(Outcome::Waits);
+                }
                 Received::End => return Ok(Outcome::End),
             }
         }
         Ok(Outcome::More)
+    }
+
+    /// Limits how long a message may be incomplete.
+    fn check_part(&mut self, now: Instant) -> Result<(), Broken> {
+        let Some((found, len)) = self.connection.partial_message() else { return Ok(()) };
+        let since = *self.part_since.get_or_insert(now);
+        match now.saturating_duration_since(since) < PART_MAX {
+            true => Ok(()),
+            false => Err(Broken::Unfinished { found, len }),
+        }
     }
 
     /// Keeps descriptors that are neither memory nor events for the closing thread.
@@ -384,9 +418,10 @@ impl Connected {
     }
 
     fn run_actions(&mut self, device: &mut impl Device) -> Result<(), Broken> {
-        if self.session.features() != self.features {
-            self.features = self.session.features();
-            self.features.into_iter().for_each(|features| device.negotiated(features));
+        let negotiated = self.session.negotiated();
+        if negotiated != self.negotiated {
+            self.negotiated = negotiated;
+            negotiated.into_iter().for_each(|negotiated| device.negotiated(negotiated));
         }
         while let Some(action) = self.session.next_action() {
             let done = match action {

@@ -4,15 +4,19 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use ringway_vhost::{Fault, Inbox, Message, Name};
 use ringway_wire::vhost_user::{HEADER_LEN, PAYLOAD_MAX};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
 
+/// How long a message may take from its first byte to its last. Front-ends send a message at once.
+pub const PART_MAX: Duration = Duration::from_secs(10);
 /// Replies that may be queued for a peer that does not read.
 const REPLIES_MAX: usize = 64;
 /// Descriptors that are received at a time: the most that the kernel passes at once (`SCM_MAX_FD`).
@@ -57,6 +61,17 @@ pub enum Broken {
     /// The peer does not read its replies.
     #[error("{REPLIES_MAX} replies wait, and the front-end does not read them")]
     NotReading,
+    /// The peer sent the beginning of a message and not the rest.
+    #[error(
+        "{found} of the {len} bytes of a message have come in {} s, and not the rest",
+        PART_MAX.as_secs()
+    )]
+    Unfinished {
+        /// The bytes that have arrived.
+        found: usize,
+        /// The bytes of the message, as far as is known.
+        len: usize,
+    },
     /// The system.
     #[error("the socket: {0}")]
     Io(#[from] io::Error),
@@ -167,9 +182,17 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Whether a message has started and is incomplete.
-    pub fn has_partial_message(&self) -> bool {
-        self.inbox.has_partial_message()
+    /// Of a message that has started and is incomplete: its bytes that have arrived, and how many
+    /// it has as far as is known.
+    pub fn partial_message(&self) -> Option<(usize, usize)> {
+        self.inbox.partial_message()
+    }
+
+    /// The process that connected, or listened, in the PID namespace of this one, if it is known.
+    /// The kernel keeps its number from then on.
+    pub fn peer_process(&self) -> Option<u32> {
+        let peer = socket_peercred(&self.socket).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 }
 

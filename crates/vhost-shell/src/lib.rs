@@ -18,7 +18,7 @@ mod frontend;
 mod opener;
 
 pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
-pub use connection::{Broken, Connection, Received};
+pub use connection::{Broken, Connection, PART_MAX, Received};
 pub use endpoint::{ConnectionSource, Endpoint, Mode};
 pub use frontend::{Driver, FrontendEnd, Parts};
 pub use opener::{Opener, Turn, VifSocket};

@@ -12,7 +12,7 @@
 //! 1. [`Backend::take`] the message.
 //! 2. Do each [`Action`] of [`Backend::next_action`] in turn, and pass its result back.
 //!
-//! The features offered to a running guest never shrink: see [`Offer::floor`].
+//! What is offered to a running guest never shrinks: see [`Offer::floor`].
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
 
-pub use crate::offered::{FEATURES, OPT_IN, REQUIRED, with_dependencies_met};
+pub use crate::offered::{FEATURES, Negotiated, OPT_IN, REQUIRED, with_dependencies_met};
 pub use crate::request::PROTOCOL_FEATURES;
 
 /// The most queue pairs of a back-end: some requests number rings with eight bits.
@@ -45,9 +45,9 @@ const MTU_MIN: u16 = 68;
 pub struct Offer {
     /// Features of virtio; those that are not in [`FEATURES`] are left out.
     pub features: Features,
-    /// Features that the guest negotiated in an earlier session. They are offered regardless of
-    /// [`Offer::features`], because a guest cannot lose a feature while it runs.
-    pub floor: Features,
+    /// What the same front-end negotiated in an earlier session. It is offered regardless of the
+    /// rest, because neither a guest nor QEMU can lose a feature or a queue while it runs.
+    pub floor: Negotiated,
     /// Features of the protocol; those that are not in [`PROTOCOL_FEATURES`] are left out.
     pub protocol: u64,
     /// Pairs of rings: from 1 to [`PAIRS_MAX`].
@@ -59,12 +59,13 @@ pub struct Offer {
 impl Offer {
     /// The virtio features to offer.
     pub fn features(&self) -> Features {
-        with_dependencies_met(self.features).or(self.floor).or(REQUIRED).and(FEATURES)
+        let wanted = with_dependencies_met(self.features).or(self.floor.features);
+        wanted.or(REQUIRED).and(FEATURES)
     }
 
     /// The protocol features to offer.
     pub fn protocol(&self) -> u64 {
-        self.protocol & PROTOCOL_FEATURES
+        (self.protocol | self.floor.protocol) & PROTOCOL_FEATURES
     }
 }
 
@@ -189,7 +190,7 @@ enum Pending {
 impl Backend {
     /// A new session.
     pub fn new(offer: Offer) -> Backend {
-        let pairs = offer.pairs.clamp(1, PAIRS_MAX);
+        let pairs = offer.pairs.max(offer.floor.pairs).clamp(1, PAIRS_MAX);
         let offer = Offer { pairs, ..offer };
         Backend {
             offer,
@@ -213,6 +214,12 @@ impl Backend {
     /// The negotiated protocol features.
     pub fn protocol(&self) -> u64 {
         self.protocol.unwrap_or(0)
+    }
+
+    /// What to offer to the same front-end again, once the guest's driver is ready.
+    pub fn negotiated(&self) -> Option<Negotiated> {
+        let (protocol, pairs) = (self.protocol(), self.offer.pairs);
+        self.features.map(|features| Negotiated { features, protocol, pairs })
     }
 
     /// What was offered.

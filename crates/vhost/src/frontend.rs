@@ -20,6 +20,8 @@ use crate::memory::{Region, RegionKey};
 use crate::request::{Ack, Area, Request, feature_of};
 use crate::{Fault, Message, Name};
 
+pub use crate::offered::Negotiated;
+
 /// What a front-end wants to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preferences {
@@ -28,17 +30,6 @@ pub struct Preferences {
     /// Features of the protocol.
     pub protocol: u64,
     /// Pairs of rings.
-    pub pairs: u16,
-}
-
-/// What both ends negotiated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Negotiated {
-    /// Features of virtio.
-    pub features: Features,
-    /// Features of the protocol.
-    pub protocol: u64,
-    /// Pairs of rings: the number wanted, or the number available if that is lower.
     pub pairs: u16,
 }
 
@@ -76,7 +67,7 @@ pub struct Frontend {
 impl Frontend {
     /// Begins a session, with messages to send at once.
     pub fn new(preferences: Preferences) -> Frontend {
-        let negotiated = Negotiated { features: Features::NONE, protocol: 0, pairs: 1 };
+        let negotiated = Negotiated { pairs: 1, ..Negotiated::NONE };
         let mut frontend = Frontend {
             preferences,
             negotiated,

@@ -78,9 +78,11 @@ impl Inbox {
         }
     }
 
-    /// Whether a message has started and is incomplete.
-    pub fn has_partial_message(&self) -> bool {
-        !self.bytes.is_empty()
+    /// Of a message that has started and is incomplete: its bytes that have arrived, and how many
+    /// it has as far as is known.
+    pub fn partial_message(&self) -> Option<(usize, usize)> {
+        let found = self.bytes.len();
+        (found > 0).then(|| (found, found + self.wanted()))
     }
 
     /// Takes bytes that were read, at most [`Inbox::wanted`], and the descriptors beside them.

@@ -1,4 +1,4 @@
-//! The virtio features that a back-end may offer, and their dependencies.
+//! What a back-end may offer, and what comes of it.
 
 use ringway_wire::virtio::{
     Features, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_ANY_LAYOUT,
@@ -10,6 +10,23 @@ use ringway_wire::virtio::{
     VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS, VIRTIO_RING_F_EVENT_IDX,
     VIRTIO_RING_F_INDIRECT_DESC,
 };
+
+/// What both ends negotiated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Features of virtio.
+    pub features: Features,
+    /// Features of the protocol.
+    pub protocol: u64,
+    /// Pairs of rings. A front-end knows how many it will use: the number wanted, or the number
+    /// available if that is lower. A back-end knows how many it offered.
+    pub pairs: u16,
+}
+
+impl Negotiated {
+    /// Nothing yet.
+    pub const NONE: Negotiated = Negotiated { features: Features::NONE, protocol: 0, pairs: 0 };
+}
 
 /// The virtio features that a back-end may offer: all that this program implements.
 ///

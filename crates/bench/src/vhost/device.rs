@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ringway_sys::guest_memory::{self, GuestMemory};
-use ringway_vhost::backend::{AreaRequest, Bases, FEATURES, Log, OPT_IN, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::backend::{
+    AreaRequest, Bases, FEATURES, Log, Negotiated, OPT_IN, Offer, PROTOCOL_FEATURES,
+};
 use ringway_vhost::{Area, PairPlan, Region, RegionKey};
 use ringway_vhost_shell::Note;
 use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtio::QueueOptions;
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
-use ringway_wire::virtio::Features;
 
 /// What a client has handed over.
 pub(super) struct Device {
@@ -25,7 +26,7 @@ impl Device {
     pub(super) fn new(pairs: u16) -> Device {
         let offer = Offer {
             features: FEATURES.without(OPT_IN),
-            floor: Features::NONE,
+            floor: Negotiated::NONE,
             protocol: PROTOCOL_FEATURES & !VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
             pairs,
             mtu_max: 1500,
@@ -68,7 +69,7 @@ fn pair(plan: &PairPlan, memory: &Arc<GuestMemory>) -> Result<QueuePair> {
 }
 
 impl ringway_vhost_shell::Device for Device {
-    fn offer(&self) -> Offer {
+    fn offer(&mut self, _: Option<u32>) -> Offer {
         self.offer
     }
 
@@ -129,7 +130,7 @@ impl ringway_vhost_shell::Device for Device {
 
     fn drop_area(&mut self) {}
 
-    fn negotiated(&mut self, _: Features) {}
+    fn negotiated(&mut self, _: Negotiated) {}
 
     fn reset(&mut self) {
         self.memory = None;

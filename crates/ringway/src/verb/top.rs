@@ -210,7 +210,7 @@ impl View {
             }))
         };
         let names = RATE_HEAD.map(|name| name.trim_start_matches('>').to_owned());
-        let widths = [12, 12, 6, 7, 9, 9, 9, 9, 8].map(Constraint::Length);
+        let widths = [12, 6, 12, 6, 7, 9, 9, 9, 9, 8].map(Constraint::Length);
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let rates = self.rates.iter().skip(self.first_row);
         let table = Table::new(rates.map(|rate| row(rate_row(rate))), widths)
@@ -252,6 +252,7 @@ mod tests {
     fn rate(vif: &str, packets: f64, worker: usize) -> QueueRate {
         QueueRate {
             vif: vif.to_owned(),
+            kind: "xen".to_owned(),
             guest: "-".to_owned(),
             queue: 0,
             worker,

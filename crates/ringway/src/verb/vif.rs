@@ -355,10 +355,10 @@ fn list(args: &List) -> Result<()> {
     }
     let dash = || "-".to_owned();
     let rows = vifs.into_iter().map(|vif| {
-        let tenant = is_isolated.then(|| vif.tenant.unwrap_or_else(dash));
+        let tenant = is_isolated.then(|| vif.tenant.clone().unwrap_or_else(dash));
         let mut cells = vec![
-            vif.name,
-            if vif.kind.is_empty() { dash() } else { vif.kind },
+            vif.name.clone(),
+            table::kind(&vif).to_owned(),
             vif.guest.unwrap_or_else(dash),
             vif.state,
             vif.mac.unwrap_or_else(dash),
@@ -390,7 +390,7 @@ fn show(args: &ShowOne) -> Result<()> {
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
-        ("kind", if vif.kind.is_empty() { "-" } else { &vif.kind }),
+        ("kind", table::kind(&vif)),
         ("guest", vif.guest.as_deref().unwrap_or("-")),
         ("domain", &vif.domid.to_string()),
         ("handle", &vif.handle.to_string()),
@@ -482,6 +482,7 @@ fn stats(args: &Stats) -> Result<()> {
 pub(crate) fn counters(vifs: &[VifStatus]) -> String {
     let head = [
         "VIF",
+        "KIND",
         ">QUEUE",
         ">WORKER",
         ">TX PACKETS",
@@ -505,7 +506,7 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
                 queue.events_sent,
                 queue.events_received,
             ];
-            let mut row = vec![vif.name.clone()];
+            let mut row = vec![vif.name.clone(), table::kind(vif).to_owned()];
             row.extend(numbers.map(|number| number.to_string()));
             let median = queue.tx_response_times.percentile(50);
             row.push(median.map_or_else(|| "-".to_owned(), |time| format!("{time:.1?}")));
@@ -544,8 +545,9 @@ pub(crate) fn rate_table(rates: &[rates::QueueRate]) -> String {
 }
 
 /// The columns of [`rate_row`].
-pub(crate) const RATE_HEAD: [&str; 9] = [
+pub(crate) const RATE_HEAD: [&str; 10] = [
     "VIF",
+    "KIND",
     "GUEST",
     ">QUEUE",
     ">WORKER",
@@ -560,6 +562,7 @@ pub(crate) const RATE_HEAD: [&str; 9] = [
 pub(crate) fn rate_row(rate: &rates::QueueRate) -> Vec<String> {
     vec![
         rate.vif.clone(),
+        rate.kind.clone(),
         rate.guest.clone(),
         rate.queue.to_string(),
         rate.worker.to_string(),

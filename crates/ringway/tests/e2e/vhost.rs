@@ -244,6 +244,41 @@ fn a_virtual_machine_that_starts_first_retries_the_socket_of_the_backend() {
 }
 
 #[test]
+fn a_running_machine_keeps_features_and_queues_that_are_no_longer_configured() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path(), "client"));
+    let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+    let mut machine = Machine::start(&image, place.path(), &chardev);
+    machine.booted();
+    machine.run("ethtool -L eth0 combined 4");
+    wait_for_queues(&host, 4);
+    let shown = |host: &Host| host.vif("vm1").and_then(|vif| vif.virtio).expect("it is virtio");
+    let used = shown(&host);
+    assert!(used.features.contains(&"host_tso4".to_owned()), "{used:?}");
+
+    let less = "features = [\"-host_tso4\", \"-mrg_rxbuf\", \"-protocol:reply_ack\"]";
+    let less = description_with(place.path(), "client", "", less);
+    let less = less.replace("/net\"\nqueues = 4", "/net\"\nqueues = 1");
+    host.signal(Signal::INT);
+    let (_, run, _) = host.ended();
+    let host = Host::start_in(run, &less);
+    wait_for_queues(&host, 4);
+    let kept = shown(&host);
+    assert_eq!((&kept.features, &kept.protocol), (&used.features, &used.protocol));
+    EchoConnection::start(&host, "a").expect_progress(&host, "after the change");
+
+    // For another start of the machine, the description counts: QEMU wants four queues.
+    machine.kill();
+    let _machine = Machine::start(&image, place.path(), &chardev);
+    let reason = host.wait("a refusal", SOON, |host| {
+        host.vif("vm1")?.error.filter(|reason| reason.contains("1 queues"))
+    });
+    assert!(reason.contains("if it needs more"), "{reason}");
+}
+
+#[test]
 fn a_virtual_machine_without_a_link_status_does_not_notice_that_the_backend_was_killed() {
     let Some(_turn) = crate::turn(&[QEMU, "socat", "ping"]) else { return };
     let Some(image) = Image::make() else { return };

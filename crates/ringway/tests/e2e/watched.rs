@@ -9,9 +9,12 @@ use serde_json::Value;
 
 use crate::host::{Host, describe};
 use crate::knobs::skipped;
+use crate::machine::EchoConnection;
 use crate::pair::{Pair, Traffic, ok, text, until};
 use crate::traffic::Iperf;
 use crate::turn;
+use crate::vhost::wait_for_queues;
+use crate::virtio::{Maker, guest_with};
 
 /// A `doctor serve` in the host's namespace of a pair.
 struct Watch<'a> {
@@ -147,7 +150,16 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
 
     let Some(pair) = Pair::new("served") else { return };
     let (a, b) = (("a", "", "queues = 2"), ("b", "", "queues = 2"));
-    let host = Host::start(&describe("max-queues = 2", &[a, b]));
+    let place = tempfile::tempdir().expect("a directory");
+    let vhost = format!(
+        "[[vhost]]\nname = \"vm1\"\nsocket = \"{}/net\"\nqueues = 2\n",
+        place.path().display()
+    );
+    let host = Host::start(&(describe("max-queues = 2", &[a, b]) + &vhost));
+    let _virtio = guest_with(place.path(), "net", Maker::Guest, "");
+    wait_for_queues(&host, 2);
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "both kinds of guests");
     let watch = Watch::start(&pair, Some(host.dir()));
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 8);
     let mut page = String::new();
@@ -156,8 +168,10 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
         known.is_subset(&used(&page))
     });
     transfer.finish();
-    for direction in ["receive", "transmit"] {
-        let labels = format!("{{interface=\"vif1.0\",queue=\"1\",direction=\"{direction}\"}}");
+    for (vif, direction) in
+        [("vif1.0", "receive"), ("vif1.0", "transmit"), ("vm1", "receive"), ("vm1", "transmit")]
+    {
+        let labels = format!("{{interface=\"{vif}\",queue=\"1\",direction=\"{direction}\"}}");
         assert!(page.contains(&format!("ringway_doctor_queue_bytes_total{labels} ")), "{page}");
     }
     check_with_promtool("metrics", &[], &page);

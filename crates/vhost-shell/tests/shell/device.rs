@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use ringway_vhost::backend::{AreaRequest, Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::backend::{
+    AreaRequest, Bases, FEATURES, Log, Negotiated, Offer, PROTOCOL_FEATURES,
+};
 use ringway_vhost::{Area, PairPlan, Region, RegionKey};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
-use ringway_wire::virtio::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A generous limit: only a machine that is stuck takes this long.
@@ -17,7 +18,7 @@ pub(crate) struct Recorder {
     pub(crate) offer: Offer,
     pub(crate) memory: Vec<RegionKey>,
     pub(crate) served: BTreeSet<u16>,
-    pub(crate) features: Features,
+    pub(crate) negotiated: Negotiated,
     pub(crate) settled: usize,
     pub(crate) notes: Vec<String>,
     /// Why memory is refused, if it is.
@@ -31,7 +32,7 @@ impl Recorder {
     pub(crate) fn new(pairs: u16) -> Recorder {
         let offer = Offer {
             features: FEATURES,
-            floor: Features::NONE,
+            floor: Negotiated::NONE,
             protocol: PROTOCOL_FEATURES,
             pairs,
             mtu_max: 9000,
@@ -40,7 +41,7 @@ impl Recorder {
             offer,
             memory: Vec::new(),
             served: BTreeSet::new(),
-            features: Features::NONE,
+            negotiated: Negotiated::NONE,
             settled: 0,
             notes: Vec::new(),
             refusal: None,
@@ -55,7 +56,7 @@ impl Recorder {
 }
 
 impl Device for Recorder {
-    fn offer(&self) -> Offer {
+    fn offer(&mut self, _: Option<u32>) -> Offer {
         self.offer
     }
 
@@ -111,8 +112,8 @@ impl Device for Recorder {
         self.area = None;
     }
 
-    fn negotiated(&mut self, features: Features) {
-        self.features = features;
+    fn negotiated(&mut self, negotiated: Negotiated) {
+        self.negotiated = negotiated;
     }
 
     fn reset(&mut self) {

@@ -152,7 +152,7 @@ fn a_front_end_of_rust_vmm_is_served() {
     until(&mut end, &mut device, "served", |end, device| {
         end.state() == State::Serving && device.served.len() == 1 && talking.is_finished()
     });
-    assert_eq!((device.memory.as_slice(), device.features), (&[KEY][..], features()));
+    assert_eq!((device.memory.as_slice(), device.negotiated.features), (&[KEY][..], features()));
     drop(talking.join().expect("it has said all"));
     until(&mut end, &mut device, "left", |end, _| end.state() == State::Disconnected);
     assert_eq!(device.notes, ["Connected", "Disconnected"]);

@@ -88,7 +88,7 @@ fn qemu_listens_and_its_rings_are_served_through_resets_and_restarts_of_ours() {
     let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
     until(&mut back, &mut device, "served", |end, _| end.state() == State::Serving);
-    assert!(device.features.has(VIRTIO_F_VERSION_1));
+    assert!(device.negotiated.features.has(VIRTIO_F_VERSION_1));
     assert!(!device.memory.is_empty());
     // Our back-end ends, and the next one dials: rings continue without the guest's involvement.
     drop(back);

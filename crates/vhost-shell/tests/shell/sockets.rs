@@ -14,7 +14,7 @@ use ringway_vhost::frontend::{Event, Preferences};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{Addresses, Frontend, Region, RegionKey};
 use ringway_vhost_shell::{
-    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, Received, State, TURN_READS,
+    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, PART_MAX, Received, State, TURN_READS,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -117,7 +117,7 @@ fn a_socket_is_dialled_when_it_appears() {
     let (socket, _) = listener.accept().expect("it has dialled");
     Guest::new(socket).serve(&mut end, &mut device);
     assert_eq!(end.error(), None);
-    assert_eq!(device.features, FEATURES);
+    assert_eq!(device.negotiated.features, FEATURES);
 }
 
 /// A capability that a test may have goes with its thread.
@@ -211,6 +211,34 @@ fn a_flood_of_messages_and_half_a_message_have_no_more_than_a_turn() {
     });
     assert!(was_cut, "a turn has {TURN_READS} reads");
     assert_eq!(halved.state(), State::Waiting(Missing::Driver));
+    assert_eq!(halved.error().as_deref(), Some("13 of the 20 bytes of a message have come"));
+    let due = halved.due().expect("the rest is awaited");
+    halved.turn(two, due - Duration::from_millis(1)).expect("it is met");
+    assert_eq!(halved.state(), State::Waiting(Missing::Driver));
+    halved.turn(two, due).expect("it is met");
+    assert_eq!(halved.state(), State::Disconnected);
+    let reason = "13 of the 20 bytes of a message have come in 10 s, and not the rest";
+    assert_eq!(halved.error().as_deref(), Some(reason));
+    assert_eq!(two.notes, ["Connected".to_owned(), format!("Closed({reason:?})")]);
+}
+
+#[test]
+fn a_message_may_come_in_pieces_and_the_next_has_its_own_time() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut socket = UnixStream::connect(&path).expect("it listens");
+    let bytes = Request::SetOwner.write(Ack::No).bytes();
+    let mut now = Instant::now();
+    for _ in 0..3 {
+        for piece in bytes.chunks(5) {
+            socket.write_all(piece).expect("there is room");
+            end.turn(&mut device, now).expect("it is met");
+            now += PART_MAX / 4;
+        }
+        assert_eq!(end.due(), None, "nothing is incomplete");
+    }
+    assert_eq!(device.notes, ["Connected"]);
 }
 
 #[test]

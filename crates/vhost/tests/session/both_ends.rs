@@ -64,7 +64,7 @@ fn start(frontend: &mut Frontend, pairs: u16) {
 fn serve(protocol: u64) {
     let tso = Features::of(&[VIRTIO_NET_F_HOST_TSO4]);
     let features = FEATURES.without(tso);
-    let offer = Offer { features, floor: Features::NONE, protocol, pairs: 2, mtu_max: 9000 };
+    let offer = Offer { features, floor: Negotiated::NONE, protocol, pairs: 2, mtu_max: 9000 };
     let (mut device, mut frontend) = (Device::with(offer), Frontend::new(preferences()));
     let events = run(&mut frontend, &mut device).unwrap();
     let negotiated = agreement(&events).unwrap();

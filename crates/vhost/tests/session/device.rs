@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use ringway_vhost::backend::{Action, Bases, Offer};
+use ringway_vhost::backend::{Action, Bases, Negotiated, Offer};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{
     Addresses, Backend, Base, Fault, Message, Region, RegionKey, backend::FEATURES,
@@ -40,7 +40,7 @@ impl Device {
     pub(crate) fn new(pairs: u16) -> Device {
         Device::with(Offer {
             features: USUAL,
-            floor: Features::NONE,
+            floor: Negotiated::NONE,
             protocol: PROTOCOL_FEATURES,
             pairs,
             mtu_max: 9000,

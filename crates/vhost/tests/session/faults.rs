@@ -1,10 +1,11 @@
 //! Protocol violations by a front-end, and the texts of their refusals.
 
 use crate::device::{Device, USUAL, addresses, driver_ok, enable, file, greeting, region};
-use ringway_vhost::backend::{FEATURES, Missing, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::backend::{FEATURES, Missing, Negotiated, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Fault, Inbox, Message, Region, Request};
 use ringway_wire::vhost_user::{
-    HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_PAGEFAULT, VringState,
+    HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_PAGEFAULT, VringState,
 };
 use ringway_wire::virtio::{
     Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_RSS,
@@ -143,15 +144,25 @@ fn a_guest_keeps_what_it_has_though_less_is_configured_now() {
     let tso = Features::of(&[VIRTIO_NET_F_HOST_TSO4]);
     let offer = Offer {
         features: FEATURES.without(tso),
-        floor: tso.or(Features::of(&[VIRTIO_NET_F_RSS])),
-        protocol: PROTOCOL_FEATURES,
+        floor: Negotiated {
+            features: tso.or(Features::of(&[VIRTIO_NET_F_RSS])),
+            protocol: VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_PAGEFAULT,
+            pairs: 4,
+        },
+        protocol: PROTOCOL_FEATURES & !VHOST_USER_PROTOCOL_F_MQ,
         pairs: 1,
         mtu_max: 1500,
     };
     let mut device = Device::with(offer);
     device.ask(Request::GetFeatures).unwrap();
     assert_eq!(Features(device.number()), FEATURES, "and nothing that cannot be kept");
+    device.ask(Request::GetProtocolFeatures).unwrap();
+    assert_eq!(device.number(), PROTOCOL_FEATURES);
+    device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
+    device.ask(Request::GetQueueNum).unwrap();
+    assert_eq!(device.number(), 4, "QEMU ends a session that offers fewer than it has");
     device.ask(Request::SetFeatures(FEATURES)).unwrap();
+    device.ask(Request::SetVringNum { ring: 7, size: 256 }).unwrap();
 }
 
 #[test]
@@ -179,16 +190,17 @@ fn half_a_message_is_waited_for_without_blocking() {
     let mut inbox = Inbox::default();
     let message = Request::SetFeatures(FEATURES).write(ringway_vhost::request::Ack::Wanted);
     let bytes = message.bytes();
-    for byte in &bytes[..bytes.len() - 1] {
+    for (index, byte) in bytes[..bytes.len() - 1].iter().enumerate() {
         assert!(inbox.wanted() >= 1);
         assert!(inbox.take(&[*byte], []).unwrap().is_none());
-        assert!(inbox.has_partial_message());
+        let len = if index + 1 < HEADER_LEN { HEADER_LEN } else { bytes.len() };
+        assert_eq!(inbox.partial_message(), Some((index + 1, len)));
     }
     assert_eq!(inbox.wanted(), 1);
     let whole = inbox.take(&bytes[bytes.len() - 1..], []).unwrap().unwrap();
     assert_eq!(whole.payload, FEATURES.0.as_bytes());
     assert!(whole.needs_reply());
-    assert_eq!((inbox.has_partial_message(), inbox.wanted()), (false, HEADER_LEN));
+    assert_eq!((inbox.partial_message(), inbox.wanted()), (None, HEADER_LEN));
 }
 
 #[test]

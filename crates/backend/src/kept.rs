@@ -1,0 +1,153 @@
+//! What a front-end of virtio and its guest have negotiated, kept in the run directory for the next
+//! process of a backend.
+//!
+//! QEMU and the driver of its guest decide when the guest starts what they use. A successor that
+//! offered less, because its configuration has changed meanwhile, would leave the guest without a
+//! network. So it offers at least the same to the same front-end. Another process at the other end
+//! of the socket is another start of the guest, for which only the configuration counts.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use ringway_vhost::backend::Negotiated;
+use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
+
+use crate::quarantine::read_at_most;
+
+/// Bytes of a file: four numbers.
+const LEN_MAX: u64 = 128;
+
+/// The least that is offered to the front-end of a vif.
+#[derive(Debug)]
+pub(crate) struct Floor {
+    file: PathBuf,
+    kept: Kept,
+    /// The process at the other end of the present connection, if it is known.
+    front_end: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    negotiated: Negotiated,
+    /// The process that negotiated it.
+    front_end: Option<u32>,
+}
+
+impl Floor {
+    /// Reads what a former process has kept.
+    pub(crate) fn read(file: PathBuf) -> Floor {
+        let text = read_at_most(&file, LEN_MAX).ok().and_then(|text| String::from_utf8(text).ok());
+        let kept = text.as_deref().and_then(Kept::parse);
+        let nothing = Kept { negotiated: Negotiated::NONE, front_end: None };
+        Floor { file, kept: kept.unwrap_or(nothing), front_end: None }
+    }
+
+    /// The least to offer to the front-end that has connected.
+    ///
+    /// A process that is not known could be the same as before.
+    pub(crate) fn of(&mut self, front_end: Option<u32>) -> Negotiated {
+        self.front_end = front_end;
+        match (self.kept.front_end, front_end) {
+            (Some(before), Some(now)) if before != now => Negotiated::NONE,
+            _ => self.kept.negotiated,
+        }
+    }
+
+    /// Keeps what the present front-end has negotiated.
+    ///
+    /// # Errors
+    /// The reason why the next process will not know it, as text.
+    pub(crate) fn keep(&mut self, negotiated: Negotiated) -> Result<(), String> {
+        // The front-end sets this feature when a migration begins and clears it when it ends.
+        let features = negotiated.features.without(Features::of(&[VHOST_F_LOG_ALL]));
+        let negotiated = Negotiated { features, ..negotiated };
+        let kept = Kept { negotiated, front_end: self.front_end };
+        if kept == self.kept {
+            return Ok(());
+        }
+        self.kept = kept;
+        let written = fs::write(&self.file, kept.text());
+        written.map_err(|error| format!("{}: {error}", self.file.display()))
+    }
+
+    /// Forgets it: the vif has ended.
+    ///
+    /// # Errors
+    /// The reason why a later vif with this name will offer it, as text.
+    pub(crate) fn forget(&self) -> Result<(), String> {
+        match fs::remove_file(&self.file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(format!("{}: {error}", self.file.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Kept {
+    fn text(self) -> String {
+        let Negotiated { features, protocol, pairs } = self.negotiated;
+        format!("{} {protocol} {pairs} {}\n", features.0, self.front_end.unwrap_or(0))
+    }
+
+    fn parse(text: &str) -> Option<Kept> {
+        let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
+        let mut next = || numbers.next()?.ok();
+        let features = Features(next()?);
+        // Earlier versions kept only the features.
+        let protocol = next().unwrap_or(0);
+        let pairs = next().and_then(|pairs| u16::try_from(pairs).ok()).unwrap_or(0);
+        let front_end = next().and_then(|process| u32::try_from(process).ok());
+        let front_end = front_end.filter(|process| *process != 0);
+        Some(Kept { negotiated: Negotiated { features, protocol, pairs }, front_end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USED: Negotiated = Negotiated { features: Features(1 << 32 | 7), protocol: 9, pairs: 4 };
+
+    #[test]
+    fn the_next_process_offers_the_same_to_the_same_front_end_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("vhost-vm1.features");
+        let mut floor = Floor::read(file.clone());
+        assert_eq!(floor.of(Some(70)), Negotiated::NONE);
+        floor.keep(USED).expect("kept");
+        let mut next = Floor::read(file.clone());
+        assert_eq!(next.of(Some(70)), USED);
+        assert_eq!(next.of(None), USED, "it may be the same");
+        assert_eq!(next.of(Some(71)), Negotiated::NONE, "its guest starts");
+        next.keep(Negotiated { pairs: 2, ..USED }).expect("kept");
+        let mut last = Floor::read(file.clone());
+        assert_eq!((last.of(Some(71)).pairs, last.of(Some(70)).pairs), (2, 0));
+        last.forget().expect("forgotten");
+        last.forget().expect("nothing is left");
+        assert_eq!(Floor::read(file).of(Some(71)), Negotiated::NONE);
+    }
+
+    #[test]
+    fn a_migration_in_progress_is_not_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("vhost-vm1.features");
+        let features = USED.features.or(Features::of(&[VHOST_F_LOG_ALL]));
+        Floor::read(file.clone()).keep(Negotiated { features, ..USED }).expect("kept");
+        assert_eq!(Floor::read(file).of(Some(1)), USED);
+    }
+
+    #[test]
+    fn files_of_earlier_versions_and_damaged_ones_are_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("vhost-vm1.features");
+        for (text, features, pairs) in
+            [("4294967296\n", 1 << 32, 0), ("5 1 70000 3", 5, 0), ("x 1 2 3", 0, 0), ("", 0, 0)]
+        {
+            fs::write(&file, text).expect("written");
+            let floor = Floor::read(file.clone()).of(None);
+            assert_eq!((floor.features, floor.pairs), (Features(features), pairs), "{text:?}");
+        }
+    }
+}
