@@ -156,7 +156,7 @@ impl Served {
                 vif,
                 ?refused,
                 left_out,
-                "the guest sends frames that its rules drop; to allow them, set locking-mode, \
+                "the guest sends frames that its rules drop; to allow them, set mac, locking-mode, \
                  allowed addresses, addresses-per-vif, router or dhcp-server of the vif"
             );
         }
