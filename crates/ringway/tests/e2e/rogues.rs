@@ -1,12 +1,16 @@
 //! Virtio front-ends and guests that break the protocol. Each loses its port; the reason is
-//! reported once, with numbers; and two honest guests beside them lose no frame.
+//! reported once, with numbers; and honest guests of both kinds beside them lose no frame, also
+//! while another front-end asks questions as fast as it can.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Area, Region, RegionKey, Request};
@@ -19,7 +23,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::host::{Host, Running, SOON, describe};
-use crate::virtio::{KEY, LEN, START, await_reply, event, ring_requests};
+use crate::machine::{ADDRESS, EchoConnection};
+use crate::virtio::{KEY, LEN, Maker, START, await_reply, event, guest_with, ring_requests};
 
 /// Entries of each ring.
 const SIZE: u16 = 256;
@@ -329,6 +334,14 @@ const ATTACKS: &[Attack] = &[
         &["64 replies wait", "does not read them"],
     ),
     (
+        "half-a-message",
+        |it| {
+            let message = Request::SetFeatures(it.features).write(Ack::No).bytes();
+            it.socket.write_all(&message[..13]).expect("the back-end reads");
+        },
+        &["13 of the 20 bytes of a message have come in 10 s"],
+    ),
+    (
         "area-lies",
         |it| {
             it.send(Request::SetProtocolFeatures(VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD));
@@ -353,9 +366,11 @@ const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Pings between the honest guests, every 10 ms.
+/// Pings between honest guests, every 10 ms.
 struct Pings<'a> {
     host: &'a Host,
+    from: &'static str,
+    to: &'static str,
     process: Running,
 }
 
@@ -363,17 +378,17 @@ struct Pings<'a> {
 const PINGS: &str = "500";
 
 impl Pings<'_> {
-    fn start(host: &Host) -> Pings<'_> {
-        let args = ["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, "10.77.0.2"];
-        let process = Running::start(host.in_guest("a", &args).stdout(Stdio::piped()));
-        Pings { host, process }
+    fn start<'a>(host: &'a Host, from: &'static str, to: &'static str) -> Pings<'a> {
+        let args = ["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, to];
+        let process = Running::start(host.in_guest(from, &args).stdout(Stdio::piped()));
+        Pings { host, from, to, process }
     }
 
     /// Starts others if these have ended.
     fn go_on(&mut self) {
         if self.process.0.try_wait().expect("it was started").is_some() {
-            let ended = std::mem::replace(self, Pings::start(self.host));
-            ended.end();
+            let next = Pings::start(self.host, self.from, self.to);
+            std::mem::replace(self, next).end();
         }
     }
 
@@ -382,18 +397,62 @@ impl Pings<'_> {
         self.process.wait("the pings", 6 * SOON);
         let mut said = String::new();
         let stdout = self.process.0.stdout.as_mut().expect("it was piped");
-        std::io::Read::read_to_string(stdout, &mut said).expect("text");
-        assert!(said.contains(&format!("{PINGS} received")), "{said}");
+        stdout.read_to_string(&mut said).expect("text");
+        assert!(
+            said.contains(&format!("{PINGS} received")),
+            "{} to {}: {said}",
+            self.from,
+            self.to
+        );
+    }
+}
+
+/// A front-end that asks as fast as it can, and reads the replies.
+struct Chatter {
+    should_end: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+/// Questions that a chatter asks at least.
+const QUESTIONS_MIN: usize = 100_000;
+/// Questions that it asks at once: their replies fit into the socket.
+const QUESTIONS: usize = 32;
+
+impl Chatter {
+    fn start(socket: &Path) -> Chatter {
+        let mut socket = UnixStream::connect(socket).expect("it listens");
+        socket.set_read_timeout(Some(SOON)).expect("our own socket");
+        let should_end = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&should_end);
+        let thread = thread::spawn(move || {
+            let question = Request::GetFeatures.write(Ack::No).bytes();
+            // A reply has a number behind its header.
+            let mut replies = vec![0; QUESTIONS * (question.len() + 8)];
+            let mut count = 0;
+            while count < QUESTIONS_MIN || !ends.load(Ordering::Relaxed) {
+                socket.write_all(&question.repeat(QUESTIONS)).expect("the back-end reads");
+                socket.read_exact(&mut replies).expect("it replies");
+                count += QUESTIONS;
+            }
+            count
+        });
+        Chatter { should_end, thread }
+    }
+
+    /// Returns how many questions it asked.
+    fn end(self) -> usize {
+        self.should_end.store(true, Ordering::Relaxed);
+        self.thread.join().expect("every question had its reply")
     }
 }
 
 #[test]
 fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_frame() {
-    let Some(_turn) = crate::turn(&["ping"]) else { return };
+    let Some(_turn) = crate::turn(&["ping", "socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let mut text = describe("max-queues = 2", &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);
-    for (name, ..) in ATTACKS {
+    for name in ATTACKS.iter().map(|(name, ..)| *name).chain(["honest", "chatter"]) {
         let socket = dir.join(name);
         let socket = socket.display();
         text += &format!(
@@ -402,9 +461,12 @@ fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_fr
     }
     let host = Host::start(&text);
     let backend = host.pid_of("backend");
-    let mut pings = Pings::start(&host);
+    let _honest = guest_with(dir, "honest", Maker::Backend, "");
+    EchoConnection::start(&host, "a").expect_progress(&host, "a guest of virtio");
+    let mut pings = [Pings::start(&host, "a", "10.77.0.2"), Pings::start(&host, "b", ADDRESS)];
+    let chatter = Chatter::start(&dir.join("chatter"));
     for (name, attack, parts) in ATTACKS {
-        pings.go_on();
+        pings.iter_mut().for_each(Pings::go_on);
         let mut rogue = Rogue::new(&dir.join(name));
         attack(&mut rogue);
         let vif = host.wait(&format!("{name}: {parts:?}"), SOON, |host| {
@@ -422,8 +484,9 @@ fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_fr
         host.wait("a line in the log", SOON, |_| (lines() > 0).then_some(()));
         assert_eq!(lines(), 1, "{name}: {reason}\n{}", host.log());
     }
-    pings.end();
-    for name in ["vif1.0", "vif2.0"] {
+    pings.into_iter().for_each(Pings::end);
+    println!("{} questions of one front-end had replies meanwhile", chatter.end());
+    for name in ["vif1.0", "vif2.0", "honest"] {
         let queues = host.vif(name).expect("it is there").queues;
         assert!(queues.iter().all(|queue| queue.dropped.is_empty()), "{queues:?}");
     }
