@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: virtio-migrate docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
+.PHONY: virtio-migrate virtio-dpdk docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -79,6 +79,10 @@ miri: ## test the data path in an interpreter that finds undefined behaviour and
 virtio-migrate: ## migrate a virtual machine between two QEMUs under traffic; count lost pings
 	scripts/install-packages all
 	RINGWAY_TEST_MIGRATION=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
+
+virtio-dpdk: ## pass data through every layout of DPDK's virtio driver; a few minutes
+	scripts/install-packages all
+	RINGWAY_TEST_DPDK_ALL=1 $(CARGO) test --package ringway --test e2e dpdk -- --nocapture
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen
