@@ -47,6 +47,7 @@ mod traffic;
 mod unikernel;
 mod vhost;
 mod virtio;
+mod virtio_vifs;
 mod watched;
 
 use std::io::Write;

@@ -283,12 +283,15 @@ fn a_virtual_machine_without_a_link_status_does_not_notice_that_the_backend_was_
     let Some(_turn) = crate::turn(&[QEMU, "socat", "ping"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
-    let host = Host::start(&description(place.path(), "client"));
+    let host = Host::start(&description_with(place.path(), "client", "", "mtu = 1400"));
     let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
-    let off = ["virtio-net-pci.status=off", "virtio-net-pci.guest_announce=off"];
-    let more = ["-global", off[0], "-global", off[1]];
+    let properties = ["status=off", "guest_announce=off", "host_mtu=1400"];
+    let properties = properties.map(|it| format!("virtio-net-pci.{it}"));
+    let more: Vec<&str> = properties.iter().flat_map(|it| ["-global", it]).collect();
     let mut machine = Machine::start_with(&image, place.path(), &chardev, &more);
     machine.booted();
+    // QEMU asks for this MTU, which the description allows, and its guest uses it.
+    assert_eq!(machine.run("cat /sys/class/net/eth0/mtu").trim(), "1400");
     let echo = EchoConnection::start(&host, "a");
     echo.expect_progress(&host, "two queues");
     let changes = "cat /sys/class/net/eth0/carrier_changes";

@@ -16,9 +16,8 @@ use ringway_vhost_shell::{Connection, Driver, Endpoint, FrontendEnd, Mode, Note,
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
-use rustix::process::Signal;
 
-use crate::host::{Host, Running, SOON, describe, ringway, send, text_of, wait_for};
+use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::machine::{ADDRESS, EchoConnection, wait_for_file};
 use crate::panics::panic_over;
 use crate::vhost::{kill_backend, wait_for_queues};
@@ -107,40 +106,6 @@ fn either_end_may_create_the_socket_and_either_may_start_first() {
             wait_for_queues(&host, 4);
         }
     }
-}
-
-#[test]
-fn every_view_of_vifs_shows_both_kinds() {
-    let Some(_turn) = crate::turn(&["socat", "unshare", "tshark", "ping"]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let dir = place.path();
-    let host = Host::start(&description(dir, &[("vm1", "server")]));
-    let _guest = guest(dir, "vm1", Maker::Backend);
-    wait_for_queues(&host, 4);
-    EchoConnection::start(&host, "a").expect_progress(&host, "it is served");
-    for view in [&["vif", "list"][..], &["vif", "stats"], &["top", "--once"]] {
-        let shown = host.text(view);
-        let is_kind = |vif: &str, kind: &str| {
-            let words = shown.lines().map(str::split_ascii_whitespace);
-            let mut starts = words.map(|mut words| [words.next(), words.next()]);
-            starts.any(|start| start == [Some(vif), Some(kind)])
-        };
-        assert!(is_kind("vif1.0", "xen") && is_kind("vm1", "virtio"), "{view:?}: {shown}");
-    }
-    let file = dir.join("vm1.pcapng");
-    let mut command = ringway();
-    command.env("RINGWAY_DIR", host.dir()).args(["capture", "vm1", "-w"]).arg(&file);
-    let mut capture = Running::start(&mut command);
-    host.wait("the capture to begin", SOON, |_| std::fs::metadata(&file).ok());
-    host.ping("a", ADDRESS);
-    send(capture.0.id(), Signal::INT);
-    assert!(capture.wait("the capture to end", SOON).success());
-    let mut tshark = Command::new("tshark");
-    tshark.arg("-r").arg(&file).args(["-Y", "icmp", "-T", "fields", "-e", "icmp.type"]);
-    let types = text_of(tshark.output().expect("it can be started"), "tshark");
-    let mut types: Vec<&str> = types.lines().collect();
-    types.sort_unstable();
-    assert_eq!(types, ["0", "0", "8", "8"], "requests and replies");
 }
 
 /// A frame that a backend has taken from one queue and not yet put into another is lost with the

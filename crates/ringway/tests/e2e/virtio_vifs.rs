@@ -1,0 +1,68 @@
+//! What users see of a virtio vif, and can set: the same as for a Xen vif.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::host::{Host, Running, SOON, ringway, send, text_of};
+use crate::machine::{ADDRESS, EchoConnection};
+use crate::vhost::wait_for_queues;
+use crate::virtio::{Maker, description, guest_with};
+
+#[test]
+fn every_view_of_vifs_shows_both_kinds() {
+    let Some(_turn) = crate::turn(&["socat", "unshare", "tshark", "ping"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let host = Host::start(&description(dir, &[("vm1", "server")]));
+    let _guest = guest_with(dir, "vm1", Maker::Backend, "");
+    wait_for_queues(&host, 4);
+    EchoConnection::start(&host, "a").expect_progress(&host, "it is served");
+    for view in [&["vif", "list"][..], &["vif", "stats"], &["top", "--once"]] {
+        let shown = host.text(view);
+        let is_kind = |vif: &str, kind: &str| {
+            let words = shown.lines().map(str::split_ascii_whitespace);
+            let mut starts = words.map(|mut words| [words.next(), words.next()]);
+            starts.any(|start| start == [Some(vif), Some(kind)])
+        };
+        assert!(is_kind("vif1.0", "xen") && is_kind("vm1", "virtio"), "{view:?}: {shown}");
+    }
+    let file = dir.join("vm1.pcapng");
+    let mut command = ringway();
+    command.env("RINGWAY_DIR", host.dir()).args(["capture", "vm1", "-w"]).arg(&file);
+    let mut capture = Running::start(&mut command);
+    host.wait("the capture to begin", SOON, |_| std::fs::metadata(&file).ok());
+    host.ping("a", ADDRESS);
+    send(capture.0.id(), Signal::INT);
+    assert!(capture.wait("the capture to end", SOON).success());
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(&file).args(["-Y", "icmp", "-T", "fields", "-e", "icmp.type"]);
+    let types = text_of(tshark.output().expect("it can be started"), "tshark");
+    let mut types: Vec<&str> = types.lines().collect();
+    types.sort_unstable();
+    assert_eq!(types, ["0", "0", "8", "8"], "requests and replies");
+}
+
+#[test]
+fn a_rate_limits_what_a_virtio_guest_transmits_and_another_what_it_receives() {
+    let Some(_turn) = crate::turn(&["iperf3", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let host = Host::start(&description(dir, &[("vm1", "server")]));
+    let _guest = guest_with(dir, "vm1", Maker::Backend, "iperf3 -s > /dev/null &");
+    wait_for_queues(&host, 4);
+    host.ping("a", ADDRESS);
+    for (limit, rate, more) in [("rate", 16e6, Some("-R")), ("rate-rx", 8e6, None)] {
+        host.text(&["vif", "set", "vm1", limit, &format!("{}Mb/s", rate / 1e6)]);
+        let client = ["iperf3", "-c", ADDRESS, "-t", "3", "-J"];
+        let client: Vec<&str> = client.into_iter().chain(more).collect();
+        let result = host.guest_text("a", &client);
+        let result: Value = serde_json::from_str(&result).expect("JSON");
+        let measured = result["end"]["sum_received"]["bits_per_second"].as_f64();
+        let measured = measured.expect("a number");
+        println!("{limit}: {measured:.3e} bit/s");
+        assert!(measured > rate / 4.0 && measured < rate * 1.1 + 1e6, "{limit}: {measured}");
+        host.text(&["vif", "set", "vm1", limit, "none"]);
+    }
+}
