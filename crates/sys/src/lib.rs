@@ -29,6 +29,8 @@ mod shared;
 mod string_copy;
 #[cfg(feature = "std")]
 pub mod tun;
+#[cfg(feature = "uring")]
+pub mod uring;
 #[cfg(feature = "std")]
 pub mod wake;
 #[cfg(feature = "std")]
