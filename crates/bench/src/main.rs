@@ -24,6 +24,7 @@ mod ring;
 mod scratch;
 mod tcp;
 mod transfer;
+mod uring;
 mod vhost;
 mod virtio_switch;
 
@@ -51,6 +52,7 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     match verb {
         ring::pair::END_VERB => become_end(&words[1..], ring::pair::end),
         vhost::END_VERB => become_end(&words[1..], vhost::end),
+        uring::PART => uring::run(words).map(|()| ExitCode::SUCCESS),
         part if ringway_lab::part::is_part(part) => {
             ringway_lab::part::run(words)?;
             Ok(ExitCode::SUCCESS)

@@ -5,8 +5,10 @@ use std::ffi::OsString;
 use std::io;
 
 use ringway_rig::part;
+use ringway_sys::tun::TunFile;
 
-use crate::topology::relay::{self, RELAY};
+use crate::topology::relay;
+pub use crate::topology::relay::RELAY;
 
 /// Whether a word is the name of a part.
 pub fn is_part(word: &str) -> bool {
@@ -19,10 +21,31 @@ pub fn is_part(word: &str) -> bool {
 /// # Errors
 /// What fails in the part; words that no launcher passes.
 pub fn run(words: &[OsString]) -> io::Result<()> {
-    let word = |index: usize| words.get(index).and_then(|word| word.to_str()).unwrap_or_default();
-    if word(0) != RELAY {
+    if word(words, 0) != RELAY {
         return part::run(words);
     }
     part::die_with_parent(words)?;
-    relay::relay([word(2), word(3), word(4), word(5), word(6)])
+    relay::relay(words_of_relay(words))
+}
+
+/// Runs this program as a relay of its own, `relay` of a
+/// [`Blueprint`](crate::topology::Blueprint): between the same devices with the same offloads as
+/// [`RELAY`], `copy` copies until the part is killed.
+///
+/// # Errors
+/// As [`run`].
+pub fn relay(
+    words: &[OsString],
+    copy: impl FnOnce([TunFile; 2]) -> io::Result<()>,
+) -> io::Result<()> {
+    part::die_with_parent(words)?;
+    relay::between(words_of_relay(words), copy)
+}
+
+fn words_of_relay(words: &[OsString]) -> [&str; 5] {
+    [2, 3, 4, 5, 6].map(|index| word(words, index))
+}
+
+fn word(words: &[OsString], index: usize) -> &str {
+    words.get(index).and_then(|word| word.to_str()).unwrap_or_default()
 }

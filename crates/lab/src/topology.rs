@@ -234,7 +234,7 @@ fn delay_between(
     bridges: [&str; 2],
     blueprint: &Blueprint,
 ) -> Result<Delaying, PartError> {
-    let relay = relay::start(launcher, ends, blueprint.delay)?;
+    let relay = relay::start(launcher, relay::RELAY, ends, blueprint.delay)?;
     for ((pid, device), bridge) in ends.into_iter().zip(bridges) {
         configure(pid, |net| net.set(device, &[LinkSetting::Master(bridge)]))?;
     }
@@ -304,7 +304,8 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
     let is_wire = blueprint.kind == TopologyKind::Wire;
     let delay = if is_wire { Duration::ZERO } else { blueprint.delay };
     let ends_of_relay = [(near, relay::DEVICE), (far, relay::DEVICE)];
-    let relay = relay::start(launcher, ends_of_relay, delay)?;
+    let part = blueprint.relay.unwrap_or(relay::RELAY);
+    let relay = relay::start(launcher, part, ends_of_relay, delay)?;
     give_address(near, relay::DEVICE, near_address(0))?;
     let mut topology = Topology::of(vec![End::new(near, near_address(0), relay::DEVICE)], vec![]);
     topology.namespaces = Vec::from(ends);

@@ -21,6 +21,9 @@ pub struct Blueprint {
     pub kind: TopologyKind,
     /// The ringway program; `None` for our own.
     pub program: Option<PathBuf>,
+    /// The part of this program that copies, if the subject is the relay; `None` for
+    /// [`RELAY`](crate::part::RELAY).
+    pub relay: Option<&'static str>,
     /// Guests that are measured.
     pub guests: u16,
     /// Hosts behind a guest that routes.
@@ -78,6 +81,7 @@ impl Blueprint {
             subject,
             kind: TopologyKind::Guests,
             program: None,
+            relay: None,
             guests: 1,
             targets: 1,
             driver: Driver::Netfront,

@@ -23,7 +23,7 @@ use ringway_rig::namespace::{configure, inside};
 
 /// The part that copies between TAP devices: `PID DEVICE PID DEVICE MICROSECONDS`, with processes
 /// in the devices' namespaces and the delay of a frame.
-pub(crate) const RELAY: &str = "relay";
+pub const RELAY: &str = "relay";
 const PATIENCE: Duration = Duration::from_secs(10);
 const READY: &str = "ready";
 /// The device at each end of a bare relay.
@@ -38,13 +38,15 @@ const FRAME_OVERHEAD: usize = 128;
 /// A device of a relay, and a process in its namespace.
 pub(crate) type RelayEnd<'a> = (u32, &'a str);
 
-/// Starts a relay between two devices, which it creates. They are up, without addresses.
+/// Starts a relay between two devices, which it creates. They are up, without addresses. `part`
+/// takes the words of [`RELAY`].
 pub(crate) fn start(
     launcher: &Launcher,
+    part: &str,
     ends: [RelayEnd<'_>; 2],
     delay: Duration,
 ) -> Result<Child, PartError> {
-    let mut command = launcher.part(RELAY);
+    let mut command = launcher.part(part);
     for (pid, device) in ends {
         command.args([&pid.to_string(), device]);
     }
@@ -71,18 +73,29 @@ pub(crate) fn dropped((pid, device): RelayEnd<'_>) -> Result<u64, PartError> {
 /// Runs the relay until it is killed: in each direction a thread that reads and, with a delay, one
 /// that writes.
 pub(crate) fn relay(words: [&str; 5]) -> io::Result<()> {
-    let [left_pid, left, right_pid, right, delay] = words;
-    let delay = delay.parse().map_err(|_| io::Error::other("a relay has a delay"))?;
+    let delay = words[4].parse().map_err(|_| io::Error::other("a relay has a delay"))?;
     let delay = Duration::from_micros(delay);
-    let (left, right) = (open_in(left_pid, left)?, open_in(right_pid, right)?);
-    println!("{READY}");
-    let copy = |from, to| if delay.is_zero() { copy(from, to) } else { keep(from, to, delay) };
-    thread::scope(|scope| {
-        let there = scope.spawn(|| copy(&left, &right));
-        let back = copy(&right, &left);
-        let there = there.join().map_err(|_| io::Error::other("the other direction panicked"))?;
-        there.and(back)
+    between(words, |[left, right]| {
+        let copy = |from, to| if delay.is_zero() { copy(from, to) } else { keep(from, to, delay) };
+        thread::scope(|scope| {
+            let there = scope.spawn(|| copy(&left, &right));
+            let back = copy(&right, &left);
+            let there =
+                there.join().map_err(|_| io::Error::other("the other direction panicked"))?;
+            there.and(back)
+        })
     })
+}
+
+/// Opens both devices, says that they exist, and copies between them.
+pub(crate) fn between(
+    words: [&str; 5],
+    copy: impl FnOnce([TunFile; 2]) -> io::Result<()>,
+) -> io::Result<()> {
+    let [left_pid, left, right_pid, right, _] = words;
+    let devices = [open_in(left_pid, left)?, open_in(right_pid, right)?];
+    println!("{READY}");
+    copy(devices)
 }
 
 fn open_in(pid: &str, device: &str) -> io::Result<TunFile> {

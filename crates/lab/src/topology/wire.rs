@@ -70,7 +70,7 @@ pub(crate) fn from_bridge(
         veth::connect(pid, PORT, other.pid())?;
     } else {
         let ends = [(pid, PORT), (other.pid(), veth::DEVICE)];
-        let relay = relay::start(launcher, ends, blueprint.delay)?;
+        let relay = relay::start(launcher, relay::RELAY, ends, blueprint.delay)?;
         configure(pid, |net| net.set(PORT, &[LinkSetting::Master(veth::BRIDGE)]))?;
         topology.delaying = Some(Delaying { _relay: Some(relay), ends });
     }
