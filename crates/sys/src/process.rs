@@ -107,6 +107,25 @@ fn parse_cpu_time(stat: &str, ticks_per_second: u64) -> Option<CpuTime> {
     Some(CpuTime { user: next()?, system: next()? })
 }
 
+/// What the scheduler has counted for a thread, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SchedulerTime {
+    /// On a CPU.
+    pub cpu: Duration,
+    /// Ready to run, but waiting for a CPU.
+    pub delayed: Duration,
+}
+
+impl SchedulerTime {
+    /// Parses a thread's `schedstat` file, per `Documentation/scheduler/sched-stats.rst`; `None` if
+    /// it is not like that.
+    pub fn parse(schedstat: &str) -> Option<SchedulerTime> {
+        let mut times = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
+        let mut next = || Some(Duration::from_nanos(times.next()?.ok()?));
+        Some(SchedulerTime { cpu: next()?, delayed: next()? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;
@@ -128,6 +147,15 @@ mod tests {
             assert_eq!(parse_cpu_time(stat, 100), None);
         }
         assert_eq!(parse_cpu_time("1 (a) S 1 1 1 0 -1 0 9 0 0 0 1 1", 0), None);
+    }
+
+    #[test]
+    fn the_scheduler_counts_time_on_a_cpu_first_and_delays_second() {
+        let [cpu, delayed] = [1_500_000, 250].map(Duration::from_nanos);
+        assert_eq!(SchedulerTime::parse("1500000 250 7\n"), Some(SchedulerTime { cpu, delayed }));
+        for schedstat in ["", "\n", "1500", "x 250 7", "1500 x 7", "-1 250 7"] {
+            assert_eq!(SchedulerTime::parse(schedstat), None, "{schedstat:?}");
+        }
     }
 
     #[test]

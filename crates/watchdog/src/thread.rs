@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
+use ringway_sys::process::SchedulerTime;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::detector::{Sample, State};
@@ -51,7 +51,7 @@ fn read(file: impl AsFd) -> io::Result<String> {
     Ok(String::from_utf8_lossy(text.get(..len).unwrap_or_default()).into_owned())
 }
 
-/// Parses `proc_pid_stat(5)`, and the other file per `Documentation/scheduler/sched-stats.rst`.
+/// Parses `proc_pid_stat(5)` and `schedstat`.
 fn parse(stat: &str, schedstat: &str) -> Option<Sample> {
     // The name is in parentheses, and anything may occur in it.
     let state = match stat.rsplit_once(')')?.1.trim_start().chars().next()? {
@@ -59,13 +59,14 @@ fn parse(stat: &str, schedstat: &str) -> Option<Sample> {
         'T' | 't' => State::Stopped,
         _ => State::Sleeps,
     };
-    let mut times = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
-    let mut next = || Some(Duration::from_nanos(times.next()?.ok()?));
-    Some(Sample { cpu: next()?, delayed: next()?, state })
+    let SchedulerTime { cpu, delayed } = SchedulerTime::parse(schedstat)?;
+    Some(Sample { cpu, delayed, state })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

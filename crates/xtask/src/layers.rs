@@ -12,7 +12,7 @@ use serde::Deserialize;
 /// The crates of each layer, the bottom first.
 const LAYERS: [&[&str]; 8] = [
     &["wire", "sources"],
-    &["sys", "datapath", "confine", "watchdog"],
+    &["sys", "datapath", "confine"],
     &[
         "hypervisor",
         "ring",
@@ -23,8 +23,8 @@ const LAYERS: [&[&str]; 8] = [
         "tap",
         "switch",
         "xenbus",
-        "xenstore",
         "vhost",
+        "watchdog",
     ],
     &[
         "netback",
@@ -36,11 +36,11 @@ const LAYERS: [&[&str]; 8] = [
         "trunk",
         "xen",
         "engine",
-        "vif-shell",
+        "xenstore",
         "vhost-shell",
         "evidence",
     ],
-    &["worker", "checks"],
+    &["worker", "vif-shell", "checks"],
     &["backend", "frontend", "description", "changes", "rig"],
     &["lab", "doctor"],
     &["ringway", "bench", "hostile", "sim", "xtask"],
