@@ -63,7 +63,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
         ring::cases().chain(virtio::cases()).chain(switch::cases()).chain(rounds::cases())
     {
         let (name, unit) = (counted.name.clone(), counted.unit.name());
-        let case = Case { section: "icount", name, unit, better: Better::Less };
+        let case = Case::new("icount", name, unit, Better::Less);
         if options.wants(&case.name) {
             report.measure(&case, "ringway", || {
                 let turns = counted.turns;

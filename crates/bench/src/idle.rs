@@ -30,7 +30,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     let vifs = options.vifs;
     let cases = [("CPU", "% of a CPU"), ("memory a vif", "KiB")].map(|(what, unit)| {
         let name = format!("{what}, {vifs} idle vifs");
-        Case { section: "idle", name, unit, better: Better::Less }
+        Case::new("idle", name, unit, Better::Less)
     });
     if !cases.iter().any(|case| options.wants(&case.name)) {
         return;

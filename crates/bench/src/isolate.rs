@@ -49,7 +49,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name: String, unit, better| Case { section: "isolate", name, unit, better };
+    let case = |name: String, unit, better| Case::new("isolate", name, unit, better);
     let mut cases = Vec::new();
     for streams in STREAMS {
         cases.push(case(format!("TCP, {streams} stream(s)"), "Gbit/s", Better::More));
@@ -95,7 +95,7 @@ fn round_trip(host: &RunningHost) -> Result<f64> {
         command.args(words);
         launcher.start("sockperf", command)
     };
-    Ok(latency::ping_pong(&start, SERVER)?.median)
+    Ok(latency::median(latency::ping_pong(&start, SERVER)?.map(|flow| flow.median)))
 }
 
 /// Memory of the process that serves the first guest.

@@ -8,8 +8,12 @@ use serde::Serialize;
 
 use crate::host::{HostRecord, Noise, Watch};
 
-/// The subject that ratios are about.
-const OURS: &str = "ringway";
+/// ringway where it is measured with the guest that users have.
+pub(crate) const NETFRONT: &str = "ringway+netfront";
+/// ringway with a guest that copies no frame.
+pub(crate) const BARE: &str = "ringway+bare";
+/// The subjects that ratios are about.
+const OURS: [&str; 3] = ["ringway", NETFRONT, BARE];
 
 /// Hand-offs that differ more than by this factor are between differently placed CPUs.
 const HANDOFF_RATIO: f64 = 1.5;
@@ -24,13 +28,32 @@ pub(crate) enum Better {
     Less,
 }
 
-/// One line of a table.
+/// What a number is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Case {
     pub(crate) section: &'static str,
     pub(crate) name: String,
-    pub(crate) unit: &'static str,
-    pub(crate) better: Better,
+    unit: &'static str,
+    better: Better,
+    /// Its column, if the cases of this name are the columns of one table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<String>,
+}
+
+impl Case {
+    pub(crate) fn new(
+        section: &'static str,
+        name: impl Into<String>,
+        unit: &'static str,
+        better: Better,
+    ) -> Case {
+        Case { section, name: name.into(), unit, better, column: None }
+    }
+
+    /// The same as a column of a table.
+    pub(crate) fn in_column(self, column: String) -> Case {
+        Case { column: Some(column), ..self }
+    }
 }
 
 /// One subject in one case.
@@ -110,7 +133,9 @@ impl Report {
                 let mark = if noise.is_high() { "  (NOISY)" } else { "" };
                 let apart = noise.handoff_ns.map(|ns| format!("  (hand-off {ns:.0} ns)"));
                 let apart = apart.unwrap_or_default();
-                let shown: Vec<_> = values.iter().map(|value| number(*value)).collect();
+                // What is a column is too much for a line.
+                let shown = cases.iter().zip(&values).filter(|(case, _)| case.column.is_none());
+                let shown: Vec<_> = shown.map(|(_, value)| number(*value)).collect();
                 eprintln!("{} {}{apart}{mark}", shown.join(" / "), first.unit);
                 for (case, value) in cases.iter().zip(values) {
                     self.keep(case, subject, Run { round: self.round, value, noise });
@@ -171,29 +196,19 @@ impl Report {
                 cases.push(&series.case);
             }
         }
-        for case in cases {
-            if case.section != section {
-                section = case.section;
+        for cases in
+            cases.chunk_by(|one, next| (one.section, &one.name) == (next.section, &next.name))
+        {
+            let Some(first) = cases.first() else { continue };
+            if first.section != section {
+                section = first.section;
                 println!("\n== {section} ==");
             }
-            println!("{} ({})", case.name, case.unit);
-            let of_case = || self.series.iter().filter(|series| series.case == *case);
-            let ours = of_case().find(|series| series.subject == OURS).map(Series::spread);
-            for series in of_case() {
-                let Spread { min, median, max } = series.spread();
-                let range = format!("[{} .. {}]", number(min), number(max));
-                let ratio = match ours {
-                    Some(ours) if series.subject != OURS && median > 0.0 && ours.median > 0.0 => {
-                        let factor = match case.better {
-                            Better::More => ours.median / median,
-                            Better::Less => median / ours.median,
-                        };
-                        format!("ringway is x{factor:.2}")
-                    }
-                    _ => String::new(),
-                };
-                println!("    {:<20}{:>10}  {range:<24}{ratio}", series.subject, number(median));
-            }
+            println!("{} ({})", first.name, first.unit);
+            print!(
+                "{}",
+                if first.column.is_some() { self.columns(cases) } else { self.rows(first) }
+            );
         }
         if !self.gaps.is_empty() {
             println!();
@@ -203,6 +218,53 @@ impl Report {
             println!("{word}: {}: {}: {}", gap.section, gap.subject, gap.reason);
         }
         self.print_noise();
+    }
+
+    fn of_case(&self, case: &Case) -> impl Iterator<Item = &Series> {
+        self.series.iter().filter(move |series| series.case == *case)
+    }
+
+    /// A line for each subject of a case.
+    fn rows(&self, case: &Case) -> String {
+        let is_ours = |series: &&Series| OURS.contains(&series.subject.as_str());
+        let mut text = String::new();
+        for series in self.of_case(case) {
+            let Spread { min, median, max } = series.spread();
+            let range = format!("[{} .. {}]", number(min), number(max));
+            let ratio = |ours: &Series| {
+                let factor = match case.better {
+                    Better::More => ours.spread().median / median,
+                    Better::Less => median / ours.spread().median,
+                };
+                (factor.is_normal()).then(|| format!("{} is x{factor:.2}", ours.subject))
+            };
+            let ours = self.of_case(case).filter(is_ours);
+            let ratios: Vec<String> =
+                if is_ours(&series) { vec![] } else { ours.filter_map(ratio).collect() };
+            let (subject, median) = (&series.subject, number(median));
+            let line = format!("    {subject:<20}{median:>10}  {range:<24}{}", ratios.join(", "));
+            text += line.trim_end();
+            text += "\n";
+        }
+        text
+    }
+
+    /// A line for each subject with the medians of all cases, which are its columns.
+    fn columns(&self, cases: &[&Case]) -> String {
+        let cells = |cells: &mut dyn Iterator<Item = String>| {
+            cells.map(|cell| format!("{cell:>8}")).collect::<String>() + "\n"
+        };
+        let heads = &mut cases.iter().map(|case| case.column.clone().unwrap_or_default());
+        let mut text = format!("    {:<20}{}", "", cells(heads));
+        for subject in cases.first().into_iter().flat_map(|first| self.of_case(first)) {
+            let subject = &subject.subject;
+            let value = |case: &&Case| {
+                let series = self.of_case(case).find(|series| series.subject == *subject);
+                series.map_or_else(String::new, |series| number(series.spread().median))
+            };
+            text += &format!("    {subject:<20}{}", cells(&mut cases.iter().map(value)));
+        }
+        text
     }
 
     fn print_noise(&self) {
@@ -278,10 +340,42 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_compared_with_each_of_ours() {
+        let mut report = Report::new(HostRecord::take(), 1);
+        let case = Case::new("ring", "a case", "us", Better::Less);
+        for (subject, value) in [(NETFRONT, 4.0), (BARE, 2.0), ("testpmd", 3.0), ("none", 0.0)] {
+            report.measure(&case, subject, || Ok(value));
+        }
+        let rows = report.rows(&case);
+        let rows: Vec<&str> = rows.lines().map(|row| row.split("]").nth(1).unwrap_or("")).collect();
+        let ratios = "ringway+netfront is x0.75, ringway+bare is x1.50";
+        assert_eq!(rows.iter().map(|row| row.trim()).collect::<Vec<_>>(), ["", "", ratios, ""]);
+    }
+
+    #[test]
+    fn cases_in_columns_are_one_table() {
+        let mut report = Report::new(HostRecord::take(), 2);
+        let case = |port: u16| {
+            Case::new("latency", "by port", "us", Better::Less).in_column(port.to_string())
+        };
+        let cases = [case(20_001), case(20_002)];
+        for values in [[1.0, 200.0], [3.0, 400.0]] {
+            report.measure_all(&cases, "ringway", || Ok(Vec::from(values)));
+        }
+        report.measure_all(&cases, "veth+bridge", || Ok(vec![50.0, 6.0]));
+        let table = report.columns(&cases.each_ref());
+        let words: Vec<Vec<&str>> =
+            table.lines().map(|line| line.split_whitespace().collect()).collect();
+        let rows = [["ringway", "2.00", "300"], ["veth+bridge", "50.0", "6.00"]];
+        assert_eq!(words[0], ["20001", "20002"]);
+        assert_eq!(words[1..], rows.map(Vec::from));
+    }
+
+    #[test]
     fn a_failure_is_kept_and_a_missing_peer_is_none() {
         let mut report = Report::new(HostRecord::take(), 1);
         let name = "a case".to_owned();
-        let case = Case { section: "ring", name, unit: "Mpps", better: Better::More };
+        let case = Case::new("ring", name, "Mpps", Better::More);
         report.skip("ring", "testpmd", "not installed");
         report.skip("ring", "testpmd", "not installed");
         report.measure(&case, "ringway", || Ok(1.0));

@@ -29,7 +29,7 @@ const STEP: Duration = Duration::from_micros(200);
 /// One round: a kill under TCP.
 pub(crate) fn round(options: &Options, report: &mut Report) {
     let name = "silence after kill -9 of the backend".to_owned();
-    let case = Case { section: "restart", name, unit: "ms", better: Better::Less };
+    let case = Case::new("restart", name, "ms", Better::Less);
     if !options.wants(&case.name) {
         return;
     }

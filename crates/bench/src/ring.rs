@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use crate::child::is_installed;
 use crate::options::Options;
-use crate::report::{Better, Case, Report};
+use crate::report::{BARE, Better, Case, NETFRONT, Report};
 use pair::GuestKind;
 
 const SECTION: &str = "ring";
@@ -52,7 +52,7 @@ impl RingCase {
             Direction::Loop => "loop, each way",
         };
         let name = format!("{direction}, {} B, {} queue(s)", self.frame_len, self.queues);
-        Case { section, name, unit: "Mpps", better: Better::More }
+        Case::new(section, name, "Mpps", Better::More)
     }
 }
 
@@ -72,15 +72,13 @@ pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
         RingCase::all().filter(|ring_case| options.wants(&ring_case.case(SECTION).name))
     {
         let case = ring_case.case(SECTION);
-        report.measure(&case, "ringway", || {
-            pair::run(ring_case, GuestKind::Bare, cpus, options.spans)
-        });
+        // The netfront is what users get, so it comes first.
+        for (subject, guest) in [(NETFRONT, GuestKind::Netfront), (BARE, GuestKind::Bare)] {
+            report.measure(&case, subject, || pair::run(ring_case, guest, cpus, options.spans));
+        }
         if has_testpmd {
             report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options));
         }
-        report.measure(&case, "ringway+netfront", || {
-            pair::run(ring_case, GuestKind::Netfront, cpus, options.spans)
-        });
     }
     Ok(())
 }

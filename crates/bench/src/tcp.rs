@@ -44,7 +44,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
 fn cases(congestion: Congestion, streams: u32) -> [Case; 4] {
     let case = |what: &str, unit, better| {
         let name = format!("{what}TCP {congestion}, {BUFFERS_NAME}, {streams} stream(s)");
-        Case { section: "tcp", name, unit, better }
+        Case::new("tcp", name, unit, better)
     };
     [
         case("", "Gbit/s", Better::More),

@@ -74,7 +74,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 fn cases(len: usize) -> [Case; 3] {
-    let case = |name, unit, better| Case { section: SECTION, name, unit, better };
+    let case = |name, unit, better| Case::new(SECTION, name, unit, better);
     [
         case(format!("virtio to virtio, both ways together, {len} B"), "Mpps", Better::More),
         case(format!("time of the switch for a frame, {len} B"), "ns", Better::Less),

@@ -31,7 +31,7 @@ fn cases(case: RingCase) -> [Case; 2] {
     let name = case.case(SECTION).name;
     let line = |what: &str, unit, better| {
         let name = format!("{what}, {name}");
-        Case { section: SECTION, name, unit, better }
+        Case::new(SECTION, name, unit, better)
     };
     [
         line("time of the device for a frame", "ns", Better::Less),
