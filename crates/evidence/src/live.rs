@@ -1,6 +1,7 @@
 //! Collects the evidence of the host that we run on, twice.
 
 mod drops;
+mod machines;
 mod moves;
 mod programs;
 
@@ -51,6 +52,7 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     taken.access();
     taken.links(&manifest);
     taken.directories(&manifest);
+    taken.machines(&manifest, Path::new("/"));
     taken.interfaces(Ethtool::open(), &manifest);
     taken.commands(&manifest.commands, "");
     if manifest.has_profile {

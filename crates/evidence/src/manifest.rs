@@ -51,6 +51,8 @@ pub(super) struct Manifest {
     pub(super) links: BTreeSet<&'static str>,
     /// Directories whose names are recorded.
     pub(super) names: BTreeSet<&'static str>,
+    /// Directories of definitions of machines.
+    pub(super) machines: BTreeSet<&'static str>,
     /// Run once.
     pub(super) commands: BTreeSet<Words>,
     /// Run in both samples.
@@ -79,6 +81,7 @@ impl Manifest {
                 Piece::Counters(path) => drop(all.counters.insert(path)),
                 Piece::Link(path) => drop(all.links.insert(path)),
                 Piece::Names(path) => drop(all.names.insert(path)),
+                Piece::Machines(path) => drop(all.machines.insert(path)),
                 Piece::Command(words) => drop(all.commands.insert(words)),
                 Piece::Sampled(words) => drop(all.sampled.insert(words)),
                 Piece::Threads(starts) => all.threads.extend(starts),

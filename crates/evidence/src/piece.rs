@@ -35,6 +35,9 @@ pub enum Piece {
     Drops,
     /// Addresses that move between the samples: neighbours, and entries of forwarding databases.
     Moves,
+    /// A directory in which libvirt keeps definitions of machines: of each, the part that checks
+    /// read.
+    Machines(&'static str),
     /// Settings of each interface.
     Settings(NicSettings),
     /// Counters of filters, where a queueing discipline shows that there are any; in both samples.
@@ -54,6 +57,12 @@ pub enum Piece {
 /// Suffix of links in a record, which cannot contain links; the next one is for directories.
 const LINK: &str = ".link";
 const NAMES: &str = ".names";
+/// Suffix of the files of machines.
+pub(crate) const MACHINE: &str = ".xml";
+/// Machines of a directory that are read.
+pub(crate) const MACHINES_MAX: usize = 256;
+/// Bytes of the definition of a machine; those of most have less than 40 KB.
+pub(crate) const MACHINE_BYTES_MAX: usize = 1 << 20;
 
 impl Piece {
     /// All pieces of a list, including those of other facts.
@@ -80,6 +89,10 @@ impl Piece {
             Piece::Drops => path == DROPS,
             Piece::Moves => path == MOVES,
             Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),
+            Piece::Machines(folder) => {
+                let below = path.strip_prefix(folder);
+                below.is_some_and(|below| below == NAMES || below.ends_with(MACHINE))
+            }
             Piece::Threads(_) => path == "threads",
             Piece::Programs => ["busiest", "cgroups"].contains(&path),
             Piece::All(more) => more.iter().any(|piece| piece.is_file(path)),
@@ -100,6 +113,7 @@ impl Piece {
                     .all(|name| parts.next().is_some_and(|part| matches_name(part, name)))
                     && parts.next().is_some()
             }
+            Piece::Machines(folder) => *folder == directory,
             Piece::All(more) => more.iter().any(|piece| piece.is_below(directory)),
             _ => false,
         }

@@ -227,7 +227,7 @@ impl Source {
     }
 
     /// Why a piece is missing, if that was saved with the host.
-    fn refusal(&self, path: &str) -> Option<String> {
+    pub(crate) fn refusal(&self, path: &str) -> Option<String> {
         self.reason(REFUSED_FILE, path)
     }
 

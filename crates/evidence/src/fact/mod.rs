@@ -10,6 +10,7 @@ mod counters;
 mod interfaces;
 mod irqs;
 mod kind;
+mod machines;
 mod named;
 mod power;
 mod reader;
@@ -27,6 +28,7 @@ pub use counters::{
 pub use interfaces::{Interfaces, NicRole};
 pub use irqs::{Layout, NetIrq, NetIrqs, Queue};
 pub use kind::{HostKind, Kind};
+pub use machines::{Defined, Machine, Machines};
 pub use named::*;
 pub use power::{CpuFrequencies, CpuSleeps, Frequency, Sleep};
 pub use reader::{Basis, Host, Reader, Span};

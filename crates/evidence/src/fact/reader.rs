@@ -146,6 +146,13 @@ impl Reader {
             && (self.saved.source.has(path) || self.saved.derived.files.contains_key(path))
     }
 
+    /// Why a directory, or a part of it, could not be read, if that was saved with the host.
+    pub(super) fn refusal(&self, path: &str) -> Option<Gap> {
+        self.named(path, |piece| piece.is_below(path)).ok()?;
+        let why = self.saved.source.refusal(path)?;
+        Some(Gap::Missing { file: format!("/{path}"), why })
+    }
+
     /// The names in a directory of the evidence.
     pub fn list(&self, path: &str) -> Vec<String> {
         match self.named(path, |piece| piece.is_below(path)) {

@@ -1,6 +1,8 @@
-//! `virsh dumpxml`: the configuration of a guest's network interfaces.
+//! The definition of a libvirt machine: what `virsh dumpxml` prints, and the files in which libvirt
+//! keeps it. The file of a running machine has it inside `<domstatus>`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -19,6 +21,10 @@ pub struct Guest {
     pub name: String,
     /// Virtual CPUs.
     pub vcpus: u32,
+    /// Those that the guest has when it starts; others can be plugged later.
+    pub vcpus_online: u32,
+    /// The line of their number, if it has one.
+    pub vcpus_line: Option<usize>,
     /// The physical CPUs that virtual CPUs are pinned to, by number; unpinned ones are left out.
     pub pinned: BTreeMap<u32, Vec<usize>>,
     /// The line that pins the first of them.
@@ -32,8 +38,15 @@ pub struct Guest {
 /// One network interface of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
+    /// What it is connected to: `bridge`, `network`, `direct`, `vhostuser` and others. For a
+    /// running machine it is what libvirt made of `network`.
+    pub kind: String,
     /// Such as `virtio`, `e1000`; empty if the XML leaves it to libvirt.
     pub model: String,
+    /// Its address; empty if libvirt has not chosen one yet.
+    pub mac: String,
+    /// The socket of `vhostuser`; empty for others.
+    pub socket: String,
     /// The host's end, such as `vnet3`; empty while the guest is off.
     pub target: String,
     /// `vhost` or `qemu`; empty if it is left to libvirt.
@@ -42,55 +55,219 @@ pub struct Interface {
     pub queues: u32,
     /// The line of the model, or of the interface.
     pub line: usize,
+    /// The line of the number of queues, or else of the model or interface.
+    pub queues_line: usize,
 }
 
 impl Guest {
     /// Parses the XML of a guest.
     pub fn parse(text: &Text) -> Result<Guest, Gap> {
-        let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
-        let document = Document::parse_with_options(text.body(), options).map_err(|error| {
-            let line = usize::try_from(error.pos().row).ok();
-            text.unreadable(line, error.to_string())
-        })?;
-        let root = document.root_element();
-        if root.tag_name().name() != "domain" {
-            return Err(text.unreadable(Some(1), "expected <domain>"));
-        }
-        let name = child(root, "name").and_then(|node| node.text()).unwrap_or_default();
-        let vcpus = child(root, "vcpu").and_then(|node| node.text()?.trim().parse().ok());
+        let document = document(text)?;
+        let lines = Lines::new(text.body());
+        let root = domain(&document, text)?;
+        let name = child(root, "name").and_then(|node| node.text()).unwrap_or_default().to_owned();
+        let vcpu = child(root, "vcpu");
+        let vcpus_line = vcpu.map(|node| lines.of_node(node));
+        let number = |digits: Option<&str>, what: &str, line: Option<usize>, default: u32| {
+            let Some(digits) = digits else { return Ok(default) };
+            let number = digits.trim().parse::<NonZeroU32>();
+            number.map(u32::from).map_err(|_| text.unreadable(line, format!("expected {what}")))
+        };
+        let vcpus_of = |digits, default| number(digits, "a number of CPUs", vcpus_line, default);
+        let vcpus = vcpus_of(vcpu.map(|node| node.text().unwrap_or_default()), 1)?;
+        let vcpus_online = vcpus_of(vcpu.and_then(|node| node.attribute("current")), vcpus)?;
         let devices = child(root, "devices")
             .ok_or_else(|| text.unreadable(None, "expected <devices> in it"))?;
         let is_interface = |node: &Node<'_, '_>| node.has_tag_name("interface");
         let interfaces = devices.children().filter(is_interface).map(|node| {
-            let model = child(node, "model");
+            let (model, driver) = (child(node, "model"), child(node, "driver"));
             let of = |tag, attribute| child(node, tag)?.attribute(attribute);
-            let position = model.unwrap_or(node).range().start;
-            Interface {
-                model: of("model", "type").unwrap_or_default().to_owned(),
-                target: of("target", "dev").unwrap_or_default().to_owned(),
-                driver: of("driver", "name").unwrap_or_default().to_owned(),
-                queues: of("driver", "queues").and_then(|many| many.parse().ok()).unwrap_or(1),
-                line: usize::try_from(document.text_pos_at(position).row).unwrap_or(1),
-            }
+            let owned = |word: Option<&str>| word.unwrap_or_default().to_owned();
+            let kind = of("actual", "type").or_else(|| node.attribute("type"));
+            let driver = driver.filter(|driver| driver.has_attribute("queues"));
+            let line = lines.of_node(model.unwrap_or(node));
+            let queues_line = driver.map_or(line, |driver| lines.of_node(driver));
+            let what = "a number of queues";
+            // libvirt reads 0 as if there were no number.
+            let queues = of("driver", "queues").filter(|digits| digits.trim() != "0");
+            Ok(Interface {
+                kind: owned(kind),
+                model: owned(of("model", "type")),
+                mac: owned(of("mac", "address")),
+                socket: owned(of("source", "path").filter(|_| kind == Some("vhostuser"))),
+                target: owned(of("target", "dev")),
+                driver: owned(of("driver", "name")),
+                queues: number(queues, what, Some(queues_line), 1)?,
+                line,
+                queues_line,
+            })
         });
-        let interfaces = interfaces.collect();
-        let (name, vcpus) = (name.to_owned(), vcpus.unwrap_or(1));
-        let line = |node: Node<'_, '_>| {
-            usize::try_from(document.text_pos_at(node.range().start).row).unwrap_or(1)
-        };
+        let interfaces = interfaces.collect::<Result<_, Gap>>()?;
         let pins = child(root, "cputune").and_then(|node| child(node, "vcpupin"));
-        let pinned_line = pins.or_else(|| child(root, "vcpu")).map(line);
-        let memory = memory(root).map(|(nodes, node)| (nodes, line(node)));
-        Ok(Guest { name, vcpus, pinned: pinned(root), pinned_line, memory, interfaces })
+        let pinned_line = pins.or(vcpu).map(|node| lines.of_node(node));
+        let memory = memory(root).map(|(nodes, node)| (nodes, lines.of_node(node)));
+        let pinned = pinned(root, vcpus);
+        Ok(Guest { name, vcpus, vcpus_online, vcpus_line, pinned, pinned_line, memory, interfaces })
     }
 }
 
+/// An element that a record keeps, with its attributes and the elements in it.
+struct Kept {
+    tag: &'static str,
+    attributes: &'static [&'static str],
+    children: &'static [Kept],
+}
+
+const fn kept(
+    tag: &'static str,
+    attributes: &'static [&'static str],
+    children: &'static [Kept],
+) -> Kept {
+    Kept { tag, attributes, children }
+}
+
+const DOMAIN: Kept = kept(
+    "domain",
+    &["type", "id"],
+    &[
+        kept("name", &[], &[]),
+        kept("vcpu", &["placement", "current", "cpuset"], &[]),
+        kept("cputune", &[], &[kept("vcpupin", &["vcpu", "cpuset"], &[])]),
+        kept("numatune", &[], &[kept("memory", &["mode", "nodeset"], &[])]),
+        kept("devices", &[], &[INTERFACE]),
+    ],
+);
+
+const INTERFACE: Kept = kept(
+    "interface",
+    &["type"],
+    &[
+        kept("mac", &["address"], &[]),
+        kept("source", &["bridge", "network", "dev", "mode", "type", "path"], &[]),
+        kept("actual", &["type"], &[]),
+        kept("virtualport", &["type"], &[]),
+        kept("target", &["dev"], &[]),
+        kept("model", &["type"], &[]),
+        kept("driver", &["name", "queues"], &[]),
+    ],
+);
+
+const STATUS: Kept = kept("domstatus", &["state"], &[DOMAIN]);
+
+/// The part of a definition that checks read, each element on the line where it was. The rest may
+/// have passwords, of consoles for example.
+pub(crate) fn cut(text: &Text) -> Result<String, Gap> {
+    let document = document(text)?;
+    domain(&document, text)?;
+    let root = document.root_element();
+    let mut written = Written { lines: Lines::new(text.body()), xml: String::new(), line: 1 };
+    written.element(root, if root.has_tag_name("domain") { &DOMAIN } else { &STATUS });
+    Ok(written.xml + "\n")
+}
+
+/// The XML that is kept, as far as it is written.
+struct Written {
+    lines: Lines,
+    xml: String,
+    line: usize,
+}
+
+impl Written {
+    /// Writes an element. The depth of the recursion is that of the constants.
+    fn element(&mut self, node: Node<'_, '_>, kept: &Kept) {
+        self.go_to(self.lines.of(node.range().start));
+        self.xml += &format!("<{}", kept.tag);
+        for name in kept.attributes {
+            let value = node.attribute(*name);
+            self.xml.extend(value.map(|value| format!(" {name}='{}'", escaped(value))));
+        }
+        let is_leaf = kept.children.is_empty();
+        let text = escaped(node.text().filter(|_| is_leaf).unwrap_or_default().trim());
+        if is_leaf && text.is_empty() {
+            self.xml += "/>";
+            return;
+        }
+        self.xml += &format!(">{text}");
+        for child in node.children() {
+            let of_child = |kept: &&Kept| child.has_tag_name(kept.tag);
+            if let Some(kept) = kept.children.iter().find(of_child) {
+                self.element(child, kept);
+            }
+        }
+        self.go_to(self.lines.of(node.range().end.saturating_sub(1)));
+        self.xml += &format!("</{}>", kept.tag);
+    }
+
+    /// Ends lines until the next letter is on this one.
+    fn go_to(&mut self, line: usize) {
+        self.xml.extend(std::iter::repeat_n('\n', line.saturating_sub(self.line)));
+        self.line = self.line.max(line);
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut xml = String::new();
+    for letter in text.chars() {
+        match letter {
+            '&' => xml += "&amp;",
+            '<' => xml += "&lt;",
+            '\'' => xml += "&apos;",
+            // Character references, because a line of the file must remain a line.
+            '>' | '\n' | '\r' | '\t' => xml += &format!("&#{};", u32::from(letter)),
+            other => xml.push(other),
+        }
+    }
+    xml
+}
+
+/// Where the lines of a text begin.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn new(body: &str) -> Lines {
+        let ends = body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        Lines(ends.map(|(at, _)| at + 1).collect())
+    }
+
+    /// The line of a byte.
+    fn of(&self, at: usize) -> usize {
+        self.0.partition_point(|start| *start <= at) + 1
+    }
+
+    /// The line on which an element begins.
+    fn of_node(&self, node: Node<'_, '_>) -> usize {
+        self.of(node.range().start)
+    }
+}
+
+fn document(text: &Text) -> Result<Document<'_>, Gap> {
+    let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+    Document::parse_with_options(text.body(), options).map_err(|error| {
+        let line = match &error {
+            // These have no position.
+            roxmltree::Error::UnclosedRootNode => text.lines().last().map(|(line, _)| line),
+            roxmltree::Error::NodesLimitReached | roxmltree::Error::NoRootNode => None,
+            error => usize::try_from(error.pos().row).ok(),
+        };
+        text.unreadable(line, error.to_string())
+    })
+}
+
+/// The definition in a document.
+fn domain<'a>(document: &'a Document<'a>, text: &Text) -> Result<Node<'a, 'a>, Gap> {
+    let root = document.root_element();
+    let inner = match root.tag_name().name() {
+        "domain" => Some(root),
+        "domstatus" => child(root, "domain"),
+        _ => None,
+    };
+    inner.ok_or_else(|| text.unreadable(Some(1), "expected <domain>"))
+}
+
 /// The CPUs of `<vcpupin>`, or of `<vcpu>` for virtual CPUs without one.
-fn pinned(root: Node<'_, '_>) -> BTreeMap<u32, Vec<usize>> {
-    let vcpu = child(root, "vcpu");
-    let of_all = vcpu.and_then(|node| cpu_list(node.attribute("cpuset")?));
-    let count = vcpu.and_then(|node| node.text()?.trim().parse().ok()).unwrap_or(1);
-    let each = (0..count).take(VCPUS_MAX).zip(std::iter::repeat(of_all));
+fn pinned(root: Node<'_, '_>, vcpus: u32) -> BTreeMap<u32, Vec<usize>> {
+    let of_all = child(root, "vcpu").and_then(|node| cpu_list(node.attribute("cpuset")?));
+    let each = (0..vcpus).take(VCPUS_MAX).zip(std::iter::repeat(of_all));
     let mut pinned: BTreeMap<u32, Vec<usize>> =
         each.filter_map(|(vcpu, cpus)| Some((vcpu, cpus?))).collect();
     let pins = child(root, "cputune").into_iter().flat_map(|node| node.children());
@@ -140,6 +317,80 @@ mod tests {
         let text = "<domain><vcpu cpuset='4-7'>4294967295</vcpu><devices/></domain>\n";
         let read = Guest::parse(&Text::new("virsh dumpxml web", text)).expect("sound");
         assert_eq!((read.pinned.len(), read.memory), (VCPUS_MAX, None));
+    }
+
+    /// As libvirt writes it, with what a record must not have.
+    const RUNNING: &str = "\
+        <!--\nWARNING: THIS IS AN AUTO-GENERATED FILE.\n-->\n\
+        <domstatus state='running' reason='booted' pid='4711'>\n\
+        <monitor path='/var/lib/libvirt/qemu/domain-1-web/monitor.sock' type='unix'/>\n\
+        <domain type='kvm' id='1'>\n<name>a&lt;b</name>\n<vcpu current='4'>8</vcpu>\n<devices>\n\
+        <graphics type='vnc' passwd='secret'/>\n<interface type='network'>\n\
+        <mac address='52:54:00:00:00:01'/>\n<actual type='bridge'/>\n\
+        <model type='virtio'/>\n<driver name='vhost'\n queues='2'/>\n</interface>\n\
+        <interface type='vhostuser'>\n<source type='unix' path='/run/a&apos;b' mode='server'/>\n\
+        <model type='virtio'/>\n</interface>\n</devices>\n</domain></domstatus>\n";
+
+    #[test]
+    fn a_running_machine_is_read_from_its_status() {
+        let read = Guest::parse(&Text::new("web.xml", RUNNING)).expect("sound");
+        assert_eq!((read.vcpus, read.vcpus_online, read.vcpus_line), (8, 4, Some(8)));
+        let [bridged, vhostuser] = read.interfaces.as_slice() else { panic!("{read:#?}") };
+        assert_eq!((bridged.kind.as_str(), bridged.queues, bridged.queues_line), ("bridge", 2, 15));
+        assert_eq!((vhostuser.socket.as_str(), vhostuser.queues), ("/run/a'b", 1));
+        assert_eq!((vhostuser.line, vhostuser.queues_line), (20, 20));
+    }
+
+    #[test]
+    fn a_record_has_the_same_facts_on_the_same_lines_and_no_password() {
+        let text = Text::new("web.xml", RUNNING);
+        let kept = cut(&text).expect("sound");
+        let again = Text::new("web.xml", kept.as_str());
+        assert_eq!(Guest::parse(&again), Guest::parse(&text));
+        assert_eq!(again.quote(15).text, "<driver name='vhost' queues='2'/>");
+        for secret in ["secret", "graphics", "monitor", "4711"] {
+            assert!(!kept.contains(secret), "{kept}");
+        }
+        assert_eq!(cut(&again).expect("sound"), kept);
+    }
+
+    #[test]
+    fn an_impossible_number_is_refused_with_its_line() {
+        for (good, bad) in [("queues='2'", "queues='x'"), (">8<", ">-8<"), ("'4'", "'0'")] {
+            let torn = RUNNING.replacen(good, bad, 1);
+            let gap = Guest::parse(&Text::new("web.xml", torn)).expect_err(bad).to_string();
+            assert!(gap.starts_with("web.xml:15: ") || gap.starts_with("web.xml:8: "), "{gap}");
+        }
+        let none = RUNNING.replacen("queues='2'", "queues='0'", 1);
+        let read = Guest::parse(&Text::new("web.xml", none)).expect("libvirt takes it");
+        assert_eq!(read.interfaces[0].queues, 1);
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused_with_its_line() {
+        let torn = RUNNING.replace("<devices>", "<devices");
+        let short = Text::new("web.xml", "<domstatus>\n<domain>\n");
+        let gap = Guest::parse(&short).expect_err("short").to_string();
+        assert!(gap.starts_with("web.xml:2: "), "{gap}");
+        for read in [|text: &Text| Guest::parse(text).map(drop), |text: &Text| cut(text).map(drop)]
+        {
+            let gap = read(&Text::new("web.xml", torn.as_str())).expect_err("torn").to_string();
+            assert!(gap.starts_with("web.xml:1"), "{gap}");
+            assert!(read(&Text::new("web.xml", "<network/>")).is_err());
+        }
+    }
+
+    #[test]
+    fn a_crafted_file_is_read_or_refused_in_time() {
+        let deep = "<a>".repeat(90_000) + &"</a>".repeat(90_000);
+        let deep = format!("<domain>{deep}<devices/></domain>");
+        assert!(Guest::parse(&Text::new("web.xml", deep)).is_ok());
+        let wide = format!("<domain><devices>{}</devices></domain>", "<interface/>".repeat(90_000));
+        let read = Guest::parse(&Text::new("web.xml", wide)).expect("sound");
+        assert_eq!(read.interfaces.len(), 90_000);
+        let more = "<interface/>".repeat(200_000);
+        let more = format!("<domain><devices>{more}</devices></domain>");
+        assert!(Guest::parse(&Text::new("web.xml", more)).is_err());
     }
 
     #[test]

@@ -25,6 +25,19 @@ pub struct Vif {
     pub max_queues: u64,
     /// Those in use.
     pub queues: Vec<Queue>,
+    /// Details of a virtio vif; records of older versions lack them.
+    #[serde(default)]
+    pub virtio: Option<Virtio>,
+}
+
+/// Details of a virtio vif.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Virtio {
+    /// The path of its socket.
+    pub socket: String,
+    /// Features that its guest uses, by their names in Linux's headers.
+    #[serde(default)]
+    pub features: Vec<String>,
 }
 
 /// The counters of a queue. Directions are the guest's.

@@ -8,7 +8,7 @@ use crate::{Gap, Source, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 36] = [
+const READERS: [(&str, Reader); 37] = [
     ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", |text| {
         drops::Drops::parse(text).map(drop)
     }),
@@ -133,6 +133,12 @@ const READERS: [(&str, Reader); 36] = [
          <numatune><memory mode='strict' nodeset='0'/></numatune><name>a</name><devices>\n\
          <interface><model type='e1000'/></interface></devices>\n</domain>\n",
         |text| libvirt::Guest::parse(text).map(drop),
+    ),
+    (
+        "<domstatus state='running'><domain><name>a</name><vcpu current='2'>4</vcpu><devices>\n\
+         <interface type='vhostuser'><source path='/run/a'/><model type='virtio'/>\n\
+         <driver queues='2'/></interface></devices></domain></domstatus>\n",
+        |text| libvirt::cut(text).map(drop),
     ),
     ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
     ("uuid ( RO) : 5a\n MTU ( RW): 9000\n bridge ( RO): xenbr6\n", |text| {
