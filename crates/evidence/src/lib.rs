@@ -35,5 +35,5 @@ pub use netlink::{NicSettings, nic_settings};
 pub use piece::Piece;
 pub(crate) use source::REMARKS_FILE;
 pub use source::{Source, command_path};
-pub use text::{Gap, Quote, Text};
+pub use text::{Gap, Quote, Text, squeezed};
 pub use tool::output as tool;

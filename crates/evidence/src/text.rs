@@ -102,7 +102,7 @@ impl Text {
 }
 
 /// One line for a terminal, without characters by which a guest could control it.
-fn squeezed(text: &str) -> String {
+pub fn squeezed(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line: String = words
         .join(" ")

@@ -58,7 +58,7 @@ impl Fact for Machines {
         let guests: Guests = at.fact()?;
         let listed = guests.names();
         let names = listed.iter().flat_map(Text::lines).map(|(_, name)| name.trim());
-        for name in names.filter(|name| !name.is_empty()).take(MACHINES_MAX) {
+        for name in names.filter(|name| is_name(name)).take(MACHINES_MAX) {
             let machine = all.entry(name.to_owned()).or_default();
             if matches!(&machine.running, None | Some(Err(Gap::Missing { .. }))) {
                 machine.running = Some(guests.of(name).and_then(defined));
@@ -79,7 +79,7 @@ fn files(at: &Reader, folder: &str) -> BTreeMap<String, Result<Defined, Gap>> {
     }
     let mut found = BTreeMap::new();
     for file in names {
-        let Some(name) = file.strip_suffix(MACHINE).filter(|name| !name.is_empty()) else {
+        let Some(name) = file.strip_suffix(MACHINE).filter(|name| is_name(name)) else {
             continue;
         };
         if found.len() < MACHINES_MAX && !found.contains_key(name) {
@@ -88,6 +88,11 @@ fn files(at: &Reader, folder: &str) -> BTreeMap<String, Result<Defined, Gap>> {
         }
     }
     found
+}
+
+/// Names are printed; a crafted record may have any.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(char::is_control)
 }
 
 fn defined(text: Text) -> Result<Defined, Gap> {
@@ -130,6 +135,8 @@ mod tests {
             ("run/libvirt/qemu/web.pid", "1\n"),
             ("etc/libvirt/qemu/web.xml", XML),
             ("etc/libvirt/qemu/old.xml", XML),
+            ("etc/libvirt/qemu/\u{1b}[31m.xml", XML),
+            ("etc/libvirt/qemu/.xml", XML),
             ("etc/libvirt/qemu/networks/default.xml", "<network/>\n"),
         ]);
         assert_eq!(found.all.keys().collect::<Vec<_>>(), ["old", "web"]);

@@ -1,18 +1,23 @@
 //! D14: queues that exist but are not used.
 
+mod machines;
+mod vifs;
+
+use std::collections::BTreeSet;
+
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::text::unused_queues as text;
 use ringway_evidence::fact::{
-    Channels, Interfaces, NetfrontQueues, NicRole, OnlineCpus, RingwayVifs, Tried, VifStore,
-    XenDomains,
+    Channels, Interfaces, Machines, Namespace, NetfrontQueues, NicRole, OnlineCpus, RingwayVifs,
+    Tried, VifStore, XenDomains,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::Counters;
 use ringway_evidence::parse::ethtool::{Setting, Settings};
-use ringway_evidence::parse::ringway::{Vif, Vifs};
+use ringway_evidence::parse::ringway::Vifs;
 use ringway_evidence::parse::xenstore::Nodes;
-use ringway_evidence::{Gap, Quote, Text};
+use ringway_evidence::{Gap, Netns, Quote, Text};
 
 pub(crate) const CHECK: Check = Check {
     id: "D14",
@@ -41,6 +46,8 @@ facts! {
         cpus: OnlineCpus,
         nics: Interfaces,
         channels: Channels,
+        machines: Machines,
+        namespace: Namespace,
         vifs: Tried<RingwayVifs>,
         netfront: Tried<NetfrontQueues>,
         store: Tried<VifStore>,
@@ -70,22 +77,34 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
         is_any_seen = true;
     }
-    match facts.vifs.get().and_then(|text| Ok((Vifs::parse(text)?.all, text))) {
-        Ok((vifs, text)) => {
-            is_any_seen |= !vifs.is_empty();
-            out.add(vifs.iter().filter_map(|vif| limited(vif, cpus, text)));
+    let vifs = facts.vifs.get().and_then(|text| Ok((Vifs::parse(text)?.all, &**text)));
+    let listed = vifs.as_ref().ok().map(|(all, text)| (all.as_slice(), *text));
+    // Definitions are the machine's: other network namespaces would repeat what its own one says.
+    let (of_machines, is_any_machine) = match facts.namespace {
+        Namespace(Some(Netns::Other)) => (BTreeSet::new(), false),
+        Namespace(Some(Netns::Initial) | None) => machines::judge(facts, listed, out),
+    };
+    let is_any_own = is_any_seen || vifs.as_ref().is_ok_and(|(all, _)| !all.is_empty());
+    is_any_seen |= is_any_machine;
+    match &vifs {
+        Ok((all, text)) => {
+            is_any_seen |= !all.is_empty();
+            let others = all.iter().filter(|vif| !of_machines.contains(vif.name.as_str()));
+            out.add(others.filter_map(|vif| vifs::judge(vif, cpus, text)));
         }
         // No ringway runs here, or we may not query it.
         Err(Gap::Missing { .. }) => {}
         Err(gap) => {
             is_any_seen = true;
-            out.unread("ringway", &gap);
+            out.unread("ringway", gap);
         }
     }
     if !is_any_seen {
         return not_here(CHECK.absent);
     }
-    out.well(format!("enough queues for {cpus} CPUs"), None);
+    let well = format!("enough queues for {cpus} CPUs");
+    let well = if is_any_own { well } else { "machines have a queue for each CPU".to_owned() };
+    out.well(well, None);
     Ok(())
 }
 
@@ -156,31 +175,6 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
         .cause(text::unused_cause())
         .advise(Advice::by_change(text::unused_advice(), few.iter().filter_map(change)))
         .gain(text::gain())
-}
-
-/// A vif of a running ringway whose guest uses all queues that it may ask for. No more than a note:
-/// who runs many guests may want it so.
-fn limited(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
-    let Vif { name, kind, max_queues, queues } = vif;
-    let is_all = u64::try_from(queues.len()) == Ok(*max_queues);
-    if !is_all || *max_queues == 0 || *max_queues >= cpus {
-        return None;
-    }
-    let summary = format!("the guest of {name} uses all {max_queues} queues that ringway offers");
-    let said = format!("{name}: max_queues {max_queues}, {} in use", queues.len());
-    let advice = match kind.as_str() {
-        // Its front-end says how many there are, when it is started.
-        "virtio" => Advice::by_hand(text::vhostuser_advice(&cpus, name), &[]),
-        _ => {
-            let knob = Knob::MaxQueues { vif: name.clone() };
-            Advice::by_change(text::worker_advice(), Change::raise(knob, max_queues, cpus))
-        }
-    };
-    let finding = Finding::new(Severity::Note, name, summary)
-        .cause(text::worker_cause())
-        .quote([Quote { file: text.origin().to_owned(), line: None, text: said }])
-        .advise(advice);
-    Some(finding)
 }
 
 fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {

@@ -1,0 +1,271 @@
+//! Queues of libvirt's machines and of ringway's vifs (D14): what is said of each, and what is not
+//! judged.
+
+mod saved;
+
+use std::collections::BTreeMap;
+
+use ringway_doctor::check;
+use ringway_doctor::evidence::Source;
+use ringway_doctor::fact::Host;
+use ringway_doctor::finding::{Finding, Severity};
+
+type Pieces = BTreeMap<String, String>;
+
+const VM: &str = "run/libvirt/qemu/vm1.xml";
+const VIFS: [&str; 2] =
+    ["sample-1/commands/ringway_vif_list_--json", "sample-2/commands/ringway_vif_list_--json"];
+
+fn fixture(name: &str) -> Pieces {
+    let found = saved::hosts().into_iter().find(|(known, _)| known == name);
+    let text = |(path, bytes)| (path, String::from_utf8(bytes).expect("text"));
+    found.expect("a fixture").1.into_iter().map(text).collect()
+}
+
+fn findings(pieces: Pieces) -> Vec<Finding> {
+    check::find("D14").expect("a check").run(&Host::new(Source::Memory(pieces)))
+}
+
+fn replace(pieces: &mut Pieces, path: &str, old: &str, new: &str) {
+    let text = pieces.get_mut(path).expect("it is in the fixture");
+    assert!(text.contains(old), "{path} has no {old}: {text}");
+    *text = text.replace(old, new);
+}
+
+/// The only finding, by what is asked of it.
+fn only(pieces: Pieces) -> (Severity, String, String) {
+    let found = findings(pieces);
+    let [one] = found.as_slice() else { panic!("expected one finding: {found:#?}") };
+    let advice = one.advice.iter().map(|advice| format!("{} {:?}", advice.text, advice.commands));
+    (one.severity, one.summary.clone(), advice.collect())
+}
+
+#[test]
+fn few_queues_on_a_bridge_are_noted_with_their_lines_and_the_edit() {
+    let found = findings(fixture("d14-healthy-libvirt-few"));
+    let all: Vec<&str> = found.iter().map(|one| one.summary.as_str()).collect();
+    assert_eq!(
+        all,
+        [
+            "interface vnet1 of machine node has 1 queue, and the machine has 8 CPUs",
+            "interface vnet2 of machine node has 4 queues, and the machine has 8 CPUs",
+            "interface 52:54:00:00:00:03 of machine off has 1 queue, and the machine has 2 CPUs; \
+             it does not run now",
+        ]
+    );
+    assert!(found.iter().all(|one| one.severity == Severity::Note), "{found:#?}");
+    let [first, second, _] = found.as_slice() else { panic!("{found:#?}") };
+    let lines: Vec<(&str, Option<usize>)> =
+        first.evidence.iter().map(|quote| (quote.file.as_str(), quote.line)).collect();
+    let file = "/run/libvirt/qemu/node.xml";
+    assert_eq!(lines, [(file, Some(11)), (file, Some(18))]);
+    assert_eq!(first.advice[0].commands, ["virsh edit node"]);
+    for part in ["<driver name='vhost' queues='8'/>", "virsh reboot keeps", "ethtool -L", "256"] {
+        assert!(first.advice[0].text.contains(part), "{part}: {first:#?}");
+    }
+    // It was edited already, and has not been stopped since.
+    assert!(second.advice[0].commands.is_empty() && second.advice[0].text.contains("has 8 queues"));
+    assert_eq!(second.evidence.last().expect("a line").file, "/etc/libvirt/qemu/node.xml");
+}
+
+#[test]
+fn no_more_queues_are_advised_than_the_kernel_and_qemu_have() {
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    pieces.remove("run/libvirt/qemu/node.xml");
+    pieces.remove("etc/libvirt/qemu/node.xml");
+    replace(&mut pieces, "etc/libvirt/qemu/off.xml", " current='2'>300", ">4000");
+    let (_, _, advice) = only(pieces.clone());
+    assert!(advice.contains("queues='256'") && !advice.contains("4000"), "{advice}");
+    replace(&mut pieces, "etc/libvirt/qemu/off.xml", "type='bridge'", "type='vhostuser'");
+    let (_, _, advice) = only(pieces);
+    assert!(advice.contains("<driver queues='511'/>") && !advice.contains("4000"), "{advice}");
+}
+
+#[test]
+fn interfaces_that_have_no_queues_to_set_are_not_judged() {
+    for (old, new) in [
+        ("type='virtio'", "type='e1000'"),
+        ("      <model type='virtio'/>\n", ""),
+        ("type='bridge'", "type='hostdev'"),
+        ("type='bridge'", "type='user'"),
+        ("<driver name='vhost'", "<driver name='qemu'"),
+    ] {
+        let mut pieces = fixture("d14-healthy-libvirt-few");
+        pieces.remove("etc/libvirt/qemu/off.xml");
+        replace(&mut pieces, "run/libvirt/qemu/node.xml", old, new);
+        assert!(findings(pieces).is_empty(), "{new}");
+    }
+}
+
+#[test]
+fn with_ringway_no_more_queues_are_advised_than_it_offers_and_both_numbers_are_said() {
+    let pieces = fixture("d14-healthy-libvirt-vhostuser");
+    let (severity, summary, advice) = only(pieces.clone());
+    let expected = "interface 52:54:00:00:00:11 of machine vm1 has 1 of 4 queues that ringway \
+                    offers (vm1), and the machine has 8 CPUs";
+    assert_eq!((severity, summary.as_str()), (Severity::Note, expected));
+    assert!(
+        advice.contains("<driver queues='4'/>") && advice.contains("No more than 4"),
+        "{advice}"
+    );
+    assert!(!advice.contains("name='vhost'"), "{advice}");
+
+    // ringway offers all that the definition asks for, and no more.
+    let mut few = pieces;
+    for path in VIFS {
+        replace(&mut few, path, "\"max_queues\": 4", "\"max_queues\": 1");
+    }
+    let (severity, summary, advice) = only(few);
+    let expected = "ringway offers 1 queue (vm1), and machine vm1 has 8 CPUs";
+    assert_eq!((severity, summary.as_str()), (Severity::Note, expected));
+    assert!(advice.contains("queues = 8 in the [[vhost]] of vm1"), "{advice}");
+}
+
+#[test]
+fn a_guest_that_leaves_queues_unused_is_a_warning_only_if_it_has_the_cpus() {
+    let pieces = fixture("d14-sick-libvirt-vhostuser");
+    let (severity, summary, advice) = only(pieces.clone());
+    assert_eq!(severity, Severity::Warning);
+    let expected = "the guest of vm1 uses 1 of 4 queues; machine vm1 has 4 CPUs, asks for 8 \
+                    queues, and ringway offers 8";
+    assert_eq!(summary, expected);
+    assert!(advice.contains("In the guest: ethtool -L eth0 combined 4"), "{advice}");
+
+    let mut one_cpu = pieces.clone();
+    replace(&mut one_cpu, VM, "current='4'", "current='1'");
+    assert!(findings(one_cpu).iter().all(|one| one.severity == Severity::Ok));
+
+    let mut old_driver = pieces.clone();
+    for path in VIFS {
+        replace(&mut old_driver, path, "\"mq\", ", "");
+    }
+    let (severity, _, advice) = only(old_driver);
+    assert!(severity == Severity::Note && advice.contains("driver of virtio-net"), "{advice}");
+
+    // Without the machine's definition, the number of CPUs is unknown.
+    let mut unknown = pieces;
+    unknown.remove(VM);
+    let (severity, summary, advice) = only(unknown);
+    assert_eq!(severity, Severity::Note);
+    assert_eq!(summary, "the guest of vm1 uses 1 of 8 queues that ringway offers");
+    assert!(advice.contains("or the number of its CPUs if that is less"), "{advice}");
+}
+
+#[test]
+fn ringway_alone_notes_a_guest_with_unused_queues() {
+    for (name, part) in [
+        ("d14-healthy-ringway", "run in it: ethtool -L eth0 combined 8"),
+        ("d14-healthy-ringway-one", "<driver queues='N'/>"),
+    ] {
+        let pieces = fixture(name);
+        let (severity, _, advice) = only(pieces.clone());
+        assert!(severity == Severity::Note && advice.contains(part), "{name}: {advice}");
+        let mut gone = pieces;
+        for path in VIFS {
+            let text = gone.get_mut(path).expect("there");
+            let (start, _) = text.split_once("\"queues\": [").expect("queues");
+            *text = format!("{start}\"queues\": []\n  }}\n]\n");
+        }
+        let found = findings(gone);
+        assert!(found.iter().all(|one| one.severity == Severity::Ok), "not connected: {found:#?}");
+    }
+}
+
+#[test]
+fn a_definition_that_asks_for_more_than_ringway_offers_is_refused() {
+    let pieces = fixture("d14-sick-libvirt-more");
+    let (severity, summary, advice) = only(pieces.clone());
+    let expected = "machine vm1 asks for 8 queues, and ringway offers 4 (vm1)";
+    assert_eq!((severity, summary.as_str()), (Severity::Problem, expected));
+    assert!(advice.contains("queues = 8 in the [[vhost]] of vm1"), "{advice}");
+
+    let mut stopped = pieces;
+    let text = stopped.remove(VM).expect("there");
+    let (_, inner) = text.split_once("<domain type").expect("a domain");
+    let inner = inner.replace("</domstatus>", "");
+    stopped.insert("etc/libvirt/qemu/vm1.xml".to_owned(), format!("<domain type{inner}"));
+    let (severity, summary, _) = only(stopped);
+    assert_eq!(severity, Severity::Warning);
+    assert!(summary.ends_with("does not run now"), "{summary}");
+}
+
+#[test]
+fn a_restart_is_not_advised_where_ringway_would_refuse_it() {
+    let mut pieces = fixture("d14-healthy-libvirt-vhostuser");
+    let status = pieces[VM].clone();
+    let (_, inner) = status.split_once("<domain type").expect("a domain");
+    let inner = inner.replace("</domstatus>", "");
+    let next = format!("<domain type{inner}");
+    let model = "<model type='virtio'/>";
+    let next = next.replace(model, &format!("{model}<driver queues='8'/>"));
+    pieces.insert("etc/libvirt/qemu/vm1.xml".to_owned(), next);
+    let found = findings(pieces);
+    let said: Vec<(Severity, &str)> =
+        found.iter().map(|one| (one.severity, one.summary.as_str())).collect();
+    assert_eq!(said[0].0, Severity::Warning, "{said:#?}");
+    assert!(said[0].1.contains("asks for 8 queues when it starts the next time"), "{said:#?}");
+    let advice = &found[1].advice[0];
+    assert_eq!(advice.commands, ["virsh edit vm1"], "{advice:#?}");
+}
+
+#[test]
+fn a_malformed_definition_is_a_gap_with_its_line() {
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    replace(&mut pieces, "run/libvirt/qemu/node.xml", "</vcpu>", "</cpu>");
+    let found = findings(pieces);
+    let unread: Vec<&Finding> =
+        found.iter().filter(|one| one.severity == Severity::Unknown).collect();
+    let [one] = unread.as_slice() else { panic!("{found:#?}") };
+    assert_eq!(one.subject, "node");
+    let start = "could not read /run/libvirt/qemu/node.xml:11: ";
+    assert!(one.summary.starts_with(start), "{}", one.summary);
+    assert!(found.iter().any(|one| one.subject == "off" && one.severity == Severity::Note));
+}
+
+#[test]
+fn without_the_right_to_read_definitions_that_is_said_once() {
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    pieces.retain(|path, _| !path.contains("libvirt"));
+    let dead = "run/libvirt/qemu/node.xml\tPermission denied (os error 13)\n\
+                etc/libvirt/qemu\tPermission denied (os error 13)\n";
+    pieces.insert("refused".to_owned(), dead.to_owned());
+    pieces.insert("run/libvirt/qemu.names".to_owned(), "node.xml\n".to_owned());
+    let (severity, summary, _) = only(pieces.clone());
+    assert_eq!(severity, Severity::Unknown);
+    let expected = "could not read /etc/libvirt/qemu: Permission denied (os error 13); and 1 more \
+                    of libvirt's definitions";
+    assert_eq!(summary, expected);
+
+    // libvirt prints the definitions of machines that run.
+    let xml = "<domain><name>node</name><vcpu>2</vcpu><devices><interface type='direct'>\n\
+               <model type='virtio'/></interface></devices></domain>\n";
+    pieces.insert("commands/virsh_-r_list_--name".to_owned(), "node\n\n".to_owned());
+    pieces.insert("commands/virsh_-r_dumpxml_node".to_owned(), xml.to_owned());
+    let found = findings(pieces);
+    let severities: Vec<Severity> = found.iter().map(|one| one.severity).collect();
+    assert_eq!(severities, [Severity::Note, Severity::Unknown], "{found:#?}");
+    assert_eq!(found[0].evidence[1].file, "virsh -r dumpxml node");
+}
+
+#[test]
+fn definitions_are_judged_once_and_not_in_every_network_namespace() {
+    let mut pieces = fixture("d14-sick-libvirt-vhostuser");
+    pieces.insert("netns".to_owned(), "initial\n".to_owned());
+    assert_eq!(only(pieces.clone()).0, Severity::Warning);
+    pieces.insert("netns".to_owned(), "other\n".to_owned());
+    assert_eq!(only(pieces).0, Severity::Note);
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    pieces.insert("netns".to_owned(), "other\n".to_owned());
+    assert!(findings(pieces).is_empty());
+}
+
+#[test]
+fn a_sos_report_has_the_same_files() {
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    // It has one sample, at the root of the host.
+    pieces.retain(|path, _| !path.starts_with("sample-1/"));
+    let moved = |(path, text): (String, String)| (path.replace("sample-2/", ""), text);
+    let mut pieces: Pieces = pieces.into_iter().map(moved).collect();
+    pieces.insert("proc/uptime".to_owned(), "1000.0 1.0\n".to_owned());
+    assert_eq!(findings(pieces).len(), 3);
+}
