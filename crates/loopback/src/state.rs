@@ -126,7 +126,7 @@ impl State {
         user: DomId,
         op: &PageCopy,
     ) -> Result<(), GrantStatus> {
-        let source = self.find(op.from).ok_or(GrantStatus::BadDomain)?;
+        let source = self.owner(op.from).ok_or(GrantStatus::BadDomain)?;
         let from = self.copied_page(source, user, op.from_gref, Access::ReadOnly)?.clone();
         let to = self.copied_page(target, user, op.to_gref, Access::ReadWrite)?;
         from.copy_across(op.from_offset.into(), to, op.to_offset.into(), op.len.into());

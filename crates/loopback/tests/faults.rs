@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use ringway_hypervisor::{
-    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor,
+    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor, PageCopy,
 };
 use ringway_loopback::{
     Fault, FaultPoint, Holdings, Limits, Loopback, LoopbackDomain, LoopbackEvent,
@@ -87,6 +87,34 @@ fn a_call_of_copies_fails_as_a_whole() {
     assert!(bench.copy(&[gref; 3]).is_err());
     assert_eq!(bench.machine.passages(GUEST, FaultPoint::Copy), 0, "no operation was made");
     assert!(bench.copy(&[gref; 3]).is_ok());
+}
+
+#[test]
+fn the_owner_of_a_page_dies_between_two_copies_to_another_domain() {
+    let bench = Bench::new();
+    let other = bench.machine.create_domain(DomId(9), Limits::default()).expect("it is free");
+    let share = |domain: &LoopbackDomain| {
+        let mut grants = domain.grants().expect("always made");
+        grants.share(HOST, 1, Access::ReadWrite).expect("there is memory")
+    };
+    let (source, target) = (share(&bench.guest), share(&other));
+    source.pages.copy_from(0, &[1; 8]);
+    bench.machine.add_fault(Fault { domid: GUEST, point: FaultPoint::Death, nth: 2 });
+    let copy = |to_offset| PageCopy {
+        from: GUEST,
+        from_gref: source.grefs[0],
+        from_offset: 0,
+        to_gref: target.grefs[0],
+        to_offset,
+        len: 8,
+        status: GrantStatus::Again,
+    };
+    let mut ops = [copy(0), copy(8)];
+    let mut memory = bench.host.memory().expect("always made");
+    memory.copy_between_peers(DomId(9), &mut ops).expect("the call is good");
+    assert_eq!(ops.map(|op| op.status), [GrantStatus::Okay, GrantStatus::BadDomain]);
+    assert!(!bench.machine.is_alive(GUEST) && bench.machine.is_alive(DomId(9)));
+    assert_eq!(target.pages.read::<[u8; 16]>(0), [[1; 8], [0; 8]].concat()[..]);
 }
 
 #[test]

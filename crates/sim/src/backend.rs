@@ -32,6 +32,7 @@ use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::port::Port;
 use crate::scenario::HOST;
+use crate::witness::{Purpose, WatchedMemory};
 
 /// The token of the watch for vifs that come and go.
 const ROOT_TOKEN: &str = "vifs";
@@ -351,13 +352,14 @@ impl Serving<'_> {
         for queue in &config.queues {
             let (parts, ports) = self.queue_parts(queue, features)?;
             let counters = Arc::clone(&parts.counters);
+            let ring = owner.map(|_| self.plane.witness.show(guest, &parts.tx_ring));
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             if self.config.completion == Completion::Sent {
                 queue.respond_when_sent()?;
             }
-            queue.lend_pages(self.domain.memory()?);
+            queue.lend_pages(self.memory(Purpose::Bodies)?);
             let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
-            queues.push((Port::of_vif(queue, ports, counted, self.config.canary), counters));
+            queues.push((Port::of_vif(queue, ports, counted, self.config.canary, ring), counters));
         }
         let port = self.plane.allocate_port(owner)?;
         self.rest.port = Some(port);
@@ -395,16 +397,19 @@ impl Serving<'_> {
         Ok(Some(id))
     }
 
+    fn memory(&self, purpose: Purpose) -> io::Result<WatchedMemory> {
+        let DataPlane { machine, witness, .. } = &*self.plane;
+        Ok(WatchedMemory::new(self.domain.memory()?, machine, witness, purpose))
+    }
+
     fn queue_parts(
         &self,
         queue: &QueueConfig,
         features: FrontendFeatures,
-    ) -> io::Result<(
-        QueueParts<ringway_loopback::LoopbackMemory, ringway_loopback::LoopbackEvent>,
-        Vec<EvtchnPort>,
-    )> {
+    ) -> io::Result<(QueueParts<WatchedMemory, ringway_loopback::LoopbackEvent>, Vec<EvtchnPort>)>
+    {
         let peer = self.rest.vif.frontend;
-        let mut memory = self.domain.memory()?;
+        let mut memory = self.memory(Purpose::Packets)?;
         let tx_ring = memory.map(peer, queue.tx_ring_ref, Access::ReadWrite)?;
         let rx_ring = memory.map(peer, queue.rx_ring_ref, Access::ReadWrite)?;
         let bind = |port| self.domain.bind_interdomain(peer, port);

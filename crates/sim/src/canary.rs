@@ -24,11 +24,13 @@ pub enum Canary {
     HastyMove,
     /// A released vif stays mapped.
     KeptMapping,
+    /// A guest gets its responses while frames refer to the pages.
+    EarlyResponse,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 9] = [
+    pub const ALL: [Canary; 10] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -38,5 +40,6 @@ impl Canary {
         Canary::ChangedByte,
         Canary::HastyMove,
         Canary::KeptMapping,
+        Canary::EarlyResponse,
     ];
 }

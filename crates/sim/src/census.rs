@@ -23,11 +23,14 @@ struct Sums {
     place: Option<SlotId>,
     backlog: Backlog,
     longest: Backlog,
+    /// Frames that refer to pages of a guest.
+    lent: usize,
 }
 
 impl Sums {
     fn add(&mut self, place: Option<SlotId>, frame: &Frame) {
         self.bytes += frame.memory();
+        self.lent += usize::from(frame.is_lent());
         if self.place != place {
             (self.place, self.backlog) = (place, Backlog::default());
         }
@@ -66,6 +69,9 @@ impl DataPlane {
         let (left, all) = (workers.budget.bytes_left(), workers.budget_bytes);
         ensure(left + sums.bytes == all, Rule::Budget, || {
             format!("of {all} bytes {left} are left and {} are in use", sums.bytes)
+        })?;
+        ensure(sums.lent == 0, Rule::LentPages, || {
+            format!("{} frames refer to pages of guests after a round", sums.lent)
         })?;
         let Backlog { frames, bytes } = sums.longest;
         let is_bounded = frames <= LIMIT.frames + SEGMENTS_MAX.frames

@@ -39,6 +39,9 @@ pub enum Rule {
     Release,
     /// The backend submits no copy beyond the end of a page, which would fail the whole call.
     CopiesInPage,
+    /// The backend reads a page of a guest only while a request for it has no response, and no
+    /// frame refers to such a page between rounds.
+    LentPages,
     /// Nothing panics.
     NoPanic,
 }

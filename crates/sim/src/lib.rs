@@ -30,6 +30,7 @@ mod scenario;
 mod toolstack;
 mod traffic;
 mod trouble;
+mod witness;
 mod worker;
 mod workers;
 mod world;

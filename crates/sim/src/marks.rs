@@ -31,6 +31,12 @@ marks! {
     Arrived => "frames arrived",
     /// A frame of several slots was sent.
     SeveralSlots => "frames of several slots",
+    /// The end of a frame went from the pages of one guest to those of another.
+    LentAcross => "ends of frames copied from guest to guest",
+    /// The end of a frame was gathered from the pages of a guest.
+    LentGathered => "ends of frames gathered",
+    /// A guest was dead when the ends of its frames were to be copied.
+    LenderDead => "guest dead while frames refer to its pages",
     /// A frame to be segmented was sent.
     ToSegment => "frames to be segmented",
     /// A frame with a blank checksum was sent.

@@ -24,6 +24,7 @@ use crate::marks::{Mark, Marks};
 use crate::port::Port;
 use crate::scenario::HOST;
 use crate::traffic::{Flow, Piece};
+use crate::witness::{Reads, Witness};
 use crate::worker::Worker;
 use crate::workers::Workers;
 
@@ -72,6 +73,8 @@ pub(crate) struct DataPlane {
     /// Events that were planned to be lost and not delivered late.
     pub(crate) event_losses: u64,
     pub(crate) canary: Option<Canary>,
+    /// What the backend reads from the pages of honest guests.
+    pub(crate) witness: Witness,
     /// A flaw that was found in code that cannot return it.
     pub(crate) flaw: Option<Flaw>,
 }
@@ -112,6 +115,13 @@ impl DataPlane {
     pub(crate) fn check_step(&mut self) -> Checked {
         if self.is_census_due {
             self.take_census()?;
+        }
+        let (Reads { across, gathered, of_dead }, flaw) = self.witness.take();
+        self.marks.add(Mark::LentAcross, across);
+        self.marks.add(Mark::LentGathered, gathered);
+        self.marks.add(Mark::LenderDead, of_dead);
+        if let Some(found) = flaw {
+            return Err(Flaw::new(Rule::LentPages, found));
         }
         ensure(self.machine.copies_out_of_page(HOST) == 0, Rule::CopiesInPage, || {
             "the backend submitted a copy that leaves its page".to_owned()

@@ -2,12 +2,14 @@
 //! source of its events.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::Waker;
 
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortQueue, QueueDown,
-    QueueTraits, Wakers, Woken,
+    Body, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortQueue,
+    QueueDown, QueueTraits, Receipts, Wakers, Woken,
 };
-use ringway_loopback::{LoopbackEvent, LoopbackMemory};
+use ringway_loopback::LoopbackEvent;
 use ringway_netback::VifQueue;
 use ringway_wire::EvtchnPort;
 
@@ -15,6 +17,7 @@ use crate::canary::Canary;
 use crate::device::{DeviceEvent, DeviceQueue};
 use crate::ledger::{Ledger, Owner};
 use crate::traffic::Share;
+use crate::witness::{ShownRing, WatchedMemory};
 
 /// The most frames that leave in one call: all slots of a ring.
 const FRAMES_PER_CALL_MAX: usize = 256;
@@ -30,21 +33,24 @@ pub(crate) struct Port {
     leaving: Vec<Option<Share>>,
     canary: Option<Canary>,
     calls: u64,
+    /// The tx ring of an honest guest.
+    _ring: Option<ShownRing>,
 }
 
 enum Queue {
-    Vif(Box<VifQueue<LoopbackMemory, LoopbackEvent>>),
+    Vif(Box<VifQueue<WatchedMemory, LoopbackEvent>>),
     Device(DeviceQueue),
 }
 
 impl Port {
     pub(crate) fn of_vif(
-        queue: VifQueue<LoopbackMemory, LoopbackEvent>,
+        queue: VifQueue<WatchedMemory, LoopbackEvent>,
         events: Vec<EvtchnPort>,
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
+        ring: Option<ShownRing>,
     ) -> Port {
-        Port::new(Queue::Vif(Box::new(queue)), events, owner, canary)
+        Port { _ring: ring, ..Port::new(Queue::Vif(Box::new(queue)), events, owner, canary) }
     }
 
     pub(crate) fn of_device(
@@ -61,7 +67,7 @@ impl Port {
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
     ) -> Port {
-        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0 }
+        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0, _ring: None }
     }
 
     pub(crate) fn device_event(&self) -> Option<DeviceEvent> {
@@ -102,6 +108,12 @@ impl PortQueue for Port {
             Some(Canary::LeakedBuffer) if into.len() > before && self.calls % 8 == 0 => {
                 let copy = pool.take(into[before].len());
                 copy.into_iter().for_each(std::mem::forget);
+            }
+            Some(Canary::EarlyResponse) => {
+                into[before..].iter_mut().for_each(disown_body);
+                if let Queue::Vif(queue) = &mut self.queue {
+                    queue.ingress(Budget::NOTHING, pool, into)?;
+                }
             }
             _ => {}
         }
@@ -160,6 +172,16 @@ impl Wakers for Port {
             Queue::Device(_) => {}
         }
     }
+}
+
+/// Returns the receipt of a frame's body while the frame still refers to the pages.
+fn disown_body(frame: &mut Frame) {
+    let Some(body) = frame.take_body() else { return };
+    let receipt = Receipts::new(1, Waker::noop()).issue(0);
+    let mut disowned = Body::new(Arc::clone(body.pages()), receipt);
+    let is_whole = body.pieces().iter().all(|piece| disowned.push(piece.at, piece.len));
+    assert!(is_whole, "it has as many pieces");
+    frame.set_body(disowned);
 }
 
 fn copy_of(frame: &Frame, pool: &mut FramePool) -> Option<Frame> {

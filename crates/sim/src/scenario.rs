@@ -26,6 +26,8 @@ pub(crate) struct Scenario {
     /// The switch's uplink, if it has one.
     pub(crate) uplink: Option<Uplink>,
     pub(crate) flow_kinds: Vec<Kind>,
+    /// Whether most bytes are in long TCP segments, whose ends go from guest to guest.
+    pub(crate) is_bulk: bool,
     pub(crate) offer: Offer,
     pub(crate) completion: Completion,
     pub(crate) budget_bytes: usize,
@@ -83,9 +85,14 @@ const BUDGET_LOW: usize = 512 << 10;
 impl Scenario {
     pub(crate) fn choose(choices: &mut Choices, canary: Option<Canary>) -> Scenario {
         let guests = choices.from_to(2, 4);
-        let caps = [OffloadCaps::ALL, OffloadCaps::ALL, NO_SEGMENTATION, OffloadCaps::NONE];
-        let kinds = [Kind::Unknown, Kind::Udp, Kind::Tcp];
-        let offered = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, OffloadCaps::NONE]);
+        let is_bulk = choices.is_one_in(3);
+        let caps = match is_bulk {
+            true => [OffloadCaps::ALL, OffloadCaps::ALL, OffloadCaps::ALL, NO_SEGMENTATION],
+            false => [OffloadCaps::ALL, OffloadCaps::ALL, NO_SEGMENTATION, OffloadCaps::NONE],
+        };
+        let kinds = if is_bulk { [Kind::Tcp; 3] } else { [Kind::Unknown, Kind::Udp, Kind::Tcp] };
+        let least = if is_bulk { OffloadCaps::ALL } else { OffloadCaps::NONE };
+        let offered = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, least]);
         let offer = Offer {
             queues_max: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
             split_event_channels: choices.is_one_in(2),
@@ -105,13 +112,15 @@ impl Scenario {
             stations: choices.from_to(1, 2),
         });
         Scenario {
-            engines: choices.from_to(1, 3),
+            // An end stays in pages only on its way to a guest of the same engine.
+            engines: choices.from_to(1, if is_bulk { 2 } else { 3 }),
             guests,
             queues_wanted: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
             are_patched: (0..guests).map(|_| choices.is_one_in(4)).collect(),
             uplink,
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
+            is_bulk,
             offer,
             completion: choices.pick(&[
                 Completion::Copied,

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
 pub(crate) struct Flow {
     pub(crate) number: u16,
     pub(crate) kind: Kind,
+    /// One frame in as many is long.
+    long_one_in: usize,
     /// The indices of the guests.
     pub(crate) from: usize,
     pub(crate) to: usize,
@@ -80,13 +82,19 @@ pub(crate) struct Made {
 
 impl Flow {
     /// A flow in which nothing was sent yet.
-    pub(crate) fn new(number: u16, kind: Kind, ends: [(usize, MacAddr); 2]) -> Flow {
+    pub(crate) fn new(
+        number: u16,
+        kind: Kind,
+        long_one_in: usize,
+        ends: [(usize, MacAddr); 2],
+    ) -> Flow {
         let [(from, from_mac), (to, to_mac)] = ends;
         let macs = [from_mac, to_mac];
         let (under_way, lost) = (VecDeque::new(), Lost::default());
         Flow {
             number,
             kind,
+            long_one_in,
             from,
             to,
             macs,
@@ -105,7 +113,7 @@ impl Flow {
         caps: OffloadCaps,
         pool: &mut FramePool,
     ) -> Option<(Frame, Made)> {
-        let is_long = caps.scatter_gather && choices.is_one_in(8);
+        let is_long = caps.scatter_gather && choices.is_one_in(self.long_one_in);
         let gso = self.kind == Kind::Tcp && caps.gso_v4 && caps.checksum_v4 && is_long;
         let is_blank =
             gso || (self.kind != Kind::Unknown && caps.checksum_v4 && choices.is_one_in(2));

@@ -1,6 +1,6 @@
 //! The disturbances of a world: actions of its administrators, and faults.
 
-use ringway_loopback::FaultPoint;
+use ringway_loopback::{Fault, FaultPoint};
 use ringway_switch::PortId;
 use ringway_wire::DomId;
 
@@ -155,7 +155,11 @@ impl World {
     fn kill_guest(&mut self, guest: usize) -> Checked {
         if self.plane.choices.is_one_in(2) {
             let domid = self.plane.guests[guest].domid;
-            self.plane.machine.fail_next(domid, FaultPoint::Death);
+            // Some use of its pages later: often while its frames are copied to another guest.
+            let passages = self.plane.machine.passages(domid, FaultPoint::Death);
+            let later = u64::try_from(self.plane.choices.from_to(1, 16)).unwrap_or(1);
+            let fault = Fault { domid, point: FaultPoint::Death, nth: passages + later };
+            self.plane.machine.add_fault(fault);
             return Ok(());
         }
         self.replace_guest(guest)

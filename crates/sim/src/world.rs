@@ -31,6 +31,7 @@ use crate::plane::DataPlane;
 use crate::scenario::{HOST, Scenario, Uplink};
 use crate::toolstack::{Toolstack, vif_of};
 use crate::traffic::{Flow, announcement};
+use crate::witness::Witness;
 use crate::workers::{Workers, WorkersConfig};
 
 /// The number of the first station behind a device, for addresses.
@@ -94,6 +95,7 @@ impl World {
             may_die: false,
             event_losses: 0,
             canary,
+            witness: Witness::default(),
             flaw: None,
         };
         let mut world = World {
@@ -236,12 +238,13 @@ impl World {
 
     fn make_flows(&mut self) {
         let pairs = self.pairs();
+        let long_one_in = if self.scenario.is_bulk { 2 } else { 8 };
         for (number, kind) in (0..).zip(self.scenario.flow_kinds.clone()) {
             let pair = self.plane.choices.pick(&pairs);
             let [from, to] = pair.map(|end| self.plane.owner_of_end(end));
             self.plane.ledger.add(from, to);
             let ends = pair.map(|end| (end, self.mac_of_end(end)));
-            self.plane.flows.push(Flow::new(number, kind, ends));
+            self.plane.flows.push(Flow::new(number, kind, long_one_in, ends));
         }
     }
 

@@ -1,0 +1,176 @@
+//! What the backend reads from the pages of honest guests, and whether it still may.
+//!
+//! A guest may write to a page, or end its grant, as soon as the request for it has a response. In
+//! this simulation no guest acts while an engine runs, so a page that is read too late still holds
+//! the right bytes. The witness therefore compares each copy with the ring of the guest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, PageCopy};
+use ringway_loopback::{Loopback, LoopbackMemory};
+use ringway_sys::SharedPages;
+use ringway_wire::netif::{TX_RING_SLOTS, TX_SLOT_LEN};
+use ringway_wire::ring::{REQ_PROD, RSP_PROD, SLOTS};
+use ringway_wire::{DomId, GrantRef};
+
+/// Clones refer to the same witness.
+#[derive(Clone, Default)]
+pub(crate) struct Witness(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    /// The tx rings of honest guests that a backend serves, each with its number. A guest stays
+    /// here when it has none left: from then on, none of its pages may be read.
+    rings: BTreeMap<DomId, Vec<(u64, SharedPages)>>,
+    rings_shown: u64,
+    reads: Reads,
+    /// The first read that was not permitted.
+    flaw: Option<String>,
+}
+
+/// What was read from pages that guests have lent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reads {
+    /// Calls that copied from page to page.
+    pub(crate) across: u64,
+    /// Calls that gathered a body.
+    pub(crate) gathered: u64,
+    /// Calls that found the lender dead.
+    pub(crate) of_dead: u64,
+}
+
+/// A ring of which the witness knows, until this is dropped.
+pub(crate) struct ShownRing {
+    witness: Witness,
+    peer: DomId,
+    number: u64,
+}
+
+impl Witness {
+    /// Shows it the tx ring of an honest guest.
+    pub(crate) fn show(&self, peer: DomId, tx_ring: &ForeignPage) -> ShownRing {
+        let mut seen = self.seen();
+        seen.rings_shown += 1;
+        let number = seen.rings_shown;
+        seen.rings.entry(peer).or_default().push((number, tx_ring.pages().clone()));
+        ShownRing { witness: self.clone(), peer, number }
+    }
+
+    /// Takes what was read since the last call, and the first read that was not permitted.
+    pub(crate) fn take(&self) -> (Reads, Option<String>) {
+        let mut seen = self.seen();
+        (std::mem::take(&mut seen.reads), seen.flaw.take())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// Checks that a request for each of these pages of `peer` has no response yet.
+    fn check(&mut self, peer: DomId, grefs: impl Iterator<Item = GrantRef>) {
+        let Some(rings) = self.rings.get(&peer) else { return };
+        let unanswered: BTreeSet<u32> = rings.iter().flat_map(|(_, ring)| requests(ring)).collect();
+        for gref in grefs.filter(|gref| !unanswered.contains(&gref.0)) {
+            let of = match rings.is_empty() {
+                true => "whose queue is detached",
+                false => "whose request has a response",
+            };
+            self.flaw.get_or_insert_with(|| format!("page {gref} of domain {peer}, {of}, is read"));
+        }
+    }
+}
+
+/// The pages that requests without a response name. A response that is in its slot and not yet
+/// published counts: the request is no longer there.
+fn requests(ring: &SharedPages) -> impl Iterator<Item = u32> + '_ {
+    let [begin, end] = [RSP_PROD, REQ_PROD].map(|index| ring.load(index, Ordering::Acquire));
+    let count = usize::try_from(end.wrapping_sub(begin)).map_or(0, |it| it.min(TX_RING_SLOTS));
+    let begin = usize::try_from(begin).expect("32 bits fit");
+    (0..count).map(move |ahead| {
+        let slot = begin.wrapping_add(ahead) % TX_RING_SLOTS;
+        ring.load(SLOTS + slot * TX_SLOT_LEN, Ordering::Relaxed)
+    })
+}
+
+impl Drop for ShownRing {
+    fn drop(&mut self) {
+        if let Some(rings) = self.witness.seen().rings.get_mut(&self.peer) {
+            rings.retain(|(number, _)| *number != self.number);
+        }
+    }
+}
+
+/// A backend's handle on the pages of its guests, with a witness.
+pub(crate) struct WatchedMemory {
+    memory: LoopbackMemory,
+    machine: Loopback,
+    witness: Witness,
+    purpose: Purpose,
+}
+
+/// What a handle copies out of pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Packets, as they are taken in.
+    Packets,
+    /// Bodies of frames that must be gathered.
+    Bodies,
+}
+
+impl WatchedMemory {
+    pub(crate) fn new(
+        memory: LoopbackMemory,
+        machine: &Loopback,
+        witness: &Witness,
+        purpose: Purpose,
+    ) -> WatchedMemory {
+        WatchedMemory { memory, machine: machine.clone(), witness: witness.clone(), purpose }
+    }
+}
+
+impl ForeignMemory for WatchedMemory {
+    fn map(&mut self, peer: DomId, gref: GrantRef, access: Access) -> io::Result<ForeignPage> {
+        self.memory.map(peer, gref, access)
+    }
+
+    fn copy_from_peer<L: AsMut<[u8]>>(
+        &mut self,
+        peer: DomId,
+        ops: &mut [GrantCopy],
+        locals: &mut [L],
+    ) -> io::Result<()> {
+        self.witness.seen().check(peer, ops.iter().map(|op| op.gref));
+        let copied = self.memory.copy_from_peer(peer, ops, locals);
+        if self.purpose == Purpose::Bodies {
+            let reads = &mut self.witness.seen().reads;
+            reads.gathered += 1;
+            reads.of_dead += u64::from(!self.machine.is_alive(peer));
+        }
+        copied
+    }
+
+    fn copy_to_peer<L: AsRef<[u8]>>(
+        &mut self,
+        peer: DomId,
+        ops: &mut [GrantCopy],
+        locals: &[L],
+    ) -> io::Result<()> {
+        self.memory.copy_to_peer(peer, ops, locals)
+    }
+
+    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
+        for run in ops.chunk_by(|one, next| one.from == next.from) {
+            self.witness.seen().check(run[0].from, run.iter().map(|op| op.from_gref));
+        }
+        let copied = self.memory.copy_between_peers(to, ops);
+        let reads = &mut self.witness.seen().reads;
+        reads.across += 1;
+        reads.of_dead += u64::from(ops.iter().any(|op| !self.machine.is_alive(op.from)));
+        copied
+    }
+}
