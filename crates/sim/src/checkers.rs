@@ -210,6 +210,9 @@ impl World {
         ensure(left == bytes, Rule::Budget, || format!("{left} of {bytes} bytes came back"))?;
         for guest in &mut self.plane.guests {
             guest.release();
+            if guest.has_lost_pages {
+                self.plane.machine.destroy_domain(guest.domid);
+            }
         }
         for hostile in &self.plane.hostiles {
             self.plane.machine.destroy_domain(hostile.domid);

@@ -96,10 +96,19 @@ impl FrontendProcess for Process<'_> {
     fn release(&mut self) {
         let number = self.guest;
         self.plane.journal.note(|| format!("guest {number} ends its grants"));
-        if !self.plane.guests[number].release() && self.plane.flaw.is_none() {
-            let found = format!("guest {number} ends grants that its backend still uses");
-            self.plane.flaw = Some(Flaw::new(Rule::Release, found));
+        let DataPlane { guests, choices, flaw, .. } = &mut *self.plane;
+        let guest = &mut guests[number];
+        // A device may hold frames for longer.
+        let is_held = guest.has_bodies() && choices.is_one_in(2);
+        if is_held {
+            guest.keep_received();
         }
+        let (rule, found) = match (guest.release(), is_held) {
+            (true, false) | (false, true) => return,
+            (false, false) => (Rule::Release, "grants that its backend still uses"),
+            (true, true) => (Rule::LentPages, "grants of pages that frames refer to"),
+        };
+        flaw.get_or_insert_with(|| Flaw::new(rule, format!("guest {number} ends {found}")));
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, MacAddr, OffloadCaps, PagePool,
-    Pending, PoolBudget, PortQueue, QueueCounters, QueueDown, Woken,
+    Pending, PoolBudget, PortQueue, QueueCounters, QueueDown, Wakers, Woken,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -15,6 +15,7 @@ use ringway_netfront::{Slabs, VifQueue};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::frontend::Allocation;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The most frames per queue that applications leave with the guest's network stack.
 pub(crate) const BACKLOG_MAX: usize = 128;
@@ -31,6 +32,10 @@ pub(crate) struct Guest {
     pub(crate) nics: Vec<Nic>,
     /// The pages that hold the ends of long transmitted frames.
     slabs: Option<(Slabs, Box<dyn PagePool>)>,
+    /// Received frames of an earlier connection, which refer to its pages.
+    pub(crate) orphans: FrameQueue,
+    /// Whether pages stay granted because frames referred to them when their connection ended.
+    pub(crate) has_lost_pages: bool,
     /// Whether frames flow.
     pub(crate) is_up: bool,
     /// The offloads that the backend accepts.
@@ -50,6 +55,8 @@ pub(crate) struct Nic {
     pub(crate) events: Vec<EvtchnPort>,
     /// Frames that wait for room in the ring.
     pub(crate) backlog: FrameQueue,
+    /// Received frames that a device has yet to take: long ones refer to the pages they came in.
+    pub(crate) received: FrameQueue,
     pub(crate) is_awake: bool,
     pub(crate) counters: Arc<QueueCounters>,
 }
@@ -73,6 +80,8 @@ impl Guest {
             pool: FramePool::new(PoolBudget::new(POOL_BYTES)),
             nics: Vec::new(),
             slabs: None,
+            orphans: FrameQueue::new(),
+            has_lost_pages: false,
             is_up: false,
             caps: OffloadCaps::NONE,
             pace: Pace::Fast,
@@ -125,7 +134,7 @@ impl Guest {
 
     /// Whether it leaves the ends of long frames in pages, as a guest with a device does: every
     /// other guest.
-    fn is_in_pages(&self) -> bool {
+    pub(crate) fn is_in_pages(&self) -> bool {
         self.domid.0 % 2 == 0
     }
 
@@ -146,14 +155,28 @@ impl Guest {
         if self.is_in_pages() {
             queue.receive_in_place()?;
         }
-        let backlog = FrameQueue::new();
-        Ok(Nic { queue, events: ports, backlog, is_awake: true, counters })
+        let (backlog, received) = (FrameQueue::new(), FrameQueue::new());
+        Ok(Nic { queue, events: ports, backlog, received, is_awake: true, counters })
+    }
+
+    /// Whether received frames refer to pages of this connection.
+    pub(crate) fn has_bodies(&self) -> bool {
+        let mut received = self.nics.iter().flat_map(|nic| &nic.received);
+        received.any(|frame| frame.body().is_some())
+    }
+
+    /// Keeps the received frames beyond the end of their connection.
+    pub(crate) fn keep_received(&mut self) {
+        let received = self.nics.iter_mut().map(|nic| &mut nic.received);
+        received.for_each(|received| self.orphans.append(received));
+        self.has_lost_pages = true;
     }
 
     /// Ends all grants and channels. Returns true if no page was in use.
     pub(crate) fn release(&mut self) -> bool {
         let mut are_free = true;
         for mut nic in self.nics.drain(..) {
+            nic.received.drain(..).for_each(|frame| self.pool.recycle(frame));
             nic.backlog.drain(..).for_each(|frame| self.pool.recycle(frame));
             are_free &= nic.queue.close().is_ok();
         }
@@ -167,12 +190,24 @@ impl Guest {
 impl Nic {
     /// Whether the guest would act on this queue by itself.
     pub(crate) fn may_run(&self, pending: &[EvtchnPort]) -> bool {
-        self.is_awake || self.events.iter().any(|port| pending.contains(port))
+        self.has_event(pending) || self.is_awake
+    }
+
+    /// Whether the backend has sent an event, or a frame has returned pages that the queue waits
+    /// for.
+    fn has_event(&self, pending: &[EvtchnPort]) -> bool {
+        let mut is_rung = false;
+        self.queue.wakers(&mut |fd, _| {
+            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            is_rung |= poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0);
+        });
+        is_rung || self.events.iter().any(|port| pending.contains(port))
     }
 
     /// Takes an event, if there is one.
     pub(crate) fn wake(&mut self, pending: &[EvtchnPort]) -> Result<(), QueueDown> {
-        if self.events.iter().any(|port| pending.contains(port)) {
+        if self.has_event(pending) {
             self.is_awake = true;
             self.queue.woken(Woken::Unknown)?;
         }

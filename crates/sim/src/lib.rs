@@ -15,6 +15,7 @@ mod census;
 mod checkers;
 mod choices;
 mod control;
+mod delivery;
 mod device;
 mod driver;
 mod flaw;

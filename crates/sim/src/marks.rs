@@ -35,6 +35,10 @@ marks! {
     LentAcross => "ends of frames copied from guest to guest",
     /// The end of a frame was gathered from the pages of a guest.
     LentGathered => "ends of frames gathered",
+    /// A received frame stayed in the pages that it came in while its guest did something else.
+    ReceivedInPages => "received frames that stay in pages",
+    /// A device took a received frame whose connection had ended.
+    OrphanTaken => "received frames taken after the end",
     /// A guest was dead when the ends of its frames were to be copied.
     LenderDead => "guest dead while frames refer to its pages",
     /// A frame to be segmented was sent.

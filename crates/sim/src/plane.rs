@@ -213,6 +213,7 @@ impl DataPlane {
     }
 
     fn run_guest(&mut self, guest: usize) -> Checked {
+        self.deliver_orphans(guest, Effort::Some)?;
         let nics = self.guests[guest].nics.len();
         if nics == 0 || !self.guests[guest].is_up {
             return Ok(());
@@ -334,7 +335,7 @@ impl DataPlane {
         Some(self.guests.len() + self.stations.iter().position(is_for)?)
     }
 
-    fn arrived(&mut self, to: usize, piece: &Piece) -> Checked {
+    pub(crate) fn arrived(&mut self, to: usize, piece: &Piece) -> Checked {
         let flow = self.flows.get_mut(usize::from(piece.flow));
         let Some(flow) = flow.filter(|flow| flow.to == to) else {
             let found = format!("station {to} received of flow {}", piece.flow);
@@ -402,9 +403,14 @@ impl DataPlane {
         if effort == Effort::Some && receiver.pace == Pace::Stalled {
             return Ok(false);
         }
-        let Some(queue) = receiver.nics.get_mut(nic) else { return Ok(false) };
-        if !queue.may_run(&pending) {
+        if nic >= receiver.nics.len() {
             return Ok(false);
+        }
+        let has_delivered = self.deliver(guest, nic, effort)?;
+        let receiver = &mut self.guests[guest];
+        let Some(queue) = receiver.nics.get_mut(nic) else { return Ok(has_delivered) };
+        if !queue.may_run(&pending) {
+            return Ok(has_delivered);
         }
         let budget = match (effort, receiver.pace) {
             (Effort::Some, Pace::Slow) => self.choices.from_to(1, 4),
@@ -427,21 +433,13 @@ impl DataPlane {
         self.journal.note(|| {
             format!("guest {guest} queue {nic} runs: {sent} frames left, {received} came")
         });
-        self.take_frames(guest, &mut batch)?;
-        Ok(true)
-    }
-
-    fn take_frames(&mut self, guest: usize, batch: &mut FrameBatch) -> Checked {
-        for mut frame in batch.drain(..) {
-            frame.linearize().expect("its pages are the guest's own");
-            let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
-            let piece = if is_ours { Piece::read(&frame)? } else { None };
-            self.guests[guest].pool.recycle(frame);
-            let Some(piece) = piece else { continue };
-            self.arrived(guest, &piece)?;
-            self.marks.hit(Mark::Arrived);
+        let receiver = &mut self.guests[guest];
+        if receiver.is_in_pages() {
+            receiver.nics[nic].received.extend(batch);
+            return Ok(true);
         }
-        Ok(())
+        self.take_frames(guest, batch)?;
+        Ok(true)
     }
 
     /// An honest guest's queue must never blame its backend. The machine may inject faults.
@@ -469,6 +467,7 @@ impl DataPlane {
             has_run |= self.run_engine(number, Effort::All)?;
         }
         for guest in 0..self.guests.len() {
+            has_run |= self.deliver_orphans(guest, Effort::All)?;
             for nic in 0..self.guests[guest].nics.len() {
                 if self.guests[guest].is_up {
                     has_run |= self.run_nic(guest, nic, Effort::All)?;

@@ -1,0 +1,68 @@
+//! Frames that a guest has received, until its applications get them.
+//!
+//! A guest with a device leaves the ends of long frames in the pages that they came in until the
+//! device takes them, and these frames may outlive their connection.
+
+use ringway_datapath::{Frame, FrameQueue};
+
+use crate::choices::Choices;
+use crate::flaw::Checked;
+use crate::marks::Mark;
+use crate::plane::{DataPlane, Effort};
+use crate::traffic::Piece;
+
+impl DataPlane {
+    /// Lets the device of a guest take frames that it received, some of them or all. Until then,
+    /// they stay in the pages that they came in. Returns true if it took any.
+    pub(crate) fn deliver(&mut self, guest: usize, nic: usize, effort: Effort) -> Checked<bool> {
+        let has_delivered = self.deliver_orphans(guest, effort)?;
+        if !self.guests[guest].orphans.is_empty() {
+            // Frames of a flow stay in order.
+            return Ok(has_delivered);
+        }
+        let received = &mut self.guests[guest].nics[nic].received;
+        let taken = taken(received, effort, &mut self.choices);
+        self.marks.add(Mark::ReceivedInPages, in_pages(received));
+        Ok(self.take_frames(guest, taken)? || has_delivered)
+    }
+
+    /// The same for the frames of an earlier connection.
+    pub(crate) fn deliver_orphans(&mut self, guest: usize, effort: Effort) -> Checked<bool> {
+        let taken = taken(&mut self.guests[guest].orphans, effort, &mut self.choices);
+        self.marks.add(Mark::OrphanTaken, in_pages(&taken));
+        self.take_frames(guest, taken)
+    }
+
+    pub(crate) fn take_frames(
+        &mut self,
+        guest: usize,
+        frames: impl IntoIterator<Item = Frame>,
+    ) -> Checked<bool> {
+        let mut has_taken = false;
+        for mut frame in frames {
+            has_taken = true;
+            frame.linearize().expect("its pages are the guest's own");
+            let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
+            let piece = if is_ours { Piece::read(&frame)? } else { None };
+            self.guests[guest].pool.recycle(frame);
+            let Some(piece) = piece else { continue };
+            self.arrived(guest, &piece)?;
+            self.marks.hit(Mark::Arrived);
+        }
+        Ok(has_taken)
+    }
+}
+
+/// The frames that a device takes now: all of them, or some at random.
+fn taken(from: &mut FrameQueue, effort: Effort, choices: &mut Choices) -> FrameQueue {
+    let count = match effort {
+        Effort::Some if !from.is_empty() => choices.from_to(0, from.len()),
+        Effort::Some | Effort::All => from.len(),
+    };
+    from.drain(..count).collect()
+}
+
+/// Frames with their ends in pages.
+fn in_pages(frames: &FrameQueue) -> u64 {
+    frames.iter().map(|frame| u64::from(frame.body().is_some())).sum()
+}
