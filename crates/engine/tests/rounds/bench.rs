@@ -11,8 +11,8 @@ use ringway_datapath::{
     Receipts, VlanRules, Woken,
 };
 use ringway_engine::{
-    Attached, AttachedParts, BridgePort, Directory, Engine, Forwarding, IfIdle, Inbox, Limits,
-    Roster, SlotId, Stations, Wait, Weight,
+    Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding, IfIdle, Inbox,
+    Limits, Roster, SlotId, Stations, Wait, Weight,
 };
 use ringway_switch::{
     FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, StormLimits, Switch,
@@ -74,6 +74,8 @@ pub(crate) struct Far {
     pub(crate) lent: u64,
     /// The longest frame that left without one, without its addresses.
     pub(crate) longest: Vec<u8>,
+    /// What follows the headers of the TCP segments that left without a lent body, in order.
+    pub(crate) stream: Vec<u8>,
     wants_room: bool,
 }
 
@@ -192,6 +194,9 @@ impl PortQueue for TestQueue {
             far.lent += u64::from(frame.is_lent());
             if !frame.is_lent() && far.last.len() > far.longest.len() {
                 far.longest = far.last.clone();
+            }
+            if far.last.get(11) == Some(&6) && !frame.is_lent() {
+                far.stream.extend_from_slice(&frame.bytes()[54..]);
             }
             far.received_bytes += u64::try_from(frame.len()).expect("frames are short");
             far.lens.push_back(frame.len());
@@ -441,6 +446,10 @@ impl Bench {
 
     pub(crate) fn limit(&mut self, station: &Station, limits: &Limits) {
         self.engine.limit(station.id, limits.clone());
+    }
+
+    pub(crate) fn capture(&mut self, station: &Station, capture: &Arc<Capture>) {
+        self.engine.capture(station.id, capture);
     }
 
     pub(crate) fn set_weight(&mut self, station: &Station, weight: Weight) {

@@ -4,10 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
+use std::time::{Instant, SystemTime};
 
 use ringway_datapath::{
-    Body, Checksum, DropReason, Frame, Gso, GsoKind, Pages, QueueTraits, Receipts,
+    Body, Checksum, DropReason, Frame, Gso, GsoKind, OffloadCaps, Pages, QueueTraits, Receipts,
 };
+use ringway_engine::Capture;
 
 use crate::bench::{Bench, ONE, Station, TRAITS, byte_at};
 
@@ -126,12 +128,11 @@ fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
             bench.round();
             assert!(!lender.has_lent());
         }
-        let expected: Vec<u8> = (54..LEN).map(byte_at).collect();
         let far = receiver.far();
         assert!(far.received > 3, "{}", far.received);
         assert!(lender.gathered.load(Relaxed) > 0);
         // The last one left from its pages; those that waited have all their bytes.
-        assert_eq!(far.longest[42..], expected);
+        assert_eq!(far.longest[42..], payload());
     }
 }
 
@@ -150,6 +151,11 @@ fn a_body_that_cannot_be_read_costs_its_own_frame() {
     sender.far().script.push_back((2, 60));
     bench.round();
     assert_eq!(receiver.far().received, 1);
+}
+
+/// What follows the headers of a lent frame.
+fn payload() -> Vec<u8> {
+    (54..LEN).map(byte_at).collect()
 }
 
 #[test]
@@ -171,12 +177,75 @@ fn every_reader_of_a_frame_gets_all_of_it() {
         for _ in 0..3 {
             bench.round();
         }
-        let expected: Vec<u8> = (54..LEN).map(byte_at).collect();
-        assert_eq!(other.far().longest[42..], expected, "{case}");
+        assert_eq!(other.far().longest[42..], payload(), "{case}");
+        if to == 3 {
+            assert_eq!(receiver.far().received, 0);
+        } else {
+            assert_eq!(receiver.far().longest[42..], payload(), "{case}");
+        }
         assert_eq!(receiver.far().lent, 0, "{case}");
         assert!(!lender.has_lent(), "{case}");
         for station in [&sender, &receiver, &other] {
             assert_eq!(station.dropped(DropReason::GrantCopy), 0, "{case}");
         }
+    }
+}
+
+#[test]
+fn a_capture_shows_all_of_a_frame_which_arrives_whole() {
+    for (at_sender, at_receiver) in [(true, false), (false, true), (true, true)] {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, receiver, lender) = pair(&mut bench);
+        let new = || Arc::new(Capture::new(usize::MAX, (Instant::now(), SystemTime::now())));
+        let captures = [(at_sender, &sender), (at_receiver, &receiver)].map(|(is_on, station)| {
+            let capture = is_on.then(new);
+            capture.iter().for_each(|capture| bench.capture(station, capture));
+            capture
+        });
+        sender.far().script.push_back((2, LEN));
+        bench.round();
+        for capture in captures.iter().flatten() {
+            let shown = capture.next().expect("the frame has passed");
+            assert_eq!(shown.len, LEN);
+            assert_eq!(shown.bytes[54..], payload());
+            assert!(capture.next().is_none(), "it has passed once");
+        }
+        {
+            let far = receiver.far();
+            assert_eq!((far.received, far.lent), (1, 0));
+            assert_eq!(far.longest[42..], payload());
+        }
+        assert!(!lender.has_lent());
+        // The first frame after it finds that it has ended; later ones stay in their pages again.
+        captures.iter().flatten().for_each(|capture| capture.close());
+        for _ in 0..3 {
+            sender.far().script.push_back((2, LEN));
+            bench.round();
+        }
+        let far = receiver.far();
+        assert_eq!((far.received, far.lent), (4, 2), "captures {at_sender} {at_receiver}");
+    }
+}
+
+#[test]
+fn segments_for_a_receiver_that_needs_them_hold_all_bytes() {
+    let without_gso = OffloadCaps { gso_v4: false, gso_v6: false, ..OffloadCaps::ALL };
+    for caps in [without_gso, OffloadCaps::NONE] {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, _, lender) = pair(&mut bench);
+        let traits = QueueTraits { caps, takes_bodies: true, ..TRAITS };
+        let receiver = bench.port_with(3, 1, ONE, traits).remove(0);
+        sender.far().script.extend([(3, LEN); 2]);
+        bench.round();
+        assert!(!lender.has_lent());
+        for _ in 0..3 {
+            bench.round();
+        }
+        let far = receiver.far();
+        assert_eq!(far.stream, [payload(), payload()].concat(), "{caps:?}");
+        let segments = u64::try_from((LEN - 54).div_ceil(1448)).expect("few");
+        assert_eq!((far.received, far.lent), (2 * segments, 0), "{caps:?}");
+        assert!(far.lens.iter().all(|len| *len <= 1448 + 54), "{:?}", far.lens);
+        assert_eq!(receiver.dropped(DropReason::GrantCopy), 0);
     }
 }
