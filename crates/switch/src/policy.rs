@@ -371,7 +371,109 @@ pub(crate) const NO_ADDRESS: MacAddr = MacAddr([0; 6]);
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
+    use ringway_datapath::{Body, FramePool, PoolBudget, Receipts};
+
     use super::*;
+
+    const HEAD_LEN: usize = 256;
+
+    /// A TCP segment over IPv4 from 10.0.0.1 to one station, of which `head_len` bytes precede the
+    /// body.
+    fn segment(head_len: usize, change: impl FnOnce(&mut [u8])) -> Frame {
+        let len: u16 = 20_000;
+        let mut frame = FramePool::new(PoolBudget::new(1 << 20)).take(len.into()).expect("memory");
+        let bytes = frame.bytes_mut();
+        bytes.fill(0);
+        bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+        bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        bytes[12..14].copy_from_slice(&[0x08, 0]);
+        bytes[14] = 0x45;
+        bytes[16..18].copy_from_slice(&(len - 14).to_be_bytes());
+        bytes[23] = PROTO_TCP;
+        bytes[26..30].copy_from_slice(&[10, 0, 0, 1]);
+        bytes[46] = 0x50;
+        change(bytes);
+        let end = bytes[head_len..].to_vec();
+        let mut body = Body::new(Arc::new(end), Receipts::new(1, Waker::noop()).issue(0));
+        assert!(body.push(0, usize::from(len) - head_len));
+        frame.set_len(head_len);
+        frame.set_body(body);
+        frame
+    }
+
+    fn vif(mode: Option<LockingMode>) -> PortPolicy {
+        let allowed = ["10.0.0.1", "fd00::/16"].map(|it| it.parse().expect("an address"));
+        let rules = PortRules { allowed: allowed.to_vec(), ..PortRules::default() };
+        PortPolicy::for_vif(&rules, mode, 1, None, Binding::None)
+    }
+
+    /// A segment over IPv6 with this source.
+    fn over_v6(source: [u8; 2]) -> impl FnOnce(&mut [u8]) {
+        move |bytes| {
+            bytes[12..14].copy_from_slice(&[0x86, 0xdd]);
+            bytes[14..].fill(0);
+            bytes[14] = 0x60;
+            bytes[18..20].copy_from_slice(&(20_000_u16 - 54).to_be_bytes());
+            bytes[20] = PROTO_TCP;
+            bytes[22..24].copy_from_slice(&source);
+            bytes[66] = 0x50;
+        }
+    }
+
+    #[test]
+    fn a_segment_to_one_station_is_accepted_by_its_head() {
+        for policy in [PortPolicy::open(), vif(None), vif(Some(LockingMode::Locked))] {
+            assert!(policy.accepts_head_of(&segment(HEAD_LEN, |_| ())));
+            assert!(policy.accepts_head_of(&segment(HEAD_LEN, over_v6([0xfd, 0]))));
+            // The body may begin right behind the headers.
+            assert!(policy.accepts_head_of(&segment(54, |_| ())));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_more_than_its_head_decides_about_is_not() {
+        type Change = fn(&mut [u8]);
+        let refusals: [(&str, usize, Change); 8] = [
+            ("a group, whose messages are read", HEAD_LEN, |bytes| bytes[0] |= 1),
+            ("UDP: DHCP is read, and it has no segments", HEAD_LEN, |bytes| bytes[23] = PROTO_UDP),
+            ("a fragment: it has no TCP header", HEAD_LEN, |bytes| bytes[21] = 1),
+            ("a tag before the IP header", HEAD_LEN, |bytes| {
+                bytes[12..14].copy_from_slice(&[0x81, 0]);
+            }),
+            ("no IP", HEAD_LEN, |bytes| bytes[12..14].copy_from_slice(&[0x88, 0xb5])),
+            ("headers that end in the body", 90, |bytes| bytes[46] = 0xf0),
+            ("a TCP header that begins in the body", 30, |_| ()),
+            ("not even addresses", 5, |_| ()),
+        ];
+        for (why, head_len, change) in refusals {
+            for policy in [PortPolicy::open(), vif(None), vif(Some(LockingMode::Locked))] {
+                assert!(!policy.accepts_head_of(&segment(head_len, change)), "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_is_accepted_only_as_the_whole_frame_would_be() {
+        let locked = vif(Some(LockingMode::Locked));
+        let from_another = |bytes: &mut [u8]| bytes[29] = 2;
+        let with_options = |bytes: &mut [u8]| bytes[14] = 0x46;
+        assert!(!locked.accepts_head_of(&segment(HEAD_LEN, from_another)));
+        assert!(vif(None).accepts_head_of(&segment(HEAD_LEN, from_another)));
+        assert!(!locked.accepts_head_of(&segment(HEAD_LEN, over_v6([0xfe, 0]))));
+        // Options are inspected in whole frames; without checks, nothing is inspected.
+        assert!(!vif(None).accepts_head_of(&segment(HEAD_LEN, with_options)));
+        assert!(PortPolicy::open().accepts_head_of(&segment(HEAD_LEN, |bytes| {
+            bytes[14] = 0x46;
+            bytes[50] = 0x50;
+        })));
+        assert!(!PortPolicy::disabled().accepts_head_of(&segment(HEAD_LEN, |_| ())));
+        // A tag may have to be inserted.
+        let vlans = PortVlans { untagged: None, tagged: Box::default() };
+        let in_vlan = PortPolicy::open().in_vlans(PortVlan::Some(Arc::new(vlans)));
+        assert!(!in_vlan.accepts_head_of(&segment(HEAD_LEN, |_| ())));
+    }
 
     #[test]
     fn plain_frames_would_pass_the_full_inspection() {
