@@ -8,10 +8,11 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
+use crossbeam_queue::ArrayQueue;
 use ringway_datapath::{Body, DropReason, Pages, Receipt};
 use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{TX_RING_SLOTS, TxRequest};
@@ -42,18 +43,14 @@ pub(crate) struct LentPages<M> {
     peer: DomId,
     grefs: [AtomicU32; TX_RING_SLOTS],
     was_gathered: AtomicBool,
-    /// For gathering. Only one thread at a time has frames with these pages, so it never waits.
-    memory: Mutex<M>,
+    /// The handle for gathering: a caller that gathers takes it, and puts it back. Only the queue's
+    /// own thread has frames with these pages, so it is always there, and no caller waits.
+    memory: ArrayQueue<M>,
 }
 
 impl<M: ForeignMemory + Send + 'static> Lending<M> {
     pub(crate) fn new(peer: DomId, memory: M) -> Lending<M> {
-        let lent = Arc::new(LentPages {
-            peer,
-            grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS],
-            was_gathered: AtomicBool::new(false),
-            memory: Mutex::new(memory),
-        });
+        let lent = Arc::new(LentPages::new(peer, memory));
         let pages = Arc::clone(&lent);
         let as_pages: Arc<dyn Pages> = pages;
         Lending { as_pages, pages: lent, pause: 0 }
@@ -86,6 +83,17 @@ impl<M> Lending<M> {
 }
 
 impl<M> LentPages<M> {
+    fn new(peer: DomId, memory: M) -> LentPages<M> {
+        let handle = ArrayQueue::new(1);
+        assert!(handle.push(memory).is_ok(), "it has room for one");
+        LentPages {
+            peer,
+            grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS],
+            was_gathered: AtomicBool::new(false),
+            memory: handle,
+        }
+    }
+
     /// The guest that lends them.
     pub(crate) fn peer(&self) -> DomId {
         self.peer
@@ -97,10 +105,8 @@ impl<M> LentPages<M> {
     }
 }
 
-impl<M: ForeignMemory + Send + 'static> Pages for LentPages<M> {
-    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
-        self.was_gathered.store(true, Ordering::Relaxed);
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+impl<M: ForeignMemory> LentPages<M> {
+    fn gather(&self, memory: &mut M, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
         let mut done = 0;
         while done < into.len() {
             let mut copies = ArrayVec::<GrantCopy, COPIES_PER_CALL>::new();
@@ -125,6 +131,18 @@ impl<M: ForeignMemory + Send + 'static> Pages for LentPages<M> {
         }
         Ok(())
     }
+}
+
+impl<M: ForeignMemory + Send + 'static> Pages for LentPages<M> {
+    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
+        self.was_gathered.store(true, Ordering::Relaxed);
+        // A second thread would break the contract of `VifQueue::lend_pages`; its frame is dropped.
+        let mut memory = self.memory.pop().ok_or(DropReason::GrantCopy)?;
+        let gathered = self.gather(&mut memory, at, into);
+        // It cannot be full: this is the only handle.
+        let _ = self.memory.push(memory);
+        gathered
+    }
 
     fn are_lent(&self) -> bool {
         true
@@ -138,5 +156,34 @@ impl<M: ForeignMemory + Send + 'static> Pages for LentPages<M> {
 impl<M> fmt::Debug for LentPages<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LentPages").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_hypervisor::{Access, GrantTable, Hypervisor};
+    use ringway_loopback::{Limits, Loopback};
+
+    use super::*;
+
+    #[test]
+    fn a_caller_that_gathers_never_waits() {
+        let (host, guest, machine) = (DomId(0), DomId(7), Loopback::new());
+        let [there, here] = [host, guest]
+            .map(|domid| machine.create_domain(domid, Limits::default()).expect("it is new"));
+        let mut grants = here.grants().expect("always made");
+        let granted = grants.share(host, 1, Access::ReadOnly).expect("there is memory");
+        granted.pages.copy_from(8, &[7; 4]);
+        let pages = LentPages::new(guest, there.memory().expect("always made"));
+        pages.grefs[0].store(granted.grefs[0].0, Ordering::Relaxed);
+
+        let mut bytes = [0; 4];
+        let handle = pages.memory.pop().expect("it is there");
+        assert_eq!(pages.copy_to(8, &mut bytes), Err(DropReason::GrantCopy));
+        assert!(pages.memory.push(handle).is_ok());
+        for _ in 0..2 {
+            assert_eq!(pages.copy_to(8, &mut bytes), Ok(()));
+            assert_eq!(bytes, [7; 4]);
+        }
     }
 }

@@ -145,6 +145,29 @@ fn a_body_that_cannot_leave_from_its_pages_is_gathered() {
     panic!("after a while it is tried again");
 }
 
+/// The handle for gathering is back after each use, also one that failed.
+#[test]
+fn bodies_are_gathered_one_after_the_other() {
+    let mut sender = lender(0);
+    let bytes = pattern(8, 20_000);
+    let places = full_pages(20_000);
+    let mut frames: Vec<Frame> =
+        (0..3).map(|_| take_packet(&mut sender, &bytes, &places)).collect();
+    assert!(frames.iter().all(Frame::is_lent));
+    for (index, frame) in frames.iter_mut().enumerate() {
+        if index == 1 {
+            sender.machine.loopback.fail_next(GUEST, FaultPoint::Copy);
+            assert_eq!(frame.linearize(), Err(DropReason::GrantCopy));
+        } else {
+            assert_eq!(frame.linearize(), Ok(()));
+            assert_eq!(frame.bytes(), bytes);
+        }
+    }
+    frames.into_iter().for_each(|frame| sender.pool.recycle(frame));
+    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    assert_eq!(sender.tx_responses().len(), 3 * places.len());
+}
+
 #[test]
 fn short_packets_and_scattered_ones_are_copied() {
     let mut sender = lender(0);
