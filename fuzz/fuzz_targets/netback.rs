@@ -1,6 +1,9 @@
 //! The backend's end of a queue, for a guest that writes anything into both ring pages, posts any
 //! requests and withdraws grants. Each request gets one response in its order, no copy crosses a
 //! page, no frame holds bytes that the guest did not send, and everything is released at the end.
+//!
+//! The queue may leave the ends of long packets in the guest's pages. Such frames are gathered, or
+//! leave by the same queue, and none of their requests gets a response before that.
 
 #![no_main]
 
@@ -9,9 +12,10 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
-    Budget, FrameBatch, FrameQueue, OffloadCaps, PortQueue, QueueCounters, QueueDown, Woken,
+    Budget, FrameBatch, FrameQueue, Gso, GsoKind, OffloadCaps, PortQueue, QueueCounters, QueueDown,
+    Woken,
 };
-use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, scribble};
+use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, body_pages, check_fresh, scribble};
 use ringway_fuzz::{Input, frames};
 use ringway_hypervisor::{Access, GrantTable};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
@@ -19,9 +23,11 @@ use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{
-    NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, RxRequest, RxResponse, TxRequest, TxResponse,
+    NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
+    RxRequest, RxResponse, TX_SLOT_LEN, TxRequest, TxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The most steps of one input.
 const STEPS_MAX: usize = 128;
@@ -29,6 +35,8 @@ const STEPS_MAX: usize = 128;
 const SLOTS: usize = 256;
 /// Pages that the guest grants for data, every third one read-only.
 const PAGES: usize = 6;
+/// The most frames that wait with ends in the guest's pages.
+const LENT_MAX: usize = 16;
 /// Larger than any grant reference.
 const GREF_ABSENT: u32 = 1 << 20;
 
@@ -53,11 +61,26 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
+    waiting.drain(..).for_each(|frame| pool.recycle(frame));
+    guest.check_answered(&mut pool);
     drop(guest);
     assert_eq!(machine.loopback.holdings_of(HOST).mappings, 0, "a page is still mapped");
-    waiting.drain(..).for_each(|frame| pool.recycle(frame));
     pool.check_and_drop();
 });
+
+/// Gathers what is in the guest's pages, and drops frames whose ends cannot be read.
+fn gather(waiting: &mut FrameQueue, pool: &mut StalePool) {
+    for _ in 0..waiting.len() {
+        let Some(mut frame) = waiting.pop_front() else { break };
+        match frame.linearize_lent() {
+            Ok(()) => {
+                check_fresh(&frame);
+                waiting.push_back(frame);
+            }
+            Err(_) => pool.recycle(frame),
+        }
+    }
+}
 
 struct Guest<'m> {
     machine: &'m Machine,
@@ -66,6 +89,11 @@ struct Guest<'m> {
     rx: FrontRing<Rx>,
     ring_pages: [SharedPages; 2],
     grefs: Vec<GrantRef>,
+    /// Whether the ends of long packets stay in the guest's pages.
+    is_lending: bool,
+    counters: Arc<QueueCounters>,
+    /// The slot of the next tx response.
+    next_answer: usize,
     /// Ids of the requests without a response, as long as everything in the rings was pushed in
     /// order.
     expected: Option<[VecDeque<u16>; 2]>,
@@ -99,6 +127,8 @@ impl<'m> Guest<'m> {
         let (_, events) = machine.channels();
         let bits = input.u8();
         let caps = if bits & 1 != 0 { OffloadCaps::ALL } else { OffloadCaps::NONE };
+        let is_lending = bits & 4 != 0;
+        let counters = Arc::new(QueueCounters::default());
         let parts = QueueParts {
             peer: GUEST,
             memory: machine.memory(),
@@ -106,13 +136,28 @@ impl<'m> Guest<'m> {
             rx_ring: machine.map(rings.grefs[1]),
             events,
             features: FrontendFeatures { caps, rx_notify: bits & 2 != 0 },
-            counters: Arc::new(QueueCounters::default()),
+            counters: Arc::clone(&counters),
         };
         let back = VifQueue::attach(parts);
         assert!(back.is_ok() || is_attacked, "new rings are sound");
         let expected = (!is_attacked).then(Default::default);
-        let back = back.ok()?;
-        Some(Guest { machine, back, tx, rx, ring_pages, grefs, expected, may_host_fail: false })
+        let mut back = back.ok()?;
+        if is_lending {
+            back.lend_pages(machine.memory());
+        }
+        Some(Guest {
+            machine,
+            back,
+            tx,
+            rx,
+            ring_pages,
+            grefs,
+            is_lending,
+            counters,
+            next_answer: start as usize % SLOTS,
+            expected,
+            may_host_fail: false,
+        })
     }
 
     fn step(
@@ -122,14 +167,18 @@ impl<'m> Guest<'m> {
         waiting: &mut FrameQueue,
     ) -> Result<(), QueueDown> {
         match input.u8() % 16 {
+            3..=4 if self.is_lending => self.send_long(input),
             0..=4 => self.send(input),
             5..=6 => self.post(input),
-            7..=10 => self.ingress(input, pool)?,
+            7..=10 => self.ingress(input, pool, waiting)?,
             11..=12 => {
                 pool.fill(waiting, input);
                 self.back.egress(waiting, &mut pool.pool)?;
             }
             13 => {
+                if self.is_lending && input.flag() {
+                    gather(waiting, pool);
+                }
                 self.back.arm()?;
                 self.back.woken(Woken::Unknown)?;
             }
@@ -137,7 +186,50 @@ impl<'m> Guest<'m> {
             _ => self.scribble(input),
         }
         self.take_responses();
+        self.check_lent(waiting);
         Ok(())
+    }
+
+    /// Pushes the requests of a packet that is long enough to be lent, from any pages.
+    fn send_long(&mut self, input: &mut Input<'_>) {
+        let pages = 3 + input.below(14);
+        // It begins with a short slot, as Linux's segments do, or with a page.
+        let first = if input.flag() { 60 + input.below(1000) } else { PAGE_SIZE };
+        let has_extra = input.u8() < 64;
+        if self.tx.free() < 2 + pages {
+            return;
+        }
+        let rest = (PAGE_SIZE * (pages - 1) + input.below(PAGE_SIZE)).min(65_535 - first);
+        let (mut left, mut is_first) = (first + rest, true);
+        while left > 0 {
+            let len = if is_first { first } else { left.min(PAGE_SIZE) };
+            let more = if len < left { NETTXF_MORE_DATA } else { 0 };
+            let extra = if is_first && has_extra { NETTXF_EXTRA_INFO } else { 0 };
+            let size = if is_first { first + rest } else { len };
+            self.push(TxRequest {
+                gref: self.gref(input),
+                offset: (input.u16() as usize % (PAGE_SIZE - len + 1)) as u16,
+                flags: more | extra,
+                id: input.u16(),
+                size: size as u16,
+            });
+            if is_first && has_extra {
+                let gso = Gso { kind: GsoKind::TcpV4, size: 1448 };
+                let extra = gso.to_extra().expect("TCP has an extra");
+                let mut slot = [0; TX_SLOT_LEN];
+                slot[..size_of_val(&extra)].copy_from_slice(extra.as_bytes());
+                self.push(TxRequest::read_from_bytes(&slot).expect("it has the length of a slot"));
+            }
+            (left, is_first) = (left - len, false);
+        }
+        let _ = self.tx.publish_requests();
+    }
+
+    fn push(&mut self, request: TxRequest) {
+        if let Some([tx, _]) = &mut self.expected {
+            tx.push_back(request.id);
+        }
+        self.tx.push_request(request);
     }
 
     /// Pushes tx requests, mostly almost valid, and publishes them.
@@ -151,10 +243,7 @@ impl<'m> Guest<'m> {
                 id: input.u16(),
                 size: if input.u8() < 16 { input.u16() } else { input.u16() % 3000 },
             };
-            if let Some([tx, _]) = &mut self.expected {
-                tx.push_back(request.id);
-            }
-            self.tx.push_request(request);
+            self.push(request);
         }
         let _ = self.tx.publish_requests();
     }
@@ -178,7 +267,12 @@ impl<'m> Guest<'m> {
         if input.u8() < 16 { input.u32() | GREF_ABSENT } else { input.choose(&self.grefs).0 }
     }
 
-    fn ingress(&mut self, input: &mut Input<'_>, pool: &mut StalePool) -> Result<(), QueueDown> {
+    fn ingress(
+        &mut self,
+        input: &mut Input<'_>,
+        pool: &mut StalePool,
+        waiting: &mut FrameQueue,
+    ) -> Result<(), QueueDown> {
         let budget = match input.u8() % 4 {
             0 => Budget { frames: input.below(8), bytes: usize::from(input.u16()) },
             _ => Budget::BATCH,
@@ -189,9 +283,31 @@ impl<'m> Guest<'m> {
         for frame in batch {
             assert!((frames::ETHERNET_LEN..=65_535).contains(&frame.len()));
             check_fresh(&frame);
-            pool.recycle(frame);
+            if frame.is_lent() && waiting.len() < LENT_MAX {
+                waiting.push_back(frame);
+            } else {
+                pool.recycle(frame);
+            }
         }
         outcome
+    }
+
+    /// No request for a page that a frame refers to has a response.
+    fn check_lent(&self, waiting: &FrameQueue) {
+        let Some([tx_ids, _]) = &self.expected else { return };
+        for slot in waiting.iter().filter(|frame| frame.is_lent()).flat_map(body_pages) {
+            let ahead = (slot + SLOTS - self.next_answer) % SLOTS;
+            assert!(ahead < tx_ids.len(), "slot {slot} has a response, and a frame refers to it");
+        }
+    }
+
+    /// No response waits when no frame is left.
+    fn check_answered(&mut self, pool: &mut StalePool) {
+        let mut none = FrameBatch::new();
+        if self.back.ingress(Budget::NOTHING, &mut pool.pool, &mut none).is_ok() {
+            assert_eq!(self.counters.totals().tx_unanswered, 0, "a response waits for no frame");
+            self.take_responses();
+        }
     }
 
     /// Withdraws a grant, or makes a hypervisor call fail.
@@ -220,6 +336,7 @@ impl<'m> Guest<'m> {
         self.tx.consume(count);
         for response in &responses[..count] {
             assert_eq!(Some(response.id), tx_ids.pop_front(), "tx responses in order");
+            self.next_answer = (self.next_answer + 1) % SLOTS;
             let is_known =
                 [NETIF_RSP_OKAY, NETIF_RSP_ERROR, NETIF_RSP_NULL].contains(&response.status);
             assert!(is_known, "{response:?}");

@@ -1,22 +1,30 @@
 //! The frontend's end of a queue, for a backend that writes any responses and anything else into
 //! both ring pages. No frame holds bytes that the backend did not write, no buffer is lost, and the
 //! grants end once the backend releases them.
+//!
+//! The queue may send from slabs and leave received frames in their pages. Then no slab is used
+//! again before all requests for its pages have a response, and no page is posted while a frame
+//! refers to it.
 
 #![no_main]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
-    Budget, FrameBatch, FrameQueue, OffloadCaps, PortQueue, QueueCounters, QueueDown, Woken,
+    Budget, Frame, FrameBatch, FrameQueue, MIDDLE_LEN, OffloadCaps, PagePool, PortQueue,
+    QueueCounters, QueueDown, Woken,
 };
 use ringway_fuzz::Input;
-use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, scribble};
+use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, body_pages, check_fresh, scribble};
 use ringway_hypervisor::ForeignPage;
 use ringway_loopback::{LoopbackEvent, LoopbackGrants};
-use ringway_netfront::VifQueue;
+use ringway_netfront::{Slabs, VifQueue};
 use ringway_ring::{BackRing, Rx, Tx};
+use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+use ringway_wire::ring::REQ_PROD;
 
 /// The most steps of one input.
 const STEPS_MAX: usize = 128;
@@ -27,7 +35,9 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let machine = Machine::new();
     let mut pool = StalePool::new();
-    let mut bench = Bench::new(&machine);
+    // The last byte, so that the meaning of the others does not depend on it.
+    let mode = data.last().copied().unwrap_or(0);
+    let mut bench = Bench::new(&machine, mode);
     let mut waiting = FrameQueue::new();
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
@@ -39,12 +49,16 @@ fuzz_target!(|data: &[u8]| {
             Err(QueueDown::Host(error)) => panic!("the guest did nothing wrong: {error}"),
         }
     }
-    let Bench { front, ring_pages, .. } = bench;
+    let Bench { front, ring_pages, held, slabs, .. } = bench;
     drop(ring_pages);
-    front.close().expect("the backend has released all pages");
+    waiting.drain(..).chain(held).for_each(|frame| pool.recycle(frame));
+    front.close().expect("the backend has released all pages, and no frame refers to one");
+    if let Some((slabs, page_pool)) = slabs {
+        drop(page_pool);
+        slabs.close(&mut machine.grants()).expect("no frame and no queue refers to a slab");
+    }
     let holdings = machine.loopback.holdings_of(GUEST);
     assert_eq!((holdings.grants, holdings.pages, holdings.pages_kept), (0, 0, 0));
-    waiting.drain(..).for_each(|frame| pool.recycle(frame));
     pool.check_and_drop();
 });
 
@@ -55,10 +69,18 @@ struct Bench {
     ring_pages: [ForeignPage; 2],
     /// Ids of the tx requests without a response.
     tx_ids: Vec<u16>,
+    /// What the queue sends long frames from, if it does.
+    slabs: Option<(Slabs, Box<dyn PagePool>)>,
+    /// Received frames that are still in their pages.
+    held: FrameQueue,
+    /// Pages that were posted before this step, counted from the start.
+    posted: u32,
+    /// The backend has written over its rings: what its requests say means nothing.
+    is_scribbled: bool,
 }
 
 impl Bench {
-    fn new(machine: &Machine) -> Bench {
+    fn new(machine: &Machine, mode: u8) -> Bench {
         let (front_events, _) = machine.channels();
         let counters = Arc::new(QueueCounters::default());
         let front = VifQueue::new(machine.grants(), HOST, front_events, counters);
@@ -69,7 +91,17 @@ impl Bench {
         let [tx, rx] = [0, 1].map(|ring| ring_pages[ring].pages().clone());
         let tx = BackRing::attach(tx).expect("a new ring is sound");
         let rx = BackRing::attach(rx).expect("a new ring is sound");
-        Bench { front, tx, rx, ring_pages, tx_ids: Vec::new() }
+        if mode & 1 != 0 {
+            front.receive_in_place().expect("a descriptor is left");
+        }
+        let slabs = (mode & 2 != 0).then(|| {
+            let slabs = Slabs::new(&mut machine.grants(), HOST).expect("a new guest has memory");
+            front.send_from(&slabs);
+            let page_pool = slabs.page_pool();
+            (slabs, page_pool)
+        });
+        let (tx_ids, held) = (Vec::new(), FrameQueue::new());
+        Bench { front, tx, rx, ring_pages, tx_ids, slabs, held, posted: 256, is_scribbled: false }
     }
 
     fn step(
@@ -81,9 +113,12 @@ impl Bench {
         match input.u8() % 16 {
             0..=4 => self.respond_rx(input),
             5..=6 => self.respond_tx(input),
+            7..=8 if !self.held.is_empty() => self.release(input, pool),
             7..=10 => self.ingress(pool)?,
             11..=13 => {
+                let before = waiting.len();
                 pool.fill(waiting, input);
+                waiting.iter_mut().skip(before).for_each(|frame| self.stow(frame));
                 self.front.egress(waiting, &mut pool.pool)?;
             }
             14 => {
@@ -92,6 +127,7 @@ impl Bench {
             }
             _ => self.scribble(input),
         }
+        self.check_posted();
         Ok(())
     }
 
@@ -130,6 +166,7 @@ impl Bench {
             }
             let due = self.tx_ids.swap_remove(input.below(self.tx_ids.len()));
             let id = if input.u8() < 8 { input.u16() } else { due };
+            self.tx_ids.retain(|other| *other != id);
             let status = if input.u8() < 200 { 0 } else { i16::from_le_bytes(input.array()) };
             self.tx.push_response(TxResponse { id, status });
         }
@@ -142,13 +179,51 @@ impl Bench {
         for frame in batch {
             assert!(!frame.is_empty() && frame.len() <= frame.capacity());
             check_fresh(&frame);
-            pool.recycle(frame);
+            match frame.body() {
+                Some(_) => self.held.push_back(frame),
+                None => pool.recycle(frame),
+            }
         }
         outcome
     }
 
+    /// No page that was posted in this step has a frame in it.
+    fn check_posted(&mut self) {
+        let posted = self.ring_pages[1].pages().load(REQ_PROD, Ordering::Acquire);
+        while self.posted != posted && !self.is_scribbled {
+            let page = self.posted as usize % SLOTS;
+            let is_held = self.held.iter().flat_map(body_pages).any(|held| held == page);
+            assert!(!is_held, "page {page} is posted while a frame is in it");
+            self.posted = self.posted.wrapping_add(1);
+        }
+    }
+
+    /// Takes one of the frames that are in their pages out of them.
+    fn release(&mut self, input: &mut Input<'_>, pool: &mut StalePool) {
+        let chosen = input.below(self.held.len());
+        let Some(mut frame) = self.held.remove(chosen) else { return };
+        frame.linearize().expect("the pages are the guest's own");
+        check_fresh(&frame);
+        pool.recycle(frame);
+    }
+
+    /// Puts the end of a long frame into a slab, as a device does.
+    fn stow(&mut self, frame: &mut Frame) {
+        let end = frame.len().saturating_sub(MIDDLE_LEN);
+        let Some((_, page_pool)) = self.slabs.as_mut().filter(|_| end > 0) else { return };
+        let Some(mut body) = page_pool.take() else { return };
+        let first = SLOTS + body.pieces()[0].at / PAGE_SIZE;
+        let ids = first..first + body.len() / PAGE_SIZE;
+        let is_outstanding = self.tx_ids.iter().any(|id| ids.contains(&usize::from(*id)));
+        assert!(!is_outstanding || self.is_scribbled, "a slab is taken while it is sent");
+        body.truncate(end);
+        frame.set_len(MIDDLE_LEN);
+        frame.set_body(body);
+    }
+
     /// Writes anything anywhere into a ring page.
     fn scribble(&mut self, input: &mut Input<'_>) {
+        self.is_scribbled = true;
         let page = input.choose(&[0, 1]);
         scribble(self.ring_pages[page].pages(), input);
     }

@@ -114,6 +114,7 @@ impl StalePool {
 
     /// Takes a frame back, and makes it stale.
     pub fn recycle(&mut self, mut frame: Frame) {
+        frame.take_body();
         frame.set_len(frame.capacity());
         frame.bytes_mut().fill(STALE);
         self.pool.recycle(frame);
@@ -127,6 +128,12 @@ impl StalePool {
         drop(self.pool);
         assert_eq!(self.budget.bytes_left(), BUDGET, "a buffer was lost");
     }
+}
+
+/// The pages that a frame's body is in, counted from the start of its run of pages.
+pub fn body_pages(frame: &Frame) -> impl Iterator<Item = usize> + '_ {
+    let pieces = frame.body().into_iter().flat_map(|body| body.pieces());
+    pieces.flat_map(|piece| piece.at / PAGE_SIZE..(piece.at + piece.len).div_ceil(PAGE_SIZE))
 }
 
 /// Checks that a frame holds only bytes that were copied to it.
