@@ -42,7 +42,7 @@ const ENTRY_LEN: usize = size_of::<BufRingEntry>();
 /// The reports that may be unread: a buffer has at most one, and a read one of its end. With room
 /// for all of them, none is ever missing.
 const REPORTS_MAX: u32 = 2 * (BUFFERS as u32 + 1);
-/// `RWF_NOWAIT` of `linux/fs.h`: fail with `EAGAIN` instead of waiting.
+/// `RWF_NOWAIT`: fail with `EAGAIN` instead of waiting (pwritev2(2)).
 const NOWAIT: i32 = libc::RWF_NOWAIT;
 
 const _: () = assert!(BUFFERS.is_power_of_two() && ENTRY_LEN * BUFFERS as usize <= PAGE_LEN);
