@@ -132,10 +132,6 @@ impl<'a> Router<'a> {
             Some(address) => address,
             None => steer(&mut frame, queues),
         };
-        // With more queues, flows decide which engine serves both ends.
-        if address.engine != self.number && queues.len() == 1 && source.queue_count == 1 {
-            source.count_hop(address.engine);
-        }
         let admission = match source.stations {
             Stations::Many => Admission::Shared,
             Stations::One(_) | Stations::Bridge(_) => {
@@ -155,6 +151,10 @@ impl<'a> Router<'a> {
                 }
             }
         };
+        // With more queues, flows decide which engine serves both ends.
+        if address.engine != self.number && queues.len() == 1 && source.queue_count == 1 {
+            source.count_hop(address.engine);
+        }
         self.hand_over(frame, admission, (to, address), source);
         Ok(())
     }

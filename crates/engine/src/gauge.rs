@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+use crate::hops::{Hopped, Hops};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Backlog at which sources are held back.
@@ -77,21 +78,17 @@ pub struct Gauge {
     pressure_at_destination: AtomicBool,
     /// A worker whose sources we hold is asleep, or about to be.
     has_waiter: AtomicBool,
-    load: AtomicU64,
+    /// Frames taken in from the queue's peer.
+    taken: AtomicU64,
+    /// Frames delivered to the queue's peer.
+    delivered: AtomicU64,
     /// What the queue has sent, in units of [`cost`](crate::share::cost).
     sent: AtomicU64,
     /// Memory that its waiting frames take.
     memory: AtomicU64,
-    /// Frames taken in by the queue that went to a queue of another engine.
-    hops: AtomicU64,
-    /// The engine that most of the recent ones went to, with its lead in frames.
-    hops_to: AtomicU64,
+    /// Of the frames taken in, those for a port's only queue in another engine.
+    hops: Hops,
 }
-
-/// Most frames by which an engine leads: after as many others, another one takes over.
-const LEAD_MAX: u64 = 1 << 10;
-/// Bits of [`Gauge::hops_to`] that hold the lead.
-const LEAD_BITS: u32 = 16;
 
 impl Gauge {
     /// Whether sources should wait.
@@ -172,61 +169,34 @@ impl Gauge {
         self.memory.store(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Work done for the queue since it was created, in frames of about 1500 bytes.
+    /// Frames taken in from the queue's peer since the queue was created.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Work done for the queue since it was created: frames, in both directions.
     pub fn load(&self) -> u64 {
-        self.load.load(Ordering::Relaxed)
+        self.taken() + self.delivered.load(Ordering::Relaxed)
     }
 
-    /// Only the owning worker calls this.
-    pub fn add_load(&self, work: u64) {
-        self.load.store(self.load.load(Ordering::Relaxed) + work, Ordering::Relaxed);
+    /// Only the owning engine calls this.
+    pub(crate) fn add_taken(&self, frames: u64) {
+        self.taken.store(self.taken() + frames, Ordering::Relaxed);
     }
 
-    /// Frames from the queue to a port's only queue in another engine, since the queue was created.
-    pub fn hops(&self) -> u64 {
-        self.hops.load(Ordering::Relaxed)
+    /// Only the owning engine calls this.
+    pub(crate) fn add_delivered(&self, frames: u64) {
+        let delivered = self.delivered.load(Ordering::Relaxed);
+        self.delivered.store(delivered + frames, Ordering::Relaxed);
     }
 
-    /// The engine that most of the recent ones went to.
-    pub fn hops_to(&self) -> Option<usize> {
-        let vote = self.hops_to.load(Ordering::Relaxed);
-        let engine = usize::try_from(vote >> LEAD_BITS).ok()?;
-        (vote & ((1 << LEAD_BITS) - 1) > 0).then_some(engine)
+    /// The engine that got most of the recent frames for a port's only queue in another engine.
+    pub fn hopped(&self) -> Option<Hopped> {
+        self.hops.leader()
     }
 
-    /// Counts a frame that goes to `engine`. Only the owning engine calls this.
-    ///
-    /// A majority vote (Boyer and Moore, "MJRTY", 1991) with a bound, so that it follows changes.
+    /// Counts a frame for the only queue of a port in `engine`. Only the owning engine calls this.
     pub(crate) fn count_hop(&self, engine: usize) {
-        self.hops.store(self.hops() + 1, Ordering::Relaxed);
-        let vote = self.hops_to.load(Ordering::Relaxed);
-        let (leader, lead) = (vote >> LEAD_BITS, vote & ((1 << LEAD_BITS) - 1));
-        let engine = u64::try_from(engine).unwrap_or(u64::MAX >> LEAD_BITS);
-        let (leader, lead) = match lead {
-            0 => (engine, 1),
-            lead if leader == engine => (leader, LEAD_MAX.min(lead + 1)),
-            lead => (leader, lead - 1),
-        };
-        self.hops_to.store(leader << LEAD_BITS | lead, Ordering::Relaxed);
-    }
-}
-
-#[cfg(all(test, not(feature = "loom")))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_engine_of_most_recent_hops_leads() {
-        let gauge = Gauge::default();
-        assert_eq!(gauge.hops_to(), None);
-        for _ in 0..100_000 {
-            gauge.count_hop(3);
-        }
-        assert_eq!((gauge.hops(), gauge.hops_to()), (100_000, Some(3)));
-        // Two of three frames go elsewhere from now on.
-        for frame in 0..6 * LEAD_MAX {
-            gauge.count_hop(if frame % 3 == 0 { 3 } else { 1 });
-        }
-        assert_eq!(gauge.hops_to(), Some(1));
+        self.hops.count(engine);
     }
 }

@@ -25,6 +25,7 @@ mod directory;
 mod engine;
 mod forward;
 pub mod gauge;
+mod hops;
 mod inbox;
 mod inspect;
 #[cfg(all(test, feature = "loom"))]
@@ -48,6 +49,7 @@ pub use credit::Credit;
 pub use directory::{Directory, Forwarding, QueueAddress};
 pub use engine::{Engine, Failure};
 pub use gauge::Gauge;
+pub use hops::Hopped;
 pub use inbox::{Inbox, Parcel};
 pub use inspect::Whereabouts;
 pub use limits::{Limits, egress_credit, segment_credit};

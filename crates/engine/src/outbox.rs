@@ -228,7 +228,7 @@ impl Outbox {
         if moved > 0 {
             self.bytes = self.frames().map(Frame::len).sum();
             self.memory = self.frames().map(Frame::memory).sum();
-            self.gauge.add_load(count(moved));
+            self.gauge.add_delivered(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
             self.gauge.add_sent(share::cost_of(moved, bytes));
         }

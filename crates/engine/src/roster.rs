@@ -21,6 +21,7 @@ use ringway_switch::PortId;
 use crate::bridge::{BridgeBackpressure, BridgePort, Bridges};
 use crate::directory::{Directory, QueueAddress};
 use crate::gauge::Gauge;
+use crate::hops::Hopped;
 use crate::inbox::Inbox;
 use crate::slot::SlotId;
 
@@ -35,32 +36,43 @@ pub struct Placed {
     pub patched_to: Option<PortId>,
     /// Where it is.
     pub address: QueueAddress,
-    /// Its counts when load was last compared.
-    pub before: Work,
+    /// Its counts when work was last compared.
+    before: Work,
     /// When load was last balanced by a move of this queue.
     pub balanced_at: Option<Instant>,
 }
 
-/// What a queue has done since it was created.
+/// What a queue has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
-    /// In frames; see [`Gauge::load`].
+    /// See [`Gauge::load`].
     pub load: u64,
-    /// See [`Gauge::hops`].
-    pub hops: u64,
+    /// See [`Gauge::taken`].
+    pub taken: u64,
+    /// See [`Gauge::hopped`].
+    pub hopped: Option<Hopped>,
+}
+
+impl Work {
+    fn until_now(gauge: &Gauge) -> Work {
+        Work { load: gauge.load(), taken: gauge.taken(), hopped: gauge.hopped() }
+    }
 }
 
 impl Placed {
-    /// The queue's work since load was last compared.
+    /// The queue's work since work was last compared.
     pub fn work(&self) -> Work {
-        let gauge = &self.address.gauge;
-        Work { load: gauge.load() - self.before.load, hops: gauge.hops() - self.before.hops }
+        let (now, before) = (Work::until_now(&self.address.gauge), self.before);
+        Work {
+            load: now.load - before.load,
+            taken: now.taken - before.taken,
+            hopped: now.hopped.map(|hopped| hopped.since(before.hopped)),
+        }
     }
 
     /// Begins a new comparison.
     pub fn begin_comparison(&mut self) {
-        let gauge = &self.address.gauge;
-        self.before = Work { load: gauge.load(), hops: gauge.hops() };
+        self.before = Work::until_now(&self.address.gauge);
     }
 }
 

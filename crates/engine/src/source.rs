@@ -324,7 +324,7 @@ impl<Q: PortQueue> Source<Q> {
 
     fn charge(&self, context: &mut EngineParts<'_>) {
         let batch = &*context.batch;
-        self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
+        self.gauge.add_taken(u64::try_from(batch.len()).unwrap_or(u64::MAX));
         context.shares.charge_frames(self.share, batch.iter());
         self.limits.spend(batch);
     }

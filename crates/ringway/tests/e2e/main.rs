@@ -12,6 +12,7 @@ mod demo;
 mod discovered;
 mod dpdk;
 mod everywhere;
+mod gathered;
 mod greedy;
 mod guests;
 mod host;

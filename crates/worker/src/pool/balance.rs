@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{PortQueue, Wakers};
-use ringway_engine::{Placed, steps};
+use ringway_engine::{Hopped, Placed, steps};
 use ringway_switch::PortId;
 
 use super::Workers;
@@ -97,16 +97,10 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 && placed.balanced_at.is_none_or(|then| then.elapsed() >= REST)
         };
         let talk = |placed: &Placed| {
-            let towards = placed.address.gauge.hops_to()?;
-            let (port, worker) = (placed.port, placed.address.engine);
             let work = placed.work();
-            (work.hops > 0).then_some(Talk {
-                port,
-                worker,
-                load: work.load,
-                hops: work.hops,
-                towards,
-            })
+            let Hopped { engine: towards, frames: hops } = work.hopped?;
+            let (port, worker) = (placed.port, placed.address.engine);
+            Some(Talk { port, worker, load: work.load, sent: work.taken, hops, towards })
         };
         self.roster.queues().iter().filter(may_move).filter_map(talk).collect()
     }
