@@ -1,8 +1,9 @@
 //! The process and its threads: cores, limits, names, CPU time, and dying with a parent.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, setrlimit};
@@ -39,6 +40,30 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
 /// If the name contains a zero byte.
 pub fn set_thread_name(name: &str) -> io::Result<()> {
     Ok(rustix::thread::set_name(&CString::new(name)?)?)
+}
+
+/// The process that connected a Unix socket, or listened on it, if it is at the other end. `None` if
+/// it is outside the PID namespace of this process. The kernel keeps its number from then on
+/// (`SO_PEERCRED`, unix(7)).
+///
+/// # Errors
+/// If this is not a socket.
+pub fn peer_of(socket: impl AsFd) -> io::Result<Option<u32>> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    let socket = socket.as_fd().as_raw_fd();
+    // The wrapper in rustix 1.1 has a type that cannot be 0 for the process, which the kernel reports
+    // as 0 if it is not visible.
+    //
+    // SAFETY: the descriptor is open, and `peer` has `len` bytes, of which any content is valid.
+    let failed = unsafe {
+        libc::getsockopt(socket, level, name, (&raw mut peer).cast::<c_void>(), &raw mut len)
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u32::try_from(peer.pid).ok().filter(|process| *process != 0))
 }
 
 /// Has the kernel kill this process when the thread that started it ends. `parent` is the process
@@ -128,6 +153,11 @@ impl SchedulerTime {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::ffi::OsStr;
+    use std::fs::File;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
     use std::thread;
 
     use super::*;
@@ -174,6 +204,40 @@ mod tests {
         });
         assert_eq!(pinned.join().expect("no panic").expect("pinned"), [cpu]);
         assert!(pin_current_thread(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_is_known() {
+        let (here, _there) = UnixStream::pair().expect("a pair");
+        assert_eq!(peer_of(&here).expect("a socket"), Some(std::process::id()));
+        assert!(peer_of(File::open("/dev/null").expect("it is there")).is_err());
+    }
+
+    /// Names the socket to the program that the next test starts.
+    const LISTENER: &str = "RINGWAY_TEST_LISTENER";
+
+    #[test]
+    fn the_peer_outside_the_pid_namespace_is_unknown() {
+        if let Some(path) = env::var_os(LISTENER) {
+            let socket = UnixStream::connect(path).expect("it listens");
+            return assert_eq!(peer_of(&socket).expect("a socket"), None);
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let _listener = UnixListener::bind(&path).expect("bound");
+        let unshare = |program: &OsStr| {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--pid", "--fork"]).arg(program);
+            command
+        };
+        if !unshare("true".as_ref()).status().is_ok_and(|status| status.success()) {
+            return eprintln!("SKIPPED: this machine gives us no PID namespace");
+        }
+        let mut inside = unshare(env::current_exe().expect("this program").as_os_str());
+        inside.args(["--exact", "process::tests::the_peer_outside_the_pid_namespace_is_unknown"]);
+        let output = inside.env(LISTENER, &path).output().expect("it ran before");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]

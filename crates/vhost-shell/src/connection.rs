@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use ringway_sys::process::peer_of;
 use ringway_vhost::{Fault, Inbox, Message, Name};
 use ringway_wire::vhost_user::{HEADER_LEN, PAYLOAD_MAX};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
@@ -188,11 +188,9 @@ impl Connection {
         self.inbox.partial_message()
     }
 
-    /// The process that connected, or listened, in the PID namespace of this one, if it is known.
-    /// The kernel keeps its number from then on.
+    /// The process at the other end, if it is known: see [`peer_of`].
     pub fn peer_process(&self) -> Option<u32> {
-        let peer = socket_peercred(&self.socket).ok()?;
-        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+        peer_of(&self.socket).ok().flatten()
     }
 }
 
