@@ -50,6 +50,9 @@ impl EventChannel for EmuEvent {
         signal(&self.socket)
     }
 
+    /// Reads the socket. An edge-triggered eventfd would need no read, but its two ends share one
+    /// state: a peer that cleared `O_NONBLOCK` could block us. A socket has to be read, because one
+    /// that is full has no further edges.
     fn ack(&self) -> io::Result<bool> {
         let mut events = [0; EVENTS_MAX];
         match retry_on_intr(|| recv(&self.socket, &mut events, RecvFlags::DONTWAIT)) {

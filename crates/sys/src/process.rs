@@ -42,8 +42,8 @@ pub fn set_thread_name(name: &str) -> io::Result<()> {
     Ok(rustix::thread::set_name(&CString::new(name)?)?)
 }
 
-/// The process that connected a Unix socket, or listened on it, if it is at the other end. `None` if
-/// it is outside the PID namespace of this process. The kernel keeps its number from then on
+/// The process at the other end of a Unix socket: the one that connected or listened. `None` if it
+/// is outside the PID namespace of this process. The kernel keeps its number from then on
 /// (`SO_PEERCRED`, unix(7)).
 ///
 /// # Errors
@@ -53,8 +53,8 @@ pub fn peer_of(socket: impl AsFd) -> io::Result<Option<u32>> {
     let mut len = size_of_val(&peer) as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     let socket = socket.as_fd().as_raw_fd();
-    // The wrapper in rustix 1.1 has a type that cannot be 0 for the process, which the kernel reports
-    // as 0 if it is not visible.
+    // The wrapper in rustix 1.1 has a type that cannot be 0 for the process, but the kernel reports
+    // 0 if the process is not visible.
     //
     // SAFETY: the descriptor is open, and `peer` has `len` bytes, of which any content is valid.
     let failed = unsafe {
