@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use ringway_vhost::backend::Negotiated;
+use ringway_vhost::backend::{Negotiated, PAIRS_MAX};
 use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 
 use crate::quarantine::read_at_most;
@@ -52,6 +52,12 @@ impl Floor {
             (Some(before), Some(now)) if before != now => Negotiated::NONE,
             _ => self.kept.negotiated,
         }
+    }
+
+    /// The pairs that a former process has offered: the next front-end could be the same, so the
+    /// vif's network device has to have a queue for each.
+    pub(crate) fn pairs(&self) -> u16 {
+        self.kept.negotiated.pairs
     }
 
     /// Keeps what the present front-end has negotiated.
@@ -97,7 +103,8 @@ impl Kept {
         let features = Features(next()?);
         // Earlier versions kept only the features.
         let protocol = next().unwrap_or(0);
-        let pairs = next().and_then(|pairs| u16::try_from(pairs).ok()).unwrap_or(0);
+        let pairs = next().and_then(|pairs| u16::try_from(pairs).ok());
+        let pairs = pairs.filter(|pairs| *pairs <= PAIRS_MAX).unwrap_or(0);
         let front_end = next().and_then(|process| u32::try_from(process).ok());
         let front_end = front_end.filter(|process| *process != 0);
         Some(Kept { negotiated: Negotiated { features, protocol, pairs }, front_end })
@@ -118,6 +125,7 @@ mod tests {
         assert_eq!(floor.of(Some(70)), Negotiated::NONE);
         floor.keep(USED).expect("kept");
         let mut next = Floor::read(file.clone());
+        assert_eq!(next.pairs(), USED.pairs, "whichever front-end connects");
         assert_eq!(next.of(Some(70)), USED);
         assert_eq!(next.of(None), USED, "it may be the same");
         assert_eq!(next.of(Some(71)), Negotiated::NONE, "its guest starts");
@@ -142,11 +150,18 @@ mod tests {
     fn files_of_earlier_versions_and_damaged_ones_are_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("vhost-vm1.features");
-        for (text, features, pairs) in
-            [("4294967296\n", 1 << 32, 0), ("5 1 70000 3", 5, 0), ("x 1 2 3", 0, 0), ("", 0, 0)]
-        {
+        for (text, features, pairs) in [
+            ("4294967296\n", 1 << 32, 0),
+            ("5 1 128 3", 5, 128),
+            ("5 1 129 3", 5, 0),
+            ("5 1 70000 3", 5, 0),
+            ("x 1 2 3", 0, 0),
+            ("", 0, 0),
+        ] {
             fs::write(&file, text).expect("written");
-            let floor = Floor::read(file.clone()).of(None);
+            let mut floor = Floor::read(file.clone());
+            assert_eq!(floor.pairs(), pairs, "{text:?}");
+            let floor = floor.of(None);
             assert_eq!((floor.features, floor.pairs), (Features(features), pairs), "{text:?}");
         }
     }

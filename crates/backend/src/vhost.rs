@@ -114,9 +114,10 @@ impl VhostVif {
         let now = Instant::now();
         let share = MappingShare::new().map_err(io::Error::other)?;
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
+        let floor = Floor::read(host.config.dir.vhost(&config.name));
         let device = config.bridge.as_deref().map(|bridge| {
-            let mtu = config.limits.mtu;
-            VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, config.queues, mtu)
+            let (queues, mtu) = (config.queues.max(floor.pairs()), config.limits.mtu);
+            VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu)
         });
         let rules =
             Rules { wanted: config.rules.clone(), mac: config.mac, log: RefusalLog::default() };
@@ -150,7 +151,7 @@ impl VhostVif {
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
             announced: None,
-            floor: Floor::read(host.config.dir.vhost(&config.name)),
+            floor,
         };
         let end = BackendEnd::new(place);
         let mut vif =
