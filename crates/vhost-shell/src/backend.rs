@@ -468,12 +468,14 @@ impl Connected {
 
     /// The likely reason why a front-end left, since it does not report one.
     fn left_why(&self) -> Option<String> {
-        let pairs = self.session.offer().pairs;
+        let there_are = match self.session.offer().pairs {
+            1 => "there is 1 queue".to_owned(),
+            pairs => format!("there are {pairs} queues"),
+        };
         (self.has_asked_queues && self.session.features().is_none()).then(|| {
             format!(
-                "the front-end disconnected before the driver of its guest was ready; there are \
-                 {pairs} queues: if it needs more, configure them (QEMU: queues=, libvirt: \
-                 <driver queues=''/>)"
+                "the front-end disconnected before the driver of its guest was ready; {there_are}: \
+                 if it needs more, configure them (QEMU: queues=, libvirt: <driver queues=''/>)"
             )
         })
     }

@@ -132,6 +132,6 @@ fn more_queues_than_are_offered_are_named() {
     let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(1));
     until(&mut back, &mut device, "a reason", |end, _| {
-        end.error().is_some_and(|reason| reason.contains("there are 1 queues: if it needs more"))
+        end.error().is_some_and(|reason| reason.contains("there is 1 queue: if it needs more"))
     });
 }
