@@ -15,7 +15,7 @@ use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 
 use crate::quarantine::read_at_most;
 
-/// Bytes of a file: four numbers.
+/// Bytes of a file: five numbers.
 const LEN_MAX: u64 = 128;
 
 /// The least that is offered to the front-end of a vif.
@@ -60,6 +60,11 @@ impl Floor {
         self.kept.negotiated.pairs
     }
 
+    /// The MTU that the front-end of a former process has set, which could be the next one.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.kept.negotiated.mtu
+    }
+
     /// Keeps what the present front-end has negotiated.
     ///
     /// # Errors
@@ -93,21 +98,22 @@ impl Floor {
 
 impl Kept {
     fn text(self) -> String {
-        let Negotiated { features, protocol, pairs } = self.negotiated;
-        format!("{} {protocol} {pairs} {}\n", features.0, self.front_end.unwrap_or(0))
+        let Negotiated { features, protocol, pairs, mtu } = self.negotiated;
+        format!("{} {protocol} {pairs} {} {mtu}\n", features.0, self.front_end.unwrap_or(0))
     }
 
     fn parse(text: &str) -> Option<Kept> {
         let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
         let features = Features(next()?);
-        // Earlier versions kept only the features.
+        // Earlier versions kept fewer numbers.
         let protocol = next().unwrap_or(0);
         let pairs = next().and_then(|pairs| u16::try_from(pairs).ok());
         let pairs = pairs.filter(|pairs| *pairs <= PAIRS_MAX).unwrap_or(0);
         let front_end = next().and_then(|process| u32::try_from(process).ok());
         let front_end = front_end.filter(|process| *process != 0);
-        Some(Kept { negotiated: Negotiated { features, protocol, pairs }, front_end })
+        let mtu = next().and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(0);
+        Some(Kept { negotiated: Negotiated { features, protocol, pairs, mtu }, front_end })
     }
 }
 
@@ -115,7 +121,8 @@ impl Kept {
 mod tests {
     use super::*;
 
-    const USED: Negotiated = Negotiated { features: Features(1 << 32 | 7), protocol: 9, pairs: 4 };
+    const USED: Negotiated =
+        Negotiated { features: Features(1 << 32 | 7), protocol: 9, pairs: 4, mtu: 4000 };
 
     #[test]
     fn the_next_process_offers_the_same_to_the_same_front_end_only() {
@@ -150,17 +157,18 @@ mod tests {
     fn files_of_earlier_versions_and_damaged_ones_are_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("vhost-vm1.features");
-        for (text, features, pairs) in [
-            ("4294967296\n", 1 << 32, 0),
-            ("5 1 128 3", 5, 128),
-            ("5 1 129 3", 5, 0),
-            ("5 1 70000 3", 5, 0),
-            ("x 1 2 3", 0, 0),
-            ("", 0, 0),
+        for (text, features, pairs, mtu) in [
+            ("4294967296\n", 1 << 32, 0, 0),
+            ("5 1 128 3", 5, 128, 0),
+            ("5 1 2 0 1400", 5, 2, 1400),
+            ("5 1 129 3 70000", 5, 0, 0),
+            ("5 1 70000 3", 5, 0, 0),
+            ("x 1 2 3", 0, 0, 0),
+            ("", 0, 0, 0),
         ] {
             fs::write(&file, text).expect("written");
             let mut floor = Floor::read(file.clone());
-            assert_eq!(floor.pairs(), pairs, "{text:?}");
+            assert_eq!((floor.pairs(), floor.mtu()), (pairs, mtu), "{text:?}");
             let floor = floor.of(None);
             assert_eq!((floor.features, floor.pairs), (Features(features), pairs), "{text:?}");
         }

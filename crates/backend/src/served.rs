@@ -131,7 +131,7 @@ impl Served {
     /// The limits of the vif's port.
     pub(crate) fn limits<H: Hypervisor>(&self, host: &Hosting<H>) -> Limits {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
-            (Some(mtu), _) => Some(u32::from(mtu)),
+            (Some(mtu), _) => Some(u32::from(mtu.max(self.limited.mtu_min))),
             // The toolstack has set none, and the bridge applies its own.
             (None, Some(_)) => None,
             (None, None) => Some(host.mtu()),
@@ -155,6 +155,9 @@ const FRAMING: usize = 14 + 4;
 pub(crate) struct Limited {
     /// The toolstack's limits.
     pub(crate) wanted: VifLimits,
+    /// The least that counts as its MTU, if one is configured: what its guest uses since before it
+    /// was lowered.
+    pub(crate) mtu_min: u16,
     bad: Vec<BadKeys>,
     /// What the guest may transmit.
     tx: Option<Arc<Credit>>,
@@ -171,7 +174,7 @@ impl Limited {
     pub(crate) fn new(flood: Arc<FloodBudget>) -> Limited {
         let segments = Arc::new(segment_credit(Instant::now()));
         let wanted = VifLimits::default();
-        Limited { wanted, bad: Vec::new(), tx: None, rx: None, segments, flood }
+        Limited { wanted, mtu_min: 0, bad: Vec::new(), tx: None, rx: None, segments, flood }
     }
 
     fn set(&mut self, wanted: VifLimits, of_all: (FloodLimit, StormLimits), now: Instant) {

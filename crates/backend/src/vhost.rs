@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
+use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::eventfd::EventFd;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
@@ -116,7 +117,8 @@ impl VhostVif {
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
         let floor = Floor::read(host.config.dir.vhost(&config.name));
         let device = config.bridge.as_deref().map(|bridge| {
-            let (queues, mtu) = (config.queues.max(floor.pairs()), config.limits.mtu);
+            let queues = config.queues.max(floor.pairs());
+            let mtu = config.limits.mtu.map(|mtu| mtu.max(floor.mtu()));
             VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu)
         });
         let rules =
@@ -269,9 +271,11 @@ struct Serving<'a, H: Hypervisor> {
 impl<H: Hypervisor> Device for Serving<'_, H> {
     fn offer(&mut self, front_end: Option<u32>) -> Offer {
         let caps = self.config.offloads.and(self.host.config.offloads);
+        let floor = self.parts.floor.of(front_end);
+        self.keep_mtu(floor.mtu);
         Offer {
             features: offered(caps).and(self.config.features),
-            floor: self.parts.floor.of(front_end),
+            floor,
             protocol: self.config.protocol,
             pairs: self.config.queues,
             mtu_max: self.config.limits.mtu.unwrap_or(u16::MAX),
@@ -400,6 +404,17 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 }
 
 impl<H: Hypervisor> Serving<'_, H> {
+    /// Lets frames be as long as the front-end and its guest expect since an earlier session.
+    fn keep_mtu(&mut self, kept: u16) {
+        let Serving { served, config, host, .. } = self;
+        served.limited.mtu_min = kept;
+        let (Some(mtu), Some(device)) = (config.limits.mtu, &served.device) else { return };
+        let mtu = LinkSetting::Mtu(mtu.max(kept).into());
+        if let Err(error) = host.netlink.set(device.tap.name(), &[mtu]) {
+            tracing::debug!(vif = served.name, %error, "the network device keeps its MTU");
+        }
+    }
+
     /// Attaches all pairs that should be served to workers, as one port.
     fn attach(&mut self) -> io::Result<()> {
         let mut attachments = Vec::new();

@@ -32,42 +32,13 @@ use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
 
-pub use crate::offered::{FEATURES, Negotiated, OPT_IN, REQUIRED, with_dependencies_met};
+pub use crate::offered::{FEATURES, Negotiated, OPT_IN, Offer, REQUIRED, with_dependencies_met};
 pub use crate::request::PROTOCOL_FEATURES;
 
 /// The most queue pairs of a back-end: some requests number rings with eight bits.
 pub const PAIRS_MAX: u16 = 128;
 /// The MTUs that a device may have (virtio, 5.1.4).
 const MTU_MIN: u16 = 68;
-
-/// What a back-end offers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offer {
-    /// Features of virtio; those that are not in [`FEATURES`] are left out.
-    pub features: Features,
-    /// What the same front-end negotiated in an earlier session. It is offered regardless of the
-    /// rest, because neither a guest nor QEMU can lose a feature or a queue while it runs.
-    pub floor: Negotiated,
-    /// Features of the protocol; those that are not in [`PROTOCOL_FEATURES`] are left out.
-    pub protocol: u64,
-    /// Pairs of rings: from 1 to [`PAIRS_MAX`].
-    pub pairs: u16,
-    /// The largest MTU that a front-end may set.
-    pub mtu_max: u16,
-}
-
-impl Offer {
-    /// The virtio features to offer.
-    pub fn features(&self) -> Features {
-        let wanted = with_dependencies_met(self.features).or(self.floor.features);
-        wanted.or(REQUIRED).and(FEATURES)
-    }
-
-    /// The protocol features to offer.
-    pub fn protocol(&self) -> u64 {
-        (self.protocol | self.floor.protocol) & PROTOCOL_FEATURES
-    }
-}
 
 /// An action for the caller.
 #[derive(Debug)]
@@ -166,6 +137,7 @@ pub struct Backend {
     offer: Offer,
     features: Option<Features>,
     protocol: Option<u64>,
+    mtu: u16,
     status: u64,
     memory: Table,
     rings: Vec<Ring>,
@@ -196,6 +168,7 @@ impl Backend {
             offer,
             features: None,
             protocol: None,
+            mtu: 0,
             status: 0,
             memory: Table::default(),
             rings: vec![Ring::default(); 2 * usize::from(pairs)],
@@ -218,8 +191,8 @@ impl Backend {
 
     /// What to offer to the same front-end again, once the guest's driver is ready.
     pub fn negotiated(&self) -> Option<Negotiated> {
-        let (protocol, pairs) = (self.protocol(), self.offer.pairs);
-        self.features.map(|features| Negotiated { features, protocol, pairs })
+        let (protocol, pairs, mtu) = (self.protocol(), self.offer.pairs, self.mtu);
+        self.features.map(|features| Negotiated { features, protocol, pairs, mtu })
     }
 
     /// What was offered.
@@ -414,9 +387,10 @@ impl Backend {
             }
             Request::SendRarp(mac) => self.push_action(Action::Announce(mac)),
             Request::NetSetMtu(mtu) => {
-                let mtu_max = self.offer.mtu_max;
+                let mtu_max = self.offer.mtu_max();
                 match u16::try_from(mtu) {
                     Ok(mtu) if (MTU_MIN..=mtu_max).contains(&mtu) => {
+                        self.mtu = mtu;
                         self.push_action(Action::SetMtu(mtu));
                     }
                     // The front-end asked for a reply.

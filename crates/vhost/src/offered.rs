@@ -11,6 +11,8 @@ use ringway_wire::virtio::{
     VIRTIO_RING_F_INDIRECT_DESC,
 };
 
+use crate::request::PROTOCOL_FEATURES;
+
 /// What both ends negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Negotiated {
@@ -21,11 +23,48 @@ pub struct Negotiated {
     /// Pairs of rings. A front-end knows how many it will use: the number wanted, or the number
     /// available if that is lower. A back-end knows how many it offered.
     pub pairs: u16,
+    /// The MTU that the front-end has set, or 0.
+    pub mtu: u16,
 }
 
 impl Negotiated {
     /// Nothing yet.
-    pub const NONE: Negotiated = Negotiated { features: Features::NONE, protocol: 0, pairs: 0 };
+    pub const NONE: Negotiated =
+        Negotiated { features: Features::NONE, protocol: 0, pairs: 0, mtu: 0 };
+}
+
+/// What a back-end offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Features of virtio; those that are not in [`FEATURES`] are left out.
+    pub features: Features,
+    /// What the same front-end negotiated in an earlier session. It is offered regardless of the
+    /// rest, because neither a guest nor QEMU can lose any of it while it runs.
+    pub floor: Negotiated,
+    /// Features of the protocol; those that are not in [`PROTOCOL_FEATURES`] are left out.
+    pub protocol: u64,
+    /// Pairs of rings: from 1 to [`PAIRS_MAX`](crate::backend::PAIRS_MAX).
+    pub pairs: u16,
+    /// The largest MTU that another front-end may set.
+    pub mtu_max: u16,
+}
+
+impl Offer {
+    /// The virtio features to offer.
+    pub fn features(&self) -> Features {
+        let wanted = with_dependencies_met(self.features).or(self.floor.features);
+        wanted.or(REQUIRED).and(FEATURES)
+    }
+
+    /// The protocol features to offer.
+    pub fn protocol(&self) -> u64 {
+        (self.protocol | self.floor.protocol) & PROTOCOL_FEATURES
+    }
+
+    /// The largest MTU that the front-end may set.
+    pub fn mtu_max(&self) -> u16 {
+        self.mtu_max.max(self.floor.mtu)
+    }
 }
 
 /// The virtio features that a back-end may offer: all that this program implements.

@@ -244,38 +244,56 @@ fn a_virtual_machine_that_starts_first_retries_the_socket_of_the_backend() {
 }
 
 #[test]
-fn a_running_machine_keeps_features_and_queues_that_are_no_longer_configured() {
+fn a_running_machine_keeps_what_is_no_longer_configured() {
+    a_running_machine_keeps("", "");
+}
+
+#[test]
+fn a_running_machine_on_a_bridge_keeps_what_is_no_longer_configured() {
+    a_running_machine_keeps("[[bridge]]\nname = \"br7\"\n", "bridge = \"br7\"");
+}
+
+/// Restarts the backend with fewer features and queues and a lower MTU for a machine that runs.
+fn a_running_machine_keeps(bridge: &str, key: &str) {
     let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
-    let host = Host::start(&description(place.path(), "client"));
+    let described = |more: &str| {
+        let more = format!("{key}\n{more}");
+        description_with(place.path(), "client", key, &more) + bridge
+    };
+    let host = Host::start(&described("mtu = 4000"));
     let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
-    let mut machine = Machine::start(&image, place.path(), &chardev);
+    let mtu = ["-global", "virtio-net-pci.host_mtu=4000"];
+    let mut machine = Machine::start_with(&image, place.path(), &chardev, &mtu);
     machine.booted();
     machine.run("ethtool -L eth0 combined 4");
     wait_for_queues(&host, 4);
     let shown = |host: &Host| host.vif("vm1").and_then(|vif| vif.virtio).expect("it is virtio");
+    let longest = |host: &Host| host.vif("vm1").and_then(|vif| vif.limits.frame_len_max);
     let used = shown(&host);
     assert!(used.features.contains(&"host_tso4".to_owned()), "{used:?}");
+    assert_eq!(longest(&host), Some(4018));
 
-    let less = "features = [\"-host_tso4\", \"-mrg_rxbuf\", \"-protocol:reply_ack\"]";
-    let less = description_with(place.path(), "client", "", less);
-    let less = less.replace("/net\"\nqueues = 4", "/net\"\nqueues = 1");
+    let less = "features = [\"-host_tso4\", \"-mrg_rxbuf\", \"-protocol:reply_ack\"]\nmtu = 1400";
+    let less = described(less).replace("/net\"\nqueues = 4", "/net\"\nqueues = 1");
     host.signal(Signal::INT);
     let (_, run, _) = host.ended();
     let host = Host::start_in(run, &less);
     wait_for_queues(&host, 4);
     let kept = shown(&host);
     assert_eq!((&kept.features, &kept.protocol), (&used.features, &used.protocol));
+    assert_eq!(longest(&host), Some(4018), "its guest still sends frames of this length");
     EchoConnection::start(&host, "a").expect_progress(&host, "after the change");
 
     // For another start of the machine, the description counts: QEMU wants four queues.
     machine.kill();
     let _machine = Machine::start(&image, place.path(), &chardev);
     let reason = host.wait("a refusal", SOON, |host| {
-        host.vif("vm1")?.error.filter(|reason| reason.contains("1 queues"))
+        host.vif("vm1")?.error.filter(|reason| reason.contains("there is 1 queue:"))
     });
     assert!(reason.contains("if it needs more"), "{reason}");
+    assert_eq!(longest(&host), Some(1418));
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn serve(protocol: u64) {
     let events = run(&mut frontend, &mut device).unwrap();
     let negotiated = agreement(&events).unwrap();
     let pairs = if protocol & VHOST_USER_PROTOCOL_F_MQ == 0 { 1 } else { 2 };
-    assert_eq!(negotiated, Negotiated { features, protocol, pairs });
+    assert_eq!(negotiated, Negotiated { features, protocol, pairs, mtu: 0 });
     frontend.share(vec![region(0), region(1)]);
     frontend.ask(Request::NetSetMtu(1500));
     frontend.ask(Request::SendRarp([2, 0, 0, 0, 0, 1]));

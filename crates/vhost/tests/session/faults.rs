@@ -148,6 +148,7 @@ fn a_guest_keeps_what_it_has_though_less_is_configured_now() {
             features: tso.or(Features::of(&[VIRTIO_NET_F_RSS])),
             protocol: VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_PAGEFAULT,
             pairs: 4,
+            mtu: 4000,
         },
         protocol: PROTOCOL_FEATURES & !VHOST_USER_PROTOCOL_F_MQ,
         pairs: 1,
@@ -161,8 +162,13 @@ fn a_guest_keeps_what_it_has_though_less_is_configured_now() {
     device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
     device.ask(Request::GetQueueNum).unwrap();
     assert_eq!(device.number(), 4, "QEMU ends a session that offers fewer than it has");
+    device.ask(Request::NetSetMtu(4001)).unwrap();
+    assert_eq!((device.number(), device.mtu), (1, None));
+    device.ask(Request::NetSetMtu(4000)).unwrap();
+    assert_eq!(device.mtu, Some(4000), "QEMU does not use a back-end that refuses it");
     device.ask(Request::SetFeatures(FEATURES)).unwrap();
     device.ask(Request::SetVringNum { ring: 7, size: 256 }).unwrap();
+    assert_eq!(device.session.negotiated().map(|it| it.mtu), Some(4000), "for the next process");
 }
 
 #[test]
