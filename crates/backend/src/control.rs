@@ -381,10 +381,12 @@ fn vhost_status<H: Hypervisor>(
         kind: "virtio".to_owned(),
         state: state.to_owned(),
         error: vhost.error(),
+        max_queues: session.map_or(vhost.config.queues, |session| session.offer().pairs),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),
             mode: mode.to_owned(),
             at_run_time: vhost.at_run_time,
+            max_queues_next: vhost.config.queues,
             features: names(features),
             not_taken: names(offered.without(features)),
             not_offered: session.map_or(Vec::new(), |_| names(FEATURES.without(offered))),

@@ -114,7 +114,7 @@ pub struct VifStatus {
     /// The tenant whose process serves it, if tenants have their own processes.
     #[serde(default)]
     pub tenant: Option<String>,
-    /// The most queues that the guest may request.
+    /// The most queues that the guest may request. A virtio guest that runs keeps what it had.
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
     pub offloads: Vec<String>,
@@ -139,6 +139,9 @@ pub struct VirtioStatus {
     /// Whether it was added while the host ran, and is not in the description.
     #[serde(default)]
     pub at_run_time: bool,
+    /// `max_queues` of the next front-end, as configured.
+    #[serde(default)]
+    pub max_queues_next: u16,
     /// Features that are in use.
     pub features: Vec<String>,
     /// Features that are offered and that the guest or its front-end has not negotiated.

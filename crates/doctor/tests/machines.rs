@@ -13,6 +13,7 @@ use ringway_doctor::finding::{Finding, Severity};
 type Pieces = BTreeMap<String, String>;
 
 const VM: &str = "run/libvirt/qemu/vm1.xml";
+const STORED: &str = "etc/libvirt/qemu/vm1.xml";
 const VIFS: [&str; 2] =
     ["sample-1/commands/ringway_vif_list_--json", "sample-2/commands/ringway_vif_list_--json"];
 
@@ -189,16 +190,67 @@ fn a_definition_that_asks_for_more_than_ringway_offers_is_refused() {
     assert!(summary.ends_with("does not run now"), "{summary}");
 }
 
+/// A running machine with one queue at a vif that offers 4, whose stored definition has 8.
+fn edited() -> Pieces {
+    let mut pieces = fixture("d14-healthy-libvirt-vhostuser");
+    store(&mut pieces);
+    let model = "<model type='virtio'/>";
+    replace(&mut pieces, STORED, model, &format!("{model}<driver queues='8'/>"));
+    pieces
+}
+
+/// Stores the definition of the machine that runs.
+fn store(pieces: &mut Pieces) {
+    let (_, inner) = pieces[VM].split_once("<domain type").expect("a domain");
+    let stored = format!("<domain type{}", inner.replace("</domstatus>", ""));
+    pieces.insert(STORED.to_owned(), stored);
+}
+
+#[test]
+fn the_next_start_is_judged_by_the_vif_of_the_stored_socket() {
+    let mut pieces = edited();
+    replace(&mut pieces, STORED, "/run/ringway/vm1.sock", "/run/ringway/vm2.sock");
+    let is_refused = |one: &Finding| one.summary.contains("the next time");
+    assert!(!findings(pieces.clone()).iter().any(is_refused), "vm2 is not ringway's");
+    for (queues, expected) in [(8, false), (2, true)] {
+        let mut with_vm2 = pieces.clone();
+        let vm2 = format!(
+            "[{{\"name\": \"vm2\", \"kind\": \"virtio\", \"max_queues\": {queues}, \"queues\": [], \
+             \"virtio\": {{\"socket\": \"/run/ringway/vm2.sock\"}}}},"
+        );
+        for path in VIFS {
+            let text = with_vm2.get_mut(path).expect("there");
+            *text = text.replacen('[', &vm2, 1);
+        }
+        let found = findings(with_vm2);
+        let refused = found.iter().find(|one| is_refused(one));
+        assert_eq!(
+            refused.map(|one| one.subject.as_str()),
+            expected.then_some("vm2"),
+            "{found:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_running_machine_keeps_queues_that_the_next_start_does_not_get() {
+    let mut pieces = fixture("d14-sick-libvirt-vhostuser");
+    store(&mut pieces);
+    for path in VIFS {
+        let socket = "\"socket\": \"/run/ringway/vm1.sock\",";
+        replace(&mut pieces, path, socket, &format!("{socket} \"max_queues_next\": 2,"));
+    }
+    let found = findings(pieces);
+    let said: Vec<&str> = found.iter().map(|one| one.summary.as_str()).collect();
+    let expected =
+        "machine vm1 asks for 8 queues when it starts the next time, and ringway offers 2";
+    assert!(said[0].starts_with(expected), "{said:#?}");
+    assert!(said[1].contains("uses 1 of 4 queues"), "{said:#?}");
+}
+
 #[test]
 fn a_restart_is_not_advised_where_ringway_would_refuse_it() {
-    let mut pieces = fixture("d14-healthy-libvirt-vhostuser");
-    let status = pieces[VM].clone();
-    let (_, inner) = status.split_once("<domain type").expect("a domain");
-    let inner = inner.replace("</domstatus>", "");
-    let next = format!("<domain type{inner}");
-    let model = "<model type='virtio'/>";
-    let next = next.replace(model, &format!("{model}<driver queues='8'/>"));
-    pieces.insert("etc/libvirt/qemu/vm1.xml".to_owned(), next);
+    let pieces = edited();
     let found = findings(pieces);
     let said: Vec<(Severity, &str)> =
         found.iter().map(|one| (one.severity, one.summary.as_str())).collect();

@@ -30,11 +30,23 @@ pub struct Vif {
     pub virtio: Option<Virtio>,
 }
 
+impl Vif {
+    /// Queues that its guest may request after the next start of its machine. A machine that runs
+    /// keeps more than that if the configured number was lowered.
+    pub fn max_queues_next(&self) -> u64 {
+        let of_virtio = self.virtio.as_ref().and_then(|virtio| virtio.max_queues_next);
+        of_virtio.unwrap_or(self.max_queues)
+    }
+}
+
 /// Details of a virtio vif.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Virtio {
     /// The path of its socket.
     pub socket: String,
+    /// Queues that its next guest may request; records of older versions lack them.
+    #[serde(default)]
+    pub max_queues_next: Option<u64>,
     /// Features that its guest uses, by their names in Linux's headers.
     #[serde(default)]
     pub features: Vec<String>,

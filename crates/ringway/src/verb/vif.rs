@@ -406,7 +406,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
-        ("max-queues", &vif.max_queues.to_string()),
+        ("max-queues", &max_queues(&vif)),
         ("offloads", &offloads),
         ("completion", &vif.completion),
         ("error", vif.error.as_deref().unwrap_or("-")),
@@ -420,6 +420,15 @@ fn show(args: &ShowOne) -> Result<()> {
         text += &format!("{key:13} {}\n", table::shown(&value));
     }
     print(&(text + "\n" + &counters(&[vif])))
+}
+
+/// The most queues of a vif, now and for its next front-end, for people.
+fn max_queues(vif: &VifStatus) -> String {
+    let now = vif.max_queues;
+    match vif.virtio.as_ref().map_or(now, |virtio| virtio.max_queues_next) {
+        next if next == now || next == 0 => now.to_string(),
+        next => format!("{now}, {next} from the next start of its machine"),
+    }
 }
 
 /// The memory of a virtio vif's guest, for people.

@@ -35,6 +35,8 @@ struct Judged<'a> {
     stored: Option<(&'a Interface, &'a Text)>,
     /// The vif of ringway that it is connected to.
     vif: Option<(&'a Vif, &'a Text)>,
+    /// The vif that it will be connected to then.
+    next_vif: Option<(&'a Vif, &'a Text)>,
 }
 
 /// Judges all machines. Returns the vifs that belong to them, and whether there is any interface.
@@ -66,15 +68,20 @@ pub(super) fn judge<'a>(
         let next = next.and_then(|next| next.as_ref().ok());
         for nic in defined.guest.interfaces.iter().filter(|nic| is_judged(nic)) {
             is_any = true;
-            let vif = vifs.and_then(|(all, text)| Some((of_socket(all, &nic.socket)?, text)));
+            let vif_of = |nic: &Interface| {
+                vifs.and_then(|(all, text)| Some((of_socket(all, &nic.socket)?, text)))
+            };
+            let vif = vif_of(nic);
+            let stored = next.and_then(|next| of_mac(next, &nic.mac));
             let judged = Judged {
                 name,
                 is_running: running.is_some(),
                 guest: &defined.guest,
                 nic,
                 text: &defined.text,
-                stored: next.and_then(|next| of_mac(next, &nic.mac)),
+                stored,
                 vif,
+                next_vif: stored.and_then(|(next, _)| vif_of(next)),
             };
             known.extend(vif.filter(|_| running.is_some()).map(|(vif, _)| vif.name.as_str()));
             out.add(judged.findings());
@@ -117,7 +124,7 @@ impl Judged<'_> {
     fn findings(&self) -> Vec<Finding> {
         match self.vif {
             Some((vif, text)) => self.of_ringway(vif, text),
-            None => self.few(self.most()).into_iter().collect(),
+            None => self.refused_next().into_iter().chain(self.few(self.most())).collect(),
         }
     }
 
@@ -133,12 +140,13 @@ impl Judged<'_> {
 
     /// What its vif offers, what its definition asks for, and what its guest uses.
     fn of_ringway(&self, vif: &Vif, text: &Text) -> Vec<Finding> {
-        let (asked, offers) = (u64::from(self.nic.queues), vif.max_queues);
+        let asked = u64::from(self.nic.queues);
+        let offers = if self.is_running { vif.max_queues } else { vif.max_queues_next() };
         let used = u64::try_from(vif.queues.len()).unwrap_or(u64::MAX);
         if asked > offers && used == 0 {
-            return vec![self.refused(vif, text)];
+            return vec![self.refused(vif, text, offers)];
         }
-        let mut found: Vec<Finding> = self.refused_next(vif, text).into_iter().collect();
+        let mut found: Vec<Finding> = self.refused_next().into_iter().collect();
         let usable = asked.min(offers).min(self.vcpus());
         if self.is_running && used > 0 && used < usable {
             let summary = format!(
@@ -186,7 +194,7 @@ impl Judged<'_> {
             .quote(self.quotes())
             .quote(self.vif.map(|(vif, text)| numbers(vif, text)))
             .gain(text::gain());
-        let limit = self.vif.map_or(u64::MAX, |(vif, _)| vif.max_queues);
+        let limit = self.next_vif.map_or(u64::MAX, |(vif, _)| vif.max_queues_next());
         let is_useful = |nic: &Interface| (most..=limit).contains(&u64::from(nic.queues));
         let next = self.stored.filter(|(nic, _)| is_useful(nic));
         let name = shell_word(self.name);
@@ -212,31 +220,32 @@ impl Judged<'_> {
     }
 
     /// A front-end that asks for more than there is disconnects before the guest runs.
-    fn refused(&self, vif: &Vif, text: &Text) -> Finding {
+    fn refused(&self, vif: &Vif, text: &Text, offers: u64) -> Finding {
         let severity = if self.is_running { Severity::Problem } else { Severity::Warning };
-        let (name, asked, offers) = (self.name, self.nic.queues, vif.max_queues);
+        let (name, asked) = (self.name, self.nic.queues);
         let summary = format!(
             "machine {name} asks for {asked} queues, and ringway offers {offers} ({}){}",
             vif.name,
             self.not_running()
         );
-        self.more(vif, text, severity, summary, asked).quote(self.quotes())
+        self.more(vif, text, severity, summary, [asked.into(), offers]).quote(self.quotes())
     }
 
-    /// The same, for a machine that was defined to ask for more while it runs.
-    fn refused_next(&self, vif: &Vif, text: &Text) -> Option<Finding> {
-        let (next, stored) = self.stored?;
-        if u64::from(next.queues) <= vif.max_queues {
+    /// The same, for a machine that runs, and that asks for too many when it starts the next time:
+    /// its definition or that of the vif has changed.
+    fn refused_next(&self) -> Option<Finding> {
+        let ((next, stored), (vif, text)) = (self.stored?, self.next_vif?);
+        let (name, asked, offers) = (self.name, u64::from(next.queues), vif.max_queues_next());
+        if asked <= offers {
             return None;
         }
-        let (name, asked, offers) = (self.name, next.queues, vif.max_queues);
         let summary = format!(
             "machine {name} asks for {asked} queues when it starts the next time, and ringway \
              offers {offers} ({})",
             vif.name
         );
         let quote = stored.quote(next.queues_line);
-        Some(self.more(vif, text, Severity::Warning, summary, asked).quote([quote]))
+        Some(self.more(vif, text, Severity::Warning, summary, [asked, offers]).quote([quote]))
     }
 
     fn more(
@@ -245,10 +254,9 @@ impl Judged<'_> {
         text: &Text,
         severity: Severity,
         summary: String,
-        asked: u32,
+        [asked, offers]: [u64; 2],
     ) -> Finding {
-        let advice =
-            text::refused_advice(&asked, &vif.name, &vif.max_queues, &shell_word(self.name));
+        let advice = text::refused_advice(&asked, &vif.name, &offers, &shell_word(self.name));
         Finding::new(severity, &vif.name, summary)
             .cause(text::refused_cause())
             .quote([numbers(vif, text)])
