@@ -39,9 +39,12 @@ fn every_view_of_vifs_shows_both_kinds() {
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(&file).args(["-Y", "icmp", "-T", "fields", "-e", "icmp.type"]);
     let types = text_of(tshark.output().expect("it can be started"), "tshark");
-    let mut types: Vec<&str> = types.lines().collect();
-    types.sort_unstable();
-    assert_eq!(types, ["0", "0", "8", "8"], "requests and replies");
+    // On a busy machine, `ping` sends more than it was asked for.
+    for (kind, number) in [("requests", "8"), ("replies", "0")] {
+        let count = types.lines().filter(|it| *it == number).count();
+        assert!(count >= 2, "{count} {kind}: {types:?}");
+    }
+    assert!(types.lines().all(|it| ["0", "8"].contains(&it)), "requests and replies: {types:?}");
 }
 
 #[test]
