@@ -56,7 +56,7 @@ impl Device {
     fn new(input: &mut Input<'_>) -> Device {
         let offer = Offer {
             features: if input.flag() { FEATURES } else { Features(u64::from(input.u32())) },
-            floor: Negotiated::NONE,
+            floor: if input.flag() { kept(input) } else { Negotiated::NONE },
             protocol: if input.flag() { PROTOCOL_FEATURES } else { u64::from(input.u32()) },
             pairs: 1 + input.u16() % PAIRS,
             mtu_max: 9000,
@@ -139,7 +139,12 @@ impl Device {
                 self.is_quiet();
             }
             Action::Announce(_) => {}
-            Action::SetMtu(mtu) => assert!((68..=9000).contains(&mtu)),
+            Action::SetMtu(mtu) => {
+                let mtu_max = self.session.offer().mtu_max();
+                assert!((68..=mtu_max).contains(&mtu));
+                let negotiated = self.session.negotiated();
+                assert!(negotiated.is_none_or(|it| it.mtu == mtu), "it is kept");
+            }
             Action::MakeArea(wanted) => {
                 assert!(wanted.len <= 512 << 20);
                 drop(wanted.reply(file()));
@@ -162,6 +167,16 @@ impl Device {
                 assert!(apart, "{one:?} and {other:?}");
             }
         }
+    }
+}
+
+/// What a former process has kept, in a file that may be damaged.
+fn kept(input: &mut Input<'_>) -> Negotiated {
+    Negotiated {
+        features: Features(u64::from(input.u32()) << 8),
+        protocol: u64::from(input.u32()),
+        pairs: input.u16() % (PAIRS + 1),
+        mtu: input.u16(),
     }
 }
 
