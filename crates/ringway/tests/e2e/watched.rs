@@ -174,6 +174,10 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
         let labels = format!("{{interface=\"{vif}\",queue=\"1\",direction=\"{direction}\"}}");
         assert!(page.contains(&format!("ringway_doctor_queue_bytes_total{labels} ")), "{page}");
     }
+    for (vif, kind) in [("vif1.0", "xen"), ("vif2.0", "xen"), ("vm1", "virtio")] {
+        let line = format!("ringway_doctor_vif_info{{interface=\"{vif}\",kind=\"{kind}\"}} 1\n");
+        assert!(page.contains(&line), "no {line} in\n{page}");
+    }
     check_with_promtool("metrics", &[], &page);
 }
 
