@@ -398,7 +398,9 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
             Note::Connected => tracing::info!(vif, left_out, "the front-end has connected"),
             Note::Disconnected => tracing::info!(vif, left_out, "the front-end has disconnected"),
             Note::Removed => tracing::info!(vif, left_out, "the vif was removed"),
-            Note::Closed(why) | Note::Stopped(why) => tracing::warn!(vif, left_out, "{why}"),
+            Note::Closed(why) | Note::Stopped(why) | Note::Left(why) => {
+                tracing::warn!(vif, left_out, "{why}");
+            }
         }
     }
 }

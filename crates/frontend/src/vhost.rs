@@ -306,7 +306,7 @@ impl Driver for Guest {
             Note::Connected => tracing::debug!(device, "the back-end has connected"),
             Note::Disconnected => tracing::info!(device, "the back-end has disconnected"),
             // The log shows it as the reason why no frames flow.
-            Note::Closed(_) | Note::Removed | Note::Stopped(_) => {}
+            Note::Closed(_) | Note::Left(_) | Note::Removed | Note::Stopped(_) => {}
         }
     }
 }

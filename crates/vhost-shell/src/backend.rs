@@ -107,6 +107,8 @@ pub enum Note<'a> {
     Connected,
     /// The front-end has disconnected.
     Disconnected,
+    /// The front-end has disconnected, and this is the likely reason.
+    Left(&'a str),
     /// We closed the connection, for this reason.
     Closed(&'a str),
     /// We closed the connection because the user removed the vif.
@@ -289,7 +291,7 @@ impl<P: ConnectionSource> BackendEnd<P> {
             Ok(Outcome::Waits) => Ok(false),
             Ok(Outcome::End) => {
                 self.error = connected.left_why();
-                device.note(Note::Disconnected);
+                device.note(self.error.as_deref().map_or(Note::Disconnected, Note::Left));
                 self.leave(device, now);
                 Ok(false)
             }
@@ -466,16 +468,19 @@ impl Connected {
         Ok(())
     }
 
-    /// The likely reason why a front-end left, since it does not report one.
+    /// The likely reason why a front-end left, since it does not report one. It compares our
+    /// number of queues with its own, which it never sends. A front-end with enough queues sets
+    /// up all of them before the driver is ready.
     fn left_why(&self) -> Option<String> {
-        let there_are = match self.session.offer().pairs {
-            1 => "there is 1 queue".to_owned(),
-            pairs => format!("there are {pairs} queues"),
-        };
-        (self.has_asked_queues && self.session.features().is_none()).then(|| {
+        let Connected { session, has_asked_queues, .. } = self;
+        let pairs = session.offer().pairs;
+        let is_early = session.features().is_none() && !session.has_more_pairs();
+        (*has_asked_queues && is_early).then(|| {
             format!(
-                "the front-end disconnected before the driver of its guest was ready; {there_are}: \
-                 if it needs more, configure them (QEMU: queues=, libvirt: <driver queues=''/>)"
+                "the front-end asked for the number of queues, which is {pairs}, and disconnected \
+                 before the driver of its guest was ready. If it needs more, its log has its own \
+                 number (QEMU: \"queues=N: you are asking more queues than supported: {pairs}\"; \
+                 libvirt: <driver queues='N'/>): set `queues` of the vif to that"
             )
         })
     }

@@ -220,6 +220,11 @@ impl Backend {
         self.pairs().filter(|pair| self.is_enabled(*pair)).count()
     }
 
+    /// Whether the front-end has set up anything of a pair after the first.
+    pub fn has_more_pairs(&self) -> bool {
+        self.rings.iter().skip(2).any(|ring| ring.revision > 0)
+    }
+
     /// What is missing before any pair is served.
     pub fn missing(&self) -> Missing {
         let is_whole = |pair| {

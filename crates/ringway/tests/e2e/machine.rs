@@ -1,6 +1,7 @@
 //! A virtual machine for one test: Debian's kernel under QEMU, emulated, with a shell at its serial
 //! port and an echo server on TCP port 7. `tests/virtio` makes its boot image.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -84,7 +85,8 @@ impl Machine {
         // With other kinds of interrupts, QEMU 7.2 crashes without KVM.
         command.args(["-device", "virtio-net-pci,netdev=n,mq=on,vectors=0,romfile="]);
         command.args(more);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let log = File::create(Machine::log(dir)).expect("created");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut process = Running::start(&mut command);
         let commands = process.0.stdin.take().expect("it was piped");
         let output = BufReader::new(process.0.stdout.take().expect("it was piped"));
@@ -94,6 +96,11 @@ impl Machine {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Machine { process, commands, lines, console }
+    }
+
+    /// The file with what QEMU of a machine in this directory reports.
+    pub(crate) fn log(dir: &Path) -> PathBuf {
+        dir.join("qemu-log")
     }
 
     /// Waits until it has booted.

@@ -1,12 +1,14 @@
 //! A stock QEMU as front-end: its firmware drives the first pair of queues, so no guest system is
 //! needed.
 
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ringway_vhost::Backend;
 use ringway_vhost_shell::{BackendEnd, Endpoint, Mode, State};
 use ringway_wire::virtio::VIRTIO_F_VERSION_1;
 use tempfile::TempDir;
@@ -14,6 +16,9 @@ use tempfile::TempDir;
 use crate::device::{PATIENCE, Recorder, until};
 
 const QEMU: &str = "qemu-system-x86_64";
+
+/// The file with what QEMU reports.
+const LOG: &str = "log";
 
 /// A virtual machine, ended when it is dropped.
 struct Machine(Child);
@@ -42,7 +47,7 @@ fn start(dir: &Path, chardev: &str, memory: &str) -> Option<Machine> {
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(File::create(dir.join(LOG)).expect("created"))
         .spawn();
     match started {
         Ok(child) => Some(Machine(child)),
@@ -127,11 +132,33 @@ fn memory_of_qemus_own_is_named_as_what_is_missing() {
 }
 
 #[test]
-fn more_queues_than_are_offered_are_named() {
+fn for_more_queues_than_are_offered_qemu_names_both_numbers_and_the_end_says_where() {
     let dir = TempDir::new().expect("a directory");
     let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(1));
     until(&mut back, &mut device, "a reason", |end, _| {
-        end.error().is_some_and(|reason| reason.contains("there is 1 queue: if it needs more"))
+        end.error().is_some_and(|reason| reason.contains("the number of queues, which is 1"))
     });
+    // The front-end does not send its own number, but QEMU's log has it beside ours.
+    let reason = back.error().expect("there was one");
+    let words = "queues=N: you are asking more queues than supported: 1";
+    assert!(reason.contains(words), "{reason}");
+    let said = std::fs::read_to_string(dir.path().join(LOG)).expect("QEMU writes it");
+    println!("QEMU: {said}the end: {reason}");
+    assert!(said.contains(&words.replace('N', "2")), "{said}");
+    assert_eq!(device.notes, ["Connected".to_owned(), format!("Left({reason:?})")]);
+}
+
+#[test]
+fn qemu_that_ends_before_its_guest_runs_is_not_said_to_need_more_queues() {
+    let dir = TempDir::new().expect("a directory");
+    let Some(_machine) = start(dir.path(), "server=on", ",share=on -S") else { return };
+    let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
+    until(&mut back, &mut device, "two pairs", |end, _| {
+        end.session().is_some_and(Backend::has_more_pairs)
+    });
+    let mut monitor = Monitor::open(dir.path());
+    monitor.command("quit");
+    until(&mut back, &mut device, "left", |end, _| end.state() == State::Disconnected);
+    assert_eq!(device.notes, ["Connected", "Disconnected"], "{:?}", back.error());
 }

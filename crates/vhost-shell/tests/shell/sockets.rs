@@ -331,7 +331,7 @@ fn a_front_end_that_leaves_after_it_read_the_number_of_queues_may_want_more() {
     drop(socket);
     until(&mut end, &mut device, "left", |_, device| device.notes.len() == 2);
     let reason = end.error().expect("a reason");
-    assert!(reason.contains("there are 2 queues: if it needs more"), "{reason}");
+    assert!(reason.contains("number of queues, which is 2"), "{reason}");
 }
 
 /// A socket whose close takes this long: it has unread bytes.
