@@ -233,12 +233,15 @@ impl Ring {
         })?;
         // Attaching has written our event request into the ring.
         log.iter().for_each(RingLog::mark_ring);
+        let of = |event: &str, error: io::Error| {
+            io::Error::new(error.kind(), format!("the {event} of the {queue} queue: {error}"))
+        };
         Ok(Ring {
             half,
             size: place.size,
             buffers: Buffers::new(place.size),
-            kick: EventFd::from_peer(kick)?,
-            call: call.map(EventFd::to_peer).transpose()?,
+            kick: EventFd::from_peer(kick).map_err(|error| of("kick", error))?,
+            call: call.map(EventFd::to_peer).transpose().map_err(|error| of("call", error))?,
             log,
         })
     }

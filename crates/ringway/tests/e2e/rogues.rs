@@ -19,8 +19,11 @@ use ringway_wire::vhost_user::{
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, inflight_split,
 };
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1, VIRTIO_RING_F_INDIRECT_DESC};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fs::{
+    CWD, FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create,
+    mknodat,
+};
 
 use crate::host::{Host, Running, SOON, describe};
 use crate::machine::{ADDRESS, EchoConnection};
@@ -37,27 +40,30 @@ const RING: u64 = 0x10000;
 const AVAILABLE: u64 = RING + 0x4000;
 
 /// A front-end and its guest.
-struct Rogue {
+pub(crate) struct Rogue {
     connection: Connection,
     /// The same socket.
     socket: UnixStream,
-    memory: OwnedFd,
-    kick: OwnedFd,
+    pub(crate) memory: OwnedFd,
+    /// The kicks of its rings: of the one that receives, and of the one that transmits.
+    room: OwnedFd,
+    pub(crate) kick: OwnedFd,
     /// The calls of its rings, if it wants any.
     call: Option<OwnedFd>,
     features: Features,
 }
 
 impl Rogue {
-    fn new(socket: &Path) -> Rogue {
+    pub(crate) fn new(socket: &Path) -> Rogue {
         let socket = UnixStream::connect(socket).expect("it listens");
         socket.set_nonblocking(true).expect("our own socket");
         let connection = Connection::new(socket.try_clone().expect("a descriptor").into());
         let features = Features::of(&[VIRTIO_F_VERSION_1]);
-        Rogue { connection, socket, memory: memory(LEN), kick: event(), call: None, features }
+        let [room, kick] = [event(), event()];
+        Rogue { connection, socket, memory: memory(LEN), room, kick, call: None, features }
     }
 
-    fn send(&mut self, request: Request) {
+    pub(crate) fn send(&mut self, request: Request) {
         // The back-end may have closed it after an earlier message.
         let _ = self.connection.send(request.write(Ack::No));
     }
@@ -70,7 +76,7 @@ impl Rogue {
 
     fn rings(&mut self) {
         for ring in 0..2 {
-            let kick = if ring == 1 { clone(&self.kick) } else { event() };
+            let kick = clone(if ring == 1 { &self.kick } else { &self.room });
             for request in ring_requests(ring, self.call.as_ref().map(clone), kick) {
                 self.send(request);
             }
@@ -78,20 +84,20 @@ impl Rogue {
     }
 
     /// The complete set-up of an honest front-end.
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.share(KEY, clone(&self.memory));
         self.rings();
     }
 
     /// Without protocol features, rings are enabled from the start.
-    fn enable(&mut self) {
+    pub(crate) fn enable(&mut self) {
         for ring in 0..2 {
             self.send(Request::SetVringEnable { ring, is_enabled: true });
         }
     }
 
     /// Waits until the back-end has handled everything so far.
-    fn is_handled(&mut self) {
+    pub(crate) fn is_handled(&mut self) {
         self.send(Request::GetFeatures);
         await_reply(&mut self.connection);
     }
@@ -105,7 +111,7 @@ impl Rogue {
         self.one(table, INDIRECT, 0);
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) {
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) {
         rustix::io::pwrite(&self.memory, bytes, offset).expect("it is memory");
     }
 
@@ -119,7 +125,21 @@ impl Rogue {
     fn transmit(&self, head: u16, index: u16) {
         self.write(&head.to_le_bytes(), AVAILABLE + 4);
         self.write(&index.to_le_bytes(), AVAILABLE + 2);
-        rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).expect("a descriptor");
+        self.kick(1);
+    }
+
+    pub(crate) fn kick(&self, ring: usize) {
+        let kick = if ring == 1 { &self.kick } else { &self.room };
+        rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
+    }
+
+    /// Has this descriptor in the place of an eventfd of its transmit ring.
+    fn with_bell(&mut self, file: OwnedFd, set: fn(u16, Option<OwnedFd>) -> Request) {
+        self.share(KEY, clone(&self.memory));
+        self.rings();
+        self.enable();
+        self.send(set(1, Some(file)));
+        self.transmit(0, 1);
     }
 
     /// Transmits one chain of one descriptor.
@@ -130,10 +150,31 @@ impl Rogue {
     }
 }
 
-fn memory(len: u64) -> OwnedFd {
+pub(crate) fn memory(len: u64) -> OwnedFd {
     let memory = memfd_create("rogue", MemfdFlags::CLOEXEC).expect("a file");
     ftruncate(&memory, len).expect("memory");
     memory
+}
+
+/// A pipe into which nothing more fits, so that writing to it blocks.
+fn full_pipe() -> OwnedFd {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("pipe");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a pipe with a name");
+    let mut pipe = File::options().read(true).write(true).open(&path).expect("both ends");
+    let flags = fcntl_getfl(&pipe).expect("flags");
+    fcntl_setfl(&pipe, flags | OFlags::NONBLOCK).expect("it is ours");
+    while pipe.write(&[0; 4096]).is_ok() {}
+    fcntl_setfl(&pipe, flags).expect("it is ours");
+    pipe.into()
+}
+
+fn call(ring: u16, file: Option<OwnedFd>) -> Request {
+    Request::SetVringCall { ring, file }
+}
+
+fn kick(ring: u16, file: Option<OwnedFd>) -> Request {
+    Request::SetVringKick { ring, file }
 }
 
 fn clone(fd: &OwnedFd) -> OwnedFd {
@@ -192,6 +233,36 @@ const ATTACKS: &[Attack] = &[
             it.send(Request::SetVringKick { ring: 1, file: Some(file) });
         },
         &["SET_VRING_KICK came with a socket", "eventfd"],
+    ),
+    (
+        "call-is-a-full-pipe",
+        |it| it.with_bell(full_pipe(), call),
+        &["SET_VRING_CALL came with a pipe", "eventfd"],
+    ),
+    (
+        "call-is-a-socket",
+        |it| it.with_bell(UnixStream::pair().expect("sockets").0.into(), call),
+        &["SET_VRING_CALL came with a socket", "eventfd"],
+    ),
+    (
+        "call-is-memory",
+        |it| it.with_bell(memory(LEN), call),
+        &["the call of the tx queue: a file in the place of an event descriptor (eventfd)"],
+    ),
+    (
+        "call-is-an-epoll",
+        |it| it.with_bell(epoll::create(epoll::CreateFlags::CLOEXEC).expect("one"), call),
+        &["the call of the tx queue: another descriptor without a name in the place of an event"],
+    ),
+    (
+        "kick-is-a-full-pipe",
+        |it| it.with_bell(full_pipe(), kick),
+        &["SET_VRING_KICK came with a pipe", "eventfd"],
+    ),
+    (
+        "kick-is-memory",
+        |it| it.with_bell(memory(LEN), kick),
+        &["the kick of the tx queue: a file in the place of an event descriptor (eventfd)"],
     ),
     (
         "ring-size",
@@ -367,7 +438,7 @@ const ATTACKS: &[Attack] = &[
 ];
 
 /// Pings between honest guests, every 10 ms.
-struct Pings<'a> {
+pub(crate) struct Pings<'a> {
     host: &'a Host,
     from: &'static str,
     to: &'static str,
@@ -378,7 +449,7 @@ struct Pings<'a> {
 const PINGS: &str = "500";
 
 impl Pings<'_> {
-    fn start<'a>(host: &'a Host, from: &'static str, to: &'static str) -> Pings<'a> {
+    pub(crate) fn start<'a>(host: &'a Host, from: &'static str, to: &'static str) -> Pings<'a> {
         let args = ["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, to];
         let process = Running::start(host.in_guest(from, &args).stdout(Stdio::piped()));
         Pings { host, from, to, process }
@@ -393,7 +464,7 @@ impl Pings<'_> {
     }
 
     /// Waits for the last one. None may be lost.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.process.wait("the pings", 6 * SOON);
         let mut said = String::new();
         let stdout = self.process.0.stdout.as_mut().expect("it was piped");
