@@ -31,6 +31,7 @@ mod pair;
 mod panics;
 mod paths;
 mod peer;
+mod permitted;
 mod persisted;
 mod records;
 mod refusals;
