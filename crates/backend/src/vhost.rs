@@ -123,6 +123,8 @@ impl VhostVif {
         });
         let rules =
             Rules { wanted: config.rules.clone(), mac: config.mac, log: RefusalLog::default() };
+        let mut limited = Limited::new(host.switch.flood_budget(host.ticks()));
+        limited.mtu_min = floor.mtu();
         let mut served = Served {
             vif,
             name: config.name.clone(),
@@ -130,7 +132,7 @@ impl VhostVif {
             rules,
             device: device.transpose()?,
             completion: Completion::Copied,
-            limited: Limited::new(host.switch.flood_budget(host.ticks())),
+            limited,
             is_quarantined: false,
             connection: None,
             log: LogAllowance::new(now),
@@ -409,7 +411,9 @@ impl<H: Hypervisor> Serving<'_, H> {
     /// Lets frames be as long as the front-end and its guest expect since an earlier session.
     fn keep_mtu(&mut self, kept: u16) {
         let Serving { served, config, host, .. } = self;
-        served.limited.mtu_min = kept;
+        if std::mem::replace(&mut served.limited.mtu_min, kept) == kept {
+            return;
+        }
         let (Some(mtu), Some(device)) = (config.limits.mtu, &served.device) else { return };
         let mtu = LinkSetting::Mtu(mtu.max(kept).into());
         if let Err(error) = host.netlink.set(device.tap.name(), &[mtu]) {
