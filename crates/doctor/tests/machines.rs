@@ -111,6 +111,16 @@ fn with_ringway_no_more_queues_are_advised_than_it_offers_and_both_numbers_are_s
     );
     assert!(!advice.contains("name='vhost'"), "{advice}");
 
+    // The next start counts, because a machine gets no more queues before.
+    let mut next = pieces.clone();
+    for path in VIFS {
+        let socket = "\"socket\": \"/run/ringway/vm1.sock\",";
+        replace(&mut next, path, socket, &format!("{socket} \"max_queues_next\": 2,"));
+    }
+    let (_, summary, advice) = only(next);
+    assert!(summary.contains("has 1 of 2 queues that ringway offers"), "{summary}");
+    assert!(advice.contains("<driver queues='2'/>") && advice.contains("No more than 2"));
+
     // ringway offers all that the definition asks for, and no more.
     let mut few = pieces;
     for path in VIFS {

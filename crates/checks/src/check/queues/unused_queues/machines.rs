@@ -159,8 +159,10 @@ impl Judged<'_> {
             found.push(idle(vif, text, summary, usable).quote(self.quotes()));
         }
         let most = self.most();
-        if asked < most.min(offers) {
-            found.extend(self.few(most.min(offers)));
+        // A machine gets more queues when it starts the next time.
+        let possible = most.min(vif.max_queues_next());
+        if asked < possible {
+            found.extend(self.few(possible));
         } else if offers < most && asked == offers {
             let summary = format!(
                 "ringway offers {} ({}), and machine {} has {} CPUs",
@@ -182,7 +184,8 @@ impl Judged<'_> {
         }
         let queues = match self.vif {
             Some((vif, _)) => {
-                format!("{asked} of {} queues that ringway offers ({})", vif.max_queues, vif.name)
+                let offers = vif.max_queues_next();
+                format!("{asked} of {offers} queues that ringway offers ({})", vif.name)
             }
             None => count(asked),
         };
@@ -212,7 +215,7 @@ impl Judged<'_> {
         let name = shell_word(self.name);
         match (self.vif, self.is_vhost_user()) {
             (Some((vif, _)), _) => {
-                text::machine_at_ringway_advice(&most, &name, &vif.max_queues, &vif.name)
+                text::machine_at_ringway_advice(&most, &name, &vif.max_queues_next(), &vif.name)
             }
             (None, true) => text::machine_vhostuser_advice(&most, &name, &QEMU_QUEUES_MAX),
             (None, false) => text::machine_vhost_advice(&most, &name, &TAP_QUEUES_MAX),
