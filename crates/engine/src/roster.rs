@@ -14,7 +14,7 @@
 //!    [`Engine::forget`](crate::Engine::forget) abandons the move if the queue failed meanwhile.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_switch::PortId;
 
@@ -40,6 +40,8 @@ pub struct Placed {
     before: Work,
     /// When load was last balanced by a move of this queue.
     pub balanced_at: Option<Instant>,
+    /// How long it should stay after that, unless its engine is saturated.
+    pub rest: Duration,
 }
 
 /// What a queue has done.
@@ -156,6 +158,7 @@ impl Roster {
             address: address.clone(),
             before: Work::default(),
             balanced_at: None,
+            rest: Duration::ZERO,
         });
         address
     }

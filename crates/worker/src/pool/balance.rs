@@ -15,6 +15,17 @@ const SATURATED_PERCENT: u32 = 80;
 /// How long a queue stays in place after a move that balanced load, unless its worker is saturated:
 /// a move costs little, but no pattern of traffic may cause one at every comparison.
 const REST: Duration = Duration::from_secs(10);
+/// The longest rest.
+const REST_MAX: Duration = Duration::from_secs(640);
+
+/// The rest of a queue that moves now: twice the former one if that has ended only recently. A ring
+/// of ports, each of which sends to the next and gets nothing back, would otherwise move for ever.
+fn rest(placed: &Placed) -> Duration {
+    match placed.balanced_at {
+        Some(then) if then.elapsed() < 2 * placed.rest => REST_MAX.min(2 * placed.rest),
+        _ => REST,
+    }
+}
 
 impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Moves all queues of two ports that are patched to each other to one worker if one of the
@@ -71,6 +82,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let now = Instant::now();
         for placed in self.roster.queues_mut() {
             if placed.queue == step.queue && to_move.contains(&placed.port) {
+                placed.rest = rest(placed);
                 placed.balanced_at = Some(now);
             }
         }
@@ -94,7 +106,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     fn talks(&self) -> Vec<Talk> {
         let may_move = |placed: &&Placed| {
             placed.patched_to.is_none()
-                && placed.balanced_at.is_none_or(|then| then.elapsed() >= REST)
+                && placed.balanced_at.is_none_or(|then| then.elapsed() >= placed.rest)
         };
         let talk = |placed: &Placed| {
             let work = placed.work();
