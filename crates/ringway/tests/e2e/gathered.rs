@@ -23,10 +23,9 @@ fn guests_with_one_queue_that_talk_to_each_other_come_to_share_a_worker() {
     // Enough to justify a move, and so little that no worker is ever saturated.
     let options = ["-u", "-b", "60M", "-l", "1000"];
     let transfer = Iperf::start_with(&host, "a", ("b", "10.77.0.2"), 60, &options);
-    let shared = host.wait("a common worker", Duration::from_secs(50), |host| {
+    host.wait("a common worker", Duration::from_secs(50), |host| {
         workers(host).filter(|[a, b]| a == b)
     });
     drop(transfer);
     host.ping("a", "10.77.0.2");
-    assert_eq!(workers(&host), Some(shared), "it stays");
 }

@@ -335,7 +335,7 @@ fn frames_cross_while_a_front_end_changes_its_memory() {
     let Some(_turn) = crate::turn(&["unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
-    let host = Host::start(&description(dir, &["changing", "steady"]));
+    let host = Host::start(&description(dir, &["changing", "steady"], "max-queues = 2"));
     let backend = host.pid_of("backend");
     let [changing, steady] =
         [("changing", 1), ("steady", 2)].map(|(name, last)| Guest::start(&dir.join(name), last));
@@ -371,8 +371,8 @@ fn frames_cross_while_a_front_end_changes_its_memory() {
     assert!(vif.error.is_none() && vif.state == "Connected", "{vif:?}");
 }
 
-fn description(dir: &Path, names: &[&str]) -> String {
-    let mut text = describe("max-queues = 2", &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);
+fn description(dir: &Path, names: &[&str], host: &str) -> String {
+    let mut text = describe(host, &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);
     for name in names {
         let socket = dir.join(name);
         text += &format!(
@@ -383,8 +383,9 @@ fn description(dir: &Path, names: &[&str]) -> String {
     text
 }
 
-/// How long a guest disturbs its kicks.
-const DISTURBED: Duration = Duration::from_secs(3);
+/// How often a guest disturbs its kicks, and for how long.
+const BURSTS: usize = 20;
+const BURST: Duration = Duration::from_millis(100);
 
 /// A kick that blocks its reader, and that the guest empties again before the worker reads it.
 #[test]
@@ -392,10 +393,13 @@ fn a_kick_that_blocks_stops_no_worker() {
     let Some(_turn) = crate::turn(&["ping", "socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
-    let host = Host::start(&description(dir, &["honest", "changing", "steady"]));
+    // One worker: if it waits for the guest, all others do.
+    let workers = "max-queues = 2\nworkers = 1";
+    let host = Host::start(&description(dir, &["honest", "changing", "steady"], workers));
     let backend = host.pid_of("backend");
     let _honest = guest_with(dir, "honest", Maker::Backend, "");
-    EchoConnection::start(&host, "a").expect_progress(&host, "a guest of virtio");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "a guest of virtio");
     let [changing, steady] =
         [("changing", 1), ("steady", 2)].map(|(name, last)| Guest::start(&dir.join(name), last));
     let mut exchange = Exchange::new(changing, steady);
@@ -406,21 +410,12 @@ fn a_kick_that_blocks_stops_no_worker() {
     let flags = fcntl_getfl(&kick).expect("flags");
     assert!(flags.contains(OFlags::NONBLOCK), "the back-end has set it: {flags:?}");
     fcntl_setfl(&kick, flags - OFlags::NONBLOCK).expect("it is ours");
-    let should_end = AtomicBool::new(false);
-    let stolen = thread::scope(|scope| {
-        let thief = scope.spawn(|| steal(&kick, &should_end));
-        let started = Instant::now();
-        while started.elapsed() < DISTURBED {
-            exchange.step();
-        }
-        should_end.store(true, Ordering::Relaxed);
-        // Its last read may wait for a kick that the worker has not read first.
-        while !thief.is_finished() {
-            rustix::io::write(&kick, &1_u64.to_ne_bytes()).expect("a descriptor");
-            thread::sleep(Duration::from_millis(1));
-        }
-        thief.join().expect("it reads its own counter")
-    });
+    let mut stolen = 0;
+    for _ in 0..BURSTS {
+        stolen += disturb(&kick, &mut exchange);
+        // Nothing kicks any more, so a worker that waits for a kick waits until the end.
+        echo.expect_progress(&host, "a kick was taken from the worker");
+    }
     exchange.changing.front_end.kick(1);
     exchange.go_on("the guest leaves its kicks alone");
     println!("{stolen} kicks stolen, {} frames crossed", exchange.arrived);
@@ -431,6 +426,25 @@ fn a_kick_that_blocks_stops_no_worker() {
         assert!(queues.iter().all(|queue| queue.dropped.is_empty()), "{queues:?}");
     }
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
+}
+
+/// Exchanges frames while the guest kicks and reads the kicks itself. Returns how often it did.
+fn disturb(kick: &OwnedFd, exchange: &mut Exchange) -> u64 {
+    let should_end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let thief = scope.spawn(|| steal(kick, &should_end));
+        let started = Instant::now();
+        while started.elapsed() < BURST {
+            exchange.step();
+        }
+        should_end.store(true, Ordering::Relaxed);
+        // Its last read may wait for a kick that the worker has read first.
+        while !thief.is_finished() {
+            rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
+            thread::sleep(Duration::from_millis(1));
+        }
+        thief.join().expect("it reads its own counter")
+    })
 }
 
 /// Kicks and reads the kicks itself, until it should end. Returns how often.
