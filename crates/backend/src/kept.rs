@@ -6,17 +6,22 @@
 //! network. So it offers at least the same to the same front-end. Another process at the other end
 //! of the socket is another start of the guest, for which only the configuration counts.
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use ringway_vhost::backend::{Negotiated, PAIRS_MAX};
 use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 
 use crate::quarantine::read_at_most;
 
-/// Bytes of a file: five numbers.
+/// The largest MTU of a network device on Linux: the kernel counts the 14 bytes of Ethernet, too.
+const MTU_MAX: u16 = u16::MAX - 14;
+/// Bytes of a file.
 const LEN_MAX: u64 = 128;
+/// Characters of its five numbers and of the spaces after them: always as many, so that nothing is
+/// left of a longer text.
+const TEXT_LEN: usize = 80;
 
 /// The least that is offered to the front-end of a vif.
 #[derive(Debug)]
@@ -60,7 +65,7 @@ impl Floor {
         self.kept.negotiated.pairs
     }
 
-    /// The MTU that the front-end of a former process has set, which could be the next one.
+    /// The MTU that the front-end of a former process has set, which could be the next one, or 0.
     pub(crate) fn mtu(&self) -> u16 {
         self.kept.negotiated.mtu
     }
@@ -78,8 +83,7 @@ impl Floor {
             return Ok(());
         }
         self.kept = kept;
-        let written = fs::write(&self.file, kept.text());
-        written.map_err(|error| format!("{}: {error}", self.file.display()))
+        write(&self.file, &kept.text()).map_err(|error| format!("{}: {error}", self.file.display()))
     }
 
     /// Forgets it: the vif has ended.
@@ -99,7 +103,9 @@ impl Floor {
 impl Kept {
     fn text(self) -> String {
         let Negotiated { features, protocol, pairs, mtu } = self.negotiated;
-        format!("{} {protocol} {pairs} {} {mtu}\n", features.0, self.front_end.unwrap_or(0))
+        let front_end = self.front_end.unwrap_or(0);
+        let numbers = format!("{} {protocol} {pairs} {front_end} {mtu}", features.0);
+        format!("{numbers:TEXT_LEN$}\n")
     }
 
     fn parse(text: &str) -> Option<Kept> {
@@ -112,9 +118,17 @@ impl Kept {
         let pairs = pairs.filter(|pairs| *pairs <= PAIRS_MAX).unwrap_or(0);
         let front_end = next().and_then(|process| u32::try_from(process).ok());
         let front_end = front_end.filter(|process| *process != 0);
-        let mtu = next().and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(0);
+        let mtu = next().and_then(|mtu| u16::try_from(mtu).ok());
+        let mtu = mtu.filter(|mtu| *mtu <= MTU_MAX).unwrap_or(0);
         Some(Kept { negotiated: Negotiated { features, protocol, pairs, mtu }, front_end })
     }
+}
+
+/// Writes in one call and without truncating, so that a killed process leaves the whole text or the
+/// former one.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).create(true).truncate(false).open(file)?;
+    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -139,6 +153,8 @@ mod tests {
         next.keep(Negotiated { pairs: 2, ..USED }).expect("kept");
         let mut last = Floor::read(file.clone());
         assert_eq!((last.of(Some(71)).pairs, last.of(Some(70)).pairs), (2, 0));
+        last.keep(Negotiated::NONE).expect("kept");
+        assert_eq!(Floor::read(file.clone()).of(Some(70)), Negotiated::NONE, "all is overwritten");
         last.forget().expect("forgotten");
         last.forget().expect("nothing is left");
         assert_eq!(Floor::read(file).of(Some(71)), Negotiated::NONE);
@@ -161,6 +177,8 @@ mod tests {
             ("4294967296\n", 1 << 32, 0, 0),
             ("5 1 128 3", 5, 128, 0),
             ("5 1 2 0 1400", 5, 2, 1400),
+            ("5 1 2 0 65521", 5, 2, 65521),
+            ("5 1 2 0 65522", 5, 2, 0),
             ("5 1 129 3 70000", 5, 0, 0),
             ("5 1 70000 3", 5, 0, 0),
             ("x 1 2 3", 0, 0, 0),

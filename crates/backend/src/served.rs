@@ -128,13 +128,22 @@ impl Served {
         Ok(Some(port))
     }
 
+    /// The MTU of the vif, in bytes.
+    pub(crate) fn mtu<H: Hypervisor>(&self, host: &Hosting<H>) -> u32 {
+        let mtu = match (self.limited.wanted.mtu, &self.device) {
+            (Some(mtu), _) => mtu.into(),
+            (None, Some(_)) => MTU_DEFAULT.into(),
+            (None, None) => host.mtu(),
+        };
+        mtu.max(self.limited.mtu_min.into())
+    }
+
     /// The limits of the vif's port.
     pub(crate) fn limits<H: Hypervisor>(&self, host: &Hosting<H>) -> Limits {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
-            (Some(mtu), _) => Some(u32::from(mtu.max(self.limited.mtu_min))),
             // The toolstack has set none, and the bridge applies its own.
             (None, Some(_)) => None,
-            (None, None) => Some(host.mtu()),
+            _ => Some(self.mtu(host)),
         };
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
@@ -146,6 +155,8 @@ impl Served {
     }
 }
 
+/// The MTU of a network device for which none is configured, in bytes.
+pub(crate) const MTU_DEFAULT: u16 = 1500;
 /// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
 /// bridge.
 const FRAMING: usize = 14 + 4;
@@ -155,8 +166,7 @@ const FRAMING: usize = 14 + 4;
 pub(crate) struct Limited {
     /// The toolstack's limits.
     pub(crate) wanted: VifLimits,
-    /// The least that counts as its MTU, if one is configured: what its guest uses since before it
-    /// was lowered.
+    /// The least that counts as its MTU: what its guest uses since before it was lowered.
     pub(crate) mtu_min: u16,
     bad: Vec<BadKeys>,
     /// What the guest may transmit.

@@ -36,7 +36,7 @@ use crate::kept::Floor;
 use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::QuarantineKey;
 use crate::rules::{RefusalLog, Rules};
-use crate::served::{Connection, Limited, Served};
+use crate::served::{Connection, Limited, MTU_DEFAULT, Served};
 use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
@@ -118,7 +118,8 @@ impl VhostVif {
         let floor = Floor::read(host.config.dir.vhost(&config.name));
         let device = config.bridge.as_deref().map(|bridge| {
             let queues = config.queues.max(floor.pairs());
-            let mtu = config.limits.mtu.map(|mtu| mtu.max(floor.mtu()));
+            let mtu = config.limits.mtu.into_iter().chain(Some(floor.mtu()).filter(|mtu| *mtu > 0));
+            let mtu = mtu.max();
             VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu)
         });
         let rules =
@@ -379,6 +380,9 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn negotiated(&mut self, negotiated: Negotiated) {
+        // A front-end may set any MTU if none is configured. No longer frames passed, though.
+        let mtu = u32::from(negotiated.mtu).min(self.served.mtu(self.host));
+        let negotiated = Negotiated { mtu: u16::try_from(mtu).unwrap_or(0), ..negotiated };
         let Err(reason) = self.parts.floor.keep(negotiated) else { return };
         let Some(LeftOut(left_out)) = self.served.may_log() else { return };
         tracing::warn!(left_out, "{reason}");
@@ -414,9 +418,10 @@ impl<H: Hypervisor> Serving<'_, H> {
         if std::mem::replace(&mut served.limited.mtu_min, kept) == kept {
             return;
         }
-        let (Some(mtu), Some(device)) = (config.limits.mtu, &served.device) else { return };
-        let mtu = LinkSetting::Mtu(mtu.max(kept).into());
-        if let Err(error) = host.netlink.set(device.tap.name(), &[mtu]) {
+        let Some(device) = &served.device else { return };
+        let mtu = config.limits.mtu.unwrap_or(MTU_DEFAULT).max(kept);
+        let setting = LinkSetting::Mtu(mtu.into());
+        if let Err(error) = host.netlink.set(device.tap.name(), &[setting]) {
             tracing::debug!(vif = served.name, %error, "the network device keeps its MTU");
         }
     }

@@ -137,6 +137,7 @@ pub struct Backend {
     offer: Offer,
     features: Option<Features>,
     protocol: Option<u64>,
+    /// The first MTU that the front-end has set, or 0.
     mtu: u16,
     status: u64,
     memory: Table,
@@ -191,7 +192,8 @@ impl Backend {
 
     /// What to offer to the same front-end again, once the guest's driver is ready.
     pub fn negotiated(&self) -> Option<Negotiated> {
-        let (protocol, pairs, mtu) = (self.protocol(), self.offer.pairs, self.mtu);
+        let (protocol, pairs) = (self.protocol(), self.offer.pairs);
+        let mtu = self.mtu.max(self.offer.floor.mtu);
         self.features.map(|features| Negotiated { features, protocol, pairs, mtu })
     }
 
@@ -395,7 +397,11 @@ impl Backend {
                 let mtu_max = self.offer.mtu_max();
                 match u16::try_from(mtu) {
                     Ok(mtu) if (MTU_MIN..=mtu_max).contains(&mtu) => {
-                        self.mtu = mtu;
+                        // QEMU sends the same for each pair. What another front-end sends later
+                        // is not kept.
+                        if self.mtu == 0 {
+                            self.mtu = mtu;
+                        }
                         self.push_action(Action::SetMtu(mtu));
                     }
                     // The front-end asked for a reply.
