@@ -153,11 +153,8 @@ impl SchedulerTime {
 
 #[cfg(test)]
 mod tests {
-    use std::env;
-    use std::ffi::OsStr;
     use std::fs::File;
-    use std::os::unix::net::{UnixListener, UnixStream};
-    use std::process::Command;
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
     use super::*;
@@ -211,33 +208,6 @@ mod tests {
         let (here, _there) = UnixStream::pair().expect("a pair");
         assert_eq!(peer_of(&here).expect("a socket"), Some(std::process::id()));
         assert!(peer_of(File::open("/dev/null").expect("it is there")).is_err());
-    }
-
-    /// Names the socket to the program that the next test starts.
-    const LISTENER: &str = "RINGWAY_TEST_LISTENER";
-
-    #[test]
-    fn the_peer_outside_the_pid_namespace_is_unknown() {
-        if let Some(path) = env::var_os(LISTENER) {
-            let socket = UnixStream::connect(path).expect("it listens");
-            return assert_eq!(peer_of(&socket).expect("a socket"), None);
-        }
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("socket");
-        let _listener = UnixListener::bind(&path).expect("bound");
-        let unshare = |program: &OsStr| {
-            let mut command = Command::new("unshare");
-            command.args(["--user", "--map-root-user", "--pid", "--fork"]).arg(program);
-            command
-        };
-        if !unshare("true".as_ref()).status().is_ok_and(|status| status.success()) {
-            return eprintln!("SKIPPED: this machine gives us no PID namespace");
-        }
-        let mut inside = unshare(env::current_exe().expect("this program").as_os_str());
-        inside.args(["--exact", "process::tests::the_peer_outside_the_pid_namespace_is_unknown"]);
-        let output = inside.env(LISTENER, &path).output().expect("it ran before");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]
