@@ -325,9 +325,11 @@ fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(
         for (index, slot) in own.iter().enumerate() {
             let is_extra = (1..=packet.extras).contains(&index);
             //= netif.h:extra-null
-            let status = if is_extra { NETIF_RSP_NULL } else { status };
             //= netif.h:id-echo
-            respond(TxResponse { id: slot.id, status });
+            respond(match is_extra {
+                true => null_response(slot),
+                false => TxResponse { id: slot.id, status },
+            });
         }
     }
 }
@@ -435,7 +437,14 @@ fn gso_of(extra: &ExtraInfo) -> Result<Gso, TxFault> {
     Gso::from_extra(extra).ok_or(TxFault::BadGso { kind, size })
 }
 
-fn extra_of(slot: &TxRequest) -> ExtraInfo {
+/// The response to an extra. It leaves the extra's kind and flags in their place, as Linux does, so
+/// that the shape of a packet stays readable while its responses are not published.
+pub(crate) fn null_response(slot: &TxRequest) -> TxResponse {
+    let extra = extra_of(slot);
+    TxResponse { id: u16::from_ne_bytes([extra.kind, extra.flags]), status: NETIF_RSP_NULL }
+}
+
+pub(crate) fn extra_of(slot: &TxRequest) -> ExtraInfo {
     let (extra, _) = ExtraInfo::read_from_prefix(slot.as_bytes()).expect("an extra fits a slot");
     extra
 }

@@ -9,6 +9,7 @@
 mod egress;
 mod fault;
 mod ingress;
+mod interrupted;
 mod lending;
 mod stopwatch;
 mod unanswered;
@@ -107,8 +108,10 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// [`QueueDown::Peer`] if the indices are invalid.
     pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>, QueueDown> {
         let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
-        let tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
-        let rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
+        let mut tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
+        let mut rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
+        interrupted::publish_tx(&mut tx).map_err(QueueDown::peer)?;
+        interrupted::publish_rx(&mut rx).map_err(QueueDown::peer)?;
         let stopwatch = Stopwatch::of(tx.consumer());
         let queue = VifQueue {
             peer,

@@ -1,12 +1,16 @@
 //! The backend's half of a ring.
 
 use core::marker::PhantomData;
-use core::sync::atomic::Ordering;
+use core::num::Wrapping;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use ringway_sys::SharedPages;
-use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
+use ringway_wire::ring::{PAD_END, REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
 use crate::{Index, Layout, Notify, Page, RingFault, RingMemory, Waiting, ahead, slot_offset};
+
+/// Where the backend notes in the page how far it has overwritten requests with responses.
+const NOTE: usize = PAD_END;
 
 /// Consumes requests and produces one response for each, in the request's own slot.
 ///
@@ -17,12 +21,20 @@ use crate::{Index, Layout, Notify, Page, RingFault, RingMemory, Waiting, ahead, 
 /// for each of them { ring.push_response(..) }
 /// if ring.publish_responses() == Notify::Peer { event.notify() }
 /// ```
+///
+/// A backend may be killed after it has written responses and before it has published them. Their
+/// requests are gone then, and nothing in the protocol shows that. So each push first notes in the
+/// padding of the page how far responses go, for the next backend
+/// ([`interrupted`](BackRing::interrupted)). The peer can write that note, too, but with it changes
+/// only the responses to its own requests.
 #[derive(Debug)]
 pub struct BackRing<L: Layout, M = SharedPages> {
     page: Page<M>,
     req_cons: Index,
     rsp_prod_pvt: Index,
     rsp_prod_published: Index,
+    /// Every slot before this index may hold a response, as the page notes.
+    noted: Index,
     layout: PhantomData<L>,
 }
 
@@ -30,7 +42,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// Attaches to a ring page at its shared indices, which are zero for a new ring.
     ///
     /// Requests that an earlier backend consumed without a response are served again
-    /// (`BACK_RING_ATTACH`), so a backend can restart under traffic.
+    /// (`BACK_RING_ATTACH`), so a backend can restart under traffic. First call
+    /// [`interrupted`](BackRing::interrupted).
     ///
     /// # Errors
     /// [`RingFault`] if the indices cannot belong to a ring.
@@ -38,14 +51,25 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         let page = Page(page);
         //= netif.h:back-ring-attach
         let responses = page.load(RSP_PROD, Ordering::Acquire);
-        ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), responses, L::SLOTS)?;
+        let waiting = ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), responses, L::SLOTS)?;
+        let noted = noted_after(page.0.load(NOTE, Ordering::Relaxed), responses);
+        let overwritten = noted.filter(|count| *count <= waiting).unwrap_or(0);
         Ok(BackRing {
             page,
             req_cons: responses,
             rsp_prod_pvt: responses,
             rsp_prod_published: responses,
+            noted: responses + Wrapping(overwritten),
             layout: PhantomData,
         })
+    }
+
+    /// How many of the first requests after [`attach`](BackRing::attach) cannot be served, because
+    /// an earlier backend wrote responses over them, or over their first bytes, and was killed
+    /// before it published these. They need responses again, and their slots show what a
+    /// [`Layout::Response`] has left of them.
+    pub fn interrupted(&self) -> usize {
+        usize::try_from((self.noted - self.rsp_prod_pvt).0).expect("a slot count is small")
     }
 
     /// How many requests are waiting.
@@ -111,6 +135,13 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     {
         const { assert!(size_of::<T>() <= L::SLOT_LEN) };
         assert!(self.rsp_prod_pvt != self.req_cons, "a response without a request");
+        if self.noted == self.rsp_prod_pvt {
+            self.noted += 1;
+            self.page.0.store(NOTE, note(self.noted), Ordering::Relaxed);
+            // The note precedes the slot. That must hold for a killed thread only, whose stores
+            // reach memory up to an instruction: the compiler alone could exchange the two.
+            compiler_fence(Ordering::SeqCst);
+        }
         //= netif.h:rx-same-slot
         //= netif.h:one-response-per-request
         self.page.0.write(slot_offset::<L>(self.rsp_prod_pvt), response);
@@ -133,4 +164,17 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     pub fn arm(&mut self, count: u32) -> Waiting {
         self.page.arm(REQ_PROD, REQ_EVENT, self.req_cons, count.clamp(1, L::SLOTS))
     }
+}
+
+/// The note that slots before this index may hold responses: the lower half of the index, and its
+/// complement, so that a page that was not cleared has no valid note.
+fn note(index: Index) -> u32 {
+    let half = index.0 & 0xFFFF;
+    half | !half << 16
+}
+
+/// How many slots after this index the note covers; `None` if it is not a note.
+fn noted_after(word: u32, index: Index) -> Option<u32> {
+    let half = word & 0xFFFF;
+    (word == note(Wrapping(half))).then(|| half.wrapping_sub(index.0) & 0xFFFF)
 }

@@ -243,7 +243,6 @@ impl Examiner {
         let expected = Expected::of(slots, START.wrapping_add(self.served), &self.page);
         let mut slots = slots.to_vec();
         for (slot, id) in slots.iter_mut().zip(500..) {
-            // An extra has no id; the bytes in its place are echoed nevertheless.
             slot.id = id;
         }
         let _ = self.bench.send(&slots);
@@ -256,6 +255,11 @@ impl Examiner {
         };
         //= netif.h:id-echo
         let owed = expected.statuses.iter().zip(500..).map(|(status, id)| (id, *status));
+        let statuses = statuses.into_iter().zip(500..).map(|((id, status), of_slot)| {
+            // The response to an extra has no id.
+            (if status == NETIF_RSP_NULL { of_slot } else { id }, status)
+        });
+        let statuses: Vec<_> = statuses.collect();
         match (polling, &outcome) {
             // The next backend serves again what has no response when the queue ends.
             (Polling::WhenSent(_), Err(_)) => assert!(owed.take(statuses.len()).eq(statuses)),

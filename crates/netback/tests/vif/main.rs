@@ -5,6 +5,7 @@ mod chains;
 mod completion;
 mod frames;
 mod guest;
+mod interrupted;
 mod lending;
 mod machine;
 mod pages;

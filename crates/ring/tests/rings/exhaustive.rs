@@ -244,20 +244,36 @@ impl<const COUNT: u32> Ring<COUNT> {
         assert_eq!(indices(&self.page), before);
     }
 
-    /// A backend that attaches serves the requests without a response, from the page's indices. A
-    /// response that was pushed and not published has overwritten its request.
+    /// A backend that attaches serves the requests without a response, from the page's indices, and
+    /// learns which of them responses have overwritten that were not published.
     fn check_attaching(&self) {
         let state = self.state;
-        if state.responses_pushed != state.responses_published {
-            return;
-        }
-        let next = BackRing::<Small<COUNT>>::attach(self.page.clone()).expect("the page is sound");
+        let mut next =
+            BackRing::<Small<COUNT>>::attach(self.page.clone()).expect("the page is sound");
         let waiting = state.responses_published..state.requests_published;
         assert_eq!(next.pending(), Ok(waiting.end - waiting.start));
+        let overwritten = size(state.responses_pushed - state.responses_published);
+        assert_eq!(next.interrupted(), overwritten);
         let mut window = [0; 8];
         let (count, _) = next.peek_requests(&mut window).expect("the page is sound");
         let expected = waiting.map(|distance| Small::<COUNT>::request(state.index(distance)));
-        assert!(window[..count].iter().copied().eq(expected));
+        assert!(window[overwritten..count].iter().copied().eq(expected.skip(overwritten)));
+        self.check_second_interruption(&mut next, overwritten);
+    }
+
+    /// A backend that is killed while it writes these responses again leaves the same note.
+    fn check_second_interruption(&self, next: &mut BackRing<Small<COUNT>>, overwritten: usize) {
+        next.consume(overwritten);
+        for (distance, written) in (self.state.responses_published..).zip(0..overwritten) {
+            assert_eq!(next.interrupted(), overwritten - written);
+            next.push_response(Small::<COUNT>::response(self.state.index(distance)));
+            let third = BackRing::<Small<COUNT>>::attach(self.page.clone());
+            assert_eq!(third.expect("the page is sound").interrupted(), overwritten);
+        }
+        assert_eq!(next.interrupted(), 0);
+        let _ = next.publish_responses();
+        let last = BackRing::<Small<COUNT>>::attach(self.page.clone());
+        assert_eq!(last.expect("the page is sound").interrupted(), 0);
     }
 }
 

@@ -179,14 +179,18 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
         }
     }
 
-    /// A restarted backend finds the requests without a response, and serves them again. Responses
-    /// that were pushed but not published have overwritten their requests, so there must be none.
+    /// A restarted backend finds the requests without a response. It responds to those that the
+    /// killed one had overwritten with responses, and serves the others again.
     fn attach_again(&mut self) {
-        if self.model.responses_pushed != self.model.responses_published {
-            return;
-        }
         self.back = BackRing::attach(self.spare.clone()).expect("the ring is sound");
-        self.model.requests_consumed = self.model.responses_published;
+        let overwritten = self.model.responses_pushed - self.model.responses_published;
+        assert_eq!(self.back.interrupted(), count(overwritten));
+        self.back.consume(count(overwritten));
+        for number in self.model.responses_published..self.model.responses_pushed {
+            self.back.push_response(L::response(wrapped(number)));
+        }
+        self.model.requests_consumed = self.model.responses_pushed;
+        self.publish_responses();
     }
 
     fn compare_page(&self) {

@@ -1,0 +1,62 @@
+//! Responses that a killed backend wrote and did not publish.
+//!
+//! They may be complete, or written for some of their slots only. What the slots still show is
+//! enough to write them once more: which slots belong to extras, and the ids of all others. What
+//! the frames were is lost, and with `Completion::Sent` they had left already.
+
+use ringway_ring::{BackRing, RingFault, Rx, Tx};
+use ringway_wire::netif::{
+    EXTRA_FLAG_MORE, NETIF_RSP_ERROR, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
+    RX_RING_SLOTS, RxRequest, RxResponse, TX_RING_SLOTS, TxRequest, TxResponse,
+};
+
+use crate::ingress::{extra_of, null_response};
+
+/// Publishes the responses to what the guest transmitted: to whole packets, as their slots were
+/// consumed together.
+pub(crate) fn publish_tx(ring: &mut BackRing<Tx>) -> Result<(), RingFault> {
+    let interrupted = ring.interrupted();
+    if interrupted == 0 {
+        return Ok(());
+    }
+    let mut slots = [TxRequest::default(); TX_RING_SLOTS];
+    let (count, _) = ring.peek_requests(&mut slots)?;
+    let (mut is_first, mut is_extra, mut is_data_next) = (true, false, false);
+    for (number, slot) in slots[..count].iter().enumerate() {
+        if number >= interrupted && is_first {
+            break;
+        }
+        ring.consume(1);
+        if is_extra {
+            ring.push_response(null_response(slot));
+            is_extra = extra_of(slot).flags & EXTRA_FLAG_MORE != 0;
+        } else {
+            ring.push_response(TxResponse { id: slot.id, status: NETIF_RSP_OKAY });
+            is_extra = is_first && slot.flags & NETTXF_EXTRA_INFO != 0;
+            is_data_next = slot.flags & NETTXF_MORE_DATA != 0;
+        }
+        is_first = !is_extra && !is_data_next;
+    }
+    // The guest is notified in any case after a restart.
+    let _ = ring.publish_responses();
+    Ok(())
+}
+
+/// Returns the pages for what the guest should have received, as failed: of a frame in several
+/// pages, some may have no response.
+pub(crate) fn publish_rx(ring: &mut BackRing<Rx>) -> Result<(), RingFault> {
+    let mut slots = [RxRequest::default(); RX_RING_SLOTS];
+    let (count, _) = ring.peek_requests(&mut slots[..ring.interrupted()])?;
+    ring.consume(count);
+    for slot in &slots[..count] {
+        // A response has the id where its request had it.
+        ring.push_response(RxResponse {
+            id: slot.id,
+            offset: 0,
+            flags: 0,
+            status: NETIF_RSP_ERROR,
+        });
+    }
+    let _ = ring.publish_responses();
+    Ok(())
+}
