@@ -140,6 +140,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let scratch = &*self.scratch;
         let (mut copies, mut requests) = (&scratch.copies[..], &scratch.rx_requests[..]);
         let (mut packets, mut bytes) = (0, 0);
+        self.rx.begin_responses();
         for frame in &scratch.leaving {
             let pages = frame.len().div_ceil(PAGE_SIZE);
             let slots = pages + usize::from(frame.offload.gso.is_some());

@@ -141,6 +141,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// NULL.
     fn push_tx_responses(&mut self) {
         let scratch = &*self.scratch;
+        self.tx.begin_responses();
         responses(&scratch.tx_requests, &scratch.packets, |response| {
             self.tx.push_response(response);
         });
@@ -324,10 +325,9 @@ fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(
         }
         for (index, slot) in own.iter().enumerate() {
             let is_extra = (1..=packet.extras).contains(&index);
-            //= netif.h:extra-null
-            //= netif.h:id-echo
             respond(match is_extra {
                 true => null_response(slot),
+                //= netif.h:id-echo
                 false => TxResponse { id: slot.id, status },
             });
         }
@@ -441,6 +441,7 @@ fn gso_of(extra: &ExtraInfo) -> Result<Gso, TxFault> {
 /// that the shape of a packet stays readable while its responses are not published.
 pub(crate) fn null_response(slot: &TxRequest) -> TxResponse {
     let extra = extra_of(slot);
+    //= netif.h:extra-null
     TxResponse { id: u16::from_ne_bytes([extra.kind, extra.flags]), status: NETIF_RSP_NULL }
 }
 

@@ -1,8 +1,9 @@
 //! Responses that a killed backend wrote and did not publish.
 //!
 //! They may be complete, or written for some of their slots only. What the slots still show is
-//! enough to write them once more: which slots belong to extras, and the ids of all others. What
-//! the frames were is lost, and with `Completion::Sent` they had left already.
+//! enough to write them once more: which slots belong to extras, and the ids of all others. The
+//! frames of that batch are lost, except those from the guest with `Completion::Sent`, which had
+//! left.
 
 use ringway_ring::{BackRing, RingFault, Rx, Tx};
 use ringway_wire::netif::{
@@ -49,7 +50,8 @@ pub(crate) fn publish_rx(ring: &mut BackRing<Rx>) -> Result<(), RingFault> {
     let (count, _) = ring.peek_requests(&mut slots[..ring.interrupted()])?;
     ring.consume(count);
     for slot in &slots[..count] {
-        // A response has the id where its request had it.
+        // A response has the id where its request had it. An extra had no id: frontends pair pages
+        // with responses by slot (`netif.h:rx-same-slot`).
         ring.push_response(RxResponse {
             id: slot.id,
             offset: 0,

@@ -66,8 +66,11 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
 
     /// How many of the first requests after [`attach`](BackRing::attach) cannot be served, because
     /// an earlier backend wrote responses over them, or over their first bytes, and was killed
-    /// before it published these. They need responses again, and their slots show what a
-    /// [`Layout::Response`] has left of them.
+    /// before it published these.
+    ///
+    /// They need responses again, and their slots show what a [`Layout::Response`] has left of
+    /// them. Call it before anything is consumed: it counts down as responses are pushed.
+    #[must_use = "these slots hold no requests"]
     pub fn interrupted(&self) -> usize {
         usize::try_from((self.noted - self.rsp_prod_pvt).0).expect("a slot count is small")
     }
@@ -121,6 +124,26 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.rsp_prod_pvt.0
     }
 
+    /// Notes in the page that responses to all consumed requests follow. Without it each push notes
+    /// itself, which is one store more.
+    #[inline]
+    pub fn begin_responses(&mut self) {
+        // After an interruption the note may cover more.
+        let is_noted = (self.noted - self.rsp_prod_pvt).0 >= (self.req_cons - self.rsp_prod_pvt).0;
+        if !is_noted {
+            self.note_until(self.req_cons);
+        }
+    }
+
+    #[inline]
+    fn note_until(&mut self, end: Index) {
+        self.noted = end;
+        self.page.0.store(NOTE, note(end), Ordering::Relaxed);
+        // The note precedes the slots. That must hold for a killed thread only, whose stores reach
+        // memory up to an instruction: the compiler alone could exchange them.
+        compiler_fence(Ordering::SeqCst);
+    }
+
     /// Writes the response to the oldest request without one, into its slot (`netif.h`: the peer
     /// pairs rx requests and responses by slot alone).
     ///
@@ -136,11 +159,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         const { assert!(size_of::<T>() <= L::SLOT_LEN) };
         assert!(self.rsp_prod_pvt != self.req_cons, "a response without a request");
         if self.noted == self.rsp_prod_pvt {
-            self.noted += 1;
-            self.page.0.store(NOTE, note(self.noted), Ordering::Relaxed);
-            // The note precedes the slot. That must hold for a killed thread only, whose stores
-            // reach memory up to an instruction: the compiler alone could exchange the two.
-            compiler_fence(Ordering::SeqCst);
+            self.note_until(self.rsp_prod_pvt + Wrapping(1));
         }
         //= netif.h:rx-same-slot
         //= netif.h:one-response-per-request
@@ -168,6 +187,9 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
 
 /// The note that slots before this index may hold responses: the lower half of the index, and its
 /// complement, so that a page that was not cleared has no valid note.
+///
+/// A note is out of date once a backend that writes none has served the ring. If that has moved the
+/// ring by nearly a multiple of 65,536 slots, up to a ring of requests gets responses unserved.
 fn note(index: Index) -> u32 {
     let half = index.0 & 0xFFFF;
     half | !half << 16

@@ -254,12 +254,11 @@ impl Examiner {
             _ => self.bench.tx_statuses(),
         };
         //= netif.h:id-echo
-        let owed = expected.statuses.iter().zip(500..).map(|(status, id)| (id, *status));
-        let statuses = statuses.into_iter().zip(500..).map(|((id, status), of_slot)| {
-            // The response to an extra has no id.
-            (if status == NETIF_RSP_NULL { of_slot } else { id }, status)
+        let owed = expected.statuses.iter().zip(&slots).map(|(status, slot)| match *status {
+            // An extra has no id. Its kind and flags stay where they were.
+            NETIF_RSP_NULL => (u16::try_from(slot.gref & 0xFFFF).expect("16 bits"), *status),
+            _ => (slot.id, *status),
         });
-        let statuses: Vec<_> = statuses.collect();
         match (polling, &outcome) {
             // The next backend serves again what has no response when the queue ends.
             (Polling::WhenSent(_), Err(_)) => assert!(owed.take(statuses.len()).eq(statuses)),

@@ -261,6 +261,16 @@ impl<const COUNT: u32> Ring<COUNT> {
         self.check_second_interruption(&mut next, overwritten);
     }
 
+    /// A backend that has announced its responses may be killed after any of them: all their slots
+    /// count as overwritten.
+    fn check_beginning(mut self) {
+        let state = self.state;
+        self.back.begin_responses();
+        let next = BackRing::<Small<COUNT>>::attach(self.page.clone()).expect("the page is sound");
+        let announced = state.requests_consumed - state.responses_published;
+        assert_eq!(next.interrupted(), size(announced));
+    }
+
     /// A backend that is killed while it writes these responses again leaves the same note.
     fn check_second_interruption(&self, next: &mut BackRing<Small<COUNT>>, overwritten: usize) {
         next.consume(overwritten);
@@ -338,6 +348,7 @@ fn examine<const COUNT: u32>() {
         let ring = || Ring::<COUNT>::at(state, &page);
         ring().check_reading();
         ring().check_attaching();
+        ring().check_beginning();
         ring().check_producers();
         ring().check_arming();
         ring().check_consuming();
