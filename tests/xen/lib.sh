@@ -645,6 +645,40 @@ iperf_serve() {
     guest "$1" "iperf3 --server --daemon"
 }
 
+# --- races ---------------------------------------------------------------------------------------
+
+# One result, as a line of race.jsonl: CELL UNIT VALUE
+record() {
+    say "$BACKEND, $queues queues: $1: $3 $2"
+    jq -nc --argjson round "$round" --arg backend "$BACKEND" --argjson queues "$queues" \
+        --arg cell "$1" --arg unit "$2" --argjson value "$3" \
+        '{$round, $backend, $queues, $cell, $unit, $value}' >> "$FOLDER/race.jsonl"
+}
+
+# Records what a command prints: CELL UNIT COMMAND...
+# A cell that could not be measured is left out of the table, but makes the scenario fail in the end.
+missing=0
+try() {
+    local cell=$1 unit=$2 value
+    shift 2
+    if value=$("$@") && [ -n "$value" ]; then
+        record "$cell" "$unit" "$value"
+    else
+        say "$BACKEND, $queues queues: $cell: not measured"
+        missing=$((missing + 1))
+    fi
+}
+
+# Half of a round trip, in microseconds, from the report of sockperf's ping-pong: PERCENTILE
+latency() {
+    awk -v percentile="$1" '$0 ~ "percentile " percentile { print $NF }' "$state/sockperf"
+}
+
+race_end() {
+    measure cells "$(wc -l < "$FOLDER/race.jsonl")"
+    expect "cells that could not be measured" 0 $missing
+}
+
 # --- the doctor ----------------------------------------------------------------------------------
 
 # Runs the doctor in a place while a guest sends and receives, keeps the record, and fails unless a

@@ -18,7 +18,7 @@
 //! - `deb`: builds the Debian package, and checks its content.
 //! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
 //! - `ci`: all checks and every test, as `make test` runs them, those on real Xen last.
-//! - `race`: prints the results of the scenario `race` of `tests/xen` as a table.
+//! - `race`: prints the results of the scenario `race` or `race-guests` of `tests/xen` as a table.
 
 mod arm64;
 mod book;
@@ -74,7 +74,7 @@ usage: cargo xtask VERB
   arm64  build | test | check: for Arm64, from another machine: the program, emulated
          tests, or a development build and the tests
   ci     runs what `make test` runs: tidy, spec, build, every test
-  race   FILE: prints a table of the lines that tests/xen/scenarios/race.sh has written
+  race   FILE: prints a table of what the scenario race or race-guests of tests/xen measured
 ";
 
 fn main() -> ExitCode {

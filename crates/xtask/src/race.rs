@@ -1,5 +1,5 @@
 //! Shows the results of two backends measured alternately on real Xen: a line for each cell of
-//! `tests/xen/scenarios/race.sh`.
+//! `tests/xen/scenarios/race.sh`, or of `race-guests.sh`.
 //!
 //! Rounds are compared in pairs, because a disturbance of the machine affects neighbouring runs
 //! alike: a ratio is the median of the rounds' ratios, shown with the least and the greatest of

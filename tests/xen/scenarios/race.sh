@@ -9,36 +9,10 @@ racers=(kernel ringway)
 [ "$BACKEND" = kernel ] || ringway_has run || skip "this ringway run has no --hypervisor"
 bridge_create
 
-# One result, as a line of race.jsonl: CELL UNIT VALUE
-record() {
-    say "$BACKEND, $queues queues: $1: $3 $2"
-    jq -nc --argjson round "$round" --arg backend "$BACKEND" --argjson queues "$queues" \
-        --arg cell "$1" --arg unit "$2" --argjson value "$3" \
-        '{$round, $backend, $queues, $cell, $unit, $value}' >> "$FOLDER/race.jsonl"
-}
-
-# A cell that could not be measured is left out of the table, but makes the scenario fail in the end.
-missing=0
-try() {
-    local cell=$1 unit=$2 value
-    shift 2
-    if value=$("$@") && [ -n "$value" ]; then
-        record "$cell" "$unit" "$value"
-    else
-        say "$BACKEND, $queues queues: $cell: not measured"
-        missing=$((missing + 1))
-    fi
-}
-
 # Datagrams per second that arrived: [OPTION]...
 datagrams() {
     iperf 10.77.0.2 --udp --length 64 --bitrate 0 --time $seconds "$@" > /dev/null
     jq '.end.sum | (.packets - .lost_packets) / .seconds | round' "$state/iperf.json"
-}
-
-# Half of a round trip, in microseconds, of ping-pong over UDP: PERCENTILE
-latency() {
-    awk -v percentile="$1" '$0 ~ "percentile " percentile { print $NF }' "$state/sockperf"
 }
 
 ping_pong() {
@@ -76,5 +50,4 @@ for ((round = 1; round <= rounds; round++)); do
     # The order may matter, so it alternates between rounds.
     [ ${#racers[@]} -eq 1 ] || racers=("${racers[1]}" "${racers[0]}")
 done
-measure cells "$(wc -l < "$FOLDER/race.jsonl")"
-expect "cells that could not be measured" 0 $missing
+race_end

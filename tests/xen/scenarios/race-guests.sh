@@ -1,0 +1,55 @@
+# Compares traffic between two guests alternately, in one boot: the kernel's backend with a bridge, and ringway with its
+# own switch. `cargo xtask race` shows it.
+# sets: race
+# limit: 7200
+rounds=${ROUNDS:?}
+seconds=2
+racers=(kernel ringway)
+[ "$BACKEND" = ringway ] || skip "only ringway has a switch"
+ringway_has run || skip "this ringway run has no --hypervisor"
+bridge_create
+
+# TCP from a to b, in bit/s: STREAMS
+between() {
+    guest a iperf3 --client 10.77.0.3 -t $seconds -P "$1" --json |
+        jq '.end.sum_received.bits_per_second | round'
+}
+
+ping_pong() {
+    guest a sockperf ping-pong --ip 10.77.0.3 --time $seconds > "$state/sockperf" 2>&1
+}
+
+measure_all() {
+    local streams
+    for streams in 1 2 4; do
+        try "TCP, $streams streams" bit/s between $streams
+    done
+    ping_pong || say "sockperf: $(tail -n 3 "$state/sockperf")"
+    try "ping-pong, median" us latency 50.000
+    try "ping-pong, 99th percentile" us latency 99.000
+}
+
+for ((round = 1; round <= rounds; round++)); do
+    for queues in 1 2; do
+        for BACKEND in "${racers[@]}"; do
+            say "round $round of $rounds: $BACKEND, $queues queues"
+            backend_start "$queues"
+            place=()
+            [ "$BACKEND" = kernel ] || place=(bridge= script=/payload/vif-ringway)
+            guest_create a queues=$queues vcpus=2 "${place[@]}"
+            guest_create b queues=$queues vcpus=2 host=3 "${place[@]}"
+            guest_wait a
+            guest_wait b
+            check_ping a 10.77.0.3
+            iperf_serve b
+            guest_begin b /tmp/sockperf sockperf server
+            measure_all
+            guest_destroy a
+            guest_destroy b
+            backend_stop
+        done
+    done
+    # The order may matter, so it alternates between rounds.
+    racers=("${racers[1]}" "${racers[0]}")
+done
+race_end
