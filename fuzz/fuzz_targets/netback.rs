@@ -94,11 +94,18 @@ struct Guest<'m> {
     counters: Arc<QueueCounters>,
     /// The slot of the next tx response.
     next_answer: usize,
-    /// Ids of the requests without a response, as long as everything in the rings was pushed in
-    /// order.
-    expected: Option<[VecDeque<u16>; 2]>,
+    /// The requests without a response, as long as everything in the rings was pushed in order.
+    expected: Option<Expected>,
     /// A hypervisor call was made to fail.
     may_host_fail: bool,
+}
+
+/// Requests without a response.
+#[derive(Default)]
+struct Expected {
+    tx: VecDeque<TxRequest>,
+    /// Ids.
+    rx: VecDeque<u16>,
 }
 
 impl<'m> Guest<'m> {
@@ -140,7 +147,7 @@ impl<'m> Guest<'m> {
         };
         let back = VifQueue::attach(parts);
         assert!(back.is_ok() || is_attacked, "new rings are sound");
-        let expected = (!is_attacked).then(Default::default);
+        let expected = (!is_attacked).then(Expected::default);
         let mut back = back.ok()?;
         if is_lending {
             back.lend_pages(machine.memory());
@@ -226,8 +233,8 @@ impl<'m> Guest<'m> {
     }
 
     fn push(&mut self, request: TxRequest) {
-        if let Some([tx, _]) = &mut self.expected {
-            tx.push_back(request.id);
+        if let Some(expected) = &mut self.expected {
+            expected.tx.push_back(request);
         }
         self.tx.push_request(request);
     }
@@ -253,8 +260,8 @@ impl<'m> Guest<'m> {
         let room = self.rx.free();
         for _ in 0..input.below(24).min(room) {
             let request = RxRequest { id: input.u16(), pad: input.u16(), gref: self.gref(input) };
-            if let Some([_, rx]) = &mut self.expected {
-                rx.push_back(request.id);
+            if let Some(expected) = &mut self.expected {
+                expected.rx.push_back(request.id);
             }
             self.rx.push_request(request);
         }
@@ -294,10 +301,13 @@ impl<'m> Guest<'m> {
 
     /// No request for a page that a frame refers to has a response.
     fn check_lent(&self, waiting: &FrameQueue) {
-        let Some([tx_ids, _]) = &self.expected else { return };
+        let Some(expected) = &self.expected else { return };
         for slot in waiting.iter().filter(|frame| frame.is_lent()).flat_map(body_pages) {
             let ahead = (slot + SLOTS - self.next_answer) % SLOTS;
-            assert!(ahead < tx_ids.len(), "slot {slot} has a response, and a frame refers to it");
+            assert!(
+                ahead < expected.tx.len(),
+                "slot {slot} has a response, and a frame refers to it"
+            );
         }
     }
 
@@ -330,12 +340,17 @@ impl<'m> Guest<'m> {
 
     /// Compares responses with their requests.
     fn take_responses(&mut self) {
-        let Some([tx_ids, rx_ids]) = &mut self.expected else { return };
+        let Some(Expected { tx: tx_requests, rx: rx_ids }) = &mut self.expected else { return };
         let mut responses = [TxResponse::default(); SLOTS];
         let count = self.tx.peek_responses(&mut responses).expect("the backend is honest");
         self.tx.consume(count);
         for response in &responses[..count] {
-            assert_eq!(Some(response.id), tx_ids.pop_front(), "tx responses in order");
+            let id = tx_requests.pop_front().map(|request| match response.status {
+                // The slot of an extra has no id. The extra's kind and flags stay in place.
+                NETIF_RSP_NULL => u16::try_from(request.gref & 0xFFFF).expect("16 bits"),
+                _ => request.id,
+            });
+            assert_eq!(Some(response.id), id, "tx responses in order");
             self.next_answer = (self.next_answer + 1) % SLOTS;
             let is_known =
                 [NETIF_RSP_OKAY, NETIF_RSP_ERROR, NETIF_RSP_NULL].contains(&response.status);
