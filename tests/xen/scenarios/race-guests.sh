@@ -1,5 +1,4 @@
-# Compares traffic between two guests alternately, in one boot: the kernel's backend with a bridge, and ringway with its
-# own switch. `cargo xtask race` shows it.
+# Compares traffic between two guests: the kernel's backend with a bridge, and ringway's own switch, alternately.
 # sets: race
 # limit: 7200
 rounds=${ROUNDS:?}
