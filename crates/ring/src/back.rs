@@ -18,15 +18,15 @@ const NOTE: usize = PAD_END;
 /// ring.peek_requests(&mut window)?;      // by value, nothing consumed yet
 /// ... decide how many to serve ...
 /// ring.consume(served);
+/// ring.begin_responses();                // one note for all of them
 /// for each of them { ring.push_response(..) }
 /// if ring.publish_responses() == Notify::Peer { event.notify() }
 /// ```
 ///
 /// A backend may be killed after it has written responses and before it has published them. Their
-/// requests are gone then, and nothing in the protocol shows that. So each push first notes in the
-/// padding of the page how far responses go, for the next backend
-/// ([`interrupted`](BackRing::interrupted)). The peer can write that note, too, but with it changes
-/// only the responses to its own requests.
+/// requests are gone then, and nothing in the protocol shows that. So a note in the padding of the
+/// page says how far responses go, for the next backend ([`interrupted`](BackRing::interrupted)).
+/// The peer can write that note, too, but with it changes only the responses to its own requests.
 #[derive(Debug)]
 pub struct BackRing<L: Layout, M = SharedPages> {
     page: Page<M>,
@@ -124,8 +124,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.rsp_prod_pvt.0
     }
 
-    /// Notes in the page that responses to all consumed requests follow. Without it each push notes
-    /// itself, which is one store more.
+    /// Notes in the page that responses to all consumed requests follow. Otherwise each push makes
+    /// a note for its own slot, which is one store more.
     #[inline]
     pub fn begin_responses(&mut self) {
         // After an interruption the note may cover more.

@@ -352,14 +352,15 @@ impl Serving<'_> {
         for queue in &config.queues {
             let (parts, ports) = self.queue_parts(queue, features)?;
             let counters = Arc::clone(&parts.counters);
-            let ring = owner.map(|_| self.plane.witness.show(guest, &parts.tx_ring));
+            let QueueParts { tx_ring, rx_ring, .. } = &parts;
+            let rings = owner.map(|_| self.plane.witness.show(guest, tx_ring, rx_ring));
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             if self.config.completion == Completion::Sent {
                 queue.respond_when_sent()?;
             }
             queue.lend_pages(self.memory(Purpose::Bodies)?);
             let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
-            queues.push((Port::of_vif(queue, ports, counted, self.config.canary, ring), counters));
+            queues.push((Port::of_vif(queue, ports, counted, self.config.canary, rings), counters));
         }
         let port = self.plane.allocate_port(owner)?;
         self.rest.port = Some(port);

@@ -26,11 +26,13 @@ pub enum Canary {
     KeptMapping,
     /// A guest gets its responses while frames refer to the pages.
     EarlyResponse,
+    /// A backend that is killed before it publishes its responses has not noted that it wrote them.
+    UnnotedResponses,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 10] = [
+    pub const ALL: [Canary; 11] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -41,5 +43,6 @@ impl Canary {
         Canary::HastyMove,
         Canary::KeptMapping,
         Canary::EarlyResponse,
+        Canary::UnnotedResponses,
     ];
 }

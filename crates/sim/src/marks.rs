@@ -91,6 +91,8 @@ marks! {
     BackendKilled => "backend killed",
     /// It was killed during an operation that waits for engines.
     BackendKilledMidway => "backend killed midway",
+    /// It was killed between writing responses and publishing them.
+    BackendKilledUnpublished => "backend killed with unpublished responses",
     /// Another backend attached to rings that were in use.
     Reattached => "rings attached again",
     /// A guest was killed.

@@ -34,6 +34,8 @@ const TURNS_TO_REST_MAX: usize = 3000;
 const TURNS_TO_APPLY_MAX: usize = 1000;
 /// Less than the size of a large buffer.
 const BUDGET_LOW: usize = 64 << 10;
+/// One round in so many is the last of its process, if that may be killed.
+const KILLED_ONE_IN: usize = 256;
 /// Frames at which an inbox holds senders back.
 const INBOX_HIGH: usize = 256;
 
@@ -179,7 +181,13 @@ impl DataPlane {
             Effort::Some if choices.is_one_in(3) => IfIdle::Poll,
             _ => IfIdle::Sleep,
         };
+        let is_last = effort == Effort::Some && self.may_die && choices.is_one_in(KILLED_ONE_IN);
+        let published = is_last.then(|| self.witness.published());
         worker.round(self.now, if_idle);
+        if let Some(published) = published {
+            self.kill_unpublished(published);
+            return Ok(true);
+        }
         self.is_census_due = true;
         let waited = worker.waited;
         let mut failed = Vec::new();

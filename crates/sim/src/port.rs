@@ -17,7 +17,7 @@ use crate::canary::Canary;
 use crate::device::{DeviceEvent, DeviceQueue};
 use crate::ledger::{Ledger, Owner};
 use crate::traffic::Share;
-use crate::witness::{ShownRing, WatchedMemory};
+use crate::witness::{ShownRings, WatchedMemory};
 
 /// The most frames that leave in one call: all slots of a ring.
 const FRAMES_PER_CALL_MAX: usize = 256;
@@ -33,8 +33,8 @@ pub(crate) struct Port {
     leaving: Vec<Option<Share>>,
     canary: Option<Canary>,
     calls: u64,
-    /// The tx ring of an honest guest.
-    _ring: Option<ShownRing>,
+    /// The rings of an honest guest.
+    _rings: Option<ShownRings>,
 }
 
 enum Queue {
@@ -48,9 +48,9 @@ impl Port {
         events: Vec<EvtchnPort>,
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
-        ring: Option<ShownRing>,
+        rings: Option<ShownRings>,
     ) -> Port {
-        Port { _ring: ring, ..Port::new(Queue::Vif(Box::new(queue)), events, owner, canary) }
+        Port { _rings: rings, ..Port::new(Queue::Vif(Box::new(queue)), events, owner, canary) }
     }
 
     pub(crate) fn of_device(
@@ -67,7 +67,7 @@ impl Port {
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
     ) -> Port {
-        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0, _ring: None }
+        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0, _rings: None }
     }
 
     pub(crate) fn device_event(&self) -> Option<DeviceEvent> {

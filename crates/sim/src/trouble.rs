@@ -12,6 +12,7 @@ use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::scenario::{HOST, QUEUES_MAX};
 use crate::toolstack::vif_of;
+use crate::witness::Published;
 use crate::world::{World, lost, refused};
 
 /// Faults of calls by a guest or the backend, and of events to them.
@@ -185,6 +186,16 @@ impl DataPlane {
         self.marks.hit(Mark::BackendKilled);
         self.is_alive.set(false);
         self.workers = None;
+    }
+
+    /// Ends the process in the middle of a round: it has written responses, and published none of
+    /// them.
+    pub(crate) fn kill_unpublished(&mut self, before: Published) {
+        if before.take_back(self.canary) {
+            self.marks.hit(Mark::BackendKilledUnpublished);
+            self.journal.note(|| "the backend has not published its responses".to_owned());
+        }
+        self.kill_backend();
     }
 
     /// An engine has given up a queue of this domain. Without faults of the machine, only hostile

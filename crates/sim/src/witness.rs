@@ -3,6 +3,8 @@
 //! A guest may write to a page, or end its grant, as soon as the request for it has a response. In
 //! this simulation no guest acts while an engine runs, so a page that is read too late still holds
 //! the right bytes. The witness therefore compares each copy with the ring of the guest.
+//!
+//! As it knows these rings, it also takes back what a round published in them ([`Published`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,8 +15,10 @@ use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, PageCopy
 use ringway_loopback::{Loopback, LoopbackMemory};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{TX_RING_SLOTS, TX_SLOT_LEN};
-use ringway_wire::ring::{REQ_PROD, RSP_PROD, SLOTS};
+use ringway_wire::ring::{PAD_END, REQ_PROD, RSP_PROD, SLOTS};
 use ringway_wire::{DomId, GrantRef};
+
+use crate::canary::Canary;
 
 /// Clones refer to the same witness.
 #[derive(Clone, Default)]
@@ -22,13 +26,19 @@ pub(crate) struct Witness(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// The tx rings of honest guests that a backend serves, each with its number. A guest stays
-    /// here when it has none left: from then on, none of its pages may be read.
-    rings: BTreeMap<DomId, Vec<(u64, SharedPages)>>,
+    /// The rings of honest guests that a backend serves, those of each queue with a number. A guest
+    /// stays here when it has none left: from then on, none of its pages may be read.
+    rings: BTreeMap<DomId, Vec<(u64, Rings)>>,
     rings_shown: u64,
     reads: Reads,
     /// The first read that was not permitted.
     flaw: Option<String>,
+}
+
+/// The rings of a queue.
+struct Rings {
+    tx: SharedPages,
+    rx: SharedPages,
 }
 
 /// What was read from pages that guests have lent.
@@ -42,21 +52,30 @@ pub(crate) struct Reads {
     pub(crate) of_dead: u64,
 }
 
-/// A ring of which the witness knows, until this is dropped.
-pub(crate) struct ShownRing {
+/// Rings of which the witness knows, until this is dropped.
+pub(crate) struct ShownRings {
     witness: Witness,
     peer: DomId,
     number: u64,
 }
 
 impl Witness {
-    /// Shows it the tx ring of an honest guest.
-    pub(crate) fn show(&self, peer: DomId, tx_ring: &ForeignPage) -> ShownRing {
+    /// Shows it the rings of a queue of an honest guest.
+    pub(crate) fn show(&self, peer: DomId, tx: &ForeignPage, rx: &ForeignPage) -> ShownRings {
         let mut seen = self.seen();
         seen.rings_shown += 1;
         let number = seen.rings_shown;
-        seen.rings.entry(peer).or_default().push((number, tx_ring.pages().clone()));
-        ShownRing { witness: self.clone(), peer, number }
+        let rings = Rings { tx: tx.pages().clone(), rx: rx.pages().clone() };
+        seen.rings.entry(peer).or_default().push((number, rings));
+        ShownRings { witness: self.clone(), peer, number }
+    }
+
+    /// How far the responses in each ring of honest guests are published now.
+    pub(crate) fn published(&self) -> Published {
+        let seen = self.seen();
+        let rings = seen.rings.values().flatten().flat_map(|(_, Rings { tx, rx })| [tx, rx]);
+        let index = |ring: &SharedPages| (ring.clone(), ring.load(RSP_PROD, Ordering::Relaxed));
+        Published(rings.map(index).collect())
     }
 
     /// Takes what was read since the last call, and the first read that was not permitted.
@@ -74,7 +93,8 @@ impl Seen {
     /// Checks that a request for each of these pages of `peer` has no response yet.
     fn check(&mut self, peer: DomId, grefs: impl Iterator<Item = GrantRef>) {
         let Some(rings) = self.rings.get(&peer) else { return };
-        let unanswered: BTreeSet<u32> = rings.iter().flat_map(|(_, ring)| requests(ring)).collect();
+        let unanswered: BTreeSet<u32> =
+            rings.iter().flat_map(|(_, rings)| requests(&rings.tx)).collect();
         for gref in grefs.filter(|gref| !unanswered.contains(&gref.0)) {
             let of = match rings.is_empty() {
                 true => "whose queue is detached",
@@ -97,11 +117,34 @@ fn requests(ring: &SharedPages) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-impl Drop for ShownRing {
+impl Drop for ShownRings {
     fn drop(&mut self) {
         if let Some(rings) = self.witness.seen().rings.get_mut(&self.peer) {
             rings.retain(|(number, _)| *number != self.number);
         }
+    }
+}
+
+/// How far the responses in each ring were published at some time.
+pub(crate) struct Published(Vec<(SharedPages, u32)>);
+
+impl Published {
+    /// Takes back what was published since then: the responses are in their slots, as if the
+    /// backend had been killed before it published them. Returns whether there were any.
+    ///
+    /// With the canary, the backend did not note that it wrote them.
+    pub(crate) fn take_back(self, canary: Option<Canary>) -> bool {
+        let mut has_any = false;
+        for (ring, published) in self.0 {
+            if ring.load(RSP_PROD, Ordering::Relaxed) != published {
+                has_any = true;
+                ring.store(RSP_PROD, published, Ordering::Relaxed);
+                if canary == Some(Canary::UnnotedResponses) {
+                    ring.store(PAD_END, 0, Ordering::Relaxed);
+                }
+            }
+        }
+        has_any
     }
 }
 

@@ -3,7 +3,7 @@
 use ringway_sim::{Canary, run_bytes, run_seed, run_seeds};
 
 /// Seeds whose worlds run here. CI runs more of them, with an optimised build.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 600;
 
 #[test]
 fn worlds_have_no_flaw_and_reach_every_mark() {

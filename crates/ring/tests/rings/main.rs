@@ -2,6 +2,7 @@
 
 mod exhaustive;
 mod hostile;
+mod interruption;
 mod model;
 mod page;
 mod wakeups;

@@ -1,0 +1,118 @@
+//! A backend that is killed between any two of its stores.
+
+use std::sync::atomic::Ordering;
+
+use ringway_ring::{BackRing, FrontRing, RingMemory, Rx, Tx};
+use ringway_sys::SharedPages;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::page::{self, Numbered};
+
+/// Steps of one schedule. The interpreter of Miri is slow.
+const STEPS: usize = if cfg!(miri) { 50 } else { 3_000 };
+
+/// The backend's handle of a page. After each store it shows the page to the next backend, as if
+/// this one had been killed there.
+#[derive(Debug)]
+struct Watched<L: Numbered> {
+    page: SharedPages,
+    check: fn(&SharedPages),
+    layout: std::marker::PhantomData<L>,
+}
+
+impl<L: Numbered> Watched<L> {
+    fn of(page: SharedPages) -> Watched<L> {
+        Watched { page, check: check_requests::<L>, layout: std::marker::PhantomData }
+    }
+}
+
+impl<L: Numbered> RingMemory for Watched<L> {
+    fn load(&self, offset: usize, order: Ordering) -> u32 {
+        self.page.load(offset, order)
+    }
+
+    fn store(&self, offset: usize, value: u32, order: Ordering) {
+        self.page.store(offset, value, order);
+        (self.check)(&self.page);
+    }
+
+    fn fence(&self) {
+        RingMemory::fence(&self.page);
+    }
+
+    fn read<T: FromBytes>(&self, offset: usize) -> T {
+        self.page.read(offset)
+    }
+
+    fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
+        self.page.write(offset, value);
+        (self.check)(&self.page);
+    }
+
+    fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        self.page.copy_to(offset, to);
+    }
+
+    fn clear(&self) {
+        RingMemory::clear(&self.page);
+    }
+}
+
+/// Whatever the next backend would serve is a request, and not a response that was written over it.
+fn check_requests<L: Numbered>(page: &SharedPages) {
+    let next = BackRing::<L>::attach(page.clone()).expect("the page is sound");
+    let mut window = [L::request(0); 256];
+    let (count, _) = next.peek_requests(&mut window).expect("the page is sound");
+    let first = next.consumer();
+    let served = (0..).zip(&window[..count]).skip(next.interrupted());
+    for (distance, request) in served {
+        assert_eq!(*request, L::request(first.wrapping_add(distance)), "{distance} of {count}");
+    }
+}
+
+/// Both sides act at random. The backend announces some batches and leaves the others to each push.
+fn run<L: Numbered>(start: u32, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let [of_front, of_back] = page::handles();
+    let mut front = FrontRing::<L>::starting_at(of_front, start);
+    let mut back = BackRing::<L, _>::attach(Watched::<L>::of(of_back)).expect("it is a new ring");
+    let (mut pushed, mut written) = (start, 0_u64);
+    let mut window = [L::response(0); 256];
+    for _ in 0..STEPS {
+        match random.u8(..6) {
+            0 => {
+                for _ in 0..random.usize(..=front.free()) {
+                    front.push_request(L::request(pushed));
+                    pushed = pushed.wrapping_add(1);
+                }
+                let _ = front.publish_requests();
+            }
+            1 => {
+                let taken = front.peek_responses(&mut window).expect("the backend is honest");
+                front.consume(random.usize(..=taken));
+            }
+            2 => {
+                let pending = back.pending().expect("the frontend is honest");
+                back.consume(random.usize(..=usize::try_from(pending).expect("a ring is small")));
+            }
+            3 => back.begin_responses(),
+            4 => {
+                let due = back.consumer().wrapping_sub(back.producer());
+                for _ in 0..random.u32(..=due) {
+                    back.push_response(L::response(back.producer()));
+                    written += 1;
+                }
+            }
+            _ => drop(back.publish_responses()),
+        }
+    }
+    assert!(written > if cfg!(miri) { 0 } else { 1000 }, "only {written} responses");
+}
+
+#[test]
+fn a_backend_that_is_killed_between_two_stores_leaves_no_response_in_place_of_a_request() {
+    for (seed, start) in (0..).zip([0, 0xFF80, u32::MAX - 100]) {
+        run::<Tx>(start, seed);
+        run::<Rx>(start, seed);
+    }
+}
