@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
+use ringway_netback::Interrupted;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_worker::{
@@ -63,6 +64,25 @@ impl Served {
     /// Whether an action of the guest may be logged, and how many lines were left out before.
     pub(crate) fn may_log(&mut self) -> Option<LeftOut> {
         self.log.line(Instant::now())
+    }
+
+    /// Reports what an earlier backend left in the vif's rings, if it left something. The guest can
+    /// make rings look like that.
+    pub(crate) fn log_interruption(&mut self, interrupted: Interrupted) {
+        if interrupted == Interrupted::default() {
+            return;
+        }
+        let Some(LeftOut(left_out)) = self.may_log() else { return };
+        let Interrupted { tx_slots, rx_slots } = interrupted;
+        let vif = &self.name;
+        tracing::info!(
+            vif,
+            tx_slots,
+            rx_slots,
+            left_out,
+            "the backend before was killed while it wrote responses to these slots: they are \
+             returned to the guest, and their frames may be lost"
+        );
     }
 
     /// Applies the toolstack's limits to the vif.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringway_datapath::Completion;
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
-use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_netback::{FrontendFeatures, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
 use ringway_vif_shell::{BackendProcess, Note};
 use ringway_worker::{Attachment, Forwarding};
@@ -72,11 +72,13 @@ impl<H: Hypervisor> Serving<'_, H> {
             FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
         let mut attachments = Vec::new();
         let mut counters = Vec::new();
+        let mut interrupted = Interrupted::default();
         for queue in &config.queues {
             let parts = queue_parts(host, served.vif, queue, features)?;
             counters.push(Arc::clone(&parts.counters));
             let counters = Arc::clone(&parts.counters);
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
+            interrupted += queue.interrupted();
             if served.completion == Completion::Sent {
                 queue.respond_when_sent()?;
             }
@@ -89,6 +91,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             let stations = served.limited.stations();
             attachments.push(Attachment { queue, counters, flood, stations });
         }
+        served.log_interruption(interrupted);
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
         let port = host.allocate_port()?;
         let device_port = match self.served.attach_device(port, count, features.caps, self.host) {

@@ -5,6 +5,8 @@
 //! frames of that batch are lost, except those from the guest with `Completion::Sent`, which had
 //! left.
 
+use std::ops::AddAssign;
+
 use ringway_ring::{BackRing, RingFault, Rx, Tx};
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, NETIF_RSP_ERROR, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
@@ -13,20 +15,40 @@ use ringway_wire::netif::{
 
 use crate::ingress::{extra_of, null_response};
 
+/// Slots of a queue whose responses an earlier backend wrote and did not publish, because it was
+/// killed before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interrupted {
+    /// Slots of the tx ring. Their packets are lost, unless that backend responded when frames had
+    /// left.
+    pub tx_slots: usize,
+    /// Slots of the rx ring. Frames for them are lost.
+    pub rx_slots: usize,
+}
+
+impl AddAssign for Interrupted {
+    fn add_assign(&mut self, other: Interrupted) {
+        self.tx_slots += other.tx_slots;
+        self.rx_slots += other.rx_slots;
+    }
+}
+
 /// Publishes the responses to what the guest transmitted: to whole packets, as their slots were
-/// consumed together.
-pub(crate) fn publish_tx(ring: &mut BackRing<Tx>) -> Result<(), RingFault> {
+/// consumed together. Returns their number.
+pub(crate) fn publish_tx(ring: &mut BackRing<Tx>) -> Result<usize, RingFault> {
     let interrupted = ring.interrupted();
     if interrupted == 0 {
-        return Ok(());
+        return Ok(0);
     }
     let mut slots = [TxRequest::default(); TX_RING_SLOTS];
     let (count, _) = ring.peek_requests(&mut slots)?;
     let (mut is_first, mut is_extra, mut is_data_next) = (true, false, false);
-    for (number, slot) in slots[..count].iter().enumerate() {
-        if number >= interrupted && is_first {
+    let mut responses = 0;
+    for slot in &slots[..count] {
+        if responses >= interrupted && is_first {
             break;
         }
+        responses += 1;
         ring.consume(1);
         if is_extra {
             ring.push_response(null_response(slot));
@@ -40,12 +62,12 @@ pub(crate) fn publish_tx(ring: &mut BackRing<Tx>) -> Result<(), RingFault> {
     }
     // The guest is notified in any case after a restart.
     let _ = ring.publish_responses();
-    Ok(())
+    Ok(responses)
 }
 
 /// Returns the pages for what the guest should have received, as failed: of a frame in several
-/// pages, some may have no response.
-pub(crate) fn publish_rx(ring: &mut BackRing<Rx>) -> Result<(), RingFault> {
+/// pages, some may have no response. Returns their number.
+pub(crate) fn publish_rx(ring: &mut BackRing<Rx>) -> Result<usize, RingFault> {
     let mut slots = [RxRequest::default(); RX_RING_SLOTS];
     let (count, _) = ring.peek_requests(&mut slots[..ring.interrupted()])?;
     ring.consume(count);
@@ -60,5 +82,5 @@ pub(crate) fn publish_rx(ring: &mut BackRing<Rx>) -> Result<(), RingFault> {
         });
     }
     let _ = ring.publish_responses();
-    Ok(())
+    Ok(count)
 }

@@ -33,6 +33,7 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
 
 pub use fault::TxFault;
 
+pub use interrupted::Interrupted;
 use lending::Lending;
 use stopwatch::Stopwatch;
 use unanswered::Unanswered;
@@ -78,6 +79,7 @@ pub struct VifQueue<M, E> {
     events: QueueEvents<E>,
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
+    interrupted: Interrupted,
     /// Responses that wait for their frames; `None` if responses follow the copy.
     unanswered: Option<Unanswered>,
     /// For long packets that stay in the guest's pages; `None` if all are copied.
@@ -110,8 +112,10 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
         let mut tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let mut rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
-        interrupted::publish_tx(&mut tx).map_err(QueueDown::peer)?;
-        interrupted::publish_rx(&mut rx).map_err(QueueDown::peer)?;
+        let interrupted = Interrupted {
+            tx_slots: interrupted::publish_tx(&mut tx).map_err(QueueDown::peer)?,
+            rx_slots: interrupted::publish_rx(&mut rx).map_err(QueueDown::peer)?,
+        };
         let stopwatch = Stopwatch::of(tx.consumer());
         let queue = VifQueue {
             peer,
@@ -121,6 +125,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             events,
             features,
             counters,
+            interrupted,
             unanswered: None,
             lending: None,
             stopwatch,
@@ -138,6 +143,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         queue.kick(Direction::Tx)?;
         queue.kick(Direction::Rx)?;
         Ok(queue)
+    }
+
+    /// What an earlier backend left unfinished in the rings.
+    pub fn interrupted(&self) -> Interrupted {
+        self.interrupted
     }
 
     /// Responds to what the guest transmits only when it has left, from the next frame on

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ringway_datapath::{Checksum, Frame, Gso, GsoKind, Offload, OffloadCaps};
+use ringway_netback::Interrupted;
 use ringway_ring::{BackRing, Rx, Tx};
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL,
@@ -102,6 +103,7 @@ fn pages_with_responses_are_returned_and_others_are_filled() {
         drop(killed);
 
         bench.attach_again().expect("the rings are sound");
+        assert_eq!(bench.back.interrupted(), Interrupted { tx_slots: 0, rx_slots: written.into() });
         let returned = bench.rx_responses();
         let is_empty =
             |got: &RxResponse| (got.offset, got.flags, got.status) == (0, 0, NETIF_RSP_ERROR);
@@ -131,6 +133,8 @@ fn a_note_of_the_guest_concerns_its_own_requests_only() {
         }
         bench.tx_page.store(PAD_END, word, Ordering::Relaxed);
         bench.attach_again().expect("the rings are sound");
+        let interrupted = Interrupted { tx_slots: done, rx_slots: 0 };
+        assert_eq!(bench.back.interrupted(), interrupted);
         assert_eq!(bench.tx_statuses().len(), done);
         assert_eq!(bench.ingress().expect("sound packets").len(), 2 - done);
     }
