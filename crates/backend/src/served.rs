@@ -66,7 +66,7 @@ impl Served {
         self.log.line(Instant::now())
     }
 
-    /// Reports what an earlier backend left in the vif's rings, if it left something. The guest can
+    /// Logs what an earlier backend left in the vif's rings, if it left something. The guest can
     /// make rings look like that.
     pub(crate) fn log_interruption(&mut self, interrupted: Interrupted) {
         if interrupted == Interrupted::default() {
@@ -80,8 +80,8 @@ impl Served {
             tx_slots,
             rx_slots,
             left_out,
-            "the backend before was killed while it wrote responses to these slots: they are \
-             returned to the guest, and their frames may be lost"
+            "the rings say that the previous backend was killed while it wrote responses to these \
+             slots: the guest gets the responses now, and the frames may be lost"
         );
     }
 

@@ -26,7 +26,11 @@ pub(crate) struct Serving<'a, H: Hypervisor> {
 
 impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
     fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
-        self.connect(config).map_err(|error| match is_shortage(&error) {
+        let mut interrupted = Interrupted::default();
+        let connected = self.connect(config, &mut interrupted);
+        // Also if that failed: the next attempt does not find these responses again.
+        self.served.log_interruption(interrupted);
+        connected.map_err(|error| match is_shortage(&error) {
             true => NotAttached::NoResources(format!("{error}; retrying until there is enough")),
             false => NotAttached::Refused(error.to_string()),
         })
@@ -65,20 +69,24 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
 }
 
 impl<H: Hypervisor> Serving<'_, H> {
-    /// Maps the guest's rings, binds its event channels and gives the queues to workers.
-    fn connect(&mut self, config: &FrontendConfig) -> io::Result<()> {
+    /// Maps the guest's rings, binds its event channels and gives the queues to workers. Counts
+    /// what an earlier backend left in the rings.
+    fn connect(
+        &mut self,
+        config: &FrontendConfig,
+        interrupted: &mut Interrupted,
+    ) -> io::Result<()> {
         let Serving { served, host } = self;
         let features =
             FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
         let mut attachments = Vec::new();
         let mut counters = Vec::new();
-        let mut interrupted = Interrupted::default();
         for queue in &config.queues {
             let parts = queue_parts(host, served.vif, queue, features)?;
             counters.push(Arc::clone(&parts.counters));
             let counters = Arc::clone(&parts.counters);
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
-            interrupted += queue.interrupted();
+            *interrupted += queue.interrupted();
             if served.completion == Completion::Sent {
                 queue.respond_when_sent()?;
             }
@@ -91,7 +99,6 @@ impl<H: Hypervisor> Serving<'_, H> {
             let stations = served.limited.stations();
             attachments.push(Attachment { queue, counters, flood, stations });
         }
-        served.log_interruption(interrupted);
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
         let port = host.allocate_port()?;
         let device_port = match self.served.attach_device(port, count, features.caps, self.host) {

@@ -1,9 +1,9 @@
 //! Responses that a killed backend wrote and did not publish.
 //!
-//! They may be complete, or written for some of their slots only. What the slots still show is
-//! enough to write them once more: which slots belong to extras, and the ids of all others. The
-//! frames of that batch are lost, except those from the guest with `Completion::Sent`, which had
-//! left.
+//! They may be complete, or written for some of their slots only, or for none. What the slots still
+//! show is enough to write them once more: which slots belong to extras, and the ids of all others.
+//! The frames of that batch are lost, except those from the guest with `Completion::Sent`, which
+//! had left.
 
 use std::ops::AddAssign;
 
@@ -15,8 +15,8 @@ use ringway_wire::netif::{
 
 use crate::ingress::{extra_of, null_response};
 
-/// Slots of a queue whose responses an earlier backend wrote and did not publish, because it was
-/// killed before.
+/// Slots of a queue that got their responses when it was attached, because an earlier backend had
+/// begun to write responses to them, or to others of their packet, and had published none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Interrupted {
     /// Slots of the tx ring. Their packets are lost, unless that backend responded when frames had

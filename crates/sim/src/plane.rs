@@ -34,7 +34,7 @@ const TURNS_TO_REST_MAX: usize = 3000;
 const TURNS_TO_APPLY_MAX: usize = 1000;
 /// Less than the size of a large buffer.
 const BUDGET_LOW: usize = 64 << 10;
-/// One round in so many is the last of its process, if that may be killed.
+/// One round in so many is the last of its process, if that may be killed: about one in a world.
 const KILLED_ONE_IN: usize = 256;
 /// Frames at which an inbox holds senders back.
 const INBOX_HIGH: usize = 256;
@@ -185,6 +185,7 @@ impl DataPlane {
         let published = is_last.then(|| self.witness.published());
         worker.round(self.now, if_idle);
         if let Some(published) = published {
+            self.journal.note(|| format!("engine {number} begins its last round"));
             self.kill_unpublished(published);
             return Ok(true);
         }

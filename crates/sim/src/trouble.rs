@@ -188,8 +188,8 @@ impl DataPlane {
         self.workers = None;
     }
 
-    /// Ends the process in the middle of a round: it has written responses, and published none of
-    /// them.
+    /// Ends the process in a round in which it has written responses: those to honest guests are
+    /// not published.
     pub(crate) fn kill_unpublished(&mut self, before: Published) {
         if before.take_back(self.canary) {
             self.marks.hit(Mark::BackendKilledUnpublished);

@@ -130,7 +130,8 @@ pub(crate) struct Published(Vec<(SharedPages, u32)>);
 
 impl Published {
     /// Takes back what was published since then: the responses are in their slots, as if the
-    /// backend had been killed before it published them. Returns whether there were any.
+    /// backend had been killed before it published them. Returns whether there were any. Events
+    /// that it has sent stay sent.
     ///
     /// With the canary, the backend did not note that it wrote them.
     pub(crate) fn take_back(self, canary: Option<Canary>) -> bool {

@@ -1,5 +1,7 @@
 //! A backend that is killed between any two of its stores.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 use ringway_ring::{BackRing, FrontRing, RingMemory, Rx, Tx};
@@ -14,26 +16,21 @@ const STEPS: usize = if cfg!(miri) { 50 } else { 3_000 };
 /// The backend's handle of a page. After each store it shows the page to the next backend, as if
 /// this one had been killed there.
 #[derive(Debug)]
-struct Watched<L: Numbered> {
+struct Watched<'a, L> {
     page: SharedPages,
-    check: fn(&SharedPages),
-    layout: std::marker::PhantomData<L>,
+    /// How far it has consumed.
+    consumed: &'a Cell<u32>,
+    layout: PhantomData<L>,
 }
 
-impl<L: Numbered> Watched<L> {
-    fn of(page: SharedPages) -> Watched<L> {
-        Watched { page, check: check_requests::<L>, layout: std::marker::PhantomData }
-    }
-}
-
-impl<L: Numbered> RingMemory for Watched<L> {
+impl<L: Numbered> RingMemory for Watched<'_, L> {
     fn load(&self, offset: usize, order: Ordering) -> u32 {
         self.page.load(offset, order)
     }
 
     fn store(&self, offset: usize, value: u32, order: Ordering) {
         self.page.store(offset, value, order);
-        (self.check)(&self.page);
+        check_requests::<L>(&self.page, self.consumed.get());
     }
 
     fn fence(&self) {
@@ -46,7 +43,7 @@ impl<L: Numbered> RingMemory for Watched<L> {
 
     fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
         self.page.write(offset, value);
-        (self.check)(&self.page);
+        check_requests::<L>(&self.page, self.consumed.get());
     }
 
     fn copy_to(&self, offset: usize, to: &mut [u8]) {
@@ -59,11 +56,14 @@ impl<L: Numbered> RingMemory for Watched<L> {
 }
 
 /// Whatever the next backend would serve is a request, and not a response that was written over it.
-fn check_requests<L: Numbered>(page: &SharedPages) {
+/// Beyond what this backend has consumed, it serves everything.
+fn check_requests<L: Numbered>(page: &SharedPages, consumed: u32) {
     let next = BackRing::<L>::attach(page.clone()).expect("the page is sound");
     let mut window = [L::request(0); 256];
     let (count, _) = next.peek_requests(&mut window).expect("the page is sound");
     let first = next.consumer();
+    let unpublished = usize::try_from(consumed.wrapping_sub(first)).expect("a ring is small");
+    assert!(next.interrupted() <= unpublished, "{} of {unpublished}", next.interrupted());
     let served = (0..).zip(&window[..count]).skip(next.interrupted());
     for (distance, request) in served {
         assert_eq!(*request, L::request(first.wrapping_add(distance)), "{distance} of {count}");
@@ -75,7 +75,9 @@ fn run<L: Numbered>(start: u32, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let [of_front, of_back] = page::handles();
     let mut front = FrontRing::<L>::starting_at(of_front, start);
-    let mut back = BackRing::<L, _>::attach(Watched::<L>::of(of_back)).expect("it is a new ring");
+    let consumed = Cell::new(start);
+    let watched = Watched::<L> { page: of_back, consumed: &consumed, layout: PhantomData };
+    let mut back = BackRing::<L, _>::attach(watched).expect("it is a new ring");
     let (mut pushed, mut written) = (start, 0_u64);
     let mut window = [L::response(0); 256];
     for _ in 0..STEPS {
@@ -94,6 +96,7 @@ fn run<L: Numbered>(start: u32, seed: u64) {
             2 => {
                 let pending = back.pending().expect("the frontend is honest");
                 back.consume(random.usize(..=usize::try_from(pending).expect("a ring is small")));
+                consumed.set(back.consumer());
             }
             3 => back.begin_responses(),
             4 => {
