@@ -5,12 +5,14 @@ use core::num::Wrapping;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 use ringway_sys::SharedPages;
-use ringway_wire::ring::{PAD_END, REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
+use ringway_wire::ring::{PAGE_END, REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD, SLOTS, slot_count};
 
 use crate::{Index, Layout, Notify, Page, RingFault, RingMemory, Waiting, ahead, slot_offset};
 
-/// Where the backend notes in the page how far it has overwritten requests with responses.
-const NOTE: usize = PAD_END;
+/// Where the backend notes in the page how far it has overwritten requests with responses. The
+/// frontend accesses nothing in this cache line, so the line stays with the backend's CPU. A note
+/// beside the indices would take their line from the frontend once more for each batch.
+const NOTE: usize = PAGE_END;
 
 /// Consumes requests and produces one response for each, in the request's own slot.
 ///
@@ -24,8 +26,8 @@ const NOTE: usize = PAD_END;
 /// ```
 ///
 /// A backend may be killed after it has written responses and before it has published them. Their
-/// requests are gone then, and nothing in the protocol shows that. So a note in the padding of the
-/// page says how far responses go, for the next backend ([`interrupted`](BackRing::interrupted)).
+/// requests are gone then, and nothing in the protocol shows that. So a note at the end of the page
+/// says how far responses go, for the next backend ([`interrupted`](BackRing::interrupted)).
 /// The peer can write that note, too, but with it changes only the responses to its own requests.
 #[derive(Debug)]
 pub struct BackRing<L: Layout, M = SharedPages> {
@@ -48,6 +50,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// # Errors
     /// [`RingFault`] if the indices cannot belong to a ring.
     pub fn attach(page: M) -> Result<BackRing<L, M>, RingFault> {
+        const { assert!(SLOTS + slot_count(L::SLOT_LEN) * L::SLOT_LEN <= NOTE) };
         let page = Page(page);
         //= netif.h:back-ring-attach
         let responses = page.load(RSP_PROD, Ordering::Acquire);
@@ -188,8 +191,9 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
 /// The note that slots before this index may hold responses: the lower half of the index, and its
 /// complement, so that a page that was not cleared has no valid note.
 ///
-/// A note is out of date once a backend that writes none has served the ring. If that has moved the
-/// ring by nearly a multiple of 65,536 slots, up to a ring of requests gets responses unserved.
+/// A note is out of date once a backend that writes none has served the ring, or a frontend has
+/// made another ring in the page and left its end as it was. If the ring is then nearly a multiple
+/// of 65,536 slots ahead, up to a ring of requests gets responses unserved.
 fn note(index: Index) -> u32 {
     let half = index.0 & 0xFFFF;
     half | !half << 16

@@ -15,7 +15,7 @@ use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, PageCopy
 use ringway_loopback::{Loopback, LoopbackMemory};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{TX_RING_SLOTS, TX_SLOT_LEN};
-use ringway_wire::ring::{PAD_END, REQ_PROD, RSP_PROD, SLOTS};
+use ringway_wire::ring::{PAGE_END, REQ_PROD, RSP_PROD, SLOTS};
 use ringway_wire::{DomId, GrantRef};
 
 use crate::canary::Canary;
@@ -141,7 +141,7 @@ impl Published {
                 has_any = true;
                 ring.store(RSP_PROD, published, Ordering::Relaxed);
                 if canary == Some(Canary::UnnotedResponses) {
-                    ring.store(PAD_END, 0, Ordering::Relaxed);
+                    ring.store(PAGE_END, 0, Ordering::Relaxed);
                 }
             }
         }

@@ -10,11 +10,11 @@ pub const REQ_EVENT: usize = 4;
 pub const RSP_PROD: usize = 8;
 /// Byte offset of `rsp_event`.
 pub const RSP_EVENT: usize = 12;
-/// Byte offset of the last four bytes of `__pad`. A frontend clears them when it sets up the page
-/// (`SHARED_RING_INIT`), and neither side uses them for the protocol.
-pub const PAD_END: usize = 60;
 /// Byte offset of the first slot.
 pub const SLOTS: usize = 64;
+/// Byte offset of the last four bytes of the page. The slots end before them, and neither side uses
+/// them for the protocol.
+pub const PAGE_END: usize = PAGE_SIZE - 4;
 
 /// The number of slots of `slot_len` bytes in a ring of one page (`__CONST_RING_SIZE`): the largest
 /// power of two that fits after the indices.

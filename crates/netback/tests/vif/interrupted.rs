@@ -9,7 +9,7 @@ use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL,
     NETIF_RSP_OKAY, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, NETTXF_EXTRA_INFO, RxResponse, TxResponse,
 };
-use ringway_wire::ring::{PAD_END, RSP_PROD};
+use ringway_wire::ring::{PAGE_END, RSP_PROD};
 
 use crate::frames::pattern;
 use crate::guest::Bench;
@@ -131,7 +131,7 @@ fn a_note_of_the_guest_concerns_its_own_requests_only() {
             let packet = bench.packet(id, &[&pattern(usize::from(id), 60)]);
             let _ = bench.send(&packet);
         }
-        bench.tx_page.store(PAD_END, word, Ordering::Relaxed);
+        bench.tx_page.store(PAGE_END, word, Ordering::Relaxed);
         bench.attach_again().expect("the rings are sound");
         let interrupted = Interrupted { tx_slots: done, rx_slots: 0 };
         assert_eq!(bench.back.interrupted(), interrupted);

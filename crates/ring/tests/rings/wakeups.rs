@@ -129,6 +129,7 @@ mod every_interleaving {
     use loom::sync::{Arc, Notify as Sleep};
     use loom::thread;
     use ringway_ring::Layout;
+    use ringway_wire::ring::PAGE_END;
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
     use super::*;
@@ -158,8 +159,9 @@ mod every_interleaving {
         }
     }
 
-    /// The words of a page. Those of slots are accessed without ordering, so only the indices can
-    /// keep a side from reading a stale one.
+    /// The words of a page up to the last slot, with the page's last word in the padding. Those of
+    /// slots are accessed without ordering, so only the indices can keep a side from reading a
+    /// stale one.
     #[derive(Clone)]
     struct Words(Arc<[AtomicU32; WORDS]>);
 
@@ -170,7 +172,10 @@ mod every_interleaving {
 
         fn word(&self, offset: usize) -> &AtomicU32 {
             assert_eq!(offset % 4, 0);
-            &self.0[offset / 4]
+            match offset {
+                PAGE_END => &self.0[ringway_wire::ring::SLOTS / 4 - 1],
+                _ => &self.0[offset / 4],
+            }
         }
     }
 
