@@ -3,6 +3,9 @@
 //!
 //! Both subjects do the same work: one process is the guest, the other the host, each polling on
 //! its own core; the sender writes the headers of each frame, and the host copies each frame once.
+//!
+//! The netfront copies each frame once more, to or from private memory, and testpmd does not. From
+//! the guest, testpmd with such a copy is a subject, too: it shows what the copy itself costs.
 
 mod guest;
 pub(crate) mod pair;
@@ -15,6 +18,7 @@ use crate::child::is_installed;
 use crate::options::Options;
 use crate::report::{BARE, Better, Case, NETFRONT, Report};
 use pair::GuestKind;
+use testpmd::Sending;
 
 const SECTION: &str = "ring";
 
@@ -77,7 +81,11 @@ pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
             report.measure(&case, subject, || pair::run(ring_case, guest, cpus, options.spans));
         }
         if has_testpmd {
-            report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options));
+            let run = |sending| testpmd::run(ring_case, sending, cpus, options);
+            report.measure(&case, "testpmd", || run(Sending::Headers));
+            if ring_case.direction == Direction::GuestToHost {
+                report.measure(&case, "testpmd+copy", || run(Sending::Copies));
+            }
         }
     }
     Ok(())

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::{is_installed, ourselves};
 use crate::options::Options;
 use crate::report::Report;
-use crate::ring::testpmd::{self, Client};
+use crate::ring::testpmd::{self, Client, Sending};
 use crate::ring::work::{PortEnd, Tally, Work, measure, measure_timed};
 use crate::ring::{Direction, RingCase};
 use device::Device;
@@ -80,7 +80,8 @@ fn of_both(section: &'static str, options: &Options, report: &mut Report) -> Res
             continue;
         }
         report.measure(&case, "ringway", || run(ring_case, cpus, options));
-        report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options));
+        report
+            .measure(&case, "testpmd", || testpmd::run(ring_case, Sending::Headers, cpus, options));
     }
     Ok(())
 }

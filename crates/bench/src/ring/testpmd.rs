@@ -17,16 +17,33 @@ use crate::pages::Pages;
 pub(crate) const PROGRAM: &str = "dpdk-testpmd";
 /// The packages to install for it. The drivers are separate packages.
 pub(crate) const PACKAGES: &str =
-    "dpdk dpdk-dev librte-net-virtio23 librte-net-vhost23 librte-mempool-ring23";
+    "dpdk dpdk-dev librte-net-virtio23 librte-net-vhost23 librte-net-null23 librte-mempool-ring23";
 
 /// Starting takes seconds: without hugepages its memory is allocated page by page.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two checks for a socket.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// What a guest that sends does with its frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// It writes the headers of each.
+    Headers,
+    /// It copies each, as a frontend does whose frames come from a TAP device: it forwards them
+    /// from DPDK's null device, which copies from a buffer of its own.
+    ///
+    /// A guest that receives cannot copy like this: the null device sends if it copies.
+    Copies,
+}
+
 /// Runs one case once, and returns million frames per second at its receiver.
-pub(crate) fn run(case: RingCase, cpus: [usize; 2], options: &Options) -> Result<f64> {
-    let mut pair = Pair::start(case, cpus, options.pages)?;
+pub(crate) fn run(
+    case: RingCase,
+    sending: Sending,
+    cpus: [usize; 2],
+    options: &Options,
+) -> Result<f64> {
+    let mut pair = Pair::start(case, sending, cpus, options.pages)?;
     let mpps = rate(pair.receiver(case.direction), options.spans)?;
     pair.end()?;
     Ok(mpps)
@@ -35,7 +52,7 @@ pub(crate) fn run(case: RingCase, cpus: [usize; 2], options: &Options) -> Result
 /// Runs one case once in which the host receives, and returns what its work costs.
 pub(crate) fn cost(case: RingCase, cpus: [usize; 2], options: &Options) -> Result<Cost> {
     let spans = options.spans;
-    let mut pair = Pair::start(case, cpus, options.pages)?;
+    let mut pair = Pair::start(case, Sending::Headers, cpus, options.pages)?;
     pair.host.say("set record-core-cycles on")?;
     thread::sleep(spans.warm_up);
     pair.host.say("clear fwd stats all")?;
@@ -84,22 +101,28 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(case: RingCase, cpus: [usize; 2], pages: Pages) -> Result<Pair> {
+    fn start(case: RingCase, sending: Sending, cpus: [usize; 2], pages: Pages) -> Result<Pair> {
         let dir = crate::scratch::dir()?;
         let socket = dir.path().join("vhost.sock");
         let path = socket.display();
         let queues = case.queues;
         let prefix = format!("bench-host-{}", std::process::id());
         let vhost = format!("net_vhost0,iface={path},queues={queues}");
-        let mut host = start("testpmd (vhost)", cpus[0], pages, &prefix, &vhost, queues)?;
+        let mut host = start("testpmd (vhost)", cpus[0], pages, &prefix, &[vhost], queues)?;
         wait_for_file(&socket)?;
-        ready(&mut host)?;
-        let mut guest = Client::start(&socket, cpus[1], pages, queues)?.process;
+        wait_until_ready(&mut host, 1)?;
+        let (null_device, forwarding) = match sending {
+            Sending::Headers => (None, "set fwd txonly"),
+            Sending::Copies => {
+                (Some(format!("net_null0,size={},copy=1", case.frame_len)), "set fwd io")
+            }
+        };
+        let mut guest = Client::start_with(&socket, cpus[1], pages, queues, null_device)?.process;
         let len = format!("set txpkts {}", case.frame_len);
         match case.direction {
             Direction::GuestToHost => {
                 forward(&mut host, &["set fwd rxonly", "start"])?;
-                forward(&mut guest, &["set fwd txonly", &len, "start"])?;
+                forward(&mut guest, &[forwarding, &len, "start"])?;
             }
             Direction::HostToGuest => {
                 forward(&mut guest, &["set fwd rxonly", "start"])?;
@@ -137,11 +160,23 @@ pub(crate) struct Client {
 impl Client {
     /// Starts it, and waits until it is ready.
     pub(crate) fn start(socket: &Path, cpu: usize, pages: Pages, queues: usize) -> Result<Client> {
+        Client::start_with(socket, cpu, pages, queues, None)
+    }
+
+    /// The same with another device, to which it may forward.
+    fn start_with(
+        socket: &Path,
+        cpu: usize,
+        pages: Pages,
+        queues: usize,
+        other: Option<String>,
+    ) -> Result<Client> {
         let path = socket.display();
         let user = format!("net_virtio_user0,path={path},queues={queues},queue_size=256");
         let prefix = format!("bench-guest-{}", std::process::id());
-        let mut process = start("testpmd (virtio-user)", cpu, pages, &prefix, &user, queues)?;
-        ready(&mut process)?;
+        let devices: Vec<String> = [user].into_iter().chain(other).collect();
+        let mut process = start("testpmd (virtio-user)", cpu, pages, &prefix, &devices, queues)?;
+        wait_until_ready(&mut process, devices.len())?;
         Ok(Client { process })
     }
 
@@ -166,7 +201,7 @@ fn start(
     cpu: usize,
     pages: Pages,
     prefix: &str,
-    device: &str,
+    devices: &[String],
     queues: usize,
 ) -> Result<Child> {
     // Into a pipe it would print in blocks of 4 KiB, which would hold back its replies.
@@ -175,18 +210,23 @@ fn start(
     // One core per side: the first lcore only reads commands.
     command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-pci"]);
     command.args(pages.arguments(1024));
-    command.args([&format!("--file-prefix={prefix}"), "--vdev", device, "--", "-i"]);
-    command.args(["--nb-cores=1", &format!("--rxq={queues}"), &format!("--txq={queues}")]);
+    command.arg(format!("--file-prefix={prefix}"));
+    for device in devices {
+        command.args(["--vdev", device]);
+    }
+    command.args([
+        "--",
+        "-i",
+        "--nb-cores=1",
+        &format!("--rxq={queues}"),
+        &format!("--txq={queues}"),
+    ]);
     command.args(["--rxd=256", "--txd=256", "--total-num-mbufs=65536", "--no-flush-rx"]);
     crate::child::start(name, command)
 }
 
-/// The prompt does not end its line, so a command is sent whose output does.
-fn ready(child: &mut Child) -> Result<()> {
-    wait_until_ready(child, 1)
-}
-
-/// The same for a number of ports.
+/// Waits until it has a number of ports. The prompt does not end its line, so a command is sent
+/// whose output does.
 pub(crate) fn wait_until_ready(child: &mut Child, ports: usize) -> Result<()> {
     child.say("show port summary all")?;
     let wanted = format!("Number of available ports: {ports}");
