@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -58,7 +58,7 @@ impl Image {
 /// A machine with up to four queues. Dropping it ends it.
 pub(crate) struct Machine {
     process: Running,
-    commands: ChildStdin,
+    commands: Box<dyn Write>,
     lines: Receiver<String>,
     console: PathBuf,
 }
@@ -89,13 +89,24 @@ impl Machine {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut process = Running::start(&mut command);
         let commands = process.0.stdin.take().expect("it was piped");
-        let output = BufReader::new(process.0.stdout.take().expect("it was piped"));
+        let output = process.0.stdout.take().expect("it was piped");
+        Machine::with_shell(process, commands, output, console)
+    }
+
+    /// A machine that a process runs, with the two directions of its shell.
+    pub(crate) fn with_shell(
+        process: Running,
+        commands: impl Write + 'static,
+        output: impl Read + Send + 'static,
+        console: PathBuf,
+    ) -> Machine {
         let (sender, lines) = channel();
         // Ends with the machine.
         thread::spawn(move || {
-            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+            let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+            lines.try_for_each(|line| sender.send(line))
         });
-        Machine { process, commands, lines, console }
+        Machine { process, commands: Box::new(commands), lines, console }
     }
 
     /// The file with what QEMU of a machine in this directory reports.

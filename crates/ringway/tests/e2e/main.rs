@@ -20,6 +20,7 @@ mod hostile;
 mod isolated;
 mod knobs;
 mod lab;
+mod libvirt;
 mod lifetime;
 mod limits;
 mod machine;

@@ -1,0 +1,134 @@
+//! Guests of stock libvirt, defined as in docs/virtio.md. `virt-qemu-run` runs them without a
+//! daemon, and keeps all its files in the test's directory.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::host::{Host, Running, SOON, describe, wait_for};
+use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU};
+use crate::vhost::{kill_backend, wait_for_queues};
+
+const RUNNER: &str = "virt-qemu-run";
+/// Its address in the definition.
+const MAC: &str = "52:54:00:77:00:09";
+
+/// The definition of a machine with an end of the socket `net`.
+///
+/// With other kinds of interrupts than `vectors=0`, QEMU 7.2 crashes without KVM. Without `acpi`,
+/// its Linux finds no interrupt for the device.
+fn definition(image: &Image, dir: &Path, source: &str) -> String {
+    let (image, dir) = (image.place().display(), dir.display());
+    format!(
+        "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+           <name>vm1</name>
+           <memory unit='MiB'>192</memory>
+           <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>
+           <vcpu>4</vcpu>
+           <os>
+             <type arch='x86_64' machine='q35'>hvm</type>
+             <kernel>{image}/vmlinux</kernel>
+             <initrd>{image}/guest.cpio</initrd>
+             <cmdline>console=ttyS0 quiet panic=-1 guest.address={ADDRESS}/24</cmdline>
+           </os>
+           <features><acpi/></features>
+           <on_reboot>destroy</on_reboot>
+           <devices>
+             <interface type='vhostuser'>
+               <mac address='{MAC}'/>
+               {source}
+               <model type='virtio'/>
+               <driver queues='4'/>
+             </interface>
+             <serial type='file'><source path='{dir}/console'/></serial>
+             <serial type='unix'><source mode='bind' path='{dir}/shell'/></serial>
+             <controller type='usb' model='none'/>
+             <memballoon model='none'/>
+           </devices>
+           <qemu:override><qemu:device alias='net0'><qemu:frontend>
+             <qemu:property name='vectors' type='unsigned' value='0'/>
+           </qemu:frontend></qemu:device></qemu:override>
+         </domain>"
+    )
+}
+
+/// Starts a machine. libvirt runs without privileges, as for `qemu:///session`, in a PID namespace,
+/// with which its QEMU ends.
+fn start(image: &Image, dir: &Path, source: &str) -> Machine {
+    let root = dir.join("libvirt");
+    fs::create_dir_all(root.join("etc")).expect("made");
+    // Otherwise libvirt needs its log daemon.
+    fs::write(root.join("etc/qemu.conf"), "stdio_handler = \"file\"\n").expect("written");
+    let file = dir.join("vm1.xml");
+    fs::write(&file, definition(image, dir, source)).expect("written");
+    let log = fs::File::create(dir.join("libvirt-log")).expect("created");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-user=1000", "--map-group=1000"]);
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    // The shell reaps QEMUs that libvirt starts to query them; libvirt would wait for them.
+    command.args(["sh", "-c", "\"$@\"; exit 1", "sh", RUNNER, "--root"]).arg(root).arg(file);
+    command.env("HOME", dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let process = Running::start(&mut command);
+    let shell =
+        wait_for("the shell of the machine", SOON, || UnixStream::connect(dir.join("shell")).ok());
+    let output = shell.try_clone().expect("a descriptor");
+    Machine::with_shell(process, shell, output, dir.join("console"))
+}
+
+/// The doctor's words on the machine, from the file that libvirt keeps while it runs, at the place
+/// where its daemon would keep it.
+fn diagnosis(host: &Host, dir: &Path) -> String {
+    let script = "mount -t tmpfs run /run && mkdir -p /run/libvirt/qemu && \
+                  cp \"$1\" /run/libvirt/qemu && \
+                  \"$2\" doctor --check d14 --interval 1";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+    command.arg(dir.join("libvirt/run/qemu/vm1.xml")).arg(env!("CARGO_BIN_EXE_ringway"));
+    let output = command.env("RINGWAY_DIR", host.dir()).output().expect("util-linux");
+    // Its exit status reports findings.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_machine_of_libvirt_has_all_queues_and_outlives_killed_backends() {
+    let Some(_turn) = crate::turn(&[RUNNER, QEMU, "socat", "unshare"]) else { return };
+    let Some(image) = Image::make() else { return };
+    for (mode, of_libvirt, more) in
+        [("client", "server", ""), ("server", "client", "<reconnect enabled='yes' timeout='1'/>")]
+    {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = place.path();
+        let socket = dir.join("net").display().to_string();
+        let host = Host::start(
+            &(describe("max-queues = 4", &[("a", "", "queues = 4")])
+                + &format!(
+                    "[[vhost]]\nname = \"vm1\"\nsocket = \"{socket}\"\nqueues = 4\n\
+                     mode = \"{mode}\"\nmac = \"{MAC}\"\n"
+                )),
+        );
+        let source = format!("<source type='unix' path='{socket}' mode='{of_libvirt}'>{more}");
+        let mut machine = start(&image, dir, &(source + "</source>"));
+        machine.booted();
+        wait_for_queues(&host, 4);
+        let channels = machine.run("ethtool -l eth0");
+        assert_eq!(channels.matches("Combined:\t4").count(), 2, "{channels}");
+        let echo = EchoConnection::start(&host, "a");
+        echo.expect_progress(&host, mode);
+        for _ in 0..2 {
+            kill_backend(&host);
+            echo.expect_progress(&host, "after the backend was killed");
+            wait_for_queues(&host, 4);
+        }
+        let said = diagnosis(&host, dir);
+        assert!(!said.contains("vm1"), "{said}");
+        machine.run("ethtool -L eth0 combined 2");
+        wait_for_queues(&host, 2);
+        let said = diagnosis(&host, dir);
+        let line = said.lines().find(|line| line.contains("vm1"));
+        println!("libvirt's {of_libvirt}: {line:?}");
+        assert!(line.is_some_and(|line| line.contains("[!]")), "{said}");
+        echo.expect_progress(&host, "two queues");
+    }
+}
