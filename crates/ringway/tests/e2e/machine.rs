@@ -77,8 +77,9 @@ impl Machine {
         let kernel = format!("console=ttyS0 quiet panic=-1 guest.address={ADDRESS}/24");
         let mut command = Command::new(QEMU);
         command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-reboot"]);
-        command.args(["-smp", "2", "-m", "192", "-machine", "q35,memory-backend=m"]);
-        command.args(["-object", "memory-backend-memfd,id=m,size=192M,share=on"]);
+        // Without mergeable buffers, Linux posts 64 KiB for each slot of a receive queue.
+        command.args(["-smp", "2", "-m", "512", "-machine", "q35,memory-backend=m"]);
+        command.args(["-object", "memory-backend-memfd,id=m,size=512M,share=on"]);
         command.args(["-kernel", &file("vmlinux"), "-initrd", &file("guest.cpio")]);
         command.args(["-append", &kernel, "-serial", &serial, "-serial", "stdio"]);
         command.args(["-chardev", chardev, "-netdev", "vhost-user,id=n,chardev=c,queues=4"]);

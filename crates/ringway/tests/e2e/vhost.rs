@@ -425,6 +425,35 @@ fn a_virtual_machine_without_a_link_status_does_not_notice_that_the_backend_was_
     assert_eq!(machine.run(changes), before);
 }
 
+/// Keys of the vif, properties of QEMU's device, and a feature, with whether Linux takes it then.
+const DEVICES: [(&str, &str, &str, bool); 4] = [
+    ("", "mrg_rxbuf=off", "mrg_rxbuf", false),
+    ("", "indirect_desc=off,event_idx=off", "event_idx", false),
+    ("", "csum=off,guest_csum=off", "guest_csum", false),
+    ("features = [\"ring_packed\"]", "packed=on", "ring_packed", true),
+];
+
+#[test]
+fn a_virtual_machine_passes_data_whatever_its_device_offers() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    for (keys, properties, feature, is_taken) in DEVICES {
+        let place = tempfile::tempdir().expect("a directory");
+        let host = Host::start(&description_with(place.path(), "client", "", keys));
+        let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+        let properties: Vec<String> =
+            properties.split(',').map(|it| format!("virtio-net-pci.{it}")).collect();
+        let more: Vec<&str> = properties.iter().flat_map(|it| ["-global", it]).collect();
+        let mut machine = Machine::start_with(&image, place.path(), &chardev, &more);
+        machine.booted();
+        EchoConnection::start(&host, "a").expect_progress(&host, feature);
+        let shown = host.text(&["vif", "show", "vm1"]);
+        let taken = shown.lines().find(|line| line.starts_with("features")).expect("a line");
+        let is_there = taken.split_whitespace().any(|one| one == feature);
+        assert_eq!(is_there, is_taken, "{feature}: {shown}");
+    }
+}
+
 #[test]
 fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
     let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
