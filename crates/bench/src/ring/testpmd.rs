@@ -36,6 +36,16 @@ pub(crate) enum Sending {
     Copies,
 }
 
+/// Whether the driver of the null device is installed, for [`Sending::Copies`].
+pub(crate) fn has_null_device() -> bool {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let is_driver = |file: std::fs::DirEntry| {
+        file.file_name().to_string_lossy().starts_with("librte_net_null.so.")
+    };
+    let files = folders.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten();
+    files.flatten().any(is_driver)
+}
+
 /// Runs one case once, and returns million frames per second at its receiver.
 pub(crate) fn run(
     case: RingCase,
@@ -163,18 +173,18 @@ impl Client {
         Client::start_with(socket, cpu, pages, queues, None)
     }
 
-    /// The same with another device, to which it may forward.
+    /// The same with another device, whose frames it may forward.
     fn start_with(
         socket: &Path,
         cpu: usize,
         pages: Pages,
         queues: usize,
-        other: Option<String>,
+        source: Option<String>,
     ) -> Result<Client> {
         let path = socket.display();
         let user = format!("net_virtio_user0,path={path},queues={queues},queue_size=256");
         let prefix = format!("bench-guest-{}", std::process::id());
-        let devices: Vec<String> = [user].into_iter().chain(other).collect();
+        let devices: Vec<String> = [user].into_iter().chain(source).collect();
         let mut process = start("testpmd (virtio-user)", cpu, pages, &prefix, &devices, queues)?;
         wait_until_ready(&mut process, devices.len())?;
         Ok(Client { process })

@@ -2,15 +2,32 @@
 //! daemon, and keeps all its files in the test's directory.
 
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::host::{Host, Running, SOON, describe, wait_for};
+use crate::host::{Host, Running, describe, wait_for};
 use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU};
 use crate::vhost::{kill_backend, wait_for_queues};
 
 const RUNNER: &str = "virt-qemu-run";
+/// Without its log daemon, and without profiles of AppArmor.
+const SETTINGS: &str = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\n";
+/// libvirt runs without privileges, as for `qemu:///session`. Its user is one that each Debian has,
+/// because libvirt 11 crashes if the user has no name. QEMU ends with this namespace.
+const NAMESPACE: [&str; 7] = [
+    "--user",
+    "--map-user=65534",
+    "--map-group=65534",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+];
+/// How long libvirt may take to start QEMU; it first asks each QEMU what that can do.
+const START: Duration = Duration::from_secs(120);
 /// Its address in the definition.
 const MAC: &str = "52:54:00:77:00:09";
 
@@ -53,25 +70,30 @@ fn definition(image: &Image, dir: &Path, source: &str) -> String {
     )
 }
 
-/// Starts a machine. libvirt runs without privileges, as for `qemu:///session`, in a PID namespace,
-/// with which its QEMU ends.
+/// Starts a machine in [`NAMESPACE`].
 fn start(image: &Image, dir: &Path, source: &str) -> Machine {
     let root = dir.join("libvirt");
     fs::create_dir_all(root.join("etc")).expect("made");
-    // Otherwise libvirt needs its log daemon.
-    fs::write(root.join("etc/qemu.conf"), "stdio_handler = \"file\"\n").expect("written");
+    fs::write(root.join("etc/qemu.conf"), SETTINGS).expect("written");
     let file = dir.join("vm1.xml");
     fs::write(&file, definition(image, dir, source)).expect("written");
     let log = fs::File::create(dir.join("libvirt-log")).expect("created");
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-user=1000", "--map-group=1000"]);
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
     // The shell reaps QEMUs that libvirt starts to query them; libvirt would wait for them.
-    command.args(["sh", "-c", "\"$@\"; exit 1", "sh", RUNNER, "--root"]).arg(root).arg(file);
+    let runs = ["sh", "-c", "\"$@\"; exit 1", "sh", RUNNER, "--root"];
+    command.args(NAMESPACE).args(runs).arg(&root).arg(file);
+    for variable in ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"] {
+        command.env_remove(variable);
+    }
     command.env("HOME", dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    let process = Running::start(&mut command);
-    let shell =
-        wait_for("the shell of the machine", SOON, || UnixStream::connect(dir.join("shell")).ok());
+    let mut process = Running::start(&mut command);
+    let shell = wait_for("the shell of the machine", START, || {
+        if let Ok(Some(status)) = process.0.try_wait() {
+            let log = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+            panic!("{RUNNER}: {status}\n{}{}", log("libvirt-log"), log("libvirt/log/qemu/vm1.log"));
+        }
+        UnixStream::connect(dir.join("shell")).ok()
+    });
     let output = shell.try_clone().expect("a descriptor");
     Machine::with_shell(process, shell, output, dir.join("console"))
 }
@@ -83,17 +105,23 @@ fn diagnosis(host: &Host, dir: &Path) -> String {
                   cp \"$1\" /run/libvirt/qemu && \
                   \"$2\" doctor --check d14 --interval 1";
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+    command.args(["--user", "--map-root-user", "--mount"]);
+    command.args(["sh", "-c", script, "sh"]);
     command.arg(dir.join("libvirt/run/qemu/vm1.xml")).arg(env!("CARGO_BIN_EXE_ringway"));
     let output = command.env("RINGWAY_DIR", host.dir()).output().expect("util-linux");
     // Its exit status reports findings.
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    assert!(matches!(output.status.code(), Some(0 | 3 | 5)), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn a_machine_of_libvirt_has_all_queues_and_outlives_killed_backends() {
     let Some(_turn) = crate::turn(&[RUNNER, QEMU, "socat", "unshare"]) else { return };
+    let mut probe = Command::new("unshare");
+    if !crate::quiet(probe.args(NAMESPACE).arg("true")).is_ok_and(|status| status.success()) {
+        let _ = writeln!(io::stderr(), "SKIPPED: no namespace of users and processes can be made");
+        return;
+    }
     let Some(image) = Image::make() else { return };
     for (mode, of_libvirt, more) in
         [("client", "server", ""), ("server", "client", "<reconnect enabled='yes' timeout='1'/>")]
@@ -121,14 +149,15 @@ fn a_machine_of_libvirt_has_all_queues_and_outlives_killed_backends() {
             echo.expect_progress(&host, "after the backend was killed");
             wait_for_queues(&host, 4);
         }
+        // With one CPU there is nothing to diagnose.
+        let has_cpus = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        let finding = "machine vm1 has 4 CPUs, asks for 4 queues";
         let said = diagnosis(&host, dir);
-        assert!(!said.contains("vm1"), "{said}");
+        assert!(!said.contains(finding), "{said}");
         machine.run("ethtool -L eth0 combined 2");
         wait_for_queues(&host, 2);
         let said = diagnosis(&host, dir);
-        let line = said.lines().find(|line| line.contains("vm1"));
-        println!("libvirt's {of_libvirt}: {line:?}");
-        assert!(line.is_some_and(|line| line.contains("[!]")), "{said}");
+        assert!(said.contains(finding) || !has_cpus, "{said}");
         echo.expect_progress(&host, "two queues");
     }
 }

@@ -77,7 +77,7 @@ impl Machine {
         let kernel = format!("console=ttyS0 quiet panic=-1 guest.address={ADDRESS}/24");
         let mut command = Command::new(QEMU);
         command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-reboot"]);
-        // Without mergeable buffers, Linux posts 64 KiB for each slot of a receive queue.
+        // Without mergeable buffers, Linux posts 70 KiB for each slot of a receive queue.
         command.args(["-smp", "2", "-m", "512", "-machine", "q35,memory-backend=m"]);
         command.args(["-object", "memory-backend-memfd,id=m,size=512M,share=on"]);
         command.args(["-kernel", &file("vmlinux"), "-initrd", &file("guest.cpio")]);

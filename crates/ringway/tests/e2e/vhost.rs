@@ -50,21 +50,22 @@ const CONNECTIONS: usize = 3;
 ///
 /// `ethtool -S` of Linux 6.12 no longer has what each queue received. There, ringway's counters of
 /// the queues in use serve instead.
-fn received_elsewhere(host: &Host, machine: &mut Machine) -> [u64; 2] {
+fn received_elsewhere(host: &Host, machine: &mut Machine) -> [i64; 2] {
     let all = "sed -n 's/^ *eth0: *[0-9]* *\\([0-9]*\\) .*/\\1/p' /proc/net/dev";
-    let total = |said: &str| said.trim().parse::<u64>().expect("a number");
+    let total = |said: &str| said.trim().parse::<i64>().expect("a number");
     let least = total(&machine.run(all));
     let statistics = machine.run("ethtool -S eth0");
     let of_queues = statistics.lines().filter_map(|line| {
         let (_, count) = line.trim().strip_prefix("rx_queue_")?.split_once("_packets: ")?;
-        count.parse::<u64>().ok()
+        count.parse::<i64>().ok()
     });
     let in_use = of_queues.reduce(|one, other| one + other).unwrap_or_else(|| {
         let vif = host.vif("vm1").expect("it is listed");
-        vif.queues.iter().map(|queue| queue.rx_packets).sum()
+        let received = vif.queues.iter().map(|queue| queue.rx_packets).sum::<u64>();
+        i64::try_from(received).expect("few frames")
     });
     let most = total(&machine.run(all));
-    [least, most].map(|total| total.saturating_sub(in_use))
+    [least, most].map(|total| total - in_use)
 }
 
 /// Pings of a machine, each with the time of its reply.
