@@ -237,6 +237,11 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
             rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
             rules.extend(CONNECT_CALLS.iter().chain(OPENER_CALLS).map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
+            // Gives an open file to a group that it is in, and never to a user.
+            let same_user = int(2, u64::from(u32::MAX))?;
+            let of_file = int(4, bits(libc::AT_EMPTY_PATH))?;
+            let given = SeccompRule::new(vec![same_user, of_file])?;
+            rules.insert(libc::SYS_fchownat, vec![given]);
         }
         Role::Broker => {
             rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));
@@ -468,6 +473,10 @@ mod tests {
             (libc::SYS_bind, &[], ALLOW),
             (libc::SYS_sendmsg, &[], ALLOW),
             (libc::SYS_memfd_create, &[], ALLOW),
+            // AT_EMPTY_PATH and no new owner; the same by path; with a new owner.
+            (libc::SYS_fchownat, &[(2, u64::MAX), (3, 36), (4, 0x1000)], ALLOW),
+            (libc::SYS_fchownat, &[(2, u64::MAX), (3, 36)], KILL),
+            (libc::SYS_fchownat, &[(2, 0), (3, 36), (4, 0x1000)], KILL),
             (libc::SYS_execve, &[], KILL),
             // TUNSETIFF.
             (libc::SYS_ioctl, &[(1, 0x4004_54ca)], KILL),

@@ -133,6 +133,7 @@ impl Source<'_> {
             completion: host.completion,
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),
+            socket_group: host.socket_group,
             uplink: uplink.map(|section| Uplink {
                 name: section.name.unwrap_or_else(|| InterfaceName("ringway0".to_owned())),
                 addresses: section.addresses,

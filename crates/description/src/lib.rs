@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
 pub use value::{
-    Cidr, FeatureText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode,
-    SocketPath, TenantName, VhostName,
+    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText,
+    SocketMode, SocketPath, TenantName, VhostName,
 };
 
 /// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
@@ -82,6 +82,10 @@ pub struct Host {
     pub uplink: Option<Uplink>,
     /// The switch.
     pub switch: Switch,
+    /// The group that may connect to the sockets that we create for virtual machines; the one of
+    /// our process, as its umask allows, if `None`.
+    #[serde(default)]
+    pub socket_group: Option<GroupText>,
     /// Linux bridges to create on the host.
     pub bridges: Vec<Bridge>,
     /// The guests.

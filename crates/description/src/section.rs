@@ -11,8 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::value::{
-    Cidr, FeatureText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode,
-    SocketPath, TenantName, VhostName, Within, text,
+    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText,
+    SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
 use crate::{CompletionSetting, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -63,6 +63,7 @@ pub(crate) struct HostSection {
     pub(crate) csum: Option<bool>,
     pub(crate) gso: Option<bool>,
     pub(crate) frame_memory_mib: Option<Within<4, 65536>>,
+    pub(crate) socket_group: Option<GroupText>,
 }
 
 #[derive(Deserialize)]

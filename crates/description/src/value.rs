@@ -20,6 +20,8 @@ const GUEST_NAME_LEN_MAX: usize = 32;
 const TENANT_NAME_LEN_MAX: usize = 20;
 /// Longest path of a socket (`sockaddr_un`, less the zero byte).
 const SOCKET_PATH_LEN_MAX: usize = 107;
+/// Longest name of a group (`LOGIN_NAME_MAX`, less the zero byte).
+const GROUP_LEN_MAX: usize = 255;
 /// The prefix of the names given to vifs without a tenant of their own.
 const OF_DOMAIN: &str = "domain-";
 
@@ -208,6 +210,32 @@ impl FromStr for SocketPath {
 }
 
 impl fmt::Display for SocketPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A group of the host: its name or its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupText(pub String);
+
+impl FromStr for GroupText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GroupText, String> {
+        let is_good = (1..=GROUP_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":,/".contains(&byte));
+        if !is_good {
+            return Err(format!(
+                "`{text}` is not a group: expected a name of at most {GROUP_LEN_MAX} letters, \
+                 digits, `-`, `_` and `.`, or a number"
+            ));
+        }
+        Ok(GroupText(text.to_owned()))
+    }
+}
+
+impl fmt::Display for GroupText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -463,4 +491,4 @@ macro_rules! as_text {
 }
 
 as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName, MirroredText);
-as_text!(VhostName, SocketPath, SocketMode, FeatureText);
+as_text!(VhostName, SocketPath, SocketMode, FeatureText, GroupText);

@@ -10,6 +10,7 @@ mod logging;
 mod options;
 mod output;
 mod rates;
+mod socket_group;
 mod stop;
 mod table;
 mod target;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::inotify;
+use rustix::fs::{self, AtFlags, CWD, FileType, Gid, OFlags, chownat, fstat, inotify, openat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -21,6 +21,15 @@ pub enum Mode {
     Client,
     /// We do: the front-end dials.
     Server,
+}
+
+/// A group of the host that may connect to sockets that we create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketGroup {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its number.
+    pub id: u32,
 }
 
 /// The first pause before an existing socket is dialled again.
@@ -118,6 +127,18 @@ impl Endpoint {
     /// The same, for a front-end that connects to back-ends.
     pub fn with_back_ends(self) -> Endpoint {
         Endpoint { peer: Peer::BackEnd, ..self }
+    }
+
+    /// Lets a group connect, if we create the socket: gives the file to it. Its members need the
+    /// right to write, which the umask must have left to the group.
+    ///
+    /// # Errors
+    /// If this process is not in the group and has no right to give files away.
+    pub fn give_to(&self, group: &SocketGroup) -> io::Result<()> {
+        match self.socket {
+            Socket::Dial { .. } => Ok(()),
+            Socket::Listen { .. } => give(&self.path, group),
+        }
     }
 
     /// The path of the socket.
@@ -319,6 +340,30 @@ fn make_socket(path: &Path) -> io::Result<OwnedFd> {
         .map_err(at(path, "make the socket"))?;
     listen(&socket, BACKLOG).map_err(at(path, "listen"))?;
     Ok(socket)
+}
+
+/// Gives a socket to a group. Another user of its directory may have replaced it, so this refers to
+/// the file that was found to be a socket, and follows no link.
+fn give(path: &Path, group: &SocketGroup) -> io::Result<()> {
+    let given = || {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(CWD, path, flags, fs::Mode::empty())?;
+        if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_socket() {
+            return Err(Errno::NOTSOCK);
+        }
+        chownat(&file, "", None, Some(Gid::from_raw(group.id)), AtFlags::EMPTY_PATH)
+    };
+    given().map_err(|error| {
+        let error = io::Error::from(error);
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => ": the user of ringway must be in this group",
+            io::ErrorKind::InvalidInput => ": ringway's user namespace does not have this group",
+            _ => "",
+        };
+        let (path, name) = (path.display(), &group.name);
+        let message = format!("{path}: give it to the group {name}: {error}{remedy}");
+        io::Error::new(error.kind(), message)
+    })
 }
 
 fn at(path: &Path, what: &'static str) -> impl Fn(Errno) -> io::Error {

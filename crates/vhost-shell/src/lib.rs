@@ -19,6 +19,6 @@ mod opener;
 
 pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
 pub use connection::{Broken, Connection, PART_MAX, Received};
-pub use endpoint::{ConnectionSource, Endpoint, Mode};
+pub use endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup};
 pub use frontend::{Driver, FrontendEnd, Parts};
 pub use opener::{Opener, Turn, VifSocket};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::endpoint::{ConnectionSource, Endpoint, Mode};
+use crate::endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup};
 
 /// The first pause after a socket could not be created: the time that an earlier process with that
 /// socket may need to end. It doubles with each failure.
@@ -35,6 +36,8 @@ const ORDERS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Opener {
     link: Link,
+    /// May connect to the sockets that we create.
+    group: Option<Arc<SocketGroup>>,
     places: BTreeMap<String, Opened>,
     unsent: VecDeque<(OpenerEvent, Option<OwnedFd>)>,
     resend: Option<Instant>,
@@ -59,6 +62,7 @@ pub struct VifSocket {
 struct Opened {
     path: PathBuf,
     mode: Mode,
+    group: Option<Arc<SocketGroup>>,
     endpoint: Option<Endpoint>,
     /// When to try again to create an endpoint, and the pause after the next failure.
     due: Option<Instant>,
@@ -90,7 +94,13 @@ pub enum Turn {
 impl Opener {
     /// An opener without sockets.
     pub fn new(link: Link) -> Opener {
-        Opener { link, places: BTreeMap::new(), unsent: VecDeque::new(), resend: None }
+        let (places, unsent) = (BTreeMap::new(), VecDeque::new());
+        Opener { link, group: None, places, unsent, resend: None }
+    }
+
+    /// Gives the sockets that it will create to a group, if there is one.
+    pub fn with_group(self, group: Option<SocketGroup>) -> Opener {
+        Opener { group: group.map(Arc::new), ..self }
     }
 
     /// Adds a vif that has existed before. If its socket cannot be created, that is tried again.
@@ -103,7 +113,7 @@ impl Opener {
     /// # Errors
     /// If its socket cannot be created.
     pub fn add_now(&mut self, wanted: VifSocket, now: Instant) -> io::Result<()> {
-        let endpoint = Endpoint::new(&wanted.path, wanted.mode, now)?;
+        let endpoint = endpoint(&wanted.path, wanted.mode, self.group.as_deref(), now)?;
         self.insert(wanted, Some(endpoint), None);
         Ok(())
     }
@@ -114,6 +124,7 @@ impl Opener {
         let opened = Opened {
             path,
             mode,
+            group: self.group.clone(),
             endpoint,
             due,
             pause: RETRY_PAUSE_MIN,
@@ -310,7 +321,7 @@ impl Opened {
         }
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
-            self.endpoint = Some(Endpoint::new(&self.path, self.mode, now)?);
+            self.endpoint = Some(endpoint(&self.path, self.mode, self.group.as_deref(), now)?);
             self.pause = RETRY_PAUSE_MIN;
         }
         self.endpoint.as_mut().map_or(Ok(None), |endpoint| endpoint.poll_connection(now))
@@ -341,6 +352,23 @@ impl Opened {
             (None, _) => self.due,
         }
     }
+}
+
+/// An endpoint whose socket, if we create it, belongs to the group.
+fn endpoint(
+    path: &Path,
+    mode: Mode,
+    group: Option<&SocketGroup>,
+    now: Instant,
+) -> io::Result<Endpoint> {
+    let endpoint = Endpoint::new(path, mode, now)?;
+    let given = group.map_or(Ok(()), |group| endpoint.give_to(group));
+    if let Err(error) = given {
+        // Those who should connect could not.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(endpoint)
 }
 
 /// The most bytes of a descriptor in an area: those of a packed ring.

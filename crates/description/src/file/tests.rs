@@ -15,11 +15,13 @@ fn refusal(content: &str) -> String {
 fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
     let host = parse(
         "host.toml",
-        "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
+        "[host]\nsocket-group = 'kvm'\n\
+         [[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
          [[vhost]]\nname = 'vm2'\nsocket = '/run/vm2.sock'\nmode = 'server'\n\
          features = ['ring_packed', '-host_ecn', '-protocol:rarp']\n",
     )
     .expect("it is good");
+    assert_eq!(host.socket_group.as_ref().map(|group| group.0.as_str()), Some("kvm"));
     let [one, two] = &host.vhosts[..] else { panic!("two of them") };
     assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
     assert!(one.vif.rate.is_some());
@@ -67,6 +69,8 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is not a socket path"));
     assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
     assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is not a mode"));
+    let group = refusal("[host]\nsocket-group = 'a b'\n");
+    assert!(group.contains("line 2: `a b` is not a group"), "{group}");
     let rss = with(&format!("{socket}\nfeatures = ['rss']"));
     assert!(rss.contains("line 4: `rss` is not a feature that can be offered"), "{rss}");
     let least = with(&format!("{socket}\nfeatures = ['-version_1']"));

@@ -23,6 +23,7 @@ use tracing::level_filters::LevelFilter;
 use crate::confine::confine;
 use crate::description::{self, SocketMode, VHOSTS_MAX, Vhost};
 use crate::host::{Process, read_description};
+use crate::socket_group;
 use crate::stop::{Stop, wait_readable};
 
 /// Opens sockets for the backend that starts it.
@@ -50,6 +51,10 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let host = read_description(&dir)?;
     let link = Link::new(rustix::stdio::stdin().try_clone_to_owned().context("standard input")?);
     let control = ControlSocket::bind(&dir.opener())?;
+    let group = host.socket_group.as_ref().map(socket_group::find).transpose()?;
+    if let Some(group) = &group {
+        socket_group::prepare(group)?;
+    }
     confine(dir.path(), &[], ringway_confine::Role::Opener)?;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let caller = Arc::clone(&wake);
@@ -57,7 +62,8 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
         // The counter cannot overflow between two turns of the loop.
         let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
     })?;
-    let mut opener = Opening::new(&dir, &host.vhosts, link)?;
+    let sockets = Sockets::new(link).with_group(group);
+    let mut opener = Opening::new(&dir, &host.vhosts, sockets)?;
     loop {
         let _ = rustix::io::read(&wake, &mut [0; 8]);
         while let Ok(call) = calls.try_recv() {
@@ -100,9 +106,8 @@ enum Waiting {
 }
 
 impl Opening {
-    fn new(dir: &RunDir, vhosts: &[Vhost], link: Link) -> Result<Opening> {
+    fn new(dir: &RunDir, vhosts: &[Vhost], mut sockets: Sockets) -> Result<Opening> {
         let file = dir.vhosts();
-        let mut sockets = Sockets::new(link);
         let now = Instant::now();
         let described: Vec<String> = vhosts.iter().map(|vhost| vhost.name.0.clone()).collect();
         let mut added = BTreeMap::new();

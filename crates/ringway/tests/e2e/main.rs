@@ -43,6 +43,7 @@ mod rules;
 mod segment;
 mod service;
 mod services;
+mod shared_sockets;
 mod store;
 mod toolstack;
 mod toolstacks;

@@ -1,13 +1,17 @@
 //! Sockets that one process opens for another.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
-use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn, VifSocket};
+use ringway_vhost_shell::{
+    Connection, Mode, Opener, Received as Connected, SocketGroup, Turn, VifSocket,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -94,6 +98,21 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
     assert_eq!(news(&backend).0, ["vm removed"]);
     drop(backend);
     assert!(matches!(opener.turn(now), Ok(Turn::End)));
+}
+
+#[test]
+fn a_socket_of_ours_belongs_to_the_group_that_may_connect() {
+    let dir = TempDir::new().expect("a directory");
+    // Only root may give a file to a group that it is not in.
+    let own = fs::metadata(dir.path()).expect("it is there").gid();
+    let id = if rustix::process::geteuid().is_root() { own + 1 } else { own };
+    let (opener, _backend) = pair();
+    let mut opener = opener.with_group(Some(SocketGroup { name: "vms".to_owned(), id }));
+    let now = Instant::now();
+    opener.add_now(wanted(dir.path(), "vm", Mode::Server), now).expect("it can be made");
+    assert_eq!(fs::metadata(dir.path().join("vm")).expect("it is there").gid(), id);
+    // Front-ends create these themselves.
+    opener.add_now(wanted(dir.path(), "theirs", Mode::Client), now).expect("it can be watched");
 }
 
 #[test]
