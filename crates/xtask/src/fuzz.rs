@@ -19,6 +19,8 @@ use crate::run::{self, is_missing, skip, this_cargo};
 const FOLDER: &str = "fuzz";
 /// Seconds for each target, unless the caller says otherwise.
 pub(crate) const SECONDS_DEFAULT: u32 = 60;
+/// Seconds for each target in CI, which also runs everything else.
+pub(crate) const SECONDS_IN_CI: u32 = 30;
 /// Seconds that one input may take on a busy machine; a longer run counts as a hang.
 const INPUT_SECONDS_MAX: u32 = 120;
 /// Memory of one target, in MiB; a larger use counts as unbounded growth.

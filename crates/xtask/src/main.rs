@@ -143,7 +143,7 @@ fn ci(root: &Path) -> Result<()> {
     run::interleavings(root)?;
     run::worlds(root)?;
     arm64::ci(root)?;
-    fuzz::run(root, fuzz::SECONDS_DEFAULT, &[])?;
+    fuzz::run(root, fuzz::SECONDS_IN_CI, &[])?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())

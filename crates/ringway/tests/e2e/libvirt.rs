@@ -40,7 +40,7 @@ fn definition(image: &Image, dir: &Path, source: &str) -> String {
     format!(
         "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
            <name>vm1</name>
-           <memory unit='MiB'>192</memory>
+           <memory unit='MiB'>512</memory>
            <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>
            <vcpu>4</vcpu>
            <os>
