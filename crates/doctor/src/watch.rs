@@ -155,7 +155,7 @@ impl Page {
 
     fn queues(&mut self, shown: &Shown) {
         for nic in shown.nics.names() {
-            let Ok(span) = shown.queues.of(&nic) else { continue };
+            let Ok(span) = shown.queues.of_queues(&nic) else { continue };
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for (name, (count, _)) in &span.after.counters {
                 let Some((counter, queue)) = queue_counter(name) else { continue };
@@ -305,6 +305,30 @@ pub fn names() -> [&'static str; 14] {
 mod tests {
     use super::*;
     use crate::evidence::{Source, command_path};
+
+    #[test]
+    fn queues_that_the_kernel_reports_are_series() {
+        let mut pieces: BTreeMap<String, String> = BTreeMap::new();
+        for (sample, time, bytes) in [("sample-1", 1, 0), ("sample-2", 2, 300)] {
+            let mut put =
+                |path: &str, text: String| pieces.insert(format!("{sample}/{path}"), text);
+            put("monotonic", format!("{time}\n"));
+            let kicks = "NIC statistics:\n     rx0_kicks: 5\n";
+            put(&command_path(&["ethtool", "-S", "eth0"]), kicks.to_owned());
+            let lines = format!("rx-0 packets: 4\nrx-0 bytes: {bytes}\nrx-1 bytes: 9\n");
+            put("netlink/eth0/qstats", format!("qstats of eth0: 3\n{lines}"));
+        }
+        pieces.insert("sys/class/net/eth0/mtu".into(), "1500\n".into());
+        let host = Host::new(Source::Memory(pieces));
+        let text = metrics(&host, &Report::of(&host, &[]), Cost::default());
+        for line in [
+            "queue_packets_total{interface=\"eth0\",queue=\"0\",direction=\"receive\"} 4",
+            "queue_bytes_total{interface=\"eth0\",queue=\"0\",direction=\"receive\"} 300",
+            "queue_imbalance_ratio{interface=\"eth0\",direction=\"receive\"} 2",
+        ] {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
+    }
 
     #[test]
     fn findings_queues_and_cpus_are_series() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ringway_doctor::check::CATALOGUE;
+use ringway_doctor::check::{CATALOGUE, Ended};
 use ringway_doctor::evidence::Source;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
@@ -194,4 +194,25 @@ fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
     // Its smoothed round trip was 71 ms under load; those of local connections were shorter.
     assert_eq!(quoted.len(), 1, "{findings:#?}");
     assert!(quoted[0].starts_with("10.77.0.1:48576 10.77.0.2:5201 bbr "), "{quoted:?}");
+}
+
+#[test]
+fn queues_are_judged_by_what_the_kernel_reports_where_the_tool_lacks_them() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d06-sick-guest-qstats");
+    let mut pieces = pieces(&path);
+    let findings = inspect("D06", Source::Memory(pieces.clone()));
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    let found = &findings[0];
+    assert_eq!(found.severity, Severity::Warning, "{found:#?}");
+    assert!(found.summary.contains("queue 0 of eth0") && found.summary.contains("receive"));
+    assert!(found.evidence.iter().all(|quote| quote.file == "netlink/eth0/qstats"), "{found:#?}");
+    assert!(found.evidence.iter().any(|quote| quote.text == "rx-0 bytes: 900066000"), "{found:#?}");
+
+    // With neither, nothing is concluded, as on a kernel that reports no queues.
+    pieces.retain(|path, _| !path.contains("netlink/"));
+    let refused = "netlink/eth0/qstats\tOperation not supported (os error 95)\n".to_owned();
+    pieces.insert("refused".to_owned(), refused);
+    let check = CATALOGUE.iter().find(|one| one.id == "D06").expect("it is there");
+    let (findings, ended) = check.outcome(&Host::new(Source::Memory(pieces)));
+    assert!(findings.is_empty() && matches!(ended, Ended::NotHere(_)), "{ended:?} {findings:#?}");
 }

@@ -18,7 +18,8 @@ use self::programs::Programs;
 use super::access::{Netns, read_only};
 use super::manifest::{Manifest, NETNS, PROFILE, Words};
 use super::netlink::{
-    CONNECTIONS, DESTINATIONS, Ethtool, LISTENERS, connections, destinations, listeners,
+    CONNECTIONS, DESTINATIONS, Ethtool, LISTENERS, Qstats, connections, destinations, listeners,
+    qstats_path,
 };
 use super::piece::Piece;
 use super::source::{
@@ -97,6 +98,9 @@ impl Taken {
             }
         }
         self.commands(&manifest.sampled, &prefix);
+        if manifest.has_qstats {
+            self.queues(&prefix);
+        }
         self.filters(manifest, &prefix);
         if manifest.has_sockets && number > 1 {
             let owners = programs::owners(&self.inodes(&prefix));
@@ -280,6 +284,17 @@ impl Taken {
                     Ok(text) => self.keep(settings.path(&nic), text),
                     Err(error) => self.refuse(settings.path(&nic), &error),
                 }
+            }
+        }
+    }
+
+    /// Counters of queues over netlink. A kernel that lacks the family has none to report.
+    fn queues(&mut self, prefix: &str) {
+        let Ok(mut qstats) = Qstats::open() else { return };
+        for nic in stands_for("{nic}") {
+            match qstats.ask(&nic) {
+                Ok(text) => self.keep(format!("{prefix}{}", qstats_path(&nic)), text),
+                Err(error) => self.refuse(qstats_path(&nic), &error),
             }
         }
     }

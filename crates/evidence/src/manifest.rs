@@ -68,6 +68,7 @@ pub(super) struct Manifest {
     pub(super) has_classes: bool,
     pub(super) has_profile: bool,
     pub(super) has_programs: bool,
+    pub(super) has_qstats: bool,
     pub(super) has_sockets: bool,
 }
 
@@ -95,6 +96,7 @@ impl Manifest {
                 Piece::Profile => all.has_profile = true,
                 Piece::Sockets => all.has_sockets = true,
                 Piece::Programs => all.has_programs = true,
+                Piece::Qstats => all.has_qstats = true,
                 Piece::Saved(_) | Piece::SavedCommand(_) | Piece::All(_) => {}
             }
         }

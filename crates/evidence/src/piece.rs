@@ -1,6 +1,6 @@
 //! Pieces of evidence that facts name: their union is collected, and a fact can read nothing else.
 
-use super::netlink::{DESTINATIONS, LISTENERS, NicSettings};
+use super::netlink::{DESTINATIONS, LISTENERS, NicSettings, QSTATS_PATHS};
 use super::parse::drops::FILE as DROPS;
 use super::parse::moves::FILE as MOVES;
 
@@ -40,6 +40,8 @@ pub enum Piece {
     Machines(&'static str),
     /// Settings of each interface.
     Settings(NicSettings),
+    /// Counters of the queues of each interface, as the kernel reports them; in both samples.
+    Qstats,
     /// Counters of filters, where a queueing discipline shows that there are any; in both samples.
     Filters,
     /// Counters of classes of queueing disciplines, where there are any; in both samples.
@@ -86,6 +88,7 @@ impl Piece {
             }
             Piece::Link(pattern) => path.strip_suffix(LINK).is_some_and(|at| matches(pattern, at)),
             Piece::Sockets => [LISTENERS, DESTINATIONS, "owners"].contains(&path),
+            Piece::Qstats => matches(QSTATS_PATHS, path),
             Piece::Drops => path == DROPS,
             Piece::Moves => path == MOVES,
             Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),

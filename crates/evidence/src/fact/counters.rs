@@ -8,7 +8,6 @@ use crate::parse::conntrack::Conntrack;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::domains::VcpuTimes;
 use crate::parse::drops::{Drops, FILE as DROPS};
-use crate::parse::ethtool::Statistics;
 use crate::parse::listeners::{Datagrams, Destinations, Listeners, Owners};
 use crate::parse::nic::NicCounters;
 use crate::parse::ovs::Lookups;
@@ -462,8 +461,6 @@ macro_rules! of_interfaces {
 }
 
 of_interfaces! {
-    /// Drivers' counters of queues. Netlink has only the standardised ones.
-    QueueCounters = Piece::Sampled(&["ethtool", "-S", "{nic}"]);
     /// Frames that each card missed because its ring was full.
     Missed = Piece::Counters("sys/class/net/*/statistics/rx_missed_errors");
     /// How often the carrier of each changed.
@@ -472,13 +469,6 @@ of_interfaces! {
     FilterCounters = Piece::Filters;
     /// Counters of HTB and HFSC classes.
     ClassCounters = Piece::Classes;
-}
-
-impl QueueCounters {
-    /// Those of one interface.
-    pub fn of(&self, nic: &str) -> Result<Span<Statistics>, Gap> {
-        self.0.command_span(&["ethtool", "-S", nic])
-    }
 }
 
 impl Missed {

@@ -13,6 +13,7 @@ mod kind;
 mod machines;
 mod named;
 mod power;
+mod queues;
 mod reader;
 mod routing;
 mod scope;
@@ -23,7 +24,7 @@ pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, Online
 pub use counters::{
     Carriers, ClassCounters, Connections, DatagramSockets, Disciplines, DiskPressure, DropReasons,
     FilterCounters, Irqbalance, LegacyRules, MemoryPressure, Missed, NetCounters, Ports,
-    QueueCounters, SocketOwners, SwitchLookups,
+    SocketOwners, SwitchLookups,
 };
 pub use interfaces::{Interfaces, NicRole};
 pub use irqs::{Layout, NetIrq, NetIrqs, Queue};
@@ -31,6 +32,7 @@ pub use kind::{HostKind, Kind};
 pub use machines::{Defined, Machine, Machines};
 pub use named::*;
 pub use power::{CpuFrequencies, CpuSleeps, Frequency, Sleep};
+pub use queues::QueueCounters;
 pub use reader::{Basis, Host, Reader, Span};
 pub use routing::{BridgeSettings, Moved, OwnAddresses, Routing, Switches};
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};

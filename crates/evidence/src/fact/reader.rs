@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::Fact;
 use crate::PROFILE;
 use crate::links::Derived;
-use crate::netlink::{CONNECTIONS, CONNECTIONS_COMMAND};
+use crate::netlink::{CONNECTIONS, CONNECTIONS_COMMAND, qstats_path};
 use crate::parse::Counters;
+use crate::parse::ethtool::Statistics;
 use crate::parse::sockets::Sockets;
 use crate::{Gap, NicSettings, Piece, Source, Text};
 
@@ -199,6 +200,12 @@ impl Reader {
         self.saved.source.reply("", &path, &settings.command(nic))
     }
 
+    /// Counters of an interface's queues, as the kernel reports them, at both moments.
+    pub fn qstats_span(&self, nic: &str) -> Result<Span<Statistics>, Gap> {
+        let path = qstats_path(nic);
+        self.span_of(|sample| self.sampled(sample, &path, &path))
+    }
+
     /// Where the time of all CPUs goes.
     pub fn profile(&self) -> Result<Text, Gap> {
         self.named(PROFILE[1].join(" ").as_str(), |piece| piece.has(Piece::Profile))?;
@@ -245,15 +252,20 @@ impl Reader {
     }
 
     fn counted(&self, sample: &Sample, path: &str) -> Result<Text, Gap> {
+        // Shown with its path on the host, not with the one in the record.
+        self.sampled(sample, path, &format!("/{path}"))
+    }
+
+    /// A file of a sample, shown as `origin`.
+    fn sampled(&self, sample: &Sample, path: &str, origin: &str) -> Result<Text, Gap> {
         self.named(path, |piece| piece.is_file(path))?;
         let Sample { prefix, .. } = sample;
         if prefix.is_empty() {
             return self.saved.source.file(path);
         }
         let text = self.saved.source.file(&format!("{prefix}{path}"));
-        // Shown with its path on the host, not with the one in the record.
-        text.map(|text| Text::new(format!("/{path}"), text.body())).map_err(|gap| match gap {
-            Gap::Missing { why, .. } => Gap::Missing { file: format!("/{path}"), why },
+        text.map(|text| Text::new(origin, text.body())).map_err(|gap| match gap {
+            Gap::Missing { why, .. } => Gap::Missing { file: origin.to_owned(), why },
             other => other,
         })
     }

@@ -7,23 +7,24 @@ use std::collections::BTreeSet;
 use std::io;
 
 use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NLM_F_ACK, NlaBuffer, NlasIterator,
-    ParseableParametrized, parse_string, parse_u8, parse_u32,
+    DecodeError, Emitable, NLA_F_NESTED, NLM_F_ACK, NlasIterator, parse_string, parse_u8, parse_u32,
 };
-use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
-use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
-use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
-use netlink_sys::protocols::NETLINK_GENERIC;
-use ringway_net::socket::NetlinkSocket;
 
-use super::{NicSettings, file};
+use super::generic::{Family, Named, attribute, invalid};
+use super::{NicSettings, file, generic};
+
+#[derive(Debug)]
+struct Name;
+
+impl Named for Name {
+    const NAME: &'static str = "ethtool";
+}
+
+type Message = generic::Message<Name>;
 
 /// The resolved family.
 #[derive(Debug)]
-pub(crate) struct Ethtool {
-    socket: NetlinkSocket,
-    family: u16,
-}
+pub(crate) struct Ethtool(Family<Name>);
 
 impl Ethtool {
     /// Resolves the family.
@@ -31,16 +32,7 @@ impl Ethtool {
     /// # Errors
     /// `NotFound` if the kernel has none.
     pub(crate) fn open() -> io::Result<Ethtool> {
-        let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
-        let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
-        let question = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: vec![name] };
-        let replies = socket.request(GenlMessage::from_payload(question), NLM_F_ACK)?;
-        let attributes = replies.into_iter().flat_map(|reply| reply.payload.nlas);
-        let family = attributes.into_iter().find_map(|attribute| match attribute {
-            GenlCtrlAttrs::FamilyId(id) => Some(id),
-            _ => None,
-        });
-        Ok(Ethtool { socket, family: family.ok_or(io::ErrorKind::NotFound)? })
+        Family::open().map(Ethtool)
     }
 
     /// Queries some settings of an interface, as a file of the record.
@@ -51,21 +43,16 @@ impl Ethtool {
         let header = attribute(HEADER_DEV_NAME, &[nic.as_bytes(), b"\0"].concat());
         let mut bytes = vec![0; header.buffer_len()];
         header.emit(&mut bytes);
-        let question = Message {
-            command: command(settings),
-            attributes: vec![(HEADER | NLA_F_NESTED, bytes)],
-        };
-        let mut question = GenlMessage::from_payload(question);
-        question.set_resolved_family_id(self.family);
-        let replies = self.socket.request(question, NLM_F_ACK)?;
-        let reply = replies.into_iter().next().ok_or(io::ErrorKind::InvalidData)?.payload;
+        let question = Message::new(command(settings), vec![(HEADER | NLA_F_NESTED, bytes)]);
+        let replies = self.0.request(question, NLM_F_ACK)?;
+        let reply = replies.into_iter().next().ok_or(io::ErrorKind::InvalidData)?;
         let lines = match settings {
             NicSettings::Features => features(&reply),
             NicSettings::Channels => numbers(&reply, &CHANNELS),
             NicSettings::Rings => numbers(&reply, &RINGS),
             NicSettings::Coalescing => numbers(&reply, &COALESCING),
         };
-        let lines = lines.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let lines = lines.map_err(invalid)?;
         Ok(file(format_args!("{} of {nic}: {}", settings.name(), lines.len()), &lines))
     }
 }
@@ -82,60 +69,6 @@ fn command(settings: NicSettings) -> u8 {
 /// The header attribute of every request, and the interface name in it.
 const HEADER: u16 = 1;
 const HEADER_DEV_NAME: u16 = 2;
-
-/// A request or a reply: attributes by their numbers.
-#[derive(Debug)]
-struct Message {
-    command: u8,
-    attributes: Vec<(u16, Vec<u8>)>,
-}
-
-fn attribute(kind: u16, value: &[u8]) -> DefaultNla {
-    DefaultNla::new(kind, value.to_vec())
-}
-
-impl Message {
-    fn get(&self, kind: u16) -> Option<&[u8]> {
-        let found = self.attributes.iter().find(|(one, _)| *one == kind);
-        found.map(|(_, value)| value.as_slice())
-    }
-
-    fn nlas(&self) -> Vec<DefaultNla> {
-        self.attributes.iter().map(|(kind, value)| attribute(*kind, value)).collect()
-    }
-}
-
-impl GenlFamily for Message {
-    fn family_name() -> &'static str {
-        "ethtool"
-    }
-
-    fn command(&self) -> u8 {
-        self.command
-    }
-
-    fn version(&self) -> u8 {
-        1
-    }
-}
-
-impl Emitable for Message {
-    fn buffer_len(&self) -> usize {
-        self.nlas().as_slice().buffer_len()
-    }
-
-    fn emit(&self, buffer: &mut [u8]) {
-        self.nlas().as_slice().emit(buffer);
-    }
-}
-
-impl ParseableParametrized<[u8], GenlHeader> for Message {
-    fn parse_with_param(bytes: &[u8], header: GenlHeader) -> Result<Message, DecodeError> {
-        let own = |nla: NlaBuffer<&[u8]>| (nla.kind(), nla.value().to_vec());
-        let attributes = NlasIterator::new(bytes).map(|nla| nla.map(own));
-        Ok(Message { command: header.cmd, attributes: attributes.collect::<Result<_, _>>()? })
-    }
-}
 
 /// A number of a driver: its name in `ethtool`, its attribute, and that of its maximum if it has
 /// one.
@@ -277,6 +210,9 @@ fn bit_of(bytes: &[u8]) -> Result<(String, bool), DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::{DefaultNla, ParseableParametrized};
+    use netlink_packet_generic::GenlHeader;
+
     use super::*;
 
     fn nested(kind: u16, parts: &[DefaultNla]) -> DefaultNla {

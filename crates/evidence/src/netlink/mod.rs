@@ -12,15 +12,19 @@
 //!
 //! (A connection is one line.) Features have the kernel's names, followed by the state that
 //! `ethtool -k` shows. Numbers of connections have the names and units of `struct tcp_info`.
+//! `sample-1/netlink/eth0/qstats` has a line such as `rx-0 bytes: 300` for each counter of a queue.
 
 mod connections;
 mod ethtool;
+mod generic;
+mod netdev;
 
 use std::fmt::Display;
 use std::io;
 
 pub(super) use connections::{connections, destinations, listeners};
 pub(super) use ethtool::Ethtool;
+pub(super) use netdev::Qstats;
 
 use super::text::Text;
 use super::tool::output;
@@ -32,6 +36,10 @@ pub(crate) const CONNECTIONS: &str = "netlink/connections";
 /// The files of listening sockets, and of the destinations of most connections.
 pub(crate) const LISTENERS: &str = "netlink/listeners";
 pub(crate) const DESTINATIONS: &str = "netlink/destinations";
+/// The file of the counters of an interface's queues: its name, which also begins its head, and the
+/// pattern of its path below the folder of a sample.
+pub(crate) const QSTATS: &str = "qstats";
+pub(crate) const QSTATS_PATHS: &str = "netlink/*/qstats";
 /// The command that printed connections in older records.
 pub(crate) const CONNECTIONS_COMMAND: &[&str] = &["ss", "-tinHO", "state", "established"];
 
@@ -79,6 +87,11 @@ impl NicSettings {
         };
         ["ethtool", option, nic]
     }
+}
+
+/// The path of the counters of an interface's queues, below the folder of a sample.
+pub(crate) fn qstats_path(nic: &str) -> String {
+    format!("{FOLDER}/{nic}/{QSTATS}")
 }
 
 /// Queries this host over netlink or, if its kernel is too old, through the tool.

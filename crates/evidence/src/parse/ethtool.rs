@@ -1,8 +1,9 @@
-//! Features, channels and rings from netlink or from `ethtool`, and statistics from `ethtool`.
+//! Features, channels, rings and statistics, from netlink or from `ethtool`.
 
 use std::collections::BTreeMap;
 
 use super::{Counters, reply_lines};
+use crate::netlink::QSTATS;
 use crate::{Gap, NicSettings, Text};
 
 /// Offloads.
@@ -176,23 +177,43 @@ impl Settings {
     }
 }
 
-/// `ethtool -S`: the driver's counters, under the driver's names.
+/// The driver's counters under the driver's names, from `ethtool -S`, or the kernel's counters of
+/// its queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// By name, with the line in the output.
     pub counters: BTreeMap<String, (u64, usize)>,
 }
 
+impl Statistics {
+    /// Whether they have the bytes of single queues.
+    pub fn has_queue_bytes(&self) -> bool {
+        let mut queues = self.counters.keys().filter_map(|name| queue_counter(name));
+        queues.any(|(counter, _)| counter.is_bytes)
+    }
+}
+
 impl Counters for Statistics {
     fn parse(text: &Text) -> Result<Statistics, Gap> {
+        let reply = reply_lines(text, QSTATS)?;
+        let is_reply = reply.is_some();
+        let rows = match reply {
+            Some(rows) => rows,
+            None => body(text, "NIC statistics")?.collect(),
+        };
         let mut counters = BTreeMap::new();
-        for (line, row) in body(text, "NIC statistics")? {
-            // Some names contain colons; some values are not numbers.
+        for (line, row) in rows {
+            // Some names contain colons.
             let Some((name, value)) = row.rsplit_once(':') else {
                 return Err(text.unreadable(Some(line), "expected a name and a value"));
             };
-            if let Ok(value) = value.trim().parse() {
-                counters.insert(name.trim().to_owned(), (value, line));
+            match value.trim().parse() {
+                Ok(value) => drop(counters.insert(name.trim().to_owned(), (value, line))),
+                Err(_) if is_reply => {
+                    return Err(text.unreadable(Some(line), "expected a number"));
+                }
+                // Some values of drivers are not numbers.
+                Err(_) => {}
             }
         }
         Ok(Statistics { counters })
@@ -303,6 +324,7 @@ mod tests {
             ("queue_2_tx_bytes", true, true, 2),
             ("tx-7.packets", true, false, 7),
             ("[1]: tx_bytes", true, true, 1),
+            ("rx-2 bytes", false, true, 2),
         ] {
             let expected = Some((QueueCounter { is_tx, is_bytes }, queue));
             assert_eq!(queue_counter(name), expected, "{name}");

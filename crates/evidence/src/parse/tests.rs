@@ -8,7 +8,7 @@ use crate::{Gap, Source, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 37] = [
+const READERS: [(&str, Reader); 38] = [
     ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", |text| {
         drops::Drops::parse(text).map(drop)
     }),
@@ -76,6 +76,9 @@ const READERS: [(&str, Reader); 37] = [
     }),
     ("connections: 1 of 1\n10.0.0.1:1 [::1]:2 bbr rtt=321 busy_time=9 rwnd_limited=4\n", |text| {
         sockets::Sockets::parse(text).map(drop)
+    }),
+    ("qstats of eth0: 2\nrx-0 packets: 5\nrx-0 bytes: 300\n", |text| {
+        ethtool::Statistics::parse(text).map(drop)
     }),
     ("NIC statistics:\n rx_queue_0_bytes: 5\n", |text| {
         let read = ethtool::Statistics::parse(text)?;
@@ -167,7 +170,7 @@ fn a_reply_of_the_kernel_that_lost_lines_is_refused() {
     let is_reply =
         |(sound, _): &&(&str, Reader)| sound.contains(": 2\n") || sound.contains(" of 1\n");
     let replies: Vec<_> = READERS.iter().filter(is_reply).collect();
-    assert_eq!(replies.len(), 3);
+    assert_eq!(replies.len(), 4);
     for (sound, read) in replies {
         let ends = sound.match_indices('\n').map(|(at, _)| at + 1);
         for end in ends.filter(|end| *end < sound.len()) {

@@ -83,7 +83,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 
 /// Both directions of an interface, as far as its queues are counted: by the driver, or by `mq`.
 fn loads(facts: &Facts, nic: &str) -> Result<Vec<Loads>, Gap> {
-    let mut found = match facts.counters.of(nic) {
+    let mut found = match facts.counters.of_queues(nic) {
         Ok(span) => {
             let is_same = span.before.counters.keys().eq(span.after.counters.keys());
             if span.basis == Basis::Samples && !is_same {
