@@ -291,8 +291,10 @@ impl Taken {
     /// Counters of queues over netlink. A kernel that lacks the family has none to report.
     fn queues(&mut self, prefix: &str) {
         let Ok(mut qstats) = Qstats::open() else { return };
+        let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
         for nic in stands_for("{nic}") {
-            match qstats.ask(&nic) {
+            let is_late = Instant::now() > deadline;
+            match if is_late { Err(late()) } else { qstats.ask(&nic) } {
                 Ok(text) => self.keep(format!("{prefix}{}", qstats_path(&nic)), text),
                 Err(error) => self.refuse(qstats_path(&nic), &error),
             }

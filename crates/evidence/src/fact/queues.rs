@@ -5,7 +5,8 @@ use crate::parse::ethtool::Statistics;
 use crate::{Gap, Piece};
 
 /// Drivers' counters of each interface, read one by one. `ethtool -S` has all that a driver counts.
-/// Netlink has only the standardised counters of queues, which many drivers have in one of both.
+/// Netlink has only the standardised counters of queues; many drivers have these in only one of the
+/// two.
 #[derive(Debug)]
 pub struct QueueCounters(Reader);
 
@@ -35,6 +36,7 @@ impl QueueCounters {
             return printed;
         }
         match self.0.qstats_span(nic) {
+            Ok(reported) if !reported.after.has_queue_bytes() => printed,
             Err(gap) if is_missing(&gap) => printed,
             reported => reported,
         }
@@ -80,6 +82,8 @@ mod tests {
         assert_eq!(bytes(&[(PRINTED, KICKS), (REPORTED, QSTATS)]), reported);
         assert_eq!(bytes(&[(REPORTED, QSTATS)]), reported);
         assert_eq!(bytes(&[(PRINTED, KICKS)]), printed(None));
+        let no_bytes = "qstats of eth0: 1\nrx-0 packets: 1\n";
+        assert_eq!(bytes(&[(PRINTED, KICKS), (REPORTED, no_bytes)]), printed(None));
         assert!(matches!(bytes(&[]), Err(Gap::Missing { file, .. }) if file == "ethtool -S eth0"));
     }
 

@@ -1,6 +1,7 @@
 //! D06: one queue, or one backend thread, does the work of all.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -157,22 +158,28 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     // Only an endpoint of the connections knows their number.
     let is_end = role != NicRole::Backend && !facts.nics.is_forwarding(nic);
     let flows = if is_end { flows(facts) } else { None };
-    let chance = flows.map(|flows| expected(flows, queues));
+    let chance = flows.as_ref().map(|flows| expected(flows.equal, queues));
     let direction = loads.direction;
     let mut summary = format!(
         "queue {fullest} of {nic} carries {uneven:.1} times the mean of {queues} ({direction})"
     );
-    if let (Some(flows), Some(chance)) = (flows, chance) {
-        summary += &format!("; {flows} flows give {chance:.1} by chance");
+    if let (Some(flows), Some(chance)) = (&flows, chance) {
+        summary += &format!("; {flows} give {chance:.1} by chance");
     }
     // Without the number of connections, chance and fault cannot be distinguished.
     let is_chance = chance.map_or(is_end, |chance| uneven <= chance * OVER_CHANCE);
     let severity = if is_chance { Severity::Note } else { Severity::Warning };
+    let is_of_host =
+        direction == "receive" && facts.nics.driver(nic).as_deref() == Some("virtio_net");
+    let (cause, advice) = match is_of_host {
+        true => (text::host_cause(), text::host_advice()),
+        false => (text::queues_cause(), text::queues_advice()),
+    };
     let finding = Finding::new(severity, nic, summary)
-        .cause(text::queues_cause())
+        .cause(cause)
         .quote(loads.quotes.iter().cloned())
         .confidence(if flows.is_some() { Confidence::Medium } else { Confidence::Low })
-        .advise(Advice::by_hand(text::queues_advice(), &[]));
+        .advise(Advice::by_hand(advice, &[]));
     Some(finding)
 }
 
@@ -208,10 +215,41 @@ fn threads(facts: &Facts) -> Result<Option<Finding>, Gap> {
 }
 
 /// TCP connections that are established and leave this host.
-fn flows(facts: &Facts) -> Option<usize> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Flows {
+    /// How many there are.
+    all: usize,
+    /// How many of equal size would be as uneven as these, by the bytes that each has moved. Most
+    /// connections of a host wait for something.
+    equal: usize,
+}
+
+impl fmt::Display for Flows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.equal == self.all {
+            true => write!(f, "{} flows", self.all),
+            false => write!(f, "{} flows of such unequal sizes", self.all),
+        }
+    }
+}
+
+fn flows(facts: &Facts) -> Option<Flows> {
     let sockets = &facts.connections.ok()?.sockets;
-    let flows = sockets.all.iter().filter(|socket| !socket.is_local()).count();
-    (flows > 0).then_some(flows)
+    let leaving = sockets.all.iter().filter(|socket| !socket.is_local());
+    let moved: Vec<f64> = leaving.map(|socket| float(socket.moved_bytes)).collect();
+    (!moved.is_empty()).then(|| Flows { all: moved.len(), equal: equal_flows(&moved) })
+}
+
+/// The square of the sum over the sum of the squares: n for n equal numbers, 1 if one has it all.
+/// Without any bytes, all count.
+fn equal_flows(moved: &[f64]) -> usize {
+    let sum: f64 = moved.iter().sum();
+    let squares: f64 = moved.iter().map(|bytes| bytes * bytes).sum();
+    if squares == 0.0 {
+        return moved.len();
+    }
+    let equal = (sum * sum / squares).round();
+    (1..moved.len()).find(|flows| count(*flows) >= equal).unwrap_or(moved.len())
 }
 
 /// What the fullest of `queues` carries over the mean if flows of the same rate choose at random.
@@ -261,6 +299,19 @@ fn count(number: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_flows_do_not_count() {
+        let mut moved = vec![0.0; 32];
+        assert_eq!(equal_flows(&moved), 32, "nothing is known");
+        moved[7] = 282e6;
+        assert_eq!(equal_flows(&moved), 1);
+        moved[8] = 282e6;
+        assert_eq!(equal_flows(&moved), 2);
+        assert_eq!(equal_flows(&[5.0; 64]), 64);
+        let shown = Flows { all: 32, equal: 2 }.to_string();
+        assert_eq!(shown, "32 flows of such unequal sizes");
+    }
 
     #[test]
     fn chance_is_what_probability_says() {
