@@ -132,6 +132,7 @@ const OPENER_CALLS: &[c_long] = &[
     libc::SYS_listen,
     libc::SYS_sendmsg,
     libc::SYS_inotify_init1,
+    libc::SYS_umask,
     libc::SYS_renameat,
     libc::SYS_renameat2,
     #[cfg(target_arch = "x86_64")]
@@ -237,7 +238,7 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
             rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
             rules.extend(CONNECT_CALLS.iter().chain(OPENER_CALLS).map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
-            // Gives an open file to a group that it is in, and never to a user.
+            // Gives a file of its user to a group that it is in, and never to another user.
             let same_user = int(2, u64::from(u32::MAX))?;
             let of_file = int(4, bits(libc::AT_EMPTY_PATH))?;
             let given = SeccompRule::new(vec![same_user, of_file])?;

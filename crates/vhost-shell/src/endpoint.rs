@@ -40,6 +40,8 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// longest pause, so that a front-end that works for a moment, breaks a rule and reconnects does so
 /// rarely.
 pub(crate) const WORKED_AFTER: Duration = RETRY_PAUSE_MAX;
+/// Rights of a socket to which its user and its group may connect.
+const RIGHTS_WITH_GROUP: fs::Mode = fs::Mode::from_bits_truncate(0o660);
 /// Bytes of directory events that are read at once.
 const EVENTS_LEN: usize = 4096;
 /// Connections that may wait while one is active.
@@ -112,12 +114,26 @@ impl Endpoint {
     /// # Errors
     /// If a socket cannot be created there, or the system has no room for another watch.
     pub fn new(path: &Path, mode: Mode, now: Instant) -> io::Result<Endpoint> {
+        Endpoint::for_group(path, mode, None, now)
+    }
+
+    /// The same; if we create the socket, its members may connect, and so may our user. The umask
+    /// of this process changes for a moment.
+    ///
+    /// # Errors
+    /// Also if this process is not in the group and has no right to give files away.
+    pub fn for_group(
+        path: &Path,
+        mode: Mode,
+        group: Option<&SocketGroup>,
+        now: Instant,
+    ) -> io::Result<Endpoint> {
         let socket = match mode {
             Mode::Client => {
                 let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
                 Socket::Dial { watch: inotify::init(flags).map_err(at(path, "a watch"))? }
             }
-            Mode::Server => Socket::Listen { socket: make_socket(path)? },
+            Mode::Server => Socket::Listen { socket: make_socket(path, group)? },
         };
         let due = (mode == Mode::Client).then_some(now);
         let (peer, path) = (Peer::FrontEnd, path.to_owned());
@@ -127,18 +143,6 @@ impl Endpoint {
     /// The same, for a front-end that connects to back-ends.
     pub fn with_back_ends(self) -> Endpoint {
         Endpoint { peer: Peer::BackEnd, ..self }
-    }
-
-    /// Lets a group connect, if we create the socket: gives the file to it. Its members need the
-    /// right to write, which the umask must have left to the group.
-    ///
-    /// # Errors
-    /// If this process is not in the group and has no right to give files away.
-    pub fn give_to(&self, group: &SocketGroup) -> io::Result<()> {
-        match self.socket {
-            Socket::Dial { .. } => Ok(()),
-            Socket::Listen { .. } => give(&self.path, group),
-        }
     }
 
     /// The path of the socket.
@@ -324,7 +328,7 @@ fn dial(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Creates a listening socket, replacing one that has no listener any more.
-fn make_socket(path: &Path) -> io::Result<OwnedFd> {
+fn make_socket(path: &Path, group: Option<&SocketGroup>) -> io::Result<OwnedFd> {
     match dial(path) {
         Ok(_) => {
             let message = format!("{}: another process listens at it", path.display());
@@ -336,14 +340,20 @@ fn make_socket(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(at(path, "a socket"))?;
-    bind(&socket, &SocketAddrUnix::new(path).map_err(at(path, "a socket's path"))?)
-        .map_err(at(path, "make the socket"))?;
+    let address = SocketAddrUnix::new(path).map_err(at(path, "a socket's path"))?;
+    let umask = group.map(|_| rustix::process::umask(RIGHTS_WITH_GROUP.complement()));
+    let bound = bind(&socket, &address).map_err(at(path, "make the socket"));
+    umask.map(rustix::process::umask);
+    bound?;
+    // No one can connect before it listens.
+    if let Some(group) = group {
+        give(path, group).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+    }
     listen(&socket, BACKLOG).map_err(at(path, "listen"))?;
     Ok(socket)
 }
 
-/// Gives a socket to a group. Another user of its directory may have replaced it, so this refers to
-/// the file that was found to be a socket, and follows no link.
+/// Gives a new socket to a group. It follows no link, and changes nothing but a socket.
 fn give(path: &Path, group: &SocketGroup) -> io::Result<()> {
     let given = || {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

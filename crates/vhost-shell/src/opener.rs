@@ -36,8 +36,7 @@ const ORDERS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Opener {
     link: Link,
-    /// May connect to the sockets that we create.
-    group: Option<Arc<SocketGroup>>,
+    group: Arc<Group>,
     places: BTreeMap<String, Opened>,
     unsent: VecDeque<(OpenerEvent, Option<OwnedFd>)>,
     resend: Option<Instant>,
@@ -62,7 +61,7 @@ pub struct VifSocket {
 struct Opened {
     path: PathBuf,
     mode: Mode,
-    group: Option<Arc<SocketGroup>>,
+    group: Arc<Group>,
     endpoint: Option<Endpoint>,
     /// When to try again to create an endpoint, and the pause after the next failure.
     due: Option<Instant>,
@@ -95,12 +94,13 @@ impl Opener {
     /// An opener without sockets.
     pub fn new(link: Link) -> Opener {
         let (places, unsent) = (BTreeMap::new(), VecDeque::new());
-        Opener { link, group: None, places, unsent, resend: None }
+        Opener { link, group: Arc::default(), places, unsent, resend: None }
     }
 
-    /// Gives the sockets that it will create to a group, if there is one.
-    pub fn with_group(self, group: Option<SocketGroup>) -> Opener {
-        Opener { group: group.map(Arc::new), ..self }
+    /// The same, with a group that may connect to the sockets that it creates. If the group is
+    /// unknown, no vif can have such a socket, and each has the reason.
+    pub fn with_group(self, group: Result<SocketGroup, String>) -> Opener {
+        Opener { group: Arc::new(Some(group)), ..self }
     }
 
     /// Adds a vif that has existed before. If its socket cannot be created, that is tried again.
@@ -113,7 +113,7 @@ impl Opener {
     /// # Errors
     /// If its socket cannot be created.
     pub fn add_now(&mut self, wanted: VifSocket, now: Instant) -> io::Result<()> {
-        let endpoint = endpoint(&wanted.path, wanted.mode, self.group.as_deref(), now)?;
+        let endpoint = endpoint(&wanted.path, wanted.mode, &self.group, now)?;
         self.insert(wanted, Some(endpoint), None);
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Opener {
         let opened = Opened {
             path,
             mode,
-            group: self.group.clone(),
+            group: Arc::clone(&self.group),
             endpoint,
             due,
             pause: RETRY_PAUSE_MIN,
@@ -321,7 +321,7 @@ impl Opened {
         }
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
-            self.endpoint = Some(endpoint(&self.path, self.mode, self.group.as_deref(), now)?);
+            self.endpoint = Some(endpoint(&self.path, self.mode, &self.group, now)?);
             self.pause = RETRY_PAUSE_MIN;
         }
         self.endpoint.as_mut().map_or(Ok(None), |endpoint| endpoint.poll_connection(now))
@@ -354,21 +354,17 @@ impl Opened {
     }
 }
 
-/// An endpoint whose socket, if we create it, belongs to the group.
-fn endpoint(
-    path: &Path,
-    mode: Mode,
-    group: Option<&SocketGroup>,
-    now: Instant,
-) -> io::Result<Endpoint> {
-    let endpoint = Endpoint::new(path, mode, now)?;
-    let given = group.map_or(Ok(()), |group| endpoint.give_to(group));
-    if let Err(error) = given {
-        // Those who should connect could not.
-        let _ = std::fs::remove_file(path);
-        return Err(error);
+/// The group that may connect to the sockets that we create, if there is one; or why it is unknown.
+type Group = Option<Result<SocketGroup, String>>;
+
+fn endpoint(path: &Path, mode: Mode, group: &Group, now: Instant) -> io::Result<Endpoint> {
+    match group {
+        Some(Err(unknown)) if mode == Mode::Server => Err(io::Error::other(unknown.clone())),
+        group => {
+            let group = group.as_ref().and_then(|group| group.as_ref().ok());
+            Endpoint::for_group(path, mode, group, now)
+        }
     }
-    Ok(endpoint)
 }
 
 /// The most bytes of a descriptor in an area: those of a packed ring.

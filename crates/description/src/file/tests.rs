@@ -110,6 +110,7 @@ fn the_example_has_two_guests_and_an_uplink() {
 #[test]
 fn the_full_example_is_a_description() {
     let host = parse("full", include_str!("../../../ringway/examples/full.toml")).expect("good");
+    assert!(host.socket_group.is_some());
     assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
 }
 

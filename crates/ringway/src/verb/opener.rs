@@ -51,10 +51,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let host = read_description(&dir)?;
     let link = Link::new(rustix::stdio::stdin().try_clone_to_owned().context("standard input")?);
     let control = ControlSocket::bind(&dir.opener())?;
-    let group = host.socket_group.as_ref().map(socket_group::find).transpose()?;
-    if let Some(group) = &group {
-        socket_group::prepare(group)?;
-    }
+    let group = host.socket_group.as_ref().map(socket_group::join);
     confine(dir.path(), &[], ringway_confine::Role::Opener)?;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let caller = Arc::clone(&wake);
@@ -62,7 +59,14 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
         // The counter cannot overflow between two turns of the loop.
         let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
     })?;
-    let sockets = Sockets::new(link).with_group(group);
+    let sockets = Sockets::new(link);
+    let sockets = match group {
+        None => sockets,
+        Some(group) => sockets.with_group(group.map_err(|error| {
+            tracing::warn!("{error:#}");
+            format!("{error:#}")
+        })),
+    };
     let mut opener = Opening::new(&dir, &host.vhosts, sockets)?;
     loop {
         let _ = rustix::io::read(&wake, &mut [0; 8]);

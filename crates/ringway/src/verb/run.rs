@@ -10,7 +10,6 @@ use ringway_worker::Policy;
 use crate::description::{self, Host};
 use crate::host::{HypervisorKind, Show, Supervisor, default_dir, xen};
 use crate::options::{Common, number};
-use crate::socket_group;
 use crate::stop::Stop;
 
 /// Run the backend until Ctrl-C: on Xen, or with an emulated host and its guests.
@@ -74,9 +73,6 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
     host.is_isolated |= args.isolate;
     if let Some(reason) = host.obstacle_to_isolation().filter(|_| host.is_isolated) {
         bail!("{reason}");
-    }
-    if let Some(group) = &host.socket_group {
-        socket_group::find(group)?;
     }
     let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
     // The processes get this path, and may have another working directory.

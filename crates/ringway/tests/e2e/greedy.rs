@@ -55,8 +55,8 @@ fn a_guest_that_writes_names_below_its_state_does_not_end_the_backend() {
     let backend = host.pid_of("backend");
     let mut guest = offered(&host);
     let mut store = guest.store_access.pipeline().expect("connected").expect("it is a socket");
-    // Two events each: more than the number at which an earlier backend ended.
-    for n in 0..80_000 {
+    // Two events each: more than the 140,000 at which an earlier backend ended.
+    for n in 0..90_000 {
         let path = format!("device/vif/0/state/x{n}\0").into_bytes();
         store.send(Op::Write, &path).expect("the server is there");
         store.send(Op::Rm, &path).expect("the server is there");
