@@ -36,7 +36,7 @@ impl QueueCounters {
             return printed;
         }
         match self.0.qstats_span(nic) {
-            Ok(reported) if !reported.after.has_queue_bytes() => printed,
+            Ok(reported) if printed.is_ok() && !reported.after.has_queue_bytes() => printed,
             Err(gap) if is_missing(&gap) => printed,
             reported => reported,
         }
@@ -84,6 +84,7 @@ mod tests {
         assert_eq!(bytes(&[(PRINTED, KICKS)]), printed(None));
         let no_bytes = "qstats of eth0: 1\nrx-0 packets: 1\n";
         assert_eq!(bytes(&[(PRINTED, KICKS), (REPORTED, no_bytes)]), printed(None));
+        assert_eq!(bytes(&[(REPORTED, no_bytes)]), Ok((REPORTED.to_owned(), None)));
         assert!(matches!(bytes(&[]), Err(Gap::Missing { file, .. }) if file == "ethtool -S eth0"));
     }
 

@@ -12,6 +12,7 @@ use ringway_evidence::fact::{
 use ringway_evidence::facts;
 use ringway_evidence::parse::ethtool::{Statistics, queue_counter};
 use ringway_evidence::parse::qdisc::Qdiscs;
+use ringway_evidence::parse::sockets::{Socket, Sockets};
 use ringway_evidence::parse::threads::Threads;
 use ringway_evidence::{Gap, Quote};
 
@@ -40,6 +41,7 @@ facts! {
         qdiscs: Tried<Span<Qdiscs>>,
         threads: Tried<Span<Threads>>,
         connections: Tried<Connections>,
+        sampled: Tried<Span<Sockets>>,
     }
 }
 
@@ -157,13 +159,13 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     }
     // Only an endpoint of the connections knows their number.
     let is_end = role != NicRole::Backend && !facts.nics.is_forwarding(nic);
-    let flows = if is_end { flows(facts) } else { None };
-    let chance = flows.as_ref().map(|flows| expected(flows.equal, queues));
     let direction = loads.direction;
+    let flows = if is_end { flows(facts, direction) } else { None };
+    let chance = flows.map(|flows| flows.expected(queues));
     let mut summary = format!(
         "queue {fullest} of {nic} carries {uneven:.1} times the mean of {queues} ({direction})"
     );
-    if let (Some(flows), Some(chance)) = (&flows, chance) {
+    if let (Some(flows), Some(chance)) = (flows, chance) {
         summary += &format!("; {flows} give {chance:.1} by chance");
     }
     // Without the number of connections, chance and fault cannot be distinguished.
@@ -214,42 +216,61 @@ fn threads(facts: &Facts) -> Result<Option<Finding>, Gap> {
     Ok(Some(finding))
 }
 
-/// TCP connections that are established and leave this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// TCP connections that are established and leave this host. Most of them wait for something.
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Flows {
-    /// How many there are.
     all: usize,
-    /// How many of equal size would be as uneven as these, by the bytes that each has moved. Most
-    /// connections of a host wait for something.
+    /// How many of equal size would have the same variance.
     equal: usize,
+    /// The fraction that the largest has of all bytes.
+    largest: f64,
+}
+
+impl Flows {
+    /// Of the sizes of flows; if none has any bytes, all count.
+    fn of(sizes: &[f64]) -> Option<Flows> {
+        let all = sizes.len();
+        let sum: f64 = sizes.iter().sum();
+        if sum <= 0.0 {
+            return (all > 0).then(|| Flows { all, equal: all, largest: 1.0 / count(all) });
+        }
+        let squares: f64 = sizes.iter().map(|size| size * size).sum();
+        let most = sum * sum / squares;
+        let equal = (1..all).find(|flows| count(*flows) + 0.5 > most).unwrap_or(all);
+        let largest = sizes.iter().copied().fold(0.0, f64::max) / sum;
+        Some(Flows { all, equal, largest })
+    }
+
+    /// What the fullest of `queues` carries over the mean by chance. It carries the largest flow,
+    /// and its part of the others.
+    fn expected(&self, queues: usize) -> f64 {
+        let with_largest = 1.0 + self.largest * (count(queues) - 1.0);
+        expected(self.equal, queues).max(with_largest)
+    }
 }
 
 impl fmt::Display for Flows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.equal == self.all {
-            true => write!(f, "{} flows", self.all),
-            false => write!(f, "{} flows of such unequal sizes", self.all),
-        }
+        let sizes = if self.equal * 2 <= self.all { " of such unequal sizes" } else { "" };
+        write!(f, "{} flows{sizes}", self.all)
     }
 }
 
-fn flows(facts: &Facts) -> Option<Flows> {
+/// The flows by what they moved in one direction: since the first sample or, where that has no
+/// connections, since they were opened.
+fn flows(facts: &Facts, direction: &str) -> Option<Flows> {
+    let bytes = |socket: &Socket| match direction {
+        "receive" => socket.more.bytes_received,
+        _ => socket.more.bytes_acked,
+    };
+    let sampled = facts.sampled.ok();
+    let size = |socket: &Socket| {
+        let before = sampled.and_then(|span| span.before.same(socket)).map_or(0, bytes);
+        float(bytes(socket).saturating_sub(before))
+    };
     let sockets = &facts.connections.ok()?.sockets;
     let leaving = sockets.all.iter().filter(|socket| !socket.is_local());
-    let moved: Vec<f64> = leaving.map(|socket| float(socket.moved_bytes)).collect();
-    (!moved.is_empty()).then(|| Flows { all: moved.len(), equal: equal_flows(&moved) })
-}
-
-/// The square of the sum over the sum of the squares: n for n equal numbers, 1 if one has it all.
-/// Without any bytes, all count.
-fn equal_flows(moved: &[f64]) -> usize {
-    let sum: f64 = moved.iter().sum();
-    let squares: f64 = moved.iter().map(|bytes| bytes * bytes).sum();
-    if squares == 0.0 {
-        return moved.len();
-    }
-    let equal = (sum * sum / squares).round();
-    (1..moved.len()).find(|flows| count(*flows) >= equal).unwrap_or(moved.len())
+    Flows::of(&leaving.map(size).collect::<Vec<_>>())
 }
 
 /// What the fullest of `queues` carries over the mean if flows of the same rate choose at random.
@@ -300,17 +321,36 @@ fn count(number: usize) -> f64 {
 mod tests {
     use super::*;
 
+    fn of(sizes: &[f64]) -> Flows {
+        Flows::of(sizes).expect("some")
+    }
+
     #[test]
     fn idle_flows_do_not_count() {
-        let mut moved = vec![0.0; 32];
-        assert_eq!(equal_flows(&moved), 32, "nothing is known");
-        moved[7] = 282e6;
-        assert_eq!(equal_flows(&moved), 1);
-        moved[8] = 282e6;
-        assert_eq!(equal_flows(&moved), 2);
-        assert_eq!(equal_flows(&[5.0; 64]), 64);
-        let shown = Flows { all: 32, equal: 2 }.to_string();
-        assert_eq!(shown, "32 flows of such unequal sizes");
+        assert_eq!(Flows::of(&[]), None);
+        let mut sizes = vec![0.0; 32];
+        assert_eq!(of(&sizes).equal, 32, "nothing is known");
+        sizes[7] = 282e6;
+        assert_eq!(of(&sizes).equal, 1);
+        assert!((of(&sizes).expected(4) - 4.0).abs() < 1e-9);
+        sizes[8] = 282e6;
+        assert_eq!(of(&sizes).equal, 2);
+        assert_eq!(of(&sizes).to_string(), "32 flows of such unequal sizes");
+        let equal = of(&[5.0; 64]);
+        assert_eq!((equal.equal, equal.to_string().as_str()), (64, "64 flows"));
+    }
+
+    #[test]
+    fn a_large_flow_beside_an_even_rest_is_chance() {
+        for queues in [2, 4, 8, 16] {
+            for percent in 1..100 {
+                let largest = f64::from(percent) / 100.0;
+                let mut sizes = vec![(1.0 - largest) / 1000.0; 1000];
+                sizes.push(largest);
+                let carried = 1.0 + largest * (count(queues) - 1.0);
+                assert!(of(&sizes).expected(queues) >= carried - 1e-9, "{queues} {percent}");
+            }
+        }
     }
 
     #[test]
