@@ -19,7 +19,7 @@ use nix::sched::CloneFlags;
 use ringway_confine::{BACKEND_DEVICES, BROKER_DEVICES, Confinement, FileRules, Role};
 use ringway_sys::tun::{QueueMode, TunFile};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{AtFlags, Gid, MemfdFlags, Mode, OFlags, Uid};
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, socket};
 use rustix::process::{DumpableBehavior, getppid, set_dumpable_behavior, test_kill_process};
@@ -147,6 +147,27 @@ const BROKER_FINE: [Case; 2] = [
     }),
 ];
 
+/// Attempts that end the opener.
+const OPENER_FATAL: [Case; 2] = [
+    ("opener: a socket for another user", |dir| {
+        ignore(give(dir, Some(rustix::process::getuid()), None));
+    }),
+    ("opener: an internet socket", |_| ignore(UdpSocket::bind("127.0.0.1:0"))),
+];
+
+/// Attempts that work for the opener.
+const OPENER_FINE: [Case; 1] = [("opener: a socket for a group", |dir| {
+    rustix::process::umask(rustix::process::umask(Mode::RWXO));
+    give(dir, None, Some(rustix::process::getgid())).expect("its own group");
+})];
+
+/// Changes the owner of a socket in a directory, not by its path.
+fn give(dir: &Path, user: Option<Uid>, group: Option<Gid>) -> rustix::io::Result<()> {
+    let path = dir.join("control.sock");
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
+    rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)
+}
+
 /// `RTM_GETLINK` with `NLM_F_REQUEST` and `NLM_F_DUMP`.
 const LIST_LINKS: [u8; 32] = {
     let mut message = [0; 32];
@@ -193,10 +214,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut tally = Tally::default();
-    for (case, _) in FATAL.into_iter().chain(BROKER_FATAL) {
+    for (case, _) in FATAL.into_iter().chain(BROKER_FATAL).chain(OPENER_FATAL) {
         tally.note(&format!("{case} ends the process"), ended_by_sigsys(case));
     }
-    for (case, _) in FINE.into_iter().chain(BROKER_FINE) {
+    for (case, _) in FINE.into_iter().chain(BROKER_FINE).chain(OPENER_FINE) {
         tally.note(&format!("{case} still work"), ended_well(case));
     }
     tally.note("other files cannot be opened", ended_well("other files"));
@@ -221,9 +242,12 @@ fn run_case(case: &str, dir: &Path) {
         forget_landlock();
     }
     prepare(dir);
-    let rules = match case.starts_with("broker") {
-        true => Confinement { dir, devices: BROKER_DEVICES, role: Role::Broker }.apply(),
-        false => confine(dir),
+    let rules = match case.split_once(':') {
+        Some(("broker", _)) => {
+            Confinement { dir, devices: BROKER_DEVICES, role: Role::Broker }.apply()
+        }
+        Some(("opener", _)) => Confinement { dir, devices: &[], role: Role::Opener }.apply(),
+        _ => confine(dir),
     };
     let rules = rules.expect("confined");
     print!("{CONFINED}");
@@ -241,8 +265,9 @@ fn run_case(case: &str, dir: &Path) {
             reader.join().expect("ended");
         }
         case => {
-            let mut all = FATAL.iter().chain(&FINE).chain(&BROKER_FATAL).chain(&BROKER_FINE);
-            let known = all.find(|(name, _)| *name == case);
+            let own = FATAL.iter().chain(&FINE);
+            let of_others = BROKER_FATAL.iter().chain(&BROKER_FINE).chain(&OPENER_FATAL);
+            let known = own.chain(of_others).chain(&OPENER_FINE).find(|(name, _)| *name == case);
             known.expect("a case").1(dir);
         }
     }

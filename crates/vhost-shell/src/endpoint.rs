@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -117,8 +117,8 @@ impl Endpoint {
         Endpoint::for_group(path, mode, None, now)
     }
 
-    /// The same; if we create the socket, its members may connect, and so may our user. The umask
-    /// of this process changes for a moment.
+    /// The same; if we create the socket, the members of `group` may connect to it, as our own user
+    /// may. The umask of this process changes for a moment, so nothing else may create files then.
     ///
     /// # Errors
     /// Also if this process is not in the group and has no right to give files away.
@@ -346,14 +346,16 @@ fn make_socket(path: &Path, group: Option<&SocketGroup>) -> io::Result<OwnedFd> 
     umask.map(rustix::process::umask);
     bound?;
     // No one can connect before it listens.
-    if let Some(group) = group {
-        give(path, group).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+    let given = group.map_or(Ok(()), |group| give(path, group));
+    let ready = given.and_then(|()| listen(&socket, BACKLOG).map_err(at(path, "listen")));
+    if ready.is_err() && path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket()) {
+        let _ = std::fs::remove_file(path);
     }
-    listen(&socket, BACKLOG).map_err(at(path, "listen"))?;
-    Ok(socket)
+    ready.map(|()| socket)
 }
 
-/// Gives a new socket to a group. It follows no link, and changes nothing but a socket.
+/// Gives a new socket to a group. It follows no link at the end of the path, and changes nothing
+/// but a socket.
 fn give(path: &Path, group: &SocketGroup) -> io::Result<()> {
     let given = || {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

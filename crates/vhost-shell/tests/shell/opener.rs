@@ -1,17 +1,13 @@
 //! Sockets that one process opens for another.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
-use ringway_vhost_shell::{
-    Connection, Mode, Opener, Received as Connected, SocketGroup, Turn, VifSocket,
-};
+use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn, VifSocket};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -98,26 +94,6 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
     assert_eq!(news(&backend).0, ["vm removed"]);
     drop(backend);
     assert!(matches!(opener.turn(now), Ok(Turn::End)));
-}
-
-#[test]
-fn a_socket_of_ours_belongs_to_the_group_that_may_connect() {
-    let dir = TempDir::new().expect("a directory");
-    let own = fs::metadata(dir.path()).expect("it is there").gid();
-    let other = rustix::process::getgroups().expect("a list").into_iter();
-    let other = other.map(rustix::process::Gid::as_raw).chain([own + 1]);
-    let other = other.into_iter().find(|id| *id != own).expect("the last one");
-    if std::os::unix::fs::chown(dir.path(), None, Some(other)).is_err() {
-        println!("SKIPPED: this user is in no other group and has no right to give files away");
-        return;
-    }
-    std::os::unix::fs::chown(dir.path(), None, Some(own)).expect("it was ours");
-    let (opener, _backend) = pair();
-    let mut opener = opener.with_group(Ok(SocketGroup { name: "vms".to_owned(), id: other }));
-    let now = Instant::now();
-    opener.add_now(wanted(dir.path(), "vm", Mode::Server), now).expect("it can be made");
-    let made = fs::metadata(dir.path().join("vm")).expect("it is there");
-    assert_eq!((made.gid(), made.mode() & 0o777), (other, 0o660));
 }
 
 #[test]
