@@ -51,6 +51,13 @@ pub trait PortQueue {
 
     /// What does not change from attach to detach.
     fn describe(&self) -> QueueTraits;
+
+    /// How many frames of `len` bytes could leave now; `None` if the queue cannot know. If there is
+    /// no room for any, the next [`arm`](PortQueue::arm) asks for an event when there is.
+    fn room_for(&mut self, len: usize) -> Option<usize> {
+        let _ = len;
+        None
+    }
 }
 
 /// A queue whose events are descriptors that a thread can wait for.
@@ -114,6 +121,13 @@ macro_rules! queue_of_variants {
             fn describe(&self) -> $crate::QueueTraits {
                 match self {
                     $($name::$variant(queue) => queue.describe(),)+
+                }
+            }
+
+            #[inline]
+            fn room_for(&mut self, len: usize) -> Option<usize> {
+                match self {
+                    $($name::$variant(queue) => queue.room_for(len),)+
                 }
             }
         }

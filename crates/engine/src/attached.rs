@@ -110,6 +110,7 @@ impl<Q: PortQueue> Attached<Q> {
     #[must_use]
     pub fn moved_to(mut self, id: SlotId, now: Instant) -> Attached<Q> {
         self.source.id = id;
+        self.source.long_to = None;
         self.source.on(crate::state::IngressEvent::Restart);
         self.outbox.moved_to(id, now);
         self

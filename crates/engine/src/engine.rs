@@ -172,6 +172,7 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, QueueDown> {
+        let room = self.room_ahead(slot, self.now);
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
         self.current_queue = Some((source.port_id, source.queue_index));
         let at = Enqueue { now: self.now, memory_max: &self.memory_max };
@@ -180,6 +181,7 @@ impl<Q: PortQueue> Engine<Q> {
             pool: &mut self.pool,
             batch: &mut self.batch,
             verdicts: &mut self.verdicts,
+            room,
             now: self.now,
             ticks: self.ticks,
             must_wake_senders: &mut self.must_wake_senders,
@@ -295,11 +297,11 @@ impl<Q: PortQueue> Engine<Q> {
         let of_port = directory.queues(source.port_id);
         let sent = outbox.send(&mut source.queue, &mut self.pool, of_port, self.now)?;
         self.must_wake_senders |= sent.must_wake_senders;
-        Ok(Work::of(sent.moved > 0))
+        Ok(Work::of(sent.moved > 0 || sent.has_released))
     }
 
     fn is_draining(&mut self, slot: usize) -> bool {
-        self.outboxes.get(slot).is_some_and(|outbox| outbox.waiting().frames > 0)
+        self.outboxes.get(slot).is_some_and(|outbox| outbox.is_active())
     }
 
     /// Wakes engines that may sleep because one of our queues held their sources.

@@ -14,6 +14,7 @@ use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
 use crate::outbox::{Enqueue, Outboxes};
 use crate::share::{Handling, Stations, cost};
+use crate::slot::SlotId;
 use crate::source::{Held, Source};
 
 /// Frames put into another engine's inbox between checks of how full it is.
@@ -92,7 +93,7 @@ impl<'a> Router<'a> {
         &mut self,
         frames: &mut impl Iterator<Item = Frame>,
         to: PortId,
-        source: &Source<Q>,
+        source: &mut Source<Q>,
     ) {
         let address = match self.directory.queues(to) {
             [only] => Some(only),
@@ -106,11 +107,24 @@ impl<'a> Router<'a> {
             Stations::Many => (Admission::Shared, true),
             Stations::One(_) | Stations::Bridge(_) => (Admission::Waits, false),
         };
+        if !never_waits && address.gauge.has_pressure() {
+            return;
+        }
         let admitted = iter::from_fn(|| match never_waits || !address.gauge.has_pressure() {
             true => frames.next(),
             false => None,
         });
         self.outboxes.enqueue_all(address.slot, admitted, admission, self.pool, &self.at);
+        self.note_long(source, address.slot);
+    }
+
+    /// Notes the queue of this engine that the last frame of a source went to, if that is long and
+    /// comes from a queue that leaves long frames in pages.
+    fn note_long<Q: PortQueue>(&self, source: &mut Source<Q>, to: SlotId) {
+        let Some(has_body) = self.outboxes.gets_long(to) else { return };
+        if has_body || source.long_to.is_some() {
+            (source.long_to, source.sends_long) = (Some(to), true);
+        }
     }
 
     /// Gives a frame to the queue of `to` that its flow belongs to.
@@ -156,6 +170,9 @@ impl<'a> Router<'a> {
             source.count_hop(address.engine);
         }
         self.hand_over(frame, admission, (to, address), source);
+        if address.engine == self.number {
+            self.note_long(source, address.slot);
+        }
         Ok(())
     }
 

@@ -159,6 +159,12 @@ impl Gauge {
         self.sent.fetch_add(cost, Ordering::Relaxed);
     }
 
+    /// Sets what the queue has sent, if that is more than before. Only the owning engine calls
+    /// this.
+    pub(crate) fn raise_sent(&self, cost: u64) {
+        self.sent.store(self.sent().max(cost), Ordering::Relaxed);
+    }
+
     /// Bytes of memory taken by the frames that waited to leave by the queue when it last sent.
     pub(crate) fn memory(&self) -> usize {
         usize::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(usize::MAX)

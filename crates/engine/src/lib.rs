@@ -16,6 +16,7 @@
 //! Read `engine.rs` first, then the table in [`state`]. How a control plane attaches, detaches and
 //! moves queues is in [`steps`].
 
+mod ahead;
 mod allowance;
 mod attached;
 mod bridge;

@@ -21,6 +21,11 @@ use crate::slot::SlotId;
 use crate::source::show;
 use crate::state::{Egress, EgressEvent};
 
+mod room;
+
+use room::Long;
+pub(crate) use room::Room;
+
 /// Frames for one queue, in the order in which they leave.
 pub(crate) struct Outbox {
     pub(crate) id: SlotId,
@@ -42,6 +47,8 @@ pub(crate) struct Outbox {
     /// Whether frames that came since the last call of [`send`](Outbox::send) have bodies that a
     /// peer has lent.
     has_lent: bool,
+    /// What it knows of the long frames that it gets.
+    long: Long,
     state: Egress,
 }
 
@@ -88,6 +95,8 @@ pub(crate) struct Sent {
     pub(crate) moved: usize,
     /// Pressure was lowered, and threads may sleep because of it.
     pub(crate) must_wake_senders: bool,
+    /// Sources that waited for room may go on.
+    pub(crate) has_released: bool,
 }
 
 impl Outbox {
@@ -112,6 +121,7 @@ impl Outbox {
             memory: 0,
             memory_of_others: 0,
             has_lent: false,
+            long: Long::default(),
             state: Egress::Empty,
         }
     }
@@ -120,6 +130,11 @@ impl Outbox {
     #[inline]
     fn is_draining(&self) -> bool {
         !matches!(self.state, Egress::Empty)
+    }
+
+    /// Whether it must be called in each round.
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_draining() || self.long.is_awaited()
     }
 
     /// How much waits to leave.
@@ -170,6 +185,7 @@ impl Outbox {
         }
         self.has_lent |= frame.is_lent();
         if segment::is_ready(&frame) {
+            self.long.note(Some(&frame));
             self.bytes += frame.len();
             self.memory += frame.memory();
             self.frames.push_back(frame);
@@ -188,6 +204,8 @@ impl Outbox {
         match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
             Ok(()) => {
                 let added = self.frames.range(first..);
+                let is_whole = added.len() == 1;
+                self.long.note(added.clone().next().filter(|_| is_whole));
                 self.bytes += added.clone().map(Frame::len).sum::<usize>();
                 self.memory += added.map(Frame::memory).sum::<usize>();
             }
@@ -248,7 +266,8 @@ impl Outbox {
         self.gauge.set_memory(self.memory);
         let memories = of_port.iter().map(|address| address.gauge.memory());
         self.memory_of_others = memories.sum::<usize>().saturating_sub(self.memory);
-        Ok(Sent { moved, must_wake_senders: self.adjust_pressure() })
+        let must_wake_senders = self.adjust_pressure();
+        Ok(Sent { moved, must_wake_senders, has_released: self.release_if_room(queue) })
     }
 
     /// Sets or removes the limit of what leaves.
@@ -492,18 +511,21 @@ impl Outboxes {
     /// Inserts an outbox and schedules its waiting frames.
     pub(crate) fn insert(&mut self, outbox: Outbox) {
         let index = outbox.id.index;
-        if outbox.is_draining() {
+        if outbox.is_active() {
             self.draining.push(index);
         }
         *self.slot(index) = OutboxSlot::Here(outbox);
     }
 
-    /// Removes an outbox.
+    /// Removes an outbox, and releases the sources that wait for its room.
     pub(crate) fn remove(&mut self, index: usize) -> Option<Outbox> {
         let slot = self.slots.get_mut(index)?;
         self.draining.retain(|draining| *draining != index);
         match std::mem::replace(slot, OutboxSlot::Vacant) {
-            OutboxSlot::Here(outbox) => Some(outbox),
+            OutboxSlot::Here(mut outbox) => {
+                outbox.long.leave();
+                Some(outbox)
+            }
             other => {
                 *slot = other;
                 None
@@ -528,9 +550,9 @@ impl Outboxes {
     ) {
         match self.slots.get_mut(to.index) {
             Some(OutboxSlot::Here(outbox)) if outbox.id == to => {
-                let was_draining = outbox.is_draining();
+                let was_active = outbox.is_active();
                 outbox.enqueue_all(frames, admission, pool, at);
-                if !was_draining && outbox.is_draining() {
+                if !was_active && outbox.is_active() {
                     self.draining.push(to.index);
                 }
             }

@@ -13,9 +13,10 @@ use crate::allowance::Allowance;
 use crate::bridge::BridgeQueue;
 use crate::capture::{Capture, Passage};
 use crate::directory::Forwarding;
-use crate::gauge::{Backlog, Gauge};
+use crate::gauge::{Backlog, Gauge, STALL};
 use crate::inspect::Whereabouts;
 use crate::limits::Limits;
+use crate::outbox::Room;
 use crate::share::{Handling, Shares, Stations, cost_of};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
@@ -61,6 +62,10 @@ pub(crate) struct Source<Q> {
     /// Whether it took in frames in this round that its peer waits for until they have left or are
     /// gathered.
     pub(crate) has_lent: bool,
+    /// The queue of this engine that its last long frame went to, once one had its end in pages.
+    pub(crate) long_to: Option<SlotId>,
+    /// Whether its last batch had a long frame, and no wait for room has timed out since.
+    pub(crate) sends_long: bool,
     state: Ingress,
 }
 
@@ -103,6 +108,8 @@ pub(crate) struct EngineParts<'a> {
     pub(crate) pool: &'a mut FramePool,
     pub(crate) batch: &'a mut FrameBatch,
     pub(crate) verdicts: &'a mut Verdicts,
+    /// What the source may take in, if that depends on the room where its frames go.
+    pub(crate) room: Option<Room>,
     pub(crate) now: Instant,
     /// Switch time.
     pub(crate) ticks: Ticks,
@@ -141,6 +148,8 @@ impl<Q: PortQueue> Source<Q> {
             bridge_queue: parts.bridge_queue,
             empty_turns: 0,
             has_lent: false,
+            long_to: None,
+            sends_long: false,
             state: Ingress::Polling,
         }
     }
@@ -164,6 +173,7 @@ impl<Q: PortQueue> Source<Q> {
     /// Ends a wait whose cause is gone.
     pub(crate) fn refresh(&mut self, now: Instant) {
         if let Some(event) = self.state.due(now) {
+            self.sends_long &= !matches!(event, IngressEvent::Due);
             self.charge_hold(now);
             self.on(event);
         }
@@ -208,6 +218,27 @@ impl<Q: PortQueue> Source<Q> {
         if let Some(bridge_queue) = &mut self.bridge_queue {
             bridge_queue.set_behind();
         }
+    }
+
+    /// The queue of this gauge, which gets long frames from the source, has no room for another. If
+    /// that lasts, the source goes on, and the queue stalls.
+    pub(crate) fn hold_for_room(&mut self, gauge: &Arc<Gauge>, now: Instant) {
+        match self.patience {
+            Patience::Endless => {
+                self.held_since = None;
+                let (gauge, until) = (Arc::clone(gauge), Some(now + STALL));
+                self.on(IngressEvent::Pressure { gauge, until });
+            }
+            Patience::Limited => {
+                self.hold_within_allowance(gauge, now);
+            }
+            Patience::None => {}
+        }
+    }
+
+    /// Whether it waits for nothing, and has no frames that go first.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, Ingress::Polling) && self.kept.is_empty()
     }
 
     /// The next frame met a full inbox. The source waits at no charge: an engine empties its inbox
@@ -275,6 +306,7 @@ impl<Q: PortQueue> Source<Q> {
         self.empty_turns = self.empty_turns.saturating_add(1);
         if !context.batch.is_empty() {
             self.empty_turns = 0;
+            self.sends_long = false;
             self.charge(context);
             self.classify(context);
         }
@@ -311,6 +343,7 @@ impl<Q: PortQueue> Source<Q> {
         let credit = self.limits.ingress.as_ref();
         let credit = credit.map_or(u64::MAX, |credit| credit.available(context.now));
         let bytes = share.bytes.min(usize::try_from(credit).unwrap_or(usize::MAX));
+        let bytes = bytes.min(context.room.map_or(usize::MAX, Room::bytes));
         Some(Budget { bytes, ..share })
     }
 

@@ -29,7 +29,7 @@ use ringway_hypervisor::{
 };
 use ringway_ring::{BackRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
-use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
+use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest, slots_max};
 
 pub use fault::TxFault;
 
@@ -87,6 +87,8 @@ pub struct VifQueue<M, E> {
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
+    /// The same for a frame that would be taken in if there were room for it.
+    rx_pages_awaited: u32,
     scratch: Box<Scratch>,
     // Dropped last, so that the rings stop using the pages before their grants end.
     _ring_pages: [ForeignPage; 2],
@@ -130,6 +132,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             lending: None,
             stopwatch,
             rx_pages_wanted: 0,
+            rx_pages_awaited: 0,
             scratch: Box::new(Scratch {
                 tx_requests: [TxRequest::default(); ingress::WINDOW],
                 rx_requests: [RxRequest::default(); RX_RING_SLOTS],
@@ -205,7 +208,12 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
 
     fn arm(&mut self) -> Result<Pending, QueueDown> {
         let tx = self.tx.arm(1);
-        let rx = match self.rx_pages_wanted {
+        // Frames that wait go first.
+        let pages = match self.rx_pages_wanted {
+            0 => std::mem::take(&mut self.rx_pages_awaited),
+            pages => pages,
+        };
+        let rx = match pages {
             0 => Waiting::TooFew,
             pages => self.rx.arm(pages),
         };
@@ -237,6 +245,14 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
         let retry = (!self.features.rx_notify).then_some(RETRY);
         let caps = self.features.caps.and(OffloadCaps::NETIF);
         QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: true }
+    }
+
+    fn room_for(&mut self, len: usize) -> Option<usize> {
+        // A fault of the ring is reported when frames leave.
+        let posted = self.rx.pending().ok()?;
+        let slots = u32::try_from(slots_max(len)).ok()?;
+        self.rx_pages_awaited = if posted < slots { slots } else { 0 };
+        usize::try_from(posted / slots).ok()
     }
 }
 

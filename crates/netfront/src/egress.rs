@@ -5,7 +5,7 @@ use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
     MAX_TX_SIZE, NETIF_RSP_NULL, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, TX_RING_SLOTS, TxRequest,
+    NETTXF_MORE_DATA, TX_RING_SLOTS, TxRequest, slots_max,
 };
 
 use crate::sending::Sending;
@@ -32,7 +32,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             return Ok(());
         }
         self.reap()?;
-        self.tx_responses_wanted = 0;
+        (self.tx_responses_wanted, self.must_try_again) = (0, false);
         let (mut packets, mut bytes) = (0, 0);
         for (ahead, frame) in from.iter().take(PAGES_AHEAD).enumerate() {
             self.prefetch_for(ahead, frame);
@@ -94,6 +94,16 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.tx_reserve > 0 && self.pages_unanswered() >= TX_RING_SLOTS - self.tx_reserve
     }
 
+    /// Frames of this length that the ring has room for, within the limit of outstanding pages.
+    pub(crate) fn room_in_ring(&self, len: usize) -> usize {
+        let allowed = match self.tx_reserve {
+            0 => usize::MAX,
+            reserve => (TX_RING_SLOTS - reserve).saturating_sub(self.pages_unanswered()),
+        };
+        // The frame that reaches the limit may exceed it.
+        (self.tx.free() / slots_max(len)).min(allowed.div_ceil(slots_max(len)))
+    }
+
     fn has_slab_of(&self, frame: &Frame) -> bool {
         let (Some(sending), Some(body)) = (&self.sending, frame.body()) else { return false };
         sending.has(body)
@@ -137,7 +147,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Takes completed buffers back. A status other than OKAY means that the backend dropped the
     /// packet and counted it; the buffer is ours again in any case.
-    fn reap(&mut self) -> Result<(), QueueDown> {
+    pub(crate) fn reap(&mut self) -> Result<(), QueueDown> {
         let count = self.tx.peek_responses(&mut *self.tx_responses).map_err(QueueDown::peer)?;
         for response in &self.tx_responses[..count] {
             if response.status == NETIF_RSP_NULL {

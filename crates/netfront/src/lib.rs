@@ -112,6 +112,10 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
     /// Responses that must come before the next frame can leave; 0 if no frame waits.
     tx_responses_wanted: u32,
+    /// The same for a frame that would be taken in if there were room for it.
+    tx_responses_awaited: u32,
+    /// Responses that waiting frames wanted were taken in since the last `egress`.
+    must_try_again: bool,
     /// See [`limit_unanswered`](VifQueue::limit_unanswered): buffers that stay unused, and
     /// responses per wake-up.
     tx_reserve: usize,
@@ -179,6 +183,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             tx_free: Box::new(buffer_numbers()),
             tx_outstanding: Box::new([false; TX_RING_SLOTS]),
             tx_responses_wanted: 0,
+            tx_responses_awaited: 0,
+            must_try_again: false,
             tx_reserve: 0,
             tx_responses_per_wake: egress::responses_per_wake(TX_RING_SLOTS),
             sending: None,
@@ -281,7 +287,13 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
             Some(in_place) => in_place.arm(usize::from(self.rx.next_slot())),
         };
         let rx = self.rx.arm(1);
-        let tx = match self.tx_responses_wanted {
+        // Frames that wait go first.
+        let responses = match self.tx_responses_wanted {
+            0 => std::mem::take(&mut self.tx_responses_awaited),
+            responses => responses,
+        };
+        let tx = match responses {
+            _ if std::mem::take(&mut self.must_try_again) => Waiting::Enough,
             0 => Waiting::TooFew,
             responses => self.tx.arm(responses),
         };
@@ -308,6 +320,19 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     fn describe(&self) -> QueueTraits {
         let takes_bodies = self.sending.is_some();
         QueueTraits { caps: self.caps, probe: Probe::Memory, retry: None, takes_bodies }
+    }
+
+    fn room_for(&mut self, len: usize) -> Option<usize> {
+        let mut room = self.room_in_ring(len);
+        // A fault of the ring is reported when frames leave.
+        if room == 0 && self.tx.pending().ok()? >= self.tx_responses_awaited {
+            self.reap().ok()?;
+            // Frames that wait for so many responses may have their room already.
+            self.must_try_again |= std::mem::take(&mut self.tx_responses_wanted) > 0;
+            room = self.room_in_ring(len);
+        }
+        self.tx_responses_awaited = if room == 0 { self.tx_responses_per_wake } else { 0 };
+        Some(room)
     }
 }
 

@@ -6,12 +6,18 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::ring;
+use crate::{PAGE_SIZE, ring};
 
 /// Slots in a tx ring.
 pub const TX_RING_SLOTS: usize = ring::slot_count(TX_SLOT_LEN);
 /// Slots in an rx ring.
 pub const RX_RING_SLOTS: usize = ring::slot_count(RX_SLOT_LEN);
+/// The most slots that a frame of `len` bytes takes if all except the last are full: those of its
+/// pages, and one that asks for segmentation.
+pub fn slots_max(len: usize) -> usize {
+    len.div_ceil(PAGE_SIZE) + 1
+}
+
 /// Bytes from one tx slot to the next: the union of request and response.
 pub const TX_SLOT_LEN: usize = size_of::<TxRequest>();
 /// Bytes from one rx slot to the next.

@@ -19,7 +19,7 @@ use ringway_switch::{
     SwitchConfig, Ticks,
 };
 
-use crate::lent::{Lender, lend};
+use crate::lent::{HEAD_LEN, Lender, lend};
 
 /// Lengths that a station keeps.
 const LENS_MAX: usize = 1000;
@@ -48,6 +48,8 @@ pub(crate) struct Far {
     pub(crate) is_endless: bool,
     /// Frames that may still leave.
     pub(crate) room: usize,
+    /// The engine can see how many.
+    pub(crate) shows_room: bool,
     /// Frames and bytes that left.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
@@ -171,7 +173,7 @@ impl PortQueue for TestQueue {
             if far.is_in_pages {
                 put_in_pages(&mut frame);
             }
-            if let Some(lender) = &far.lender {
+            if let Some(lender) = far.lender.as_ref().filter(|_| len > HEAD_LEN) {
                 lend(&mut frame, far.taken, lender);
             }
             bytes += frame.work();
@@ -225,6 +227,12 @@ impl PortQueue for TestQueue {
 
     fn describe(&self) -> QueueTraits {
         self.traits
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        let mut far = self.far().ok()?;
+        far.wants_room |= far.shows_room && far.room == 0;
+        far.shows_room.then_some(far.room)
     }
 }
 

@@ -4,19 +4,19 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringway_datapath::{
     Body, Checksum, DropReason, Frame, Gso, GsoKind, OffloadCaps, Pages, QueueTraits, Receipts,
 };
-use ringway_engine::Capture;
+use ringway_engine::{Capture, Wait};
 
 use crate::bench::{Bench, ONE, Station, TRAITS, byte_at};
 
 const MEMORY: usize = 64 << 20;
 const LEN: usize = 20_000;
 /// Bytes before the body.
-const HEAD_LEN: usize = 4096;
+pub(crate) const HEAD_LEN: usize = 4096;
 /// Bodies that may be lent at once.
 const BODIES: usize = 64;
 
@@ -134,6 +134,109 @@ fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
         // The last one left from its pages; those that waited have all their bytes.
         assert_eq!(far.longest[42..], payload());
     }
+}
+
+/// A pair that has exchanged its first long frames, so that the sender looks ahead: the receiver
+/// has no room left.
+fn pair_that_looks_ahead(bench: &mut Bench) -> (Station, Station, Arc<Lender>) {
+    let (sender, receiver, lender) = pair(bench);
+    {
+        let mut far = receiver.far();
+        (far.shows_room, far.room) = (true, 2);
+    }
+    sender.far().script.extend([(2, LEN); 2]);
+    bench.round();
+    {
+        let far = receiver.far();
+        assert_eq!((far.lent, far.room), (2, 0));
+    }
+    (sender, receiver, lender)
+}
+
+#[test]
+fn long_frames_wait_in_the_pages_of_their_sender() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, receiver, lender) = pair_that_looks_ahead(&mut bench);
+    sender.far().script.extend([(2, LEN); 300]);
+    let start = bench.now;
+    for room in (1..=4).cycle() {
+        bench.round();
+        let (taken, received) = (sender.far().taken, receiver.far().received);
+        assert_eq!(taken, received, "what has no room stays there");
+        if sender.far().script.is_empty() {
+            break;
+        }
+        receiver.far().room = room;
+        // One round finds the room, and releases the sender.
+        bench.round();
+        assert!(bench.now < start + Duration::from_secs(1), "it goes on");
+    }
+    let far = receiver.far();
+    assert_eq!((far.received, far.lent, lender.gathered.load(Relaxed)), (302, 302, 0));
+}
+
+#[test]
+fn an_engine_sleeps_until_there_is_room_and_then_goes_on() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, receiver, lender) = pair_that_looks_ahead(&mut bench);
+    sender.far().script.push_back((2, LEN));
+    let is_asleep = |wait| matches!(wait, Wait::Until(_) | Wait::Event);
+    assert!((0..10).any(|_| is_asleep(bench.round())), "it waits for an event");
+    receiver.far().room = 1;
+    bench.ready(&receiver);
+    for _ in 0..3 {
+        bench.round();
+    }
+    assert_eq!((receiver.far().lent, lender.gathered.load(Relaxed)), (3, 0));
+    assert!((0..10).any(|_| is_asleep(bench.round())), "nothing is left to do");
+}
+
+#[test]
+fn a_receiver_that_stops_holds_its_sender_only_briefly() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, _stopped, lender) = pair_that_looks_ahead(&mut bench);
+    let other = bench.port(3, 1, ONE).remove(0);
+    // After each long frame for the one that stopped, there is a short one for another.
+    {
+        let mut far = sender.far();
+        far.script.extend([(2, LEN), (3, 60)]);
+        far.is_endless = true;
+    }
+    let mut short = 0;
+    bench.run(Duration::from_millis(300), |_| short = other.far().received);
+    assert!(short > 300, "{short}");
+    assert!(!lender.has_lent());
+}
+
+#[test]
+fn short_frames_do_not_wait_for_room_that_only_long_ones_needed() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, _stopped, _) = pair_that_looks_ahead(&mut bench);
+    let other = bench.port(3, 1, ONE).remove(0);
+    {
+        let mut far = sender.far();
+        far.lender = None;
+        far.script.extend([(3, 60); 5000]);
+    }
+    let start = bench.now;
+    // The first batch may wait once: nothing shows whom it is for.
+    bench.run(Duration::from_millis(60), |_| {});
+    assert_eq!(other.far().received, 5000, "{:?}", bench.now - start);
+}
+
+#[test]
+fn a_receiver_that_leaves_releases_its_sender() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, receiver, _) = pair_that_looks_ahead(&mut bench);
+    let other = bench.port(3, 1, ONE).remove(0);
+    sender.far().script.push_back((3, LEN));
+    bench.round();
+    bench.round();
+    assert_eq!(other.far().received, 0, "it waits for the room that the last ones needed");
+    bench.detach(&receiver);
+    bench.round();
+    bench.round();
+    assert_eq!(other.far().received, 1);
 }
 
 #[test]

@@ -155,6 +155,25 @@ fn a_guest_that_posts_eighteen_pages_at_a_time_receives_everything() {
 }
 
 #[test]
+fn room_is_counted_in_whole_frames_and_an_event_comes_when_there_is_some() {
+    let mut bench = Bench::new();
+    bench.post(0, 33);
+    assert_eq!(bench.back.room_for(65_226), Some(1), "16 pages, and a slot for segmentation");
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing, "nothing waits for more");
+    bench.post(33, 1);
+    assert_eq!([9000, 65_226].map(|len| bench.back.room_for(len)), [Some(8), Some(2)]);
+    let frames = (0..20).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
+    assert!(bench.egress(frames).is_empty());
+    assert_eq!(bench.back.room_for(65_226), Some(0));
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing, "14 pages are too few");
+    assert_eq!(bench.back.room_for(65_226), Some(0));
+    bench.post(34, 3);
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
+    assert_eq!(bench.back.room_for(65_226), Some(1));
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
+}
+
+#[test]
 fn frames_wait_for_pages_and_leave_in_order() {
     let mut bench = Bench::new();
     let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60 + seed), Offload::NONE)).collect();

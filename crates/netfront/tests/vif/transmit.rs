@@ -62,6 +62,45 @@ fn a_segmented_frame_has_its_extra_in_the_second_slot() {
 }
 
 #[test]
+fn room_is_counted_in_whole_frames_and_an_event_comes_when_there_is_some() {
+    let mut bench = Bench::new();
+    assert_eq!([65_226, 9000].map(|len| bench.front.room_for(len)), [Some(15), Some(64)]);
+    let frames = (0..250).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
+    assert!(bench.egress(frames).expect("no fault").is_empty());
+    assert_eq!(bench.front.room_for(65_226), Some(0));
+    assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
+    assert_eq!(bench.front.room_for(65_226), Some(0));
+    assert_eq!(respond_to_all(&mut bench, NETIF_RSP_OKAY), 250);
+    assert_eq!(bench.front.arm().expect("no fault"), Pending::Work);
+    assert_eq!(bench.front.room_for(65_226), Some(15), "the responses are taken in");
+    assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
+}
+
+#[test]
+fn a_frame_that_waits_leaves_although_its_responses_were_taken_in_for_another() {
+    let mut bench = Bench::new();
+    let mut frames: Vec<_> =
+        (0..250).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
+    frames.push(bench.frame(&pattern(251, 65_226), Offload::NONE));
+    let mut waiting = bench.egress(frames).expect("no fault");
+    assert_eq!(waiting.len(), 1, "it waits for many responses");
+    let requests = bench.take_tx();
+    let respond_to = |bench: &mut Bench, from: usize, to: usize| {
+        for request in &requests[from..to] {
+            let response = TxResponse { id: request.id, status: NETIF_RSP_OKAY };
+            bench.tx.push_response(response);
+        }
+        let _ = bench.tx.publish_responses();
+    };
+    respond_to(&mut bench, 0, 230);
+    assert!(bench.front.room_for(65_226).is_some_and(|room| room > 0));
+    assert_eq!(bench.front.arm().expect("no fault"), Pending::Work, "it is tried again");
+    respond_to(&mut bench, 230, 250);
+    bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+    assert!(waiting.is_empty(), "there will be no more responses");
+}
+
+#[test]
 fn flags_report_the_state_of_the_checksum() {
     //= netif.h:flag-bits
     for (checksum, flags) in [
