@@ -10,8 +10,9 @@ use crate::outbox::Room;
 impl<Q: PortQueue> Engine<Q> {
     /// The room where the long frames of a source's last batch went. Without any, the source is
     /// held, or goes on as if it had not asked; `None` for any other source.
+    #[inline]
     pub(crate) fn room_ahead(&mut self, slot: usize, now: Instant) -> Option<Room> {
-        let source = self.sources[slot].as_mut()?;
+        let source = self.sources[slot].as_mut().filter(|source| source.sends_long)?;
         source.refresh(now);
         let to = source.long_to.filter(|_| source.sends_long && source.is_open())?;
         let target = self.sources.get_mut(to.index)?.as_mut()?;

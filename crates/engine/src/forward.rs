@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
-use ringway_datapath::{DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PortQueue};
+use ringway_datapath::{
+    DropReason, Frame, FrameBatch, FramePool, FrameVlan, MIDDLE_LEN, MacAddr, PortQueue,
+};
 use ringway_steering::{flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
@@ -30,6 +32,8 @@ pub(crate) struct Router<'a> {
     pub(crate) at: Enqueue<'a>,
     /// The cost of copies for mirrors, charged to the port by which the frames came in.
     pub(crate) mirrored: usize,
+    /// Whether the last frame of the source's batch is long.
+    pub(crate) ends_long: bool,
     /// The gauge last looked up for frames to another guest on a bridge of the host, with that
     /// guest's address.
     pub(crate) neighbor: Option<(MacAddr, Option<&'a Arc<Gauge>>)>,
@@ -44,6 +48,7 @@ impl<'a> Router<'a> {
         batch: &mut FrameBatch,
         verdicts: &[Verdict],
     ) {
+        self.ends_long = batch.last().is_some_and(|frame| frame.len() > MIDDLE_LEN);
         let mirroring = match &source.forwarding {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
@@ -120,8 +125,12 @@ impl<'a> Router<'a> {
 
     /// Notes the queue of this engine that the last frame of a source went to, if that is long and
     /// comes from a queue that leaves long frames in pages.
-    fn note_long<Q: PortQueue>(&self, source: &mut Source<Q>, to: SlotId) {
-        let Some(has_body) = self.outboxes.gets_long(to) else { return };
+    #[inline]
+    fn note_long<Q: PortQueue>(&mut self, source: &mut Source<Q>, to: SlotId) {
+        if !self.ends_long {
+            return;
+        }
+        let Some(has_body) = self.outboxes.note_long(to) else { return };
         if has_body || source.long_to.is_some() {
             (source.long_to, source.sends_long) = (Some(to), true);
         }

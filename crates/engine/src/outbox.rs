@@ -185,7 +185,6 @@ impl Outbox {
         }
         self.has_lent |= frame.is_lent();
         if segment::is_ready(&frame) {
-            self.long.note(Some(&frame));
             self.bytes += frame.len();
             self.memory += frame.memory();
             self.frames.push_back(frame);
@@ -204,8 +203,9 @@ impl Outbox {
         match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
             Ok(()) => {
                 let added = self.frames.range(first..);
-                let is_whole = added.len() == 1;
-                self.long.note(added.clone().next().filter(|_| is_whole));
+                if added.len() > 1 {
+                    self.long.set_cut();
+                }
                 self.bytes += added.clone().map(Frame::len).sum::<usize>();
                 self.memory += added.map(Frame::memory).sum::<usize>();
             }

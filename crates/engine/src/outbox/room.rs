@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use ringway_datapath::{Frame, MIDDLE_LEN, PortQueue};
+use ringway_datapath::{MIDDLE_LEN, PortQueue};
 
-use super::{Outbox, OutboxSlot, Outboxes};
+use super::{Outbox, Outboxes};
 use crate::gauge::Gauge;
 use crate::share::cost_of;
 use crate::slot::SlotId;
@@ -18,11 +18,10 @@ use crate::slot::SlotId;
 /// What an outbox knows of the long frames that it gets.
 #[derive(Debug, Default)]
 pub(super) struct Long {
-    /// Whether the last frame was one.
-    is_last: bool,
-    /// The length of the last one, and whether its end was in pages.
+    /// The length of the last one.
     len: usize,
-    has_body: bool,
+    /// Whether a frame was cut for the queue since then, so that its pages were of no use.
+    is_cut: bool,
     /// Sources of this engine wait for it until another one has room. It shows what the queue has
     /// sent, with what there was room for when it released them.
     gauge: Arc<Gauge>,
@@ -38,15 +37,9 @@ pub(crate) struct Room {
 }
 
 impl Long {
-    /// Notes a frame that is added; `None` if it was cut for the queue, so that its pages would be
-    /// of no use.
-    #[inline]
-    pub(super) fn note(&mut self, frame: Option<&Frame>) {
-        let long = frame.filter(|frame| frame.len() > MIDDLE_LEN);
-        self.is_last = long.is_some();
-        if let Some(frame) = long {
-            (self.len, self.has_body) = (frame.len(), frame.body().is_some());
-        }
+    /// A frame was cut for the queue.
+    pub(super) fn set_cut(&mut self) {
+        self.is_cut = true;
     }
 
     /// Whether sources wait for room.
@@ -72,8 +65,8 @@ impl Long {
 }
 
 impl Room {
-    /// The budget of bytes with which as many frames are taken in, and at least one: the frame that
-    /// reaches a budget is the last.
+    /// The budget of bytes with which a source takes in one frame fewer than there is room for, and
+    /// at least one: frames differ in length, and the one that reaches a budget is the last.
     pub(crate) fn bytes(self) -> usize {
         (self.frames.saturating_sub(1) * self.len).max(self.len / 2).max(1)
     }
@@ -107,14 +100,14 @@ impl Outbox {
 }
 
 impl Outboxes {
-    /// Whether the last frame for this queue was long: `Some` with whether its end was in pages.
-    pub(crate) fn gets_long(&self, to: SlotId) -> Option<bool> {
-        match self.slots.get(to.index)? {
-            OutboxSlot::Here(Outbox { id, long, .. }) if *id == to && long.is_last => {
-                Some(long.has_body)
-            }
-            _ => None,
-        }
+    /// A source whose last frame is long has added frames for this queue. If the last one there is
+    /// long, too, notes its length, and returns whether its end is in pages.
+    pub(crate) fn note_long(&mut self, to: SlotId) -> Option<bool> {
+        let outbox = self.get(to.index).filter(|outbox| outbox.id == to)?;
+        let is_cut = std::mem::take(&mut outbox.long.is_cut);
+        let last = outbox.frames.back().filter(|last| last.len() > MIDDLE_LEN && !is_cut)?;
+        outbox.long.len = last.len();
+        Some(last.body().is_some())
     }
 
     /// The gauge that is raised until a queue has room for a long frame; `None` if the queue is
