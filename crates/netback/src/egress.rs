@@ -103,32 +103,33 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         scratch.copies.clear();
         scratch.page_copies.clear();
         let mut posted = &scratch.rx_requests[..taken];
-        while let (Some(frame), false) = (from.front_mut(), scratch.leaving.is_full()) {
+        while !scratch.leaving.is_full() {
+            let Some(mut frame) = from.pop_front() else { break };
             let pages = frame.len().div_ceil(PAGE_SIZE);
             if pages > 1 && !self.features.caps.scatter_gather {
                 self.counters.dropped.count(DropReason::TooLong, 1);
-                from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+                pool.recycle(frame);
                 continue;
             }
             let slots = pages + usize::from(frame.offload.gso.is_some());
             if slots > posted.len() {
                 self.rx_pages_wanted = u32::try_from(slots).expect("a frame has few pages");
+                from.push_front(frame);
                 break;
             }
             let (own, others) = posted.split_at(slots);
             let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
-            if !plan_page_copies::<M>(frame, own, &mut scratch.page_copies) {
+            if !plan_page_copies::<M>(&frame, own, &mut scratch.page_copies) {
                 if let Err(reason) = frame.linearize() {
                     self.counters.dropped.count(reason, 1);
-                    from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+                    pool.recycle(frame);
                     continue;
                 }
             }
             match own {
-                [only] => scratch.copies.push(copy_of(frame, 0, only, local)),
-                several => plan_copies(frame, several, local, &mut scratch.copies),
+                [only] => scratch.copies.push(copy_of(&frame, 0, only, local)),
+                several => plan_copies(&frame, several, local, &mut scratch.copies),
             }
-            let frame = from.pop_front().expect("a frame was at the front");
             scratch.leaving.push(frame);
             posted = others;
         }
@@ -148,12 +149,14 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 copies.split_at(frame.bytes().len().div_ceil(PAGE_SIZE));
             let (own_requests, other_requests) = requests.split_at(slots);
             (copies, requests) = (other_copies, other_requests);
-            if let ([copy], [request]) = (own_copies, own_requests) {
+            let is_whole = if let ([copy], [request]) = (own_copies, own_requests) {
                 self.rx.push_response(response_of(copy.status, copy.len, request, flags_of(frame)));
+                copy.status == GrantStatus::Okay
             } else {
                 push_several(&mut self.rx, frame, own_copies, own_requests);
-            }
-            if own_copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
+                own_copies.iter().all(|copy| copy.status == GrantStatus::Okay)
+            };
+            if is_whole {
                 packets += 1;
                 bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX);
             } else {
