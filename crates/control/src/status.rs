@@ -26,6 +26,14 @@ pub struct QueueStatus {
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
+    /// Frames from a guest of Xen that are long enough for their ends to stay in its pages; none
+    /// if its vif has a device.
+    #[serde(default)]
+    pub tx_long: u64,
+    /// Those of them whose ends were copied once, into another guest's pages. The others were
+    /// copied twice: the receiver had no room, or all their bytes were needed.
+    #[serde(default)]
+    pub tx_lent: u64,
     /// Slots of its tx ring without a response, each up to 4096 bytes of a frame. A backend reports
     /// the current number, a frontend that of its last transmission.
     pub tx_unanswered: u64,
@@ -51,6 +59,8 @@ impl QueueStatus {
             rx_bytes: totals.rx_bytes,
             events_sent: totals.events_sent,
             events_received: totals.events_received,
+            tx_long: totals.tx_long,
+            tx_lent: totals.tx_lent,
             tx_unanswered: totals.tx_unanswered,
             tx_response_times: Times::read(&counters.tx_response_times),
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),

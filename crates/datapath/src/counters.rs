@@ -168,6 +168,8 @@ pub struct QueueCounters {
     events_sent: AtomicU64,
     /// Events the peer sent us.
     events_received: AtomicU64,
+    tx_long: AtomicU64,
+    tx_lent: AtomicU64,
     /// Slots of the tx ring that were consumed and had no response when last counted.
     tx_unanswered: AtomicU64,
     /// Times from a backend's first sight of a tx slot to its response, sampled for a few slots.
@@ -191,6 +193,10 @@ pub struct QueueTotals {
     pub events_sent: u64,
     /// Events we received.
     pub events_received: u64,
+    /// Frames the guest sent whose ends can stay in its pages until they leave for another guest.
+    pub tx_long: u64,
+    /// Those of them whose ends went from page to page; the others were copied twice.
+    pub tx_lent: u64,
     /// Slots of the tx ring that wait for a response: a current value, not a count.
     pub tx_unanswered: u64,
 }
@@ -218,6 +224,16 @@ impl QueueCounters {
         bump(&self.events_received, 1);
     }
 
+    /// Adds a frame that is long enough for its end to stay in the guest's pages.
+    pub fn add_tx_long(&self) {
+        bump(&self.tx_long, 1);
+    }
+
+    /// Adds a frame whose end went from the guest's pages to those of another guest.
+    pub fn add_tx_lent(&self) {
+        bump(&self.tx_lent, 1);
+    }
+
     /// Sets the number of tx slots that wait for a response.
     pub fn set_tx_unanswered(&self, slots: u64) {
         self.tx_unanswered.store(slots, Ordering::Relaxed);
@@ -233,6 +249,8 @@ impl QueueCounters {
             rx_bytes: read(&self.rx_bytes),
             events_sent: read(&self.events_sent),
             events_received: read(&self.events_received),
+            tx_long: read(&self.tx_long),
+            tx_lent: read(&self.tx_lent),
             tx_unanswered: read(&self.tx_unanswered),
         }
     }

@@ -72,6 +72,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         }
         self.memory.copy_between_peers(self.peer, copies)?;
         if copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
+            let bodies = self.scratch.leaving.iter().filter_map(Frame::body);
+            bodies.filter_map(lent_pages::<M>).for_each(LentPages::count_lent);
             return Ok(used);
         }
         while let Some(mut frame) = self.scratch.leaving.pop() {
@@ -250,7 +252,7 @@ fn plan_body<M: 'static>(
     slots: &[RxRequest],
     copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
 ) -> bool {
-    let lent = body.pages().memory().downcast_ref::<LentPages<M>>();
+    let lent = lent_pages::<M>(body);
     // A copy ends where a page of either guest ends, or a piece.
     let copies_max = 2 * body.len().div_ceil(PAGE_SIZE) + 2 * body.pieces().len();
     let Some(lent) = lent.filter(|_| copies_max <= copies.remaining_capacity()) else {
@@ -276,6 +278,11 @@ fn plan_body<M: 'static>(
         }
     }
     true
+}
+
+/// The pages of another guest that a body is in; `None` if it is not lent, or by other memory.
+fn lent_pages<M: 'static>(body: &Body) -> Option<&LentPages<M>> {
+    body.pages().memory().downcast_ref()
 }
 
 fn in_page(at: usize) -> u16 {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
-use ringway_datapath::{Body, DropReason, Pages, Receipt};
+use ringway_datapath::{Body, DropReason, Pages, QueueCounters, Receipt};
 use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{TX_RING_SLOTS, TxRequest};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
@@ -43,14 +43,16 @@ pub(crate) struct LentPages<M> {
     peer: DomId,
     grefs: [AtomicU32; TX_RING_SLOTS],
     was_gathered: AtomicBool,
+    /// Counters of the queue, whose thread is the only one with frames that have these pages.
+    counters: Arc<QueueCounters>,
     /// The handle for gathering: a caller that gathers takes it, and puts it back. Only the queue's
     /// own thread has frames with these pages, so it is always there, and no caller waits.
     memory: ArrayQueue<M>,
 }
 
 impl<M: ForeignMemory + Send + 'static> Lending<M> {
-    pub(crate) fn new(peer: DomId, memory: M) -> Lending<M> {
-        let lent = Arc::new(LentPages::new(peer, memory));
+    pub(crate) fn new(peer: DomId, memory: M, counters: Arc<QueueCounters>) -> Lending<M> {
+        let lent = Arc::new(LentPages::new(peer, memory, counters));
         let pages = Arc::clone(&lent);
         let as_pages: Arc<dyn Pages> = pages;
         Lending { as_pages, pages: lent, pause: 0 }
@@ -60,6 +62,7 @@ impl<M: ForeignMemory + Send + 'static> Lending<M> {
 impl<M> Lending<M> {
     /// Whether the next long packet should be lent.
     pub(crate) fn is_worthwhile(&mut self) -> bool {
+        self.pages.counters.add_tx_long();
         if self.pages.was_gathered.swap(false, Ordering::Relaxed) {
             self.pause = PAUSE;
         }
@@ -83,15 +86,21 @@ impl<M> Lending<M> {
 }
 
 impl<M> LentPages<M> {
-    fn new(peer: DomId, memory: M) -> LentPages<M> {
+    fn new(peer: DomId, memory: M, counters: Arc<QueueCounters>) -> LentPages<M> {
         let handle = ArrayQueue::new(1);
         assert!(handle.push(memory).is_ok(), "it has room for one");
         LentPages {
             peer,
             grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS],
             was_gathered: AtomicBool::new(false),
+            counters,
             memory: handle,
         }
+    }
+
+    /// Counts a frame whose body went from page to page.
+    pub(crate) fn count_lent(&self) {
+        self.counters.add_tx_lent();
     }
 
     /// The guest that lends them.
@@ -174,7 +183,8 @@ mod tests {
         let mut grants = here.grants().expect("always made");
         let granted = grants.share(host, 1, Access::ReadOnly).expect("there is memory");
         granted.pages.copy_from(8, &[7; 4]);
-        let pages = LentPages::new(guest, there.memory().expect("always made"));
+        let memory = there.memory().expect("always made");
+        let pages = LentPages::new(guest, memory, Arc::default());
         pages.grefs[0].store(granted.grefs[0].0, Ordering::Relaxed);
 
         let mut bytes = [0; 4];

@@ -172,7 +172,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     where
         M: Send,
     {
-        self.lending = Some(Lending::new(self.peer, memory));
+        self.lending = Some(Lending::new(self.peer, memory, Arc::clone(&self.counters)));
         self.unanswered.get_or_insert_with(Unanswered::without_bell);
     }
 

@@ -80,6 +80,12 @@ fn completed(bench: &mut Bench) -> usize {
     statuses.len()
 }
 
+/// The long frames that the guest of this bench has sent, and how many left from its pages.
+fn long_and_lent(bench: &Bench) -> (u64, u64) {
+    let totals = bench.counters.totals();
+    (totals.tx_long, totals.tx_lent)
+}
+
 #[test]
 fn a_long_packet_goes_from_page_to_page() {
     for start in [0, 250, u32::MAX - 3] {
@@ -111,6 +117,7 @@ fn a_long_packet_goes_from_page_to_page() {
                 assert_eq!(received(&mut receiver, &posted, is_segmented), bytes);
                 sender.ingress_within(Budget::NOTHING).expect("no fault");
                 assert_eq!(completed(&mut sender), places.len());
+                assert_eq!(long_and_lent(&sender), (1, 1));
             }
         }
     }
@@ -131,6 +138,7 @@ fn a_body_that_cannot_leave_from_its_pages_is_gathered() {
     let frame = take_packet(&mut sender, &bytes, &full_pages(30_000));
     assert!(!frame.is_lent());
     assert_eq!(frame.bytes(), bytes);
+    assert_eq!(long_and_lent(&sender), (2, 0));
     sender.pool.recycle(frame);
     for _ in 0..64 {
         let frame = take_packet(&mut sender, &bytes[..13_000], &full_pages(13_000));

@@ -73,7 +73,8 @@ enum Verb {
     /// Show the counters of each queue, or rates with --watch
     ///
     /// Directions are the guest's: TX is what it transmits. TX BIT/S and RX BIT/S count Ethernet
-    /// frames without their checksum; k, M and G are powers of 1000.
+    /// frames without their checksum; k, M and G are powers of 1000. LENT is the part of the
+    /// guest's long frames that were copied once, from its pages to those of another guest.
     #[command(after_help = "Examples:\n  ringway vif stats vif1.0\n  ringway vif stats --watch")]
     Stats(Stats),
 }
@@ -500,6 +501,7 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
         ">RX BYTES",
         ">EVENTS OUT",
         ">EVENTS IN",
+        ">LENT",
         ">TX LATENCY (p50)",
         "DROPPED",
     ];
@@ -517,6 +519,8 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
             ];
             let mut row = vec![vif.name.clone(), table::kind(vif).to_owned()];
             row.extend(numbers.map(|number| number.to_string()));
+            let lent = (queue.tx_lent * 100).checked_div(queue.tx_long);
+            row.push(lent.map_or_else(|| "-".to_owned(), |percent| format!("{percent} %")));
             let median = queue.tx_response_times.percentile(50);
             row.push(median.map_or_else(|| "-".to_owned(), |time| format!("{time:.1?}")));
             row.push(table::drops(&queue.dropped));
