@@ -23,6 +23,7 @@ mod restart;
 mod ring;
 mod scratch;
 mod tcp;
+mod three;
 mod transfer;
 mod uring;
 mod vhost;
@@ -52,6 +53,7 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     match verb {
         ring::pair::END_VERB => become_end(&words[1..], ring::pair::end),
         vhost::END_VERB => become_end(&words[1..], vhost::end),
+        three::PART => three::run(words).map(|()| ExitCode::SUCCESS),
         uring::PART => uring::run(words).map(|()| ExitCode::SUCCESS),
         part if ringway_lab::part::is_part(part) => {
             ringway_lab::part::run(words)?;

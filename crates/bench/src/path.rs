@@ -14,7 +14,7 @@ use ringway_rig::launcher::Launcher;
 use crate::child::launcher;
 use crate::options::Options;
 use crate::report::Report;
-use crate::uring;
+use crate::{three, uring};
 
 /// A path that can be built.
 pub(crate) struct Path(Blueprint);
@@ -50,7 +50,9 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
         Err(missing) => report.skip(section, "ringway", &missing),
     }
     paths.push(Path(pair(Subject::TapRelay)));
-    let on_uring = Path(Blueprint { relay: Some(uring::PART), ..pair(Subject::TapRelay) });
+    let relay = |part| Path(Blueprint { relay: Some(part), ..pair(Subject::TapRelay) });
+    paths.push(relay(three::PART));
+    let on_uring = relay(uring::PART);
     match ringway_sys::uring::check() {
         Ok(()) => paths.push(on_uring),
         Err(reason) => report.skip(section, on_uring.name(), &reason.to_string()),
@@ -75,8 +77,11 @@ impl Path {
     pub(crate) fn name(&self) -> &'static str {
         match self.0.subject {
             Subject::Ringway => "ringway",
-            Subject::TapRelay if self.0.relay.is_some() => "relay (io_uring)",
-            Subject::TapRelay => "tap relay",
+            Subject::TapRelay => match self.0.relay {
+                Some(three::PART) => "relay (3 threads)",
+                Some(_) => "relay (io_uring)",
+                None => "tap relay",
+            },
             Subject::VethBridge => "veth+bridge",
             Subject::Machine => "this machine",
         }
