@@ -14,7 +14,7 @@ use ringway_switch::{PortId, Switch, Verdict};
 use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
-use crate::outbox::{Enqueue, Outboxes};
+use crate::outbox::{Enqueue, Outboxes, Sums};
 use crate::share::{Handling, Stations, cost};
 use crate::slot::SlotId;
 use crate::source::{Held, Source};
@@ -54,14 +54,16 @@ impl<'a> Router<'a> {
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
         };
         source.is_front_mirrored &= mirroring.is_some();
-        let are_plain =
-            mirroring.is_none() && batch.iter().all(|frame| frame.vlan == FrameVlan::None);
+        let sums = Sums::of(batch);
+        let are_plain = mirroring.is_none()
+            && (sums.is_some() || batch.iter().all(|frame| frame.vlan == FrameVlan::None));
         let mut frames = batch.drain(..);
         for run in verdicts.chunk_by(PartialEq::eq) {
             let verdict = run[0];
+            let sums = sums.filter(|_| run.len() == verdicts.len());
             let mut run = frames.by_ref().take(run.len());
             if let (Verdict::Unicast(to), true) = (verdict, are_plain) {
-                self.deliver_run(&mut run, to, source);
+                self.deliver_run(&mut run, sums, to, source);
             }
             for mut frame in run {
                 if let Some(switch) = &mirroring {
@@ -90,13 +92,15 @@ impl<'a> Router<'a> {
     }
 
     /// Gives frames to the queue that they are all for, up to the first that meets pressure, if the
-    /// port `to` has such a queue in this engine: it is looked up once for all of them.
+    /// port `to` has such a queue in this engine: it is looked up once for all of them. `sums` are
+    /// those of the frames, if they have any.
     ///
     /// Not inlined, so that all that a frame needs is in registers.
     #[inline(never)]
     fn deliver_run<Q: PortQueue>(
         &mut self,
         frames: &mut impl Iterator<Item = Frame>,
+        sums: Option<Sums>,
         to: PortId,
         source: &mut Source<Q>,
     ) {
@@ -115,11 +119,16 @@ impl<'a> Router<'a> {
         if !never_waits && address.gauge.has_pressure() {
             return;
         }
-        let admitted = iter::from_fn(|| match never_waits || !address.gauge.has_pressure() {
-            true => frames.next(),
-            false => None,
+        let are_added = sums.is_some_and(|sums| {
+            self.outboxes.enqueue_together(address.slot, frames, sums, self.pool, &self.at)
         });
-        self.outboxes.enqueue_all(address.slot, admitted, admission, self.pool, &self.at);
+        if !are_added {
+            let admitted = iter::from_fn(|| match never_waits || !address.gauge.has_pressure() {
+                true => frames.next(),
+                false => None,
+            });
+            self.outboxes.enqueue_all(address.slot, admitted, admission, self.pool, &self.at);
+        }
         self.note_long(source, address.slot);
     }
 

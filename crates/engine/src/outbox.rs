@@ -22,9 +22,11 @@ use crate::source::show;
 use crate::state::{Egress, EgressEvent};
 
 mod room;
+mod together;
 
 use room::Long;
 pub(crate) use room::Room;
+pub(crate) use together::Sums;
 
 /// Frames for one queue, in the order in which they leave.
 pub(crate) struct Outbox {
