@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use crate::knobs::is_inconclusive;
 use crate::pair::{GUEST, Load, Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 #[test]
 fn offloads_that_are_off_are_turned_on() {
@@ -58,7 +58,7 @@ fn long_replies(pair: &Pair) -> usize {
 
 #[test]
 fn the_hops_of_a_path_take_packets_of_one_length() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("mtu") else { return };
     for line in [
         "ip link add br0 type bridge",
@@ -91,7 +91,7 @@ fn sack(pair: &Pair) -> String {
 
 #[test]
 fn an_unconfirmed_change_is_undone_even_if_the_terminal_closed() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("revert") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1 --dry-run"));
@@ -176,7 +176,7 @@ fn a_trial_keeps_larger_receive_buffers_on_a_long_link() {
 
 #[test]
 fn a_killed_trial_leaves_no_changes() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("killed") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     let mut trial = pair.fix(&pair.host, "try D19 --interval 1 --runs 50 -- sleep 0.05");

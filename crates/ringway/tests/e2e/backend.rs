@@ -8,7 +8,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use crate::host::{Host, SOON, describe, names_in, pair, send};
 use crate::hostile::Hostile;
 use crate::traffic::{Iperf, longest_silence};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// All nodes that contain a state.
 const STATES: [&str; 4] = [
@@ -73,7 +73,7 @@ fn a_connection_survives_a_killed_backend_with_a_pause_of_less_than_a_second() {
 
 #[test]
 fn queues_are_changed_from_both_ends_while_a_connection_lives() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     let host = Host::start(&pair());
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 6);
     wait_for_traffic(&host);
@@ -103,7 +103,7 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
 
 #[test]
 fn a_backend_without_descriptors_reports_it_and_serves_its_guest_once_it_has_some() {
-    let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "xenstore-read"]) else { return };
     let guests = [("a", "", "queues = 1"), ("b", "", "queues = 1")];
     let host = Host::start(&describe("max-queues = 4", &guests));
     let pid = host.pid_of("backend");
@@ -138,7 +138,7 @@ fn a_backend_without_descriptors_reports_it_and_serves_its_guest_once_it_has_som
 
 #[test]
 fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
-    let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     for wanted in [0, 5] {
         host.text(&["guest", "set", "a", "queues", &wanted.to_string()]);
@@ -168,7 +168,7 @@ fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
 
 #[test]
 fn concurrent_changes_from_both_ends_end_with_the_last_one() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     let last = |count: u16| {
         host.text(&["vif", "set", "vif1.0", "max-queues", "4", "--reconnect"]);
@@ -197,7 +197,7 @@ fn concurrent_changes_from_both_ends_end_with_the_last_one() {
 /// Like Linux's frontend, which connects only from `Initialising`.
 #[test]
 fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_backend() {
-    let Some(_turn) = turn(&["xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let mut guest = Hostile::new(&host);
     guest.connect();
@@ -218,7 +218,7 @@ fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_back
 
 #[test]
 fn a_backend_that_is_killed_repeatedly_is_restarted_each_time() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     for restarts in 1..=3_u64 {
         // At the first kill, queues are being changed.

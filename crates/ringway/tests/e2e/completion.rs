@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, send};
 use crate::traffic::{Iperf, random_file, send_file};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// Waits until the backend has no request without a response. Frontends read responses when they
 /// send.
@@ -20,7 +20,7 @@ fn wait_until_completed(host: &Host) {
 
 #[test]
 fn files_arrive_unchanged_however_few_requests_may_be_unanswered() {
-    let Some(_turn) = turn(&["socat"]) else { return };
+    let Some(_turn) = shared_turn(&["socat"]) else { return };
     for (host_keys, a, b) in [
         ("completion = \"sent\"", "", ""),
         ("completion = \"sent\"", "max-unanswered = 1", "max-unanswered = 2\ngso = false"),
@@ -69,7 +69,7 @@ fn a_guest_with_deferred_responses_survives_a_killed_backend() {
 
 #[test]
 fn queues_can_be_changed_while_responses_are_deferred() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     let vif = "max-unanswered = 16";
     let guests = [("a", "", vif), ("b", "", vif)];
     let host = Host::start(&describe("completion = \"sent\"\nmax-queues = 2", &guests));

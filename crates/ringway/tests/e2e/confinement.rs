@@ -9,14 +9,14 @@ use ringway_wire::DomId;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, pair, send};
-use crate::turn;
+use crate::shared_turn;
 
 /// `CAP_NET_ADMIN` alone, as the kernel prints a set.
 const NET_ADMIN: &str = "0000000000001000";
 
 #[test]
 fn no_thread_of_the_backend_has_unneeded_privileges() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     host.ping("a", "10.77.0.2");
     let statuses = statuses_of(host.pid_of("backend"));
@@ -39,7 +39,7 @@ fn no_thread_of_the_backend_has_unneeded_privileges() {
 
 #[test]
 fn the_broker_and_the_guests_have_no_unneeded_privileges() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     host.ping("a", "10.77.0.2");
     let none = "0000000000000000";
@@ -76,7 +76,7 @@ fn the_broker_and_the_guests_have_no_unneeded_privileges() {
 
 #[test]
 fn the_opener_can_only_open_sockets() {
-    let Some(_turn) = turn(&[]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     let host = Host::start(&pair());
     let backend = host.pid_of("backend");
     let children = fs::read_to_string(format!("/proc/{backend}/task/{backend}/children"));
@@ -101,7 +101,7 @@ fn the_opener_can_only_open_sockets() {
 
 #[test]
 fn a_restarted_backend_is_confined_as_well() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     send(host.pid_of("backend"), Signal::KILL);
     host.wait("the restart", SOON, |host| host.event("backend-restarted"));
@@ -119,7 +119,7 @@ fn a_restarted_backend_is_confined_as_well() {
 
 #[test]
 fn confinement_can_be_turned_off_with_a_warning() {
-    let Some(_turn) = turn(&[]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     let place = tempfile::tempdir().expect("a directory can be made");
     let host = Host::start_with(place, &pair(), &[("RINGWAY_CONFINE", OsStr::new("off"))]);
     let statuses = statuses_of(host.pid_of("backend"));

@@ -19,7 +19,7 @@ use ringway_xenbus::{Device, Vif};
 use ringway_xenstore::{Client, Permissions, Rights, domain_path};
 
 use crate::host::{Host, SOON, describe, text_of};
-use crate::turn;
+use crate::shared_turn;
 
 const HOST: DomId = DomId(0);
 const NAME: &str = "found";
@@ -263,7 +263,7 @@ fn start() -> Host {
 
 #[test]
 fn vifs_can_be_added_and_removed_and_share_the_available_grants() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     // Room for three queues, and most of a fourth.
     let Some(mut guest) = Guest::new(&host, (QUEUE_BYTES * 7 / 2) & !0xfff) else { return };
@@ -304,7 +304,7 @@ fn vifs_can_be_added_and_removed_and_share_the_available_grants() {
 
 #[test]
 fn after_a_frontend_ends_or_crashes_the_next_one_connects() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
     guest.attach(0, &[]);
@@ -327,7 +327,7 @@ fn after_a_frontend_ends_or_crashes_the_next_one_connects() {
 
 #[test]
 fn a_fault_of_one_vif_is_reported_and_affects_no_other() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
     guest.attach(0, &[]);

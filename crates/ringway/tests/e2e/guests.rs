@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, send};
 use crate::traffic::Iperf;
-use crate::turn;
+use crate::{shared_turn, turn};
 
 fn three(on_exit: &str) -> String {
     let vif = "queues = 2";
@@ -34,7 +34,7 @@ fn a_killed_guest_vanishes_without_effect_on_others() {
 
 #[test]
 fn vifs_connect_if_the_guest_has_memory_for_their_queues_only() {
-    let Some(_turn) = turn(&[]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     // 2304 pages. A queue takes 514, and the slabs of a vif, which only serve speed, 240.
     let vifs = "[[guest.vif]]\nqueues = 1\n".repeat(4);
     let guest = format!("[[guest]]\nname = \"a\"\nmemory-mib = 9\n{vifs}");
@@ -47,7 +47,7 @@ fn vifs_connect_if_the_guest_has_memory_for_their_queues_only() {
 
 #[test]
 fn a_restarted_guest_has_the_same_addresses() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&three("on-exit = \"restart\""));
     host.ping("a", "10.77.0.3");
     let before = host.pid_of("guest c");

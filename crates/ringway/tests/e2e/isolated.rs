@@ -15,7 +15,7 @@ use crate::host::{Host, SOON, describe, names_in, send};
 use crate::hostile::Hostile;
 use crate::rules::{arp_question, neighbor};
 use crate::traffic::{Iperf, random_file, send_file};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the uplink to the host.
 fn tenants() -> String {
@@ -49,7 +49,7 @@ fn is_alive(pid: u32) -> bool {
 
 #[test]
 fn frames_cross_within_a_tenant_between_tenants_and_to_the_uplink() {
-    let Some(_turn) = turn(&["ping", "socat"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "socat"]) else { return };
     let host = Host::start(&tenants());
     let file = host.file("random");
     random_file(&file, 8);
@@ -93,7 +93,7 @@ fn frames_cross_within_a_tenant_between_tenants_and_to_the_uplink() {
 
 #[test]
 fn vlans_and_private_ports_hold_between_tenants() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-write"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-write"]) else { return };
     let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\nvlan = 10\ntrunk = [20]\n";
     let guests = [
         ("a", "", "vlan = 10\ntenant = \"red\""),
@@ -160,7 +160,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
 
 #[test]
 fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&tenants());
     let list = host.text(&["vif", "list"]);
     for text in ["vif1.0", "vif2.0", "vif4.0", "ringway0", "red", "blue", "domain-4", "trunk-red"] {
@@ -252,7 +252,7 @@ fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
 
 #[test]
 fn after_the_switch_process_ends_all_processes_are_replaced() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&tenants());
     let names = ["switch", "tenant red", "tenant blue", "tenant domain-4"];
     let before = names.map(|name| host.pid_of(name));
@@ -271,7 +271,7 @@ fn after_the_switch_process_ends_all_processes_are_replaced() {
 
 #[test]
 fn nothing_is_left_of_an_isolated_host() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     for signal in [Signal::INT, Signal::TERM] {
         let host = Host::start(&tenants());
         let members = host.members();
@@ -286,7 +286,7 @@ fn nothing_is_left_of_an_isolated_host() {
 
 #[test]
 fn a_guest_that_ends_takes_the_process_of_its_domain_with_it() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&tenants());
     let before = host.pid_of("tenant domain-4");
     send(host.pid_of("guest d"), Signal::KILL);

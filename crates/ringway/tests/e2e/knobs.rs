@@ -46,7 +46,7 @@ use serde_json::Value;
 
 use crate::host::{Host, describe};
 use crate::pair::{Pair, TOOLS, VIF, inside, ok, text, until};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 pub(crate) fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
@@ -122,7 +122,7 @@ impl<'a> Guest<'a> {
 
 #[test]
 fn sysctls_and_queue_lengths_are_set_and_reverted() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("sysctl") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0 net.ipv4.tcp_timestamps=0"));
     ok(&mut pair.on_host(&format!("ip link set {VIF} txqueuelen 300000")));
@@ -185,7 +185,7 @@ fn bbr_between_neighbours_is_replaced_by_cubic() {
 
 #[test]
 fn channels_are_set_and_reverted() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("channel") else { return };
     let guest = Guest::new(&pair);
     let channels = || {
@@ -219,7 +219,7 @@ fn channels_are_set_and_reverted() {
 
 #[test]
 fn a_ringway_guest_can_get_more_queues() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::apart("queues") else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if cpus < 2 {
@@ -255,7 +255,7 @@ fn a_ringway_guest_can_get_more_queues() {
 
 #[test]
 fn a_refused_change_reverts_the_whole_transaction() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("refused") else { return };
     for line in [
         "ip link add br0 type bridge",
@@ -307,7 +307,7 @@ enum KillTime {
 
 #[test]
 fn a_kill_during_apply_leaves_changes_that_can_be_undone() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("crash") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
     ok(&mut pair.on_host(&format!("tc qdisc add dev {VIF} {tbf}")));
@@ -411,7 +411,7 @@ const IRQ: &str = "RINGWAY_E2E_IRQ";
 
 #[test]
 fn settings_that_no_test_setup_needs() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("bare") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     let program = std::env::current_exe().expect("we run");

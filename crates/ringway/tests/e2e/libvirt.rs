@@ -116,7 +116,7 @@ fn diagnosis(host: &Host, dir: &Path) -> String {
 
 #[test]
 fn a_machine_of_libvirt_has_all_queues_and_outlives_killed_backends() {
-    let Some(_turn) = crate::turn(&[RUNNER, QEMU, "socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&[RUNNER, QEMU, "socat", "unshare"]) else { return };
     let mut probe = Command::new("unshare");
     if !crate::quiet(probe.args(NAMESPACE).arg("true")).is_ok_and(|status| status.success()) {
         let _ = writeln!(io::stderr(), "SKIPPED: no namespace of users and processes can be made");

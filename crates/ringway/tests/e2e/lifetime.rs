@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::host::{
     Host, Member, SOON, describe, links, names_in, namespace_of, namespaces, pair, send, wait_for,
 };
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// Everything of a host that could be left behind.
 struct Traces {
@@ -94,7 +94,7 @@ fn after_everything_is_killed_the_next_host_starts() {
 
 #[test]
 fn a_host_without_guests_is_ready_at_once() {
-    let Some(_turn) = turn(&[]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     let host = Host::start(&describe("", &[]));
     assert!(host.vifs().is_empty());
 }

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::host::{Host, SOON, describe, pair, send};
 use crate::hostile::Hostile;
 use crate::traffic::Iperf;
-use crate::turn;
+use crate::{shared_turn, turn};
 
 fn received(vif: &VifStatus) -> u64 {
     vif.queues.iter().map(|queue| queue.rx_packets).sum()
@@ -112,7 +112,7 @@ fn limits_can_be_set_at_run_time_and_outlive_the_backend() {
 
 #[test]
 fn frames_that_are_longer_than_the_vifs_mtu_are_dropped_and_counted() {
-    let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&pair());
     let mut guest = Hostile::new(&host);
     guest.connect();

@@ -1,8 +1,14 @@
 //! The program itself, from its command line: hosts, guests, real traffic, and what happens when
 //! any of them is killed.
 //!
-//! Each test has a run directory and a network of its own. They run one after another, because
-//! some measure time.
+//! Each test has a run directory and a network of its own. A test takes a [`shared_turn`] and runs
+//! beside another such test, if it uses nothing that two tests would share. All other tests take a
+//! [`turn`], and run alone:
+//!
+//! - those with limits for a time, a rate, a loss or a load, in which a neighbour would show;
+//! - those that use or inspect the whole machine: its namespaces, processes, CPUs or trace buffers.
+//!
+//! If in doubt, a new test takes a `turn`.
 
 mod applied;
 mod backend;
@@ -48,6 +54,7 @@ mod store;
 mod toolstack;
 mod toolstacks;
 mod traffic;
+mod turns;
 mod unikernel;
 mod vhost;
 mod virtio;
@@ -57,15 +64,25 @@ mod watched;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static TURN: Mutex<()> = Mutex::new(());
+use turns::{Kind, Turn, Turns};
 
-/// Waits for the turn of a test, which ends when the result is dropped. If this machine lacks what
-/// the test needs, programs or permission to create networks, prints that and returns `None`.
-fn turn(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
-    // A failed test has cleaned up as well.
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+static TURNS: Turns = Turns::new();
+
+/// Waits for the turn of a test that runs alone. It ends when the result is dropped. If this
+/// machine lacks what the test needs, programs or permission to create networks, prints that and
+/// returns `None`.
+fn turn(programs: &[&str]) -> Option<Turn<'static>> {
+    turn_of(Kind::Alone, programs)
+}
+
+/// The same for a test that may run beside other shared ones.
+fn shared_turn(programs: &[&str]) -> Option<Turn<'static>> {
+    turn_of(Kind::Shared, programs)
+}
+
+fn turn_of(kind: Kind, programs: &[&str]) -> Option<Turn<'static>> {
+    let turn = TURNS.wait(kind);
     match missing(programs) {
         None => Some(turn),
         Some(reason) => {

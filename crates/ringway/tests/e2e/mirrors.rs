@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::turn;
+use crate::shared_turn;
 
 /// Writes a line for each received frame: its addresses, its type, and its content.
 const WATCHER: &str = "
@@ -25,7 +25,7 @@ const ICMP: &str = "0800";
 
 #[test]
 fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
-    let Some(_turn) = turn(&["ip", "ping", "python3", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "ping", "python3", "xenstore-read"]) else { return };
     let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
     let guests = [("a", "", ""), ("b", "", ""), ("m", "", "")];
     let host = Host::start(&(describe("", &guests) + uplink));
@@ -79,7 +79,7 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
 
 #[test]
 fn a_mirror_of_a_tenant_gets_frames_of_its_own_vifs_and_its_trunk() {
-    let Some(_turn) = turn(&["ip", "ping", "python3"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "ping", "python3"]) else { return };
     let red = "tenant = \"red\"";
     let guests = [("a", "", red), ("b", "", ""), ("m", "", red)];
     let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";

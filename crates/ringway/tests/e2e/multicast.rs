@@ -4,7 +4,7 @@
 use std::process::Stdio;
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::turn;
+use crate::shared_turn;
 
 /// Joins a group of each kind, and writes a line for each received datagram.
 const LISTENER: &str = "
@@ -80,7 +80,7 @@ v6.sendto(bytes([130, 0, 0, 0, 3, 232, 0, 0]) + bytes(16), ('ff02::1', 0, 0, ind
 
 #[test]
 fn a_group_reaches_only_guests_that_joined_it() {
-    let Some(_turn) = turn(&["ip", "python3"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "python3"]) else { return };
     let guests =
         [("a", "", ""), ("b", "", ""), ("c", "", ""), ("r", "", "multicast-router = \"learn\"")];
     let switch = "\n[switch]\nmulticast-snooping = true\n";

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::pair::{Traffic, inside, ok, text, until};
-use crate::turn;
+use crate::shared_turn;
 
 const FAR: &str = "10.97.3.2";
 const FAR_V6: &str = "fd97:3::2";
@@ -121,7 +121,7 @@ fn text_of<'a>(finding: &'a Value, field: &str) -> &'a str {
 
 #[test]
 fn a_path_with_the_mtu_of_the_interface_is_healthy() {
-    let Some(_turn) = turn(&["ip", "sysctl"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "sysctl"]) else { return };
     let Some(path) = RoutedPath::new("wide", LONG) else { return };
     // By echo requests, which any user may then send.
     ok(inside(&path.near, "sysctl -qw").arg("net.ipv4.ping_group_range=0 2147483647"));
@@ -138,7 +138,7 @@ fn a_path_with_the_mtu_of_the_interface_is_healthy() {
 
 #[test]
 fn the_hop_that_refuses_long_packets_is_named() {
-    let Some(_turn) = turn(&["ip", "sysctl"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "sysctl"]) else { return };
     let Some(path) = RoutedPath::new("narrow", 1400) else { return };
     let findings = path.findings(&format!("--path {FAR} --path {FAR_V6}"));
     assert_eq!(findings.len(), 2, "{findings:#?}");
@@ -155,7 +155,7 @@ fn the_hop_that_refuses_long_packets_is_named() {
 
 #[test]
 fn long_packets_that_vanish_are_measured_and_kept_short() {
-    let Some(_turn) = turn(&["ip", "sysctl", "iperf3", "timeout"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "sysctl", "iperf3", "timeout"]) else { return };
     let Some(path) = RoutedPath::new("hole", 1400) else { return };
     path.silence();
     let mut server = inside(&path.far, "iperf3 -s");

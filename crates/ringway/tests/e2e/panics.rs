@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use ringway_control::{BackendRequest, RunDir};
 
 use crate::host::{Host, SOON, pair};
-use crate::turn;
+use crate::shared_turn;
 
 fn start() -> Host {
     let place = tempfile::tempdir().expect("a directory can be made");
@@ -27,7 +27,7 @@ pub(crate) fn panic_over(host: &Host, vif: &str, restarts: u64) {
 
 #[test]
 fn a_panic_ends_the_process_and_all_vifs_are_served_again() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = start();
     panic_over(&host, "vif1.0", 1);
     host.wait("both vifs", SOON, |host| {
@@ -44,7 +44,7 @@ fn a_panic_ends_the_process_and_all_vifs_are_served_again() {
 
 #[test]
 fn a_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = start();
     panic_over(&host, "vif1.0", 1);
     panic_over(&host, "vif1.0", 2);
@@ -69,7 +69,7 @@ fn a_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
 
 #[test]
 fn a_process_outside_tests_refuses_to_panic_on_request() {
-    let Some(_turn) = turn(&[]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     let host = Host::start(&pair());
     let request = BackendRequest::Panic { vif: "vif1.0".to_owned() };
     let socket = RunDir::new(host.dir()).backend();

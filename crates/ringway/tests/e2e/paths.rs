@@ -8,14 +8,14 @@ use rustix::process::Signal;
 
 use crate::host::{Host, Running, SOON, describe, ringway, send, text_of};
 use crate::traffic::{Iperf, random_file, send_file};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 const PLAIN: &str = "queues = 2\nsg = false\ncsum = false\ngso = false";
 const FULL: &str = "queues = 2";
 
 #[test]
 fn files_arrive_unchanged_with_every_combination_of_offloads() {
-    let Some(_turn) = turn(&["socat"]) else { return };
+    let Some(_turn) = shared_turn(&["socat"]) else { return };
     for (host_keys, a, b) in [
         ("max-queues = 2", PLAIN, PLAIN),
         ("max-queues = 2", FULL, PLAIN),
@@ -47,7 +47,7 @@ fn files_arrive_unchanged_with_every_combination_of_offloads() {
 
 #[test]
 fn guests_on_a_linux_bridge_reach_each_other_and_the_host() {
-    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "ping"]) else { return };
     let vif = "queues = 2\nbridge = \"ringway-e2e\"";
     let guests = describe("max-queues = 2", &[("a", "", vif), ("b", "", vif)]);
     let bridge = "[[bridge]]\nname = \"ringway-e2e\"\naddresses = [\"10.77.0.254/24\"]\n";
@@ -61,7 +61,7 @@ fn guests_on_a_linux_bridge_reach_each_other_and_the_host() {
 
 #[test]
 fn guests_reach_the_host_over_the_uplink() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let guests = describe("max-queues = 2", &[("a", "", FULL), ("b", "", FULL)]);
     let uplink = "[uplink]\nname = \"ringway-e2e\"\n\
                   addresses = [\"10.77.0.254/24\", \"fd77::fe/64\"]\n";
@@ -76,7 +76,7 @@ fn guests_reach_the_host_over_the_uplink() {
 
 #[test]
 fn every_placement_of_queues_on_workers_carries_traffic() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     for policy in ["per-queue", "static", "balanced"] {
         for workers in [1, 2, 4] {
             let keys = format!("max-queues = 4\npolicy = \"{policy}\"\nworkers = {workers}");

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::host::{Running, SOON, names_in, send, wait_for};
 use crate::pair::{GUEST, Pair, VIF, inside, ok, text};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 const TOOLS: [&str; 5] = ["ip", "iperf3", "ssh", "ssh-keygen", "sshd"];
 const HOST: &str = "10.98.0.1";
@@ -250,7 +250,7 @@ fn assert_run(run: &Value) {
 
 #[test]
 fn ctrl_c_and_a_lost_connection_end_both_machines() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(machines) = Machines::new("lost") else { return };
     let long = TINY.replace("\nseconds = 2.0", "\nseconds = 600.0");
     fs::write(machines.place.path().join("tiny.toml"), long).expect("written");
@@ -278,7 +278,7 @@ fn ctrl_c_and_a_lost_connection_end_both_machines() {
 
 #[test]
 fn what_keeps_a_peer_from_being_used_is_said_with_the_remedy() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(machines) = Machines::new("no") else { return };
     let (host, place) = (&machines.pair.host, machines.place.path());
     let old = place.join("old-ringway");

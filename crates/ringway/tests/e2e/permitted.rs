@@ -332,7 +332,7 @@ const ROUNDS: usize = 10;
 
 #[test]
 fn frames_cross_while_a_front_end_changes_its_memory() {
-    let Some(_turn) = crate::turn(&["unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &["changing", "steady"], "max-queues = 2"));

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::knobs::skipped;
 use crate::pair::{Pair, TOOLS, ok, text};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// With an `/etc` of its own, which is listed afterwards: files written there do no harm.
 const WATCHED: &str = "mount -t tmpfs none /etc || exit 99; \"$@\"; code=$?; \
@@ -27,7 +27,7 @@ fn doctor_output(pair: &Pair, options: &[&str], line: &str) -> Option<(i32, Stri
 
 #[test]
 fn settings_of_a_namespace_are_not_persisted_in_files_of_the_machine() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("persist") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1 --confirm-within 0"));

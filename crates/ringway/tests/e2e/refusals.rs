@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Output, Stdio};
 
 use crate::host::{Host, names_in, pair, ringway};
-use crate::turn;
+use crate::shared_turn;
 
 /// The error message of a command, in one line.
 fn refusal(output: &Output, what: &str) -> String {
@@ -52,7 +52,7 @@ fn a_description_that_cannot_be_used_is_refused_with_file_line_and_key() {
 
 #[test]
 fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
-    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "ping"]) else { return };
     for (arguments, parts) in [
         (&["run", "--workers", "0"][..], ["--workers", "from 1 to 1024"]),
         (&["run", "--max-queues", "65"], ["--max-queues", "from 1 to 64"]),
@@ -73,7 +73,7 @@ fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
 
 #[test]
 fn a_running_host_refuses_requests_for_missing_vifs_and_continues() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     let file = host.file("never.pcapng").display().to_string();
     let dir = host.dir().display().to_string();

@@ -11,7 +11,7 @@ use ringway_datapath::MacAddr;
 use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::hostile::Hostile;
 use crate::traffic::Iperf;
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// The default addresses of a description.
 const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);
@@ -172,7 +172,9 @@ fn a_guest_cannot_use_the_address_of_another_or_act_as_a_router_or_dhcp_server()
 
 #[test]
 fn a_locked_guest_cannot_use_the_ip_address_of_another() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else {
+        return;
+    };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     // As a vif line with ip= sets it.
     let mut guest = Hostile::with_keys(&host, &[("ip", "10.77.0.66 fd77::66")]);
@@ -225,7 +227,7 @@ fn a_locked_guest_cannot_use_the_ip_address_of_another() {
 /// Honest guests on the switch and on a bridge, each locked to its assigned addresses.
 #[test]
 fn locked_guests_can_use_arp_nd_and_dhcp_and_lose_nothing() {
-    let Some(_turn) = turn(&["ping", "ip", "python3", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "python3", "xenstore-read"]) else { return };
     let locked = "locking-mode = \"locked\"";
     let of_a = format!(
         "{locked}\nallowed-ips = [\"10.77.0.1\", \"10.77.0.50\", \"fd77::/64\", \
@@ -304,7 +306,9 @@ for attempt in range(20):
 
 #[test]
 fn rules_apply_to_a_guest_on_a_bridge_as_well() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else {
+        return;
+    };
     let bridge = "[[bridge]]\nname = \"rwbr0\"\naddresses = [\"10.77.0.254/24\"]\n";
     let vif = "bridge = \"rwbr0\"";
     let host = Host::start(&(describe("", &[("a", "", vif), ("b", "", vif)]) + bridge));
@@ -336,7 +340,9 @@ fn rules_apply_to_a_guest_on_a_bridge_as_well() {
 
 #[test]
 fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
-    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else {
+        return;
+    };
     let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\nvlan = 10\ntrunk = [20]\n";
     let guests = [
         ("a", "", "vlan = 10"),

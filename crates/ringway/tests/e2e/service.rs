@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::host::{Host, Running, SOON, pair, send};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 /// How long the service manager waits for a keep-alive message.
 const WATCHDOG: Duration = Duration::from_secs(2);
@@ -122,7 +122,7 @@ fn watched() -> (Host, Notices) {
 
 #[test]
 fn a_stuck_worker_ends_the_process_with_a_reason_and_all_vifs_are_served_again() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     for (asleep, restarts, reason) in [(false, 1, "is in a loop"), (true, 1, "is blocked")] {
         let (host, _notices) = watched();
         let connected =

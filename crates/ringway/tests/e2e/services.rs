@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
+use crate::shared_turn;
 use crate::traffic::{random_file, send_file};
-use crate::turn;
 
 /// The script that udhcpc calls with its lease.
 const SCRIPT: &str = "#!/bin/sh
@@ -50,7 +50,7 @@ fn ask(host: &Host) -> Command {
 
 #[test]
 fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_reply_and_by_no_other() {
-    let Some(_turn) = turn(&["ip", "ping", "udhcpc", "udhcpd"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "ping", "udhcpc", "udhcpd"]) else { return };
     let locked = "locking-mode = \"locked\"";
     let of_a = format!("{locked}\nallowed-ips = [\"10.77.0.1\", \"10.77.0.50\"]");
     let of_s = format!("{locked}\ndhcp-server = true");
@@ -132,7 +132,7 @@ fn make_vlans(host: &Host, guest: &str, vids: &[u16]) -> Vec<Running> {
 
 #[test]
 fn a_guest_on_a_trunk_port_exchanges_tcp_with_each_vlan() {
-    let Some(_turn) = turn(&["ip", "ping", "python3", "socat"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "ping", "python3", "socat"]) else { return };
     for isolate in ["", "isolate = true"] {
         // What a packet socket receives has its checksum only if no sender leaves it blank.
         let plain = "sg = false\ncsum = false\ngso = false\n";

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
 use crate::host::{Host, Running, SOON, describe, pair};
-use crate::turn;
+use crate::shared_turn;
 
 #[test]
 fn the_stock_tools_read_write_list_remove_and_watch_a_running_host() {
-    let Some(_turn) = turn(&["xenstore-ls", "xenstore-watch", "xenstore-chmod"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-ls", "xenstore-watch", "xenstore-chmod"]) else {
+        return;
+    };
     let host = Host::start(&pair());
     let all = host.tool_text("xenstore-ls", &["-f"]);
     for line in [
@@ -45,7 +47,9 @@ fn the_stock_tools_read_write_list_remove_and_watch_a_running_host() {
 
 #[test]
 fn a_guest_can_write_its_own_nodes_and_no_others() {
-    let Some(_turn) = turn(&["xenstore-read", "xenstore-write", "xenstore-rm"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read", "xenstore-write", "xenstore-rm"]) else {
+        return;
+    };
     let host = Host::start(&pair());
     let as_guest = |name: &str, arguments: &[&str]| {
         host.tool_at("xenstored-1.sock", name, arguments).status.success()
@@ -71,7 +75,7 @@ fn a_guest_can_write_its_own_nodes_and_no_others() {
 
 #[test]
 fn one_queue_has_flat_keys_and_more_have_directories() {
-    let Some(_turn) = turn(&["xenstore-ls"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-ls"]) else { return };
     let host = Host::start(&describe(
         "max-queues = 4",
         &[("a", "", "queues = 1"), ("b", "", "queues = 2")],

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::host::{Host, Member, SOON, describe, pair, send, start_time};
 use crate::hostile::Hostile;
 use crate::traffic::Iperf;
-use crate::turn;
+use crate::{shared_turn, turn};
 
 const SCRIPT: (&str, &str) = ("script", "/etc/xen/scripts/vif-bridge");
 const BRIDGE: (&str, &str) = ("bridge", "xenbr0");
@@ -60,7 +60,7 @@ fn remove(host: &Host, vif: Vif) {
 
 #[test]
 fn a_guest_is_connected_after_its_script_has_placed_the_device() {
-    let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
     let keys = [SCRIPT, BRIDGE, ("vifname", "guest-tap"), ("mtu", "1400")];
     let mut guest = Hostile::with_keys(&host, &keys);
@@ -114,7 +114,7 @@ fn a_guest_is_connected_after_its_script_has_placed_the_device() {
 /// As `vif-bridge` does for `vifname=`: the device appears as `vifD.H`, and is renamed.
 #[test]
 fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
-    let Some(_turn) = turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     ip_ok(&host, "link add xenbr0 type bridge");
     ip_ok(&host, "link set xenbr0 up");
@@ -169,7 +169,7 @@ fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
 
 #[test]
 fn a_destroyed_guest_and_a_failed_script_end_closed() {
-    let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
     let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
     let vif = guest.vif();
@@ -199,7 +199,7 @@ fn a_destroyed_guest_and_a_failed_script_end_closed() {
 
 #[test]
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() {
-    let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
     ip_ok(&host, "link add others type bridge");
     ip_ok(&host, "tuntap add othertap mode tap multi_queue vnet_hdr");
@@ -261,7 +261,7 @@ fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
 
 #[test]
 fn a_device_on_a_bridge_outlives_a_killed_backend_but_not_its_vif() {
-    let Some(_turn) = turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     ip_ok(&host, "link add xenbr0 type bridge");
     ip_ok(&host, "link set xenbr0 up");
@@ -343,7 +343,7 @@ fn a_guest_transmits_at_its_rate_even_after_a_change() {
 
 #[test]
 fn a_guest_that_cycles_through_the_states_does_not_fill_the_log() {
-    let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let mut guest = Hostile::new(&host);
     for _ in 0..100 {

@@ -10,8 +10,8 @@ use ringway_xenstore::{Permissions, Rights};
 
 use crate::discovered::{self, Guest};
 use crate::host::{Host, SOON, describe, text_of};
+use crate::shared_turn;
 use crate::toolstack::{ip, ip_ok, wait_state};
-use crate::turn;
 
 const PROGRAMS: [&str; 5] = ["nsenter", "ip", "ping", "xenstore-read", "xenstore-rm"];
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/toolstacks");
@@ -257,7 +257,7 @@ fn plugged_qube<'a>(host: &'a Host, guest: &Guest<'a>) -> Qube<'a> {
 
 #[test]
 fn qubes_plugs_unplugs_and_restarts_a_qube() {
-    let Some(_turn) = turn(&PROGRAMS) else { return };
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
     let host = start();
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };
     let vif = guest.vif(0);
@@ -287,7 +287,7 @@ fn qubes_plugs_unplugs_and_restarts_a_qube() {
 
 #[test]
 fn qubes_gets_the_error_of_its_script() {
-    let Some(_turn) = turn(&PROGRAMS) else { return };
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
     let host = start();
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };
     // A route that was left behind: the script cannot add its own.
@@ -491,7 +491,7 @@ fn plugged_vm<'a>(host: &'a Host, guest: &Guest<'a>) -> Vm<'a> {
 
 #[test]
 fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
-    let Some(_turn) = turn(&PROGRAMS) else { return };
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
     let host = start();
     make_networks(&host);
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };
@@ -538,7 +538,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
 
 #[test]
 fn xcp_ng_gets_the_error_of_its_script() {
-    let Some(_turn) = turn(&PROGRAMS) else { return };
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
     let host = start();
     make_networks(&host);
     let Some(mut guest) = Guest::paused(&host, MEMORY) else { return };

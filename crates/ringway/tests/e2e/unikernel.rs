@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 
 use crate::host::{Host, Running, SOON, describe, send};
-use crate::turn;
+use crate::shared_turn;
 
 /// Bytes of the long response: many times every buffer on the way.
 const LONG: usize = 4_000_000;
@@ -26,7 +26,7 @@ fn example() -> PathBuf {
 
 #[test]
 fn a_guest_without_a_kernel_serves_http_and_survives_its_backend() {
-    let Some(_turn) = turn(&["curl"]) else { return };
+    let Some(_turn) = shared_turn(&["curl"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[("a", "", "queues = 2")]));
     let output = host.file("unikernel");
     let mut unikernel = Command::new(example());

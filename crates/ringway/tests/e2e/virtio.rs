@@ -89,7 +89,7 @@ pub(crate) fn guest_of(
 
 #[test]
 fn either_end_may_create_the_socket_and_either_may_start_first() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     for maker in [Maker::Backend, Maker::Guest] {
         for is_guest_first in [false, true] {
             let place = tempfile::tempdir().expect("a directory");
@@ -174,7 +174,7 @@ pub(crate) const BATCH_MAX: usize = 64;
 
 #[test]
 fn a_virtio_vif_has_the_features_of_others() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description(place.path(), &[("vm1", "server")]));
     let _guest = guest(place.path(), "vm1", Maker::Backend);
@@ -209,7 +209,7 @@ fn a_virtio_vif_has_the_features_of_others() {
 
 #[test]
 fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
@@ -260,7 +260,7 @@ fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
 
 #[test]
 fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
@@ -305,7 +305,7 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
 
 #[test]
 fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let run = tempfile::tempdir().expect("a directory");
     let vhosts = [("vm1", "server"), ("vm2", "server")];
@@ -417,7 +417,7 @@ fn wait_for_error(host: &Host, name: &str, text: &str) {
 
 #[test]
 fn protocol_violations_of_a_front_end_cost_no_other_vif() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let vhosts = [("vm1", "server"), ("cut", "server"), ("half", "server"), ("files", "server")];
@@ -466,7 +466,7 @@ fn protocol_violations_of_a_front_end_cost_no_other_vif() {
 
 #[test]
 fn a_front_end_with_blocking_calls_stops_no_worker() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server"), ("full", "server")]));

@@ -12,7 +12,7 @@ use crate::virtio::{Maker, description, guest_with};
 
 #[test]
 fn every_view_of_vifs_shows_both_kinds() {
-    let Some(_turn) = crate::turn(&["socat", "unshare", "tshark", "ping"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "tshark", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));

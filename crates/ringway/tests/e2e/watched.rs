@@ -12,9 +12,9 @@ use crate::knobs::skipped;
 use crate::machine::EchoConnection;
 use crate::pair::{Pair, Traffic, ok, text, until};
 use crate::traffic::Iperf;
-use crate::turn;
 use crate::vhost::wait_for_queues;
 use crate::virtio::{Maker, guest_with};
+use crate::{shared_turn, turn};
 
 /// A `doctor serve` in the host's namespace of a pair.
 struct Watch<'a> {
@@ -47,7 +47,7 @@ impl<'a> Watch<'a> {
 
 #[test]
 fn a_fleet_is_watched() {
-    let Some(_turn) = turn(&["ip"]) else { return };
+    let Some(_turn) = shared_turn(&["ip"]) else { return };
     let Some(pair) = Pair::new("watch") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     let watch = Watch::start(&pair, None);
@@ -66,7 +66,7 @@ fn packaging(file: &str) -> PathBuf {
 
 #[test]
 fn a_page_with_tls_and_a_password_requires_both() {
-    let Some(_turn) = turn(&["curl", "openssl"]) else { return };
+    let Some(_turn) = shared_turn(&["curl", "openssl"]) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| dir.path().join(name);
     let mut openssl = Command::new("openssl");
