@@ -13,7 +13,7 @@ use ringway_xenbus::Vif;
 use ringway_xenstore::{Permissions, Rights};
 
 use crate::host::{Host, SOON, describe, pair};
-use crate::turn;
+use crate::{shared_turn, turn};
 
 const HOST: DomId = DomId(0);
 
@@ -48,22 +48,34 @@ fn check_others(host: &Host, backend: u32) {
     host.ping("a", "10.77.0.2");
 }
 
+/// Guests that write at the same time: XenStore serves each at a limited rate.
+const WRITERS: usize = 6;
+/// Names that each of them writes and removes. With two events each, these are more than the
+/// 140,000 at which an earlier backend ended.
+const NAMES: usize = 15_000;
+
 #[test]
-fn a_guest_that_writes_names_below_its_state_does_not_end_the_backend() {
-    let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
+fn guests_that_write_names_below_their_state_do_not_end_the_backend() {
+    let Some(_turn) = shared_turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&pair());
     let backend = host.pid_of("backend");
-    let mut guest = offered(&host);
-    let mut store = guest.store_access.pipeline().expect("connected").expect("it is a socket");
-    // Two events each: more than the 140,000 at which an earlier backend ended.
-    for n in 0..90_000 {
-        let path = format!("device/vif/0/state/x{n}\0").into_bytes();
-        store.send(Op::Write, &path).expect("the server is there");
-        store.send(Op::Rm, &path).expect("the server is there");
-    }
-    store.finish().expect("each is replied to");
+    let mut guests: Vec<Guest> = (0..WRITERS).map(|_| offered(&host)).collect();
+    std::thread::scope(|scope| {
+        for guest in &guests {
+            let store = guest.store_access.pipeline().expect("connected");
+            let mut store = store.expect("it is a socket");
+            scope.spawn(move || {
+                for n in 0..NAMES {
+                    let path = format!("device/vif/0/state/x{n}\0").into_bytes();
+                    store.send(Op::Write, &path).expect("the server is there");
+                    store.send(Op::Rm, &path).expect("the server is there");
+                }
+                store.finish().expect("each is replied to");
+            });
+        }
+    });
     // The backend handles this after all the others.
-    be_refused(&mut guest, &host);
+    guests.iter_mut().for_each(|guest| be_refused(guest, &host));
     check_others(&host, backend);
 }
 
@@ -127,7 +139,7 @@ fn guests_that_keep_the_backend_busy_do_not_starve_others() {
 
 #[test]
 fn a_commit_of_long_paths_and_an_invalid_name_harm_no_other_guest() {
-    let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     let backend = host.pid_of("backend");
     let mut guest = offered(&host);
@@ -144,7 +156,7 @@ fn a_commit_of_long_paths_and_an_invalid_name_harm_no_other_guest() {
 
 #[test]
 fn a_vif_whose_keys_are_written_one_by_one_in_any_order_is_served() {
-    let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     let backend = host.pid_of("backend");
     for rotation in 0..7 {
