@@ -1,6 +1,6 @@
 //! Guests behind vhost-user sockets: stock QEMU with Debian's kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
-use crate::host::{Host, Running, SOON, describe, send};
+use crate::host::{Host, Running, SOON, describe, send, wait_for};
 use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
 use crate::virtio::{BATCH_MAX, dropped_by};
 
@@ -74,39 +74,44 @@ struct Pings {
     file: PathBuf,
 }
 
-/// How many there are, 10 ms apart.
-const PINGS: usize = 1000;
-/// How many there are before something happens.
+/// Replies to them before something happens, and after it; pings are 10 ms apart.
 const BEFORE: usize = 100;
+const AFTER: usize = 200;
 
 impl Pings {
     /// Starts them, and waits for some replies.
     fn start(host: &Host) -> Pings {
         let file = host.file("pings");
-        let count = PINGS.to_string();
-        let mut command =
-            host.in_guest("a", &["ping", "-nD", "-i0.01", "-W5", "-c", &count, ADDRESS]);
+        let mut command = host.in_guest("a", &["ping", "-nD", "-i0.01", "-W5", ADDRESS]);
         let process = Running::start(command.stdout(File::create(&file).expect("created")));
         let pings = Pings { process, file };
         host.wait("replies", SOON, |_| (pings.replies().len() >= BEFORE).then_some(()));
         pings
     }
 
-    /// The times of replies, since 1970.
-    fn replies(&self) -> Vec<Duration> {
+    /// The numbers of pings with a reply, and the times of the replies, since 1970.
+    fn replies(&self) -> Vec<(usize, Duration)> {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        let time = |line: &str| {
+        let reply = |line: &str| {
             let (time, rest) = line.strip_prefix('[')?.split_once(']')?;
+            let (_, rest) = rest.split_once("icmp_seq=")?;
+            let (number, rest) = rest.split_once(' ')?;
             let time = rest.contains("time=").then(|| time.parse().ok())??;
-            Some(Duration::from_secs_f64(time))
+            Some((number.parse().ok()?, Duration::from_secs_f64(time)))
         };
-        text.lines().filter_map(time).collect()
+        text.lines().filter_map(reply).collect()
     }
 
-    /// Waits for the last one.
-    fn end(mut self) -> Vec<Duration> {
-        self.process.wait("the pings", 3 * SOON);
-        self.replies()
+    /// Waits for some more replies. Returns the number of pings up to the last reply, and how many
+    /// of them had none.
+    fn end(self) -> (usize, usize) {
+        let enough = self.replies().len() + AFTER;
+        let replies = wait_for("more replies", SOON, || {
+            Some(self.replies()).filter(|replies| replies.len() >= enough)
+        });
+        let sent = replies.iter().map(|(number, _)| *number).max().unwrap_or(0);
+        let with_reply: BTreeSet<usize> = replies.into_iter().map(|(number, _)| number).collect();
+        (sent, sent - with_reply.len())
     }
 }
 
@@ -135,14 +140,14 @@ fn kill_and_measure(host: &Host, machine: &Machine, what: &str) -> Pause {
     let connected = host.wait("the front-end", SOON, |host| {
         host.vif("vm1").filter(|vif| vif.state != "Waiting").map(|_| now())
     });
-    let first =
-        host.wait("a reply", SOON, |_| pings.replies().into_iter().find(|time| *time > connected));
+    let first = host.wait("a reply", SOON, |_| {
+        pings.replies().into_iter().map(|(_, time)| time).find(|time| *time > connected)
+    });
     let waited = Waits::of(&processes()).since(&before);
-    let replies = pings.end();
-    let lost = PINGS - replies.len();
+    let (sent, lost) = pings.end();
     let dropped = counted + dropped_by(host);
     println!(
-        "{what}: connected {:?} after the kill, a reply {:?} after that; {lost} of {PINGS} pings \
+        "{what}: connected {:?} after the kill, a reply {:?} after that; {lost} of {sent} pings \
          lost, one each 10 ms, {dropped} frames dropped and counted; waited {waited:?} for CPUs",
         connected.saturating_sub(killed),
         first.saturating_sub(connected),
@@ -287,7 +292,7 @@ fn held(pid: u32) -> (usize, usize) {
 
 #[test]
 fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing_behind() {
-    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -354,7 +359,7 @@ fn a_running_machine_on_a_bridge_keeps_what_is_no_longer_configured() {
 
 /// Restarts the backend with fewer features and queues and a lower MTU for a machine that runs.
 fn a_running_machine_keeps(bridge: &str, key: &str) {
-    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let described = |more: &str| {
@@ -436,7 +441,7 @@ const DEVICES: [(&str, &str, &str, bool); 4] = [
 
 #[test]
 fn a_virtual_machine_passes_data_whatever_its_device_offers() {
-    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     for (keys, properties, feature, is_taken) in DEVICES {
         let place = tempfile::tempdir().expect("a directory");
@@ -457,7 +462,7 @@ fn a_virtual_machine_passes_data_whatever_its_device_offers() {
 
 #[test]
 fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
-    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let description = description_with(place.path(), "client", "vlan = 5", "trunk = [5]");
