@@ -20,7 +20,8 @@ Sections [default: all]:
     virtio-switch    frames per second from one virtio guest to another
     tcp              throughput between two namespaces, beside veth+bridge and three relays:
                      `tap relay`, a system call per frame; `relay (io_uring)`; and
-                     `relay (3 threads)`, with a copy between buffers of two guests
+                     `relay (3 threads)`, with a copy between buffers of two guests.
+                     `ringway (1 CPU)` has its guests' threads and workers on one CPU
     latency          round trips between two namespaces, beside the same
     isolate          the cost of one process per tenant
     icount           instructions per frame

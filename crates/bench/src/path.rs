@@ -7,6 +7,7 @@ use std::path::{Path as FilePath, PathBuf};
 use anyhow::{Result, ensure};
 use ringway_lab::study::Subject;
 use ringway_lab::topology::{Blueprint, End, Topology};
+use ringway_lab::word::Layout;
 use ringway_rig::child::Child;
 use ringway_rig::host::RunningHost;
 use ringway_rig::launcher::Launcher;
@@ -42,11 +43,16 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
     let mut paths = Vec::new();
     let pair = |subject| Blueprint { settings: settings(), ..Blueprint::pair(subject) };
     match Ringway::find(options.ringway.as_deref()) {
-        Ok(Ringway(program)) => paths.push(Path(Blueprint {
-            program: Some(program),
-            queues: ringway_queues(),
-            ..pair(Subject::Ringway)
-        })),
+        Ok(Ringway(program)) => {
+            paths.extend([Layout::Free, Layout::OneCpu].map(|layout| {
+                Path(Blueprint {
+                    program: Some(program.clone()),
+                    queues: ringway_queues(),
+                    layout,
+                    ..pair(Subject::Ringway)
+                })
+            }));
+        }
         Err(missing) => report.skip(section, "ringway", &missing),
     }
     paths.push(Path(pair(Subject::TapRelay)));
@@ -76,7 +82,10 @@ impl Path {
     /// Its name in tables.
     pub(crate) fn name(&self) -> &'static str {
         match self.0.subject {
-            Subject::Ringway => "ringway",
+            Subject::Ringway => match self.0.layout {
+                Layout::OneCpu => "ringway (1 CPU)",
+                Layout::Free | Layout::Paired | Layout::Spread => "ringway",
+            },
             Subject::TapRelay => match self.0.relay {
                 Some(three::PART) => "relay (3 threads)",
                 Some(_) => "relay (io_uring)",
