@@ -26,12 +26,13 @@ pub struct QueueStatus {
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
-    /// Frames from a guest of Xen that are long enough for their ends to stay in its pages; none
-    /// if its vif has a device.
+    /// Frames from a guest of Xen that are long enough to leave from its pages; none if its vif has
+    /// a device.
     #[serde(default)]
     pub tx_long: u64,
     /// Those of them whose ends were copied once, into another guest's pages. The others were
-    /// copied twice: the receiver had no room, or all their bytes were needed.
+    /// copied as a whole, as those for a queue of another worker or for a receiver without room,
+    /// or were dropped.
     #[serde(default)]
     pub tx_lent: u64,
     /// Slots of its tx ring without a response, each up to 4096 bytes of a frame. A backend reports

@@ -193,9 +193,9 @@ pub struct QueueTotals {
     pub events_sent: u64,
     /// Events we received.
     pub events_received: u64,
-    /// Frames the guest sent whose ends can stay in its pages until they leave for another guest.
+    /// Frames the guest sent that are long enough to leave from its pages.
     pub tx_long: u64,
-    /// Those of them whose ends went from page to page; the others were copied twice.
+    /// Those of them whose ends went from its pages to those of another guest.
     pub tx_lent: u64,
     /// Slots of the tx ring that wait for a response: a current value, not a count.
     pub tx_unanswered: u64,
@@ -242,6 +242,8 @@ impl QueueCounters {
     /// The totals now.
     pub fn totals(&self) -> QueueTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // Read before those that it is a part of.
+        let tx_lent = read(&self.tx_lent);
         QueueTotals {
             tx_packets: read(&self.tx_packets),
             tx_bytes: read(&self.tx_bytes),
@@ -250,7 +252,7 @@ impl QueueCounters {
             events_sent: read(&self.events_sent),
             events_received: read(&self.events_received),
             tx_long: read(&self.tx_long),
-            tx_lent: read(&self.tx_lent),
+            tx_lent,
             tx_unanswered: read(&self.tx_unanswered),
         }
     }

@@ -198,7 +198,7 @@ impl<Q: PortQueue> Engine<Q> {
             directory,
             at,
             mirrored: 0,
-            ends_long: false,
+            has_long: false,
             neighbor: None,
         };
         // Do this also if the first frame meets pressure: the next turn finds the queue held and

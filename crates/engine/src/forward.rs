@@ -32,8 +32,8 @@ pub(crate) struct Router<'a> {
     pub(crate) at: Enqueue<'a>,
     /// The cost of copies for mirrors, charged to the port by which the frames came in.
     pub(crate) mirrored: usize,
-    /// Whether the last frame of the source's batch is long.
-    pub(crate) ends_long: bool,
+    /// Whether a frame of the source's batch is long.
+    pub(crate) has_long: bool,
     /// The gauge last looked up for frames to another guest on a bridge of the host, with that
     /// guest's address.
     pub(crate) neighbor: Option<(MacAddr, Option<&'a Arc<Gauge>>)>,
@@ -48,7 +48,7 @@ impl<'a> Router<'a> {
         batch: &mut FrameBatch,
         verdicts: &[Verdict],
     ) {
-        self.ends_long = batch.last().is_some_and(|frame| frame.len() > MIDDLE_LEN);
+        self.has_long = batch.iter().any(|frame| frame.len() > MIDDLE_LEN);
         let mirroring = match &source.forwarding {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
@@ -136,7 +136,7 @@ impl<'a> Router<'a> {
     /// comes from a queue that leaves long frames in pages.
     #[inline]
     fn note_long<Q: PortQueue>(&mut self, source: &mut Source<Q>, to: SlotId) {
-        if !self.ends_long {
+        if !self.has_long {
             return;
         }
         let Some(has_body) = self.outboxes.note_long(to) else { return };

@@ -205,9 +205,6 @@ impl Outbox {
         match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
             Ok(()) => {
                 let added = self.frames.range(first..);
-                if added.len() > 1 {
-                    self.long.set_cut();
-                }
                 self.bytes += added.clone().map(Frame::len).sum::<usize>();
                 self.memory += added.map(Frame::memory).sum::<usize>();
             }

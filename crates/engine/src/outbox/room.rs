@@ -20,8 +20,6 @@ use crate::slot::SlotId;
 pub(super) struct Long {
     /// The length of the last one.
     len: usize,
-    /// Whether a frame was cut for the queue since then, so that its pages were of no use.
-    is_cut: bool,
     /// Sources of this engine wait for it until another one has room. It shows what the queue has
     /// sent, with what there was room for when it released them.
     gauge: Arc<Gauge>,
@@ -37,11 +35,6 @@ pub(crate) struct Room {
 }
 
 impl Long {
-    /// A frame was cut for the queue.
-    pub(super) fn set_cut(&mut self) {
-        self.is_cut = true;
-    }
-
     /// Whether sources wait for room.
     pub(super) fn is_awaited(&self) -> bool {
         self.gauge.is_raised()
@@ -100,12 +93,11 @@ impl Outbox {
 }
 
 impl Outboxes {
-    /// A source whose last frame is long has added frames for this queue. If the last one there is
-    /// long, too, notes its length, and returns whether its end is in pages.
+    /// A source with long frames has added frames for this queue. If the last one there is long,
+    /// notes its length, and returns whether its end is in pages.
     pub(crate) fn note_long(&mut self, to: SlotId) -> Option<bool> {
         let outbox = self.get(to.index).filter(|outbox| outbox.id == to)?;
-        let is_cut = std::mem::take(&mut outbox.long.is_cut);
-        let last = outbox.frames.back().filter(|last| last.len() > MIDDLE_LEN && !is_cut)?;
+        let last = outbox.frames.back().filter(|last| last.len() > MIDDLE_LEN)?;
         outbox.long.len = last.len();
         Some(last.body().is_some())
     }

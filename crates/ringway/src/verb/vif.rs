@@ -73,8 +73,8 @@ enum Verb {
     /// Show the counters of each queue, or rates with --watch
     ///
     /// Directions are the guest's: TX is what it transmits. TX BIT/S and RX BIT/S count Ethernet
-    /// frames without their checksum; k, M and G are powers of 1000. LENT is the part of the
-    /// guest's long frames that were copied once, from its pages to those of another guest.
+    /// frames without their checksum; k, M and G are powers of 1000. Without --watch, LENT
+    /// is the part of the guest's long frames that were copied once, into another guest's pages.
     #[command(after_help = "Examples:\n  ringway vif stats vif1.0\n  ringway vif stats --watch")]
     Stats(Stats),
 }
