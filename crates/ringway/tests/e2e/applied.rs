@@ -91,7 +91,7 @@ fn sack(pair: &Pair) -> String {
 
 #[test]
 fn an_unconfirmed_change_is_undone_even_if_the_terminal_closed() {
-    let Some(_turn) = shared_turn(&TOOLS) else { return };
+    let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("revert") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1 --dry-run"));

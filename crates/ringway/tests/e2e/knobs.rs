@@ -219,7 +219,7 @@ fn channels_are_set_and_reverted() {
 
 #[test]
 fn a_ringway_guest_can_get_more_queues() {
-    let Some(_turn) = shared_turn(&TOOLS) else { return };
+    let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::apart("queues") else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if cpus < 2 {
@@ -307,7 +307,7 @@ enum KillTime {
 
 #[test]
 fn a_kill_during_apply_leaves_changes_that_can_be_undone() {
-    let Some(_turn) = shared_turn(&TOOLS) else { return };
+    let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("crash") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
     ok(&mut pair.on_host(&format!("tc qdisc add dev {VIF} {tbf}")));

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::pair::{Pair, TOOLS, inside, ok, text, until};
 use crate::records::sick;
-use crate::shared_turn;
+use crate::turn;
 
 #[test]
 fn changes_of_next_hops_are_reverted() {
@@ -25,7 +25,7 @@ fn changes_of_the_port_range_are_reverted() {
 
 /// `before` is the setting's value in the set-up, which needs `programs` besides the usual ones.
 fn assert_reverted(check: &str, setting: &str, before: &str, programs: &[&str]) {
-    let Some(_turn) = shared_turn(&[&TOOLS, programs].concat()) else { return };
+    let Some(_turn) = turn(&[&TOOLS, programs].concat()) else { return };
     let Some(sick) = sick(check) else { return };
     let pair = &sick.pair;
     let value = || {

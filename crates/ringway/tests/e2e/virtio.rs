@@ -417,7 +417,7 @@ fn wait_for_error(host: &Host, name: &str, text: &str) {
 
 #[test]
 fn protocol_violations_of_a_front_end_cost_no_other_vif() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let vhosts = [("vm1", "server"), ("cut", "server"), ("half", "server"), ("files", "server")];
