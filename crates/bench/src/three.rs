@@ -35,17 +35,22 @@ pub(crate) fn run(words: &[OsString]) -> Result<()> {
         let guests = [Guest::new()?, Guest::new()?];
         let backend = Sleeper::new()?;
         thread::scope(|scope| {
-            let threads = devices
-                .iter()
-                .zip(&guests)
-                .map(|(device, guest)| scope.spawn(|| guest.run(device, &backend)));
-            let threads: Vec<_> = threads.collect();
-            let copied = copy_between(&guests, &backend);
-            let ended = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-            ended.fold(copied, Result::and)
-        })
+            for (device, guest) in devices.iter().zip(&guests) {
+                scope.spawn(|| end_process_on(guest.run(device, &backend)));
+            }
+            end_process_on(copy_between(&guests, &backend));
+        });
+        Ok(())
     })?;
     Ok(())
+}
+
+/// Ends the process with the error of a thread: the other threads would wait for it forever.
+fn end_process_on(ended: io::Result<()>) {
+    if let Err(error) = ended {
+        eprintln!("{PART}: {error}");
+        std::process::exit(1);
+    }
 }
 
 /// A frame's place.
@@ -161,8 +166,11 @@ impl Guest {
             || has_room().then_some(device),
             || {
                 let sent = self.send(device)?;
+                if sent {
+                    backend.wake()?;
+                }
                 let (received, is_awaited) = self.receive(device)?;
-                if sent || is_awaited {
+                if is_awaited {
                     backend.wake()?;
                 }
                 Ok(sent || received)
@@ -190,9 +198,8 @@ impl Guest {
     fn receive(&self, device: &TunFile) -> io::Result<(bool, bool)> {
         let (mut has_received, mut is_awaited) = (false, false);
         while let Some(buffer) = self.rx.filled.pop() {
-            // A frame that the device does not accept is lost, as on a wire.
             let frame = &buffer.bytes[..buffer.len];
-            if device.write_frame(&buffer.header, frame)? == WriteOutcome::Full {
+            while device.write_frame(&buffer.header, frame)? == WriteOutcome::Full {
                 poll(&mut [PollFd::new(device, PollFlags::OUT)], None)?;
             }
             has_received = true;
