@@ -11,7 +11,7 @@ pub enum DropReason {
     Malformed,
     /// Longer than the receiver can take.
     TooLong,
-    /// A grant could not be copied.
+    /// A grant, or memory that a guest has lent, could not be copied.
     GrantCopy,
     /// Headers that an offload needs could not be parsed.
     BadOffload,
@@ -224,14 +224,14 @@ impl QueueCounters {
         bump(&self.events_received, 1);
     }
 
-    /// Adds a frame that is long enough for its end to stay in the guest's pages.
-    pub fn add_tx_long(&self) {
-        bump(&self.tx_long, 1);
+    /// Adds frames that are long enough for their ends to stay in the guest's pages.
+    pub fn add_tx_long(&self, frames: u64) {
+        bump(&self.tx_long, frames);
     }
 
-    /// Adds a frame whose end went from the guest's pages to those of another guest.
-    pub fn add_tx_lent(&self) {
-        bump(&self.tx_lent, 1);
+    /// Adds frames whose ends went from the guest's pages to those of another guest.
+    pub fn add_tx_lent(&self, frames: u64) {
+        bump(&self.tx_lent, frames);
     }
 
     /// Sets the number of tx slots that wait for a response.

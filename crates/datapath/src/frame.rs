@@ -8,6 +8,8 @@
 //! The end of a long frame may still be in pages shared with a peer: see [`Body`]. The frame's
 //! buffer always has room for these bytes, so they can be copied at any time.
 
+mod loan;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -21,6 +23,9 @@ use ringway_wire::PAGE_SIZE;
 
 use crate::headers::{Headers, parse_head};
 use crate::{Body, DropReason, FrameVlan, Offload, Receipt};
+
+pub use loan::{Lender, LentEnd};
+use loan::{Loan, Loans};
 
 /// The most frames that one call of a port moves.
 pub const BATCH: usize = 64;
@@ -52,7 +57,10 @@ const LARGE_SPACE: usize = LARGE_LEN + PAGE_SIZE;
 struct Space<Bytes: ?Sized = [u8]> {
     /// What follows the bytes in the buffer; only in large buffers.
     body: Option<Body>,
-    body_len: usize,
+    /// Where the frame's end is if it is on loan.
+    loan: Loan,
+    /// Bytes at the end of the frame that are not in the buffer: of its body, or on loan.
+    end_len: usize,
     /// For a sender that waits until the frame, and everything made from it, is gone. A free buffer
     /// has no receipt.
     receipt: Option<Receipt>,
@@ -80,7 +88,8 @@ impl Space {
     fn boxed<const LEN: usize>() -> Buffer {
         Box::new(Space {
             body: None,
-            body_len: 0,
+            loan: Loan::default(),
+            end_len: 0,
             receipt: None,
             start: 0,
             metadata: Metadata::default(),
@@ -97,6 +106,7 @@ impl Space {
     /// Prepares the buffer for another frame.
     #[inline]
     fn release(&mut self) {
+        self.end_len = 0;
         if self.receipt.is_some() {
             self.give_back();
         }
@@ -175,22 +185,23 @@ impl Frame {
     /// If `len` exceeds the capacity, or if the frame has a [body](Frame::body).
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a frame of {len} bytes does not fit its buffer");
-        assert!(self.body().is_none(), "the length of a frame in pages does not change");
+        assert!(self.is_complete(), "the length of a frame in pages does not change");
         self.len = len;
     }
 
-    /// The frame's bytes; if it has a [body](Frame::body), those before the body.
+    /// The frame's bytes in its buffer: those before its [body](Frame::body), or before what is on
+    /// loan, if there is such an end.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        let Space { body_len, start, metadata, bytes, .. } = &*self.space;
-        &bytes[*start..][..metadata.len - body_len]
+        let Space { end_len, start, metadata, bytes, .. } = &*self.space;
+        &bytes[*start..][..metadata.len - end_len]
     }
 
     /// The same for writing.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let Space { body_len, start, metadata, bytes, .. } = &mut *self.space;
-        &mut bytes[*start..][..metadata.len - *body_len]
+        let Space { end_len, start, metadata, bytes, .. } = &mut *self.space;
+        &mut bytes[*start..][..metadata.len - *end_len]
     }
 
     /// Where the frame's headers are, as [`parse`](crate::headers::parse) finds them; if the frame
@@ -203,7 +214,7 @@ impl Frame {
     /// The frame's last bytes, if they are still in pages and not in its buffer.
     #[inline]
     pub fn body(&self) -> Option<&Body> {
-        match self.space.body_len {
+        match self.space.end_len {
             0 => None,
             _ => self.space.body.as_ref(),
         }
@@ -216,9 +227,9 @@ impl Frame {
     /// body already.
     pub fn set_body(&mut self, body: Body) {
         let len = self.len + body.len();
-        assert!(len <= self.capacity() && self.body().is_none(), "a body of {len} bytes");
+        assert!(len <= self.capacity() && self.is_complete(), "a body of {len} bytes");
         assert!(self.is_large(), "a body in a short buffer");
-        self.space.body_len = body.len();
+        self.space.end_len = body.len();
         self.space.body = (!body.is_empty()).then_some(body);
         self.len = len;
     }
@@ -229,42 +240,32 @@ impl Frame {
         // Most frames have none, and it would be moved: see "Structs that stall" in HACKING.md.
         self.body()?;
         let body = self.space.body.take()?;
-        self.space.body_len = 0;
+        self.space.end_len = 0;
         self.len -= body.len();
         Some(body)
     }
 
-    /// Whether the frame has a body in pages that a peer has [lent](crate::Pages::are_lent).
+    /// Whether the frame's end is on loan, or in pages that a peer has
+    /// [lent](crate::Pages::are_lent).
     #[inline]
     pub fn is_lent(&self) -> bool {
-        self.body().is_some_and(|body| body.pages().are_lent())
+        !self.is_complete() && self.space.body.as_ref().is_none_or(|body| body.pages().are_lent())
     }
 
     /// Copies the frame's body, if it has one, into its buffer, which always has room for it.
     ///
     /// # Errors
-    /// Why the body cannot be read. The frame must be dropped: it has lost its body.
+    /// Why the body cannot be read. The frame must be dropped: it has lost its body. An end on loan
+    /// can only be read by [`FramePool::gather`].
     #[inline]
     pub fn linearize(&mut self) -> Result<(), DropReason> {
-        match self.body() {
-            None => Ok(()),
-            Some(_) => self.gather_body(),
-        }
-    }
-
-    /// Copies the frame's body into its buffer if a peer has lent its pages.
-    ///
-    /// # Errors
-    /// As [`linearize`](Frame::linearize).
-    #[inline]
-    pub fn linearize_lent(&mut self) -> Result<(), DropReason> {
-        if self.is_lent() { self.gather_body() } else { Ok(()) }
+        if self.is_complete() { Ok(()) } else { self.gather_body() }
     }
 
     /// A function of its own, to keep the path of frames without a body short.
     #[cold]
     fn gather_body(&mut self) -> Result<(), DropReason> {
-        let Some(body) = self.take_body() else { return Ok(()) };
+        let body = self.take_body().ok_or(DropReason::GrantCopy)?;
         let head_len = self.len;
         self.len += body.len();
         let gathered = body.copy_to(&mut self.bytes_mut()[head_len..]);
@@ -417,6 +418,7 @@ pub struct FramePool {
     middle: FreeList,
     large: FreeList,
     was_short: bool,
+    loans: Loans,
 }
 
 impl FramePool {
@@ -438,6 +440,7 @@ impl FramePool {
             large: FreeList::new(LARGE_SPACE, budget.bytes, Self::KEEP_LARGE),
             budget,
             was_short: false,
+            loans: Loans::default(),
         }
     }
 
@@ -515,7 +518,7 @@ impl FramePool {
             SMALL_LEN => self.small.put(buffer, &budget.small),
             MIDDLE_LEN => self.middle.put(buffer, &budget.middle),
             _ => {
-                (buffer.body, buffer.body_len) = (None, 0);
+                buffer.body = None;
                 self.large.put(buffer, &budget.large)
             }
         };

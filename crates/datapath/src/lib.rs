@@ -33,8 +33,8 @@ pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;
 pub use frame::{
-    BATCH, BODY_LEN_MAX, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN, Metadata,
-    PoolBudget, SMALL_LEN,
+    BATCH, BODY_LEN_MAX, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, Lender, LentEnd,
+    MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

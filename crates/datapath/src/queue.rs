@@ -202,6 +202,9 @@ pub struct QueueTraits {
     pub retry: Option<Duration>,
     /// Whether frames whose end is in pages ([`Body`](crate::Body)) may leave by this queue.
     pub takes_bodies: bool,
+    /// Whether frames whose end is on loan ([`Frame::lend`](crate::Frame::lend)) may leave by this
+    /// queue.
+    pub takes_loans: bool,
 }
 
 /// The cost of polling an idle queue for frames.

@@ -237,6 +237,7 @@ impl<Q: PortQueue> Engine<Q> {
                 self.fail(slot, down);
             }
         }
+        self.pool.end_loans();
     }
 
     fn has_turns(&self, slot: usize) -> bool {

@@ -68,7 +68,7 @@ impl<'a> Router<'a> {
             for mut frame in run {
                 if let Some(switch) = &mirroring {
                     // The mirror may have been set after the frame was inspected.
-                    if let Err(reason) = frame.linearize() {
+                    if let Err(reason) = self.pool.gather(&mut frame) {
                         self.discard(frame, reason, source);
                         continue;
                     }
@@ -200,7 +200,7 @@ impl<'a> Router<'a> {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
-        if let Err(reason) = frame.linearize() {
+        if let Err(reason) = self.pool.gather(&mut frame) {
             return self.discard(frame, reason, source);
         }
         let scope = switch.scope_of(source.port_id, &source.policy, &frame, verdict);
@@ -316,7 +316,7 @@ impl<'a> Router<'a> {
             return self.outboxes.enqueue(parcel, self.pool, &self.at);
         }
         // Only this engine knows when the source is detached.
-        if let Err(reason) = parcel.frame.linearize_lent() {
+        if let Err(reason) = self.pool.gather_lent(&mut parcel.frame) {
             self.discard(parcel.frame, reason, source);
         } else if let Err(frame) = self.mail(parcel, to.engine) {
             self.discard(frame, DropReason::InboxFull, source);

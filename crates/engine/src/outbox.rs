@@ -46,8 +46,8 @@ pub(crate) struct Outbox {
     memory: usize,
     /// The same for the port's other queues, when this one last sent.
     memory_of_others: usize,
-    /// Whether frames that came since the last call of [`send`](Outbox::send) have bodies that a
-    /// peer has lent.
+    /// Whether frames that came since the last call of [`send`](Outbox::send) have ends that a peer
+    /// has lent.
     has_lent: bool,
     /// What it knows of the long frames that it gets.
     long: Long,
@@ -176,8 +176,8 @@ impl Outbox {
     /// Always inlined: a call would cost a third of what it does.
     #[inline(always)]
     fn add(&mut self, mut frame: Frame, pool: &mut FramePool, now: Instant) {
-        if !self.traits.takes_bodies || self.capture.is_some() {
-            if let Err(reason) = frame.linearize() {
+        if !frame.is_complete() && !self.takes_end_of(&frame) {
+            if let Err(reason) = pool.gather(&mut frame) {
                 self.counters.dropped.count(reason, 1);
                 return pool.recycle(frame);
             }
@@ -196,6 +196,15 @@ impl Outbox {
         if self.waiting().reaches(HIGH) && !self.is_stalled() && !self.gauge.is_raised() {
             self.gauge.raise();
         }
+    }
+
+    /// Whether a frame may leave with its end where it is.
+    fn takes_end_of(&self, frame: &Frame) -> bool {
+        let is_taken = match frame.is_on_loan() {
+            true => self.traits.takes_loans,
+            false => self.traits.takes_bodies,
+        };
+        is_taken && self.capture.is_none()
     }
 
     /// Adds a frame that asks for something: as it is, or what it becomes.
@@ -251,7 +260,7 @@ impl Outbox {
         }
         if std::mem::take(&mut self.has_lent) {
             // Frames that stay must not delay the responses to their senders.
-            self.for_each_waiting(pool, Frame::linearize_lent);
+            self.for_each_waiting(pool, FramePool::gather_lent);
         }
         let left = self.waiting().frames;
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
@@ -337,9 +346,9 @@ impl Outbox {
             pool.recycle(frame);
         }
         // Frames that stay must not delay the responses to their senders.
-        self.for_each_waiting(pool, |frame| {
+        self.for_each_waiting(pool, |pool, frame| {
             frame.set_receipt(None);
-            frame.linearize()
+            pool.gather(frame)
         });
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
@@ -351,13 +360,13 @@ impl Outbox {
     fn for_each_waiting(
         &mut self,
         pool: &mut FramePool,
-        mut change: impl FnMut(&mut Frame) -> Result<(), DropReason>,
+        mut change: impl FnMut(&mut FramePool, &mut Frame) -> Result<(), DropReason>,
     ) {
         for queue in [&mut self.admitted, &mut self.frames] {
             for _ in 0..queue.len() {
                 let Some(mut frame) = queue.pop_front() else { break };
                 let len = frame.len();
-                match change(&mut frame) {
+                match change(pool, &mut frame) {
                     Ok(()) => queue.push_back(frame),
                     Err(reason) => {
                         self.bytes -= len;
@@ -442,7 +451,7 @@ impl Expected {
     ) {
         let takes_too_much = self.memory >= MEMORY_MIN && self.memory >= at.memory_max(pool);
         let is_full = self.frames.len() >= admission.mark().frames || takes_too_much;
-        if is_full || frame.linearize_lent().is_err() {
+        if is_full || pool.gather_lent(&mut frame).is_err() {
             self.dropped += 1;
             return pool.recycle(frame);
         }

@@ -377,7 +377,7 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Finds the destination of each incoming frame: one verdict each.
     fn classify(&mut self, context: &mut EngineParts<'_>) {
-        self.gather_bodies(context);
+        self.gather_inspected(context);
         let EngineParts { batch, verdicts, now, ticks, .. } = context;
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         match &self.forwarding {
@@ -401,15 +401,14 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// Gathers the bodies of the frames that are inspected as a whole, and drops those that cannot
-    /// be read.
-    fn gather_bodies(&mut self, context: &mut EngineParts<'_>) {
+    /// Gathers the frames that are inspected as a whole, and drops those that cannot be read.
+    fn gather_inspected(&mut self, context: &mut EngineParts<'_>) {
         let batch = &mut *context.batch;
         let mut index = 0;
         while let Some(frame) = batch.get_mut(index) {
             self.has_lent |= frame.is_lent();
-            if frame.body().is_some() && !self.may_keep_body(frame) {
-                if let Err(reason) = frame.linearize() {
+            if !frame.is_complete() && !self.may_keep_end(frame) {
+                if let Err(reason) = context.pool.gather(frame) {
                     self.count_drop(reason);
                     context.pool.recycle(batch.remove(index));
                     continue;
@@ -419,8 +418,8 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// Whether a frame's own bytes are all that is inspected here.
-    fn may_keep_body(&self, frame: &Frame) -> bool {
+    /// Whether the bytes in a frame's buffer are all that is inspected here.
+    fn may_keep_end(&self, frame: &Frame) -> bool {
         let has_other_readers = match &self.forwarding {
             // From a port that may send anything.
             Forwarding::Patch(_) if self.policy.is_open() && !frame.is_lent() => {
@@ -432,12 +431,12 @@ impl<Q: PortQueue> Source<Q> {
         self.capture.is_none() && !has_other_readers && self.policy.accepts_head_of(frame)
     }
 
-    /// Gathers the lent bodies of the kept frames, so that the queue can respond to its guest, and
+    /// Gathers the lent ends of the kept frames, so that the queue can respond to its guest, and
     /// drops those that cannot be read.
     pub(crate) fn gather_kept(&mut self, pool: &mut FramePool) {
         let mut index = 0;
         while let Some((frame, _)) = self.kept.get_mut(index) {
-            let Err(reason) = frame.linearize_lent() else {
+            let Err(reason) = pool.gather_lent(frame) else {
                 index += 1;
                 continue;
             };

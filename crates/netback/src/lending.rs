@@ -62,7 +62,7 @@ impl<M: ForeignMemory + Send + 'static> Lending<M> {
 impl<M> Lending<M> {
     /// Whether the next long packet should be lent.
     pub(crate) fn is_worthwhile(&mut self) -> bool {
-        self.pages.counters.add_tx_long();
+        self.pages.counters.add_tx_long(1);
         if self.pages.was_gathered.swap(false, Ordering::Relaxed) {
             self.pause = PAUSE;
         }
@@ -100,7 +100,7 @@ impl<M> LentPages<M> {
 
     /// Counts a frame whose body went from page to page.
     pub(crate) fn count_lent(&self) {
-        self.counters.add_tx_lent();
+        self.counters.add_tx_lent(1);
     }
 
     /// The guest that lends them.

@@ -244,7 +244,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn describe(&self) -> QueueTraits {
         let retry = (!self.features.rx_notify).then_some(RETRY);
         let caps = self.features.caps.and(OffloadCaps::NETIF);
-        QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: true }
+        QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: true, takes_loans: false }
     }
 
     fn room_for(&mut self, len: usize) -> Option<usize> {

@@ -319,7 +319,13 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
 
     fn describe(&self) -> QueueTraits {
         let takes_bodies = self.sending.is_some();
-        QueueTraits { caps: self.caps, probe: Probe::Memory, retry: None, takes_bodies }
+        QueueTraits {
+            caps: self.caps,
+            probe: Probe::Memory,
+            retry: None,
+            takes_bodies,
+            takes_loans: false,
+        }
     }
 
     fn room_for(&mut self, len: usize) -> Option<usize> {

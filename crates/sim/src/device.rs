@@ -252,6 +252,7 @@ impl PortQueue for DeviceQueue {
             probe: Probe::SystemCall,
             retry: Some(std::time::Duration::from_millis(50)),
             takes_bodies: false,
+            takes_loans: false,
         }
     }
 }

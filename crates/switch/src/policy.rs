@@ -223,22 +223,22 @@ impl PortPolicy {
         }
     }
 
-    /// Whether a frame is accepted whatever follows its [own bytes](Frame::bytes), so that its body
-    /// may stay in pages: a TCP segment to one station, in no VLAN, whose headers precede the body
-    /// and pass every check.
+    /// Whether a frame is accepted whatever follows its [own bytes](Frame::bytes), so that its end
+    /// may stay where it is: a TCP segment or UDP datagram to one station, in no VLAN, whose
+    /// headers are among these bytes and pass every check.
     pub fn accepts_head_of(&self, frame: &Frame) -> bool {
         let head = frame.bytes();
         let is_plain = matches!(self.checks, Checks::Nothing) || self.is_plain(head);
         let is_for_one = head.first().is_some_and(|byte| byte & 1 == 0);
-        let is_tcp = || {
+        let payload = || {
             let headers = frame.headers()?;
-            (headers.protocol == PROTO_TCP && headers.transport.is_some())
-                .then_some(headers.payload)
+            let is_plain = matches!(headers.protocol, PROTO_TCP | PROTO_UDP);
+            (is_plain && headers.transport.is_some()).then_some(headers.payload)
         };
         is_plain
             && is_for_one
             && self.vlans().is_none()
-            && is_tcp().is_some_and(|payload| payload <= head.len())
+            && payload().is_some_and(|payload| payload <= head.len())
     }
 
     /// [`refuse`](PortPolicy::refuse) without its short cut: for tests of the short cut.
@@ -435,9 +435,8 @@ mod tests {
     #[test]
     fn a_frame_that_more_than_its_head_decides_about_is_not() {
         type Change = fn(&mut [u8]);
-        let refusals: [(&str, usize, Change); 8] = [
+        let refusals: [(&str, usize, Change); 7] = [
             ("a group, whose messages are read", HEAD_LEN, |bytes| bytes[0] |= 1),
-            ("UDP: DHCP is read, and it has no segments", HEAD_LEN, |bytes| bytes[23] = PROTO_UDP),
             ("a fragment: it has no TCP header", HEAD_LEN, |bytes| bytes[21] = 1),
             ("a tag before the IP header", HEAD_LEN, |bytes| {
                 bytes[12..14].copy_from_slice(&[0x81, 0]);

@@ -280,7 +280,7 @@ impl PortQueue for TapQueue {
     fn describe(&self) -> QueueTraits {
         let takes_bodies = self.lanes.is_empty();
         let (caps, probe, retry) = (self.caps, Probe::SystemCall, Some(RETRY));
-        QueueTraits { caps, probe, retry, takes_bodies }
+        QueueTraits { caps, probe, retry, takes_bodies, takes_loans: false }
     }
 }
 

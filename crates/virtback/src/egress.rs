@@ -12,6 +12,7 @@ use ringway_wire::virtio::VirtioNetHdrV1;
 use ringway_wire::vnet::{VIRTIO_NET_HDR_GSO_NONE, VirtioNetHdr};
 use zerocopy::IntoBytes;
 
+use crate::lending::copy_end;
 use crate::log::RingLog;
 use crate::{PairFault, QueuePair, RX, Ring};
 
@@ -82,15 +83,25 @@ impl QueuePair {
         pool: &mut FramePool,
     ) -> Result<(), PairFault> {
         let (mut packets, mut bytes) = (0, 0);
-        let found = self.rx.half.poll();
-        let mut given = found.and_then(|()| self.rx.half.read_ahead(&self.view)).map_err(fault);
+        let mut given = self.rx.half.poll().map_err(fault);
         while given.is_ok() {
+            if let Err(error) = self.rx.half.read_ahead(&self.view) {
+                given = Err(fault(error));
+                break;
+            }
             let placed;
             (placed, given) = self.place_singles(from, pool);
             packets += placed.frames;
             bytes += placed.bytes;
             let (Some(frame), Ok(())) = (from.front_mut(), &given) else { break };
-            match self.place(frame) {
+            if placed.frames > 0 {
+                // There may be more chains of one buffer, which are not read yet.
+                continue;
+            }
+            // Only frames in one buffer can get their ends from another guest.
+            let gathered = pool.gather(frame);
+            match gathered.map_or_else(|reason| Ok(Placed::Dropped(reason)), |()| self.place(frame))
+            {
                 Ok(Placed::Whole) => {
                     packets += 1;
                     bytes += widen(frame.len());
@@ -135,7 +146,14 @@ impl QueuePair {
             }
             let mut space = None;
             let Ok(header) = header(form, frame, &mut space) else { break };
-            if let Err(error) = view.copy_from_both(buffer.address, header, frame.bytes()) {
+            let mut copied = view.copy_from_both(buffer.address, header, frame.bytes());
+            if !frame.is_complete() && copied.is_ok() {
+                let end = buffer.address + widen(HEADER_LEN + frame.bytes().len());
+                let lent = pool.lent_end(frame).and_then(|lent| copy_end(lent, view, end));
+                let Some(of_end) = lent else { break };
+                copied = of_end;
+            }
+            if let Err(error) = copied {
                 result = Err(outside(error));
                 break;
             }

@@ -1,7 +1,8 @@
 //! What the guest transmits: chains become frames.
 //!
 //! Each chain is read, checked, copied and used before the next one is read; all chains of a call
-//! are published together. The header is parsed only after the frame is in private memory.
+//! are published together, and if the end of a frame was [lent](crate::lending), at the end of the
+//! engine's round. The header is parsed only after the frame is in private memory.
 
 use std::sync::atomic::Ordering;
 
@@ -10,6 +11,7 @@ use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameForm, FramePo
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
+use ringway_wire::vnet::VIRTIO_NET_HDR_GSO_NONE;
 use zerocopy::IntoBytes;
 
 use crate::announce::{RARP_LEN, rarp};
@@ -27,10 +29,8 @@ impl QueuePair {
     ) -> Result<(), QueueDown> {
         let first_frame = into.len();
         self.announce(pool, into);
+        self.lending.end(pool, &self.counters);
         let taken = self.copy_frames(budget, pool, into);
-        let notify = self.tx.publish();
-        self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);
-        let called = if notify == Notify::Peer { self.call(&self.tx) } else { Ok(()) };
         if let Err(lost) = self.check_memory() {
             // Some of these bytes are zeros that replaced the guest's truncated memory.
             into.drain(first_frame..).for_each(|frame| pool.recycle(frame));
@@ -40,10 +40,21 @@ impl QueuePair {
             let dropped = into.drain(first_frame..).map(|frame| pool.recycle(frame)).count();
             self.counters.dropped.count(DropReason::NoRoute, widen(dropped));
         }
+        // The engine calls again when the lent frames of this batch are gone.
+        let has_lent = self.lending.has_lent() && into[first_frame..].iter().any(Frame::is_lent);
+        let called = if has_lent { Ok(()) } else { self.finish(pool) };
         let frames = &into[first_frame..];
         self.counters.add_tx(widen(frames.len()), widen(frames.iter().map(Frame::len).sum()));
         called?;
         taken.map_err(|fault| QueueDown::peer(PairFault::Queue { queue: TX, fault }))
+    }
+
+    /// Makes the chains of a batch visible as used: no frame refers to the guest's memory any more.
+    pub(crate) fn finish(&mut self, pool: &FramePool) -> Result<(), QueueDown> {
+        self.lending.end(pool, &self.counters);
+        let notify = self.tx.publish();
+        self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);
+        if notify == Notify::Peer { self.call(&self.tx) } else { Ok(()) }
     }
 
     /// Sends the pending announcement in the guest's name. Without room or a buffer it is lost, as
@@ -125,7 +136,7 @@ impl QueuePair {
         into: &mut FrameBatch,
     ) -> Result<(), QueueFault> {
         const HEADER_LEN: usize = size_of::<VirtioNetHdrV1>();
-        let QueuePair { view, tx, form, counters, .. } = self;
+        let QueuePair { view, tx, form, counters, lending, .. } = self;
         if form.header_len != HEADER_LEN {
             return Ok(());
         }
@@ -139,9 +150,17 @@ impl QueuePair {
                 break;
             }
             let Some(mut frame) = pool.take(total - HEADER_LEN) else { break };
+            let head_len = lending.head_len(frame.len());
             let mut header = VirtioNetHdrV1::default();
-            if let Err(outside) = view.copy_to_both(buffer.address, &mut header, frame.bytes_mut())
-            {
+            let head = &mut frame.bytes_mut()[..head_len];
+            let mut copied = view.copy_to_both(buffer.address, &mut header, head);
+            if head_len < frame.len() && copied.is_ok() {
+                let end = buffer.address + widen(HEADER_LEN + head_len);
+                if !leaves_nothing(&header) || !lending.lend(view, end, &mut frame, pool) {
+                    copied = view.copy_to(end, &mut frame.bytes_mut()[head_len..]);
+                }
+            }
+            if let Err(outside) = copied {
                 pool.recycle(frame);
                 result = Err(outside.into());
                 break;
@@ -168,6 +187,13 @@ impl QueuePair {
         left.bytes = left.bytes.saturating_sub(bytes);
         result
     }
+}
+
+/// Whether a header asks for no checksum and no segments. A frame that asks for something may have
+/// to be read as a whole.
+#[inline]
+fn leaves_nothing(header: &VirtioNetHdrV1) -> bool {
+    header.hdr.flags == 0 && header.hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE
 }
 
 /// What is left of a call's limits.

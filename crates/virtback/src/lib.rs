@@ -9,6 +9,7 @@ mod announce;
 mod egress;
 mod fault;
 mod ingress;
+mod lending;
 mod log;
 mod parts;
 
@@ -35,6 +36,7 @@ pub use log::LogPlace;
 pub use parts::{PartsError, used_index};
 
 use announce::Announcement;
+use lending::Lending;
 use log::RingLog;
 
 /// One of the two queues, as the front-end's messages describe it.
@@ -123,6 +125,7 @@ impl PairControl {
 #[derive(Debug)]
 pub struct QueuePair {
     view: GuestView,
+    lending: Lending,
     tx: Ring,
     rx: Ring,
     form: FrameForm,
@@ -159,8 +162,10 @@ impl QueuePair {
         let open = |parts, access, queue| Ring::open(&memory, options, parts, access, queue);
         let tx = open(tx, Access::Readable, TX)?;
         let rx = open(rx, Access::Writable, RX)?;
+        let view = GuestView::new(Arc::clone(&memory));
         let pair = QueuePair {
-            view: GuestView::new(Arc::clone(&memory)),
+            lending: Lending::new(&view),
+            view,
             pending: Vec::with_capacity(usize::from(rx.size)),
             tx,
             rx,
@@ -281,7 +286,8 @@ impl PortQueue for QueuePair {
         into: &mut FrameBatch,
     ) -> Result<(), QueueDown> {
         match budget.is_nothing() {
-            // Chains are used as they are taken, so nothing is due.
+            // Other chains are used when they are taken.
+            true if self.lending.has_lent() => self.finish(pool),
             true => Ok(()),
             false => self.take_frames(budget, pool, into),
         }
@@ -312,7 +318,13 @@ impl PortQueue for QueuePair {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: self.form.caps, probe: Probe::Memory, retry: None, takes_bodies: false }
+        QueueTraits {
+            caps: self.form.caps,
+            probe: Probe::Memory,
+            retry: None,
+            takes_bodies: false,
+            takes_loans: true,
+        }
     }
 }
 

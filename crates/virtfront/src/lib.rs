@@ -179,7 +179,13 @@ impl PortQueue for QueuePair {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: self.form.caps, probe: Probe::Memory, retry: None, takes_bodies: false }
+        QueueTraits {
+            caps: self.form.caps,
+            probe: Probe::Memory,
+            retry: None,
+            takes_bodies: false,
+            takes_loans: false,
+        }
     }
 }
 

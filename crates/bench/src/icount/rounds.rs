@@ -122,6 +122,7 @@ impl PortQueue for Vif {
             probe: Probe::Memory,
             retry: None,
             takes_bodies: false,
+            takes_loans: false,
         }
     }
 }

@@ -8,12 +8,13 @@ use crate::gauge::{Backlog, HIGH};
 use crate::slot::SlotId;
 use crate::state::EgressEvent;
 
-/// The sums of frames that every queue takes as they are: untagged, with nothing left to do, and
-/// with all bytes in their buffers.
+/// The sums of frames that most queues take as they are: untagged, with nothing left to do, and
+/// without bodies.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
     backlog: Backlog,
     memory: usize,
+    has_loans: bool,
 }
 
 impl Sums {
@@ -28,6 +29,7 @@ impl Sums {
             }
             sums.backlog.bytes += frame.len();
             sums.memory += frame.memory();
+            sums.has_loans |= !frame.is_complete();
         }
         sums.backlog.frames = frames.len();
         Some(sums)
@@ -46,6 +48,7 @@ impl Outbox {
         !backlog.reaches(HIGH)
             && !self.is_stalled()
             && self.capture.is_none()
+            && (!sums.has_loans || self.traits.takes_loans)
             && (memory <= MEMORY_GUARANTEED || memory < self.memory_max(at.memory_max(pool)))
     }
 }
@@ -70,6 +73,7 @@ impl Outboxes {
         outbox.frames.extend(frames);
         outbox.bytes += sums.backlog.bytes;
         outbox.memory += sums.memory;
+        outbox.has_lent |= sums.has_loans;
         if !outbox.is_draining() {
             outbox.state = outbox.state.on(EgressEvent::Enqueued, at.now);
         }

@@ -28,8 +28,13 @@ const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
 /// The traits of a ring.
-pub(crate) const TRAITS: QueueTraits =
-    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None, takes_bodies: false };
+pub(crate) const TRAITS: QueueTraits = QueueTraits {
+    caps: OffloadCaps::ALL,
+    probe: Probe::Memory,
+    retry: None,
+    takes_bodies: false,
+    takes_loans: false,
+};
 
 /// The traits of a TAP device.
 pub(crate) const DEVICE: QueueTraits =
@@ -72,11 +77,11 @@ pub(crate) struct Far {
     pub(crate) is_in_pages: bool,
     /// The peer that lends the ends of incoming frames.
     pub(crate) lender: Option<Arc<Lender>>,
-    /// Frames that left with a lent body.
+    /// Frames that left with a lent end.
     pub(crate) lent: u64,
     /// The longest frame that left without one, without its addresses.
     pub(crate) longest: Vec<u8>,
-    /// What follows the headers of the TCP segments that left without a lent body, in order.
+    /// What follows the headers of the TCP segments that left without a lent end, in order.
     pub(crate) stream: Vec<u8>,
     wants_room: bool,
 }
@@ -174,7 +179,7 @@ impl PortQueue for TestQueue {
                 put_in_pages(&mut frame);
             }
             if let Some(lender) = far.lender.as_ref().filter(|_| len > HEAD_LEN) {
-                lend(&mut frame, far.taken, lender);
+                lend(&mut frame, far.taken, lender, pool);
             }
             bytes += frame.work();
             far.taken += 1;
@@ -428,6 +433,9 @@ impl Bench {
     /// A round that does this if it finds no work.
     pub(crate) fn round_that(&mut self, if_idle: IfIdle) -> Wait {
         let wait = self.engine.round(self.now, &self.directory, if_idle);
+        self.engine.visit_frames(&mut |place, frame| {
+            assert!(!frame.is_lent(), "{place:?} has a lent frame after the round");
+        });
         self.now += ROUND;
         wait
     }

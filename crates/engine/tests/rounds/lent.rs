@@ -1,13 +1,14 @@
 //! Frames whose ends are in lent pages: they leave or are gathered within a round.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_datapath::{
-    Body, Checksum, DropReason, Frame, Gso, GsoKind, OffloadCaps, Pages, QueueTraits, Receipts,
+    Body, Checksum, DropReason, Frame, FramePool, Gso, GsoKind, OffloadCaps, Pages, QueueTraits,
+    Receipts,
 };
 use ringway_engine::{Capture, Wait};
 
@@ -20,17 +21,33 @@ pub(crate) const HEAD_LEN: usize = 4096;
 /// Bodies that may be lent at once.
 const BODIES: usize = 64;
 
+/// How the end of a frame is lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As a body, which knows its pages.
+    Body,
+    /// On loan: the pool knows the pages.
+    Loan,
+}
+
+const WAYS: [Way; 2] = [Way::Body, Way::Loan];
+
 /// The peer that lends.
 #[derive(Debug)]
 pub(crate) struct Lender {
+    way: Way,
     receipts: Receipts,
+    /// Pages whose bytes are on loan.
+    on_loan: Mutex<Vec<Weak<LentPages>>>,
     is_readable: AtomicBool,
     gathered: AtomicUsize,
 }
 
 impl Lender {
-    fn new() -> Arc<Lender> {
+    fn new(way: Way) -> Arc<Lender> {
         Arc::new(Lender {
+            way,
+            on_loan: Mutex::default(),
             receipts: Receipts::new(BODIES, Waker::noop()),
             is_readable: AtomicBool::new(true),
             gathered: AtomicUsize::new(0),
@@ -38,7 +55,9 @@ impl Lender {
     }
 
     fn has_lent(&self) -> bool {
-        (0..BODIES).any(|number| self.receipts.is_held(number))
+        let on_loan = self.on_loan.lock().expect("no test panics with the lock");
+        on_loan.iter().any(|pages| pages.strong_count() > 0)
+            || (0..BODIES).any(|number| self.receipts.is_held(number))
     }
 }
 
@@ -68,7 +87,7 @@ impl Pages for LentPages {
 }
 
 /// Makes the frame with this number a TCP segment, and leaves its end in pages.
-pub(crate) fn lend(frame: &mut Frame, number: u64, lender: &Arc<Lender>) {
+pub(crate) fn lend(frame: &mut Frame, number: u64, lender: &Arc<Lender>, pool: &mut FramePool) {
     let bytes = frame.bytes_mut();
     let ip_len = u16::try_from(bytes.len() - 14).expect("frames are short");
     bytes.iter_mut().enumerate().skip(54).for_each(|(offset, byte)| *byte = byte_at(offset));
@@ -80,42 +99,51 @@ pub(crate) fn lend(frame: &mut Frame, number: u64, lender: &Arc<Lender>) {
     bytes[46] = 0x50;
     let end = bytes[HEAD_LEN..].to_vec();
     bytes[HEAD_LEN..].fill(0);
-    frame.set_len(HEAD_LEN);
     let len = end.len();
+    let pages = Arc::new(LentPages { bytes: end, lender: Arc::clone(lender) });
+    if lender.way == Way::Loan {
+        let mut on_loan = lender.on_loan.lock().expect("no test panics with the lock");
+        on_loan.retain(|pages| pages.strong_count() > 0);
+        on_loan.push(Arc::downgrade(&pages));
+        let pages: Arc<dyn Pages> = pages;
+        return frame.lend(HEAD_LEN, pool.lender(&pages), 0);
+    }
+    frame.set_len(HEAD_LEN);
     let number = usize::try_from(number).expect("64 bits fit") % BODIES;
-    let pages = LentPages { bytes: end, lender: Arc::clone(lender) };
-    let mut body = Body::new(Arc::new(pages), lender.receipts.issue(number));
+    let mut body = Body::new(pages, lender.receipts.issue(number));
     assert!(body.push(0, len));
     frame.set_body(body);
     frame.offload.checksum = Checksum::Blank;
     frame.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
 }
 
-/// A sender that lends, and a receiver whose queue takes bodies.
-fn pair(bench: &mut Bench) -> (Station, Station, Arc<Lender>) {
-    let traits = QueueTraits { takes_bodies: true, ..TRAITS };
+/// A sender that lends, and a receiver whose queue takes lent ends.
+fn pair(bench: &mut Bench, way: Way) -> (Station, Station, Arc<Lender>) {
+    let traits = QueueTraits { takes_bodies: true, takes_loans: true, ..TRAITS };
     let [sender, receiver] = [1, 2].map(|port| bench.port_with(port, 1, ONE, traits).remove(0));
-    let lender = Lender::new();
+    let lender = Lender::new(way);
     sender.far().lender = Some(Arc::clone(&lender));
     (sender, receiver, lender)
 }
 
 #[test]
-fn a_lent_body_leaves_from_its_pages() {
-    let mut bench = Bench::new(MEMORY);
-    let (sender, receiver, lender) = pair(&mut bench);
-    sender.far().script.extend([(2, LEN); 10]);
-    bench.round();
-    let far = receiver.far();
-    assert_eq!((far.received, far.lent), (10, 10));
-    assert_eq!((lender.gathered.load(Relaxed), lender.has_lent()), (0, false));
+fn a_lent_end_leaves_from_its_pages() {
+    for way in WAYS {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, receiver, lender) = pair(&mut bench, way);
+        sender.far().script.extend([(2, LEN); 10]);
+        bench.round();
+        let far = receiver.far();
+        assert_eq!((far.received, far.lent), (10, 10));
+        assert_eq!((lender.gathered.load(Relaxed), lender.has_lent()), (0, false));
+    }
 }
 
 #[test]
 fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
-    for room in [0, 3] {
+    for (room, way) in [0, 3].into_iter().flat_map(|room| WAYS.map(|way| (room, way))) {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench);
+        let (sender, receiver, lender) = pair(&mut bench, way);
         receiver.far().room = room;
         // More than an outbox takes at once, so that some frames stay at the source.
         sender.far().script.extend([(2, LEN); 500]);
@@ -139,7 +167,7 @@ fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
 /// A pair that has exchanged its first long frames, so that the sender looks ahead: the receiver
 /// has no room left.
 fn pair_that_looks_ahead(bench: &mut Bench) -> (Station, Station, Arc<Lender>) {
-    let (sender, receiver, lender) = pair(bench);
+    let (sender, receiver, lender) = pair(bench, Way::Body);
     {
         let mut far = receiver.far();
         (far.shows_room, far.room) = (true, 2);
@@ -240,20 +268,22 @@ fn a_receiver_that_leaves_releases_its_sender() {
 }
 
 #[test]
-fn a_body_that_cannot_be_read_costs_its_own_frame() {
-    let mut bench = Bench::new(MEMORY);
-    let (sender, receiver, lender) = pair(&mut bench);
-    lender.is_readable.store(false, Relaxed);
-    receiver.far().room = 0;
-    sender.far().script.extend([(2, LEN), (2, LEN), (2, LEN)]);
-    bench.round();
-    assert!(!lender.has_lent());
-    assert_eq!(receiver.dropped(DropReason::GrantCopy), 3);
-    sender.far().lender = None;
-    receiver.far().room = usize::MAX;
-    sender.far().script.push_back((2, 60));
-    bench.round();
-    assert_eq!(receiver.far().received, 1);
+fn an_end_that_cannot_be_read_costs_its_own_frame() {
+    for way in WAYS {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, receiver, lender) = pair(&mut bench, way);
+        lender.is_readable.store(false, Relaxed);
+        receiver.far().room = 0;
+        sender.far().script.extend([(2, LEN), (2, LEN), (2, LEN)]);
+        bench.round();
+        assert!(!lender.has_lent());
+        assert_eq!(receiver.dropped(DropReason::GrantCopy), 3);
+        sender.far().lender = None;
+        receiver.far().room = usize::MAX;
+        sender.far().script.push_back((2, 60));
+        bench.round();
+        assert_eq!(receiver.far().received, 1);
+    }
 }
 
 /// What follows the headers of a lent frame.
@@ -263,10 +293,11 @@ fn payload() -> Vec<u8> {
 
 #[test]
 fn every_reader_of_a_frame_gets_all_of_it() {
-    // A mirror, a station that no port has, and a receiver that takes no bodies.
-    for case in ["mirror", "flood", "plain"] {
+    // A mirror, a station that no port has, and a receiver that takes no lent ends.
+    let cases = ["mirror", "flood", "plain"];
+    for (case, way) in cases.into_iter().flat_map(|case| WAYS.map(|way| (case, way))) {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench);
+        let (sender, receiver, lender) = pair(&mut bench, way);
         let other = bench.port(3, 1, ONE).remove(0);
         let to = match case {
             "mirror" => {
@@ -296,9 +327,12 @@ fn every_reader_of_a_frame_gets_all_of_it() {
 
 #[test]
 fn a_capture_shows_all_of_a_frame_which_arrives_whole() {
-    for (at_sender, at_receiver) in [(true, false), (false, true), (true, true)] {
+    let cases = [(true, false), (false, true), (true, true)];
+    for ((at_sender, at_receiver), way) in
+        cases.into_iter().flat_map(|case| WAYS.map(|way| (case, way)))
+    {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench);
+        let (sender, receiver, lender) = pair(&mut bench, way);
         let new = || Arc::new(Capture::new(usize::MAX, (Instant::now(), SystemTime::now())));
         let captures = [(at_sender, &sender), (at_receiver, &receiver)].map(|(is_on, station)| {
             let capture = is_on.then(new);
@@ -335,7 +369,7 @@ fn segments_for_a_receiver_that_needs_them_hold_all_bytes() {
     let without_gso = OffloadCaps { gso_v4: false, gso_v6: false, ..OffloadCaps::ALL };
     for caps in [without_gso, OffloadCaps::NONE] {
         let mut bench = Bench::new(MEMORY);
-        let (sender, _, lender) = pair(&mut bench);
+        let (sender, _, lender) = pair(&mut bench, Way::Body);
         let traits = QueueTraits { caps, takes_bodies: true, ..TRAITS };
         let receiver = bench.port_with(3, 1, ONE, traits).remove(0);
         sender.far().script.extend([(3, LEN); 2]);

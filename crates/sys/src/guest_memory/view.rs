@@ -117,6 +117,43 @@ impl GuestView {
         self.copy_from(address.wrapping_add(size_of::<T>() as u64), then)
     }
 
+    /// Copies bytes of other memory, or of the same, into guest memory. Inside of `from` they are
+    /// `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    ///
+    /// # Panics
+    /// If they are not all inside of `from`.
+    #[inline]
+    pub fn copy_across(
+        &self,
+        address: u64,
+        from: &SharedPages,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), OutsideMemory> {
+        let mut offset = offset;
+        self.visit(address, len, |pages, to, len| {
+            from.copy_across(offset, pages, to, len);
+            offset += len;
+        })
+    }
+
+    /// The memory of every region, in the order of the guest's addresses.
+    pub fn regions(&self) -> impl Iterator<Item = &SharedPages> {
+        self.places.iter().map(|place| &place.pages)
+    }
+
+    /// The number of the region of the last access, from 0 in the order of
+    /// [`regions`](GuestView::regions), and an address's offset in it; `None` if the range is not
+    /// all in it.
+    #[inline]
+    pub fn locate(&self, address: u64, len: usize) -> Option<(usize, usize)> {
+        let (_, offset) = self.in_last(address, len)?;
+        Some((self.last.get(), offset))
+    }
+
     /// Prefetches the first bytes of a buffer that is about to be copied, if they are in the region
     /// of the last access. Only a hint: the peer chooses the address, and addresses outside the
     /// table are ignored.

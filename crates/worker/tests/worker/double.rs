@@ -331,7 +331,13 @@ impl PortQueue for TestPort {
     fn describe(&self) -> QueueTraits {
         let probe = self.shared.probe;
         let retry = (probe == Probe::SystemCall).then_some(Duration::from_millis(50));
-        QueueTraits { caps: OffloadCaps::ALL, probe, retry, takes_bodies: false }
+        QueueTraits {
+            caps: OffloadCaps::ALL,
+            probe,
+            retry,
+            takes_bodies: false,
+            takes_loans: false,
+        }
     }
 }
 

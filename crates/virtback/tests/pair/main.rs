@@ -1,6 +1,8 @@
 //! The device's pair of queues against a guest with hand-written chains, and a front-end that
 //! truncates the memory or migrates the guest.
 
+mod lending;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

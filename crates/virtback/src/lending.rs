@@ -1,0 +1,133 @@
+//! Long frames whose ends stay in the guest's memory until the end of the engine's round.
+//!
+//! Only the start of such a frame is copied: the virtio guest that receives it gets the rest from
+//! the sender's memory, and a byte is copied once, not twice. The sender's chains are used at the
+//! end of the round, so that the sender does not reuse the memory before.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use ringway_datapath::{DropReason, Frame, FramePool, Lender, LentEnd, Pages, QueueCounters};
+use ringway_sys::SharedPages;
+use ringway_sys::guest_memory::{GuestView, OutsideMemory};
+use ringway_wire::virtio::VirtioNetHdrV1;
+
+/// Bytes of a frame that are always copied: all headers that are inspected. With the header before
+/// the frame they take two cache lines, which are prefetched.
+pub(crate) const HEAD_LEN: usize = 128 - size_of::<VirtioNetHdrV1>();
+/// The shortest frame whose end is lent. The end of a shorter one is copied faster than lent.
+pub(crate) const LENT_LEN_MIN: usize = 512;
+/// Long frames that are copied after one that was lent had to be gathered: its receiver takes none,
+/// or has no room.
+const COPIED_AFTER_GATHER: usize = 1024;
+
+/// A region of a guest's memory.
+#[derive(Debug)]
+struct LentRegion(SharedPages);
+
+impl Pages for LentRegion {
+    fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
+        self.0.copy_to(at, into);
+        Ok(())
+    }
+
+    fn are_lent(&self) -> bool {
+        true
+    }
+
+    fn memory(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// What a queue lends.
+#[derive(Debug)]
+pub(crate) struct Lending {
+    /// The regions of the guest's memory, in the order of the view.
+    regions: Box<[Arc<dyn Pages>]>,
+    /// The number of the region lent from in this round: that of the first long frame.
+    lender: Option<(usize, Lender)>,
+    /// Long frames in this round.
+    long: u64,
+    /// Those whose ends are lent.
+    lent: u64,
+    /// Long frames to copy before another one is lent.
+    to_copy: usize,
+}
+
+impl Lending {
+    pub(crate) fn new(view: &GuestView) -> Lending {
+        let region =
+            |pages: &SharedPages| -> Arc<dyn Pages> { Arc::new(LentRegion(pages.clone())) };
+        let regions = view.regions().map(region).collect();
+        Lending { regions, lender: None, long: 0, lent: 0, to_copy: 0 }
+    }
+
+    /// How many bytes to copy of a frame of `len` bytes: only the first ones, if its end may be
+    /// lent.
+    #[inline]
+    pub(crate) fn head_len(&mut self, len: usize) -> usize {
+        if len < LENT_LEN_MIN {
+            return len;
+        }
+        self.long += 1;
+        if self.to_copy == 0 {
+            return HEAD_LEN;
+        }
+        self.to_copy -= 1;
+        len
+    }
+
+    /// Leaves the end of a frame, behind its first [`HEAD_LEN`] bytes, at `address`. False if it
+    /// has to be copied, because it is not in the region that is lent from.
+    #[inline]
+    pub(crate) fn lend(
+        &mut self,
+        view: &GuestView,
+        address: u64,
+        frame: &mut Frame,
+        pool: &mut FramePool,
+    ) -> bool {
+        let Some((region, at)) = view.locate(address, frame.len() - HEAD_LEN) else { return false };
+        let new = || (region, pool.lender(&self.regions[region]));
+        let (lent_region, lender) = *self.lender.get_or_insert_with(new);
+        let is_lent = region == lent_region;
+        if is_lent {
+            frame.lend(HEAD_LEN, lender, at);
+            self.lent += 1;
+        }
+        is_lent
+    }
+
+    /// Whether something was lent in this round.
+    #[inline]
+    pub(crate) fn has_lent(&self) -> bool {
+        self.lender.is_some()
+    }
+
+    /// Called when no frame refers to the guest's memory any more, and before others are taken.
+    pub(crate) fn end(&mut self, pool: &FramePool, counters: &QueueCounters) {
+        if self.long == 0 {
+            return;
+        }
+        let gathered = self.lender.take().map_or(0, |(_, lender)| pool.gathered(lender));
+        if gathered > 0 {
+            self.to_copy = COPIED_AFTER_GATHER;
+        }
+        counters.add_tx_long(self.long);
+        counters.add_tx_lent(self.lent.saturating_sub(gathered));
+        (self.long, self.lent) = (0, 0);
+    }
+}
+
+/// Copies the end of a frame from the guest that lent it to an address of another. `None` if it is
+/// not the memory of a virtio guest.
+#[inline]
+pub(crate) fn copy_end(
+    end: LentEnd<'_>,
+    view: &GuestView,
+    address: u64,
+) -> Option<Result<(), OutsideMemory>> {
+    let LentRegion(pages) = end.pages.memory().downcast_ref()?;
+    Some(view.copy_across(address, pages, end.at, end.len))
+}
