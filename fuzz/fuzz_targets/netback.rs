@@ -72,7 +72,7 @@ fuzz_target!(|data: &[u8]| {
 fn gather(waiting: &mut FrameQueue, pool: &mut StalePool) {
     for _ in 0..waiting.len() {
         let Some(mut frame) = waiting.pop_front() else { break };
-        match frame.linearize_lent() {
+        match pool.pool.gather_lent(&mut frame) {
             Ok(()) => {
                 check_fresh(&frame);
                 waiting.push_back(frame);

@@ -114,6 +114,8 @@ impl StalePool {
 
     /// Takes a frame back, and makes it stale.
     pub fn recycle(&mut self, mut frame: Frame) {
+        // Nothing else takes an end that is on loan away.
+        let _ = self.pool.gather_lent(&mut frame);
         frame.take_body();
         frame.set_len(frame.capacity());
         frame.bytes_mut().fill(STALE);

@@ -26,8 +26,8 @@ pub struct QueueStatus {
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
-    /// Frames from the guest that are long enough to leave from its pages; none if its vif has a
-    /// device.
+    /// Frames from the guest that may leave from its pages: long ones, and from a virtio guest only
+    /// those in one buffer and without work left to do. None if a vif of Xen has a device.
     #[serde(default)]
     pub tx_long: u64,
     /// Those of them whose ends were copied once, into another guest's pages. The others were

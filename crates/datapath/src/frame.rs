@@ -24,7 +24,7 @@ use ringway_wire::PAGE_SIZE;
 use crate::headers::{Headers, parse_head};
 use crate::{Body, DropReason, FrameVlan, Offload, Receipt};
 
-pub use loan::{Lender, LentEnd};
+pub use loan::{Lender, LentEnd, LoanUse};
 use loan::{Loan, Loans};
 
 /// The most frames that one call of a port moves.
@@ -182,10 +182,13 @@ impl Frame {
     /// Sets the length after bytes were written to [`bytes_mut`](Frame::bytes_mut).
     ///
     /// # Panics
-    /// If `len` exceeds the capacity, or if the frame has a [body](Frame::body).
+    /// If `len` exceeds the capacity, or if the frame's end is not in its buffer.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a frame of {len} bytes does not fit its buffer");
-        assert!(self.is_complete(), "the length of a frame in pages does not change");
+        assert!(
+            self.is_complete(),
+            "the length of a frame changes only if all of it is in its buffer"
+        );
         self.len = len;
     }
 

@@ -34,7 +34,7 @@ pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;
 pub use frame::{
     BATCH, BODY_LEN_MAX, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, Lender, LentEnd,
-    MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
+    LoanUse, MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

@@ -20,6 +20,9 @@ pub trait PortQueue {
     /// `budget.bytes`, up to the room in `into`. Pending responses are sent even if the budget is
     /// [`Budget::NOTHING`].
     ///
+    /// If frames in `into` are [lent](crate::Frame::is_lent), a call with [`Budget::NOTHING`]
+    /// follows once none is any more, and no other call before it.
+    ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used. Frames already in `into` are valid.
     fn ingress(

@@ -10,7 +10,7 @@ use crate::{DropReason, Frame, FramePool, Vid};
 /// Removes the outermost tag of a frame, which must have one.
 ///
 /// # Errors
-/// Why the frame's body cannot be read: the frame must be dropped.
+/// Why the frame's end cannot be read: the frame must be dropped.
 pub fn remove_tag(frame: &mut Frame) -> Result<(), DropReason> {
     frame.linearize()?;
     let bytes = frame.bytes_mut();
@@ -27,7 +27,7 @@ pub fn remove_tag(frame: &mut Frame) -> Result<(), DropReason> {
 ///
 /// # Errors
 /// The frame is back in `pool`: [`DropReason::TooLong`] if it would become longer than any buffer,
-/// [`DropReason::NoBuffer`] if the pool has no buffer for it, or why its body cannot be read.
+/// [`DropReason::NoBuffer`] if the pool has no buffer for it, or why its end cannot be read.
 pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Frame, DropReason> {
     if let Err(reason) = frame.linearize() {
         pool.recycle(frame);

@@ -455,6 +455,10 @@ impl<Q: PortQueue> Engine<Q> {
     /// Removes a queue that failed.
     pub fn fail(&mut self, slot: usize, down: QueueDown) {
         let Some(attached) = self.take_out(slot) else { return };
+        if attached.source.has_lent {
+            // The queue gives its peer's memory back below, before the round ends.
+            self.outboxes.gather_lent(&mut self.pool);
+        }
         let (port_id, queue_index) = (attached.source.port_id, attached.source.queue_index);
         let queue = attached.into_queue(&mut self.pool);
         self.must_wake_senders = true;

@@ -258,10 +258,7 @@ impl Outbox {
             let bytes = before.bytes.saturating_sub(self.bytes);
             self.gauge.add_sent(share::cost_of(moved, bytes));
         }
-        if std::mem::take(&mut self.has_lent) {
-            // Frames that stay must not delay the responses to their senders.
-            self.for_each_waiting(pool, FramePool::gather_lent);
-        }
+        self.gather_lent(pool);
         let left = self.waiting().frames;
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.has_given_up(now) {
@@ -353,6 +350,14 @@ impl Outbox {
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
+        }
+    }
+
+    /// Gathers the frames that came since the last call of [`send`](Outbox::send), so that they do
+    /// not delay the responses to their senders.
+    fn gather_lent(&mut self, pool: &mut FramePool) {
+        if std::mem::take(&mut self.has_lent) {
+            self.for_each_waiting(pool, FramePool::gather_lent);
         }
     }
 
@@ -496,6 +501,15 @@ impl Outboxes {
     /// Every place.
     pub(crate) fn slots(&self) -> &[OutboxSlot] {
         &self.slots
+    }
+
+    /// Gathers every frame whose end is lent.
+    pub(crate) fn gather_lent(&mut self, pool: &mut FramePool) {
+        for slot in &mut self.slots {
+            if let OutboxSlot::Here(outbox) = slot {
+                outbox.gather_lent(pool);
+            }
+        }
     }
 
     /// After how long the first of them must be retried without an event.

@@ -432,6 +432,36 @@ mod tests {
         }
     }
 
+    /// A datagram with these ports, over IPv4 or IPv6.
+    fn datagram(is_v6: bool, ports: [u16; 2]) -> Frame {
+        segment(HEAD_LEN, |bytes| {
+            let at = if is_v6 { 54 } else { 34 };
+            if is_v6 {
+                over_v6([0xfd, 0])(bytes);
+                bytes[20] = PROTO_UDP;
+            } else {
+                bytes[23] = PROTO_UDP;
+            }
+            bytes[at..at + 2].copy_from_slice(&ports[0].to_be_bytes());
+            bytes[at + 2..at + 4].copy_from_slice(&ports[1].to_be_bytes());
+            bytes[at + 4..at + 6].copy_from_slice(&19_000_u16.to_be_bytes());
+        })
+    }
+
+    #[test]
+    fn a_datagram_is_accepted_by_its_head_unless_it_is_dhcp() {
+        for policy in [PortPolicy::open(), vif(None), vif(Some(LockingMode::Locked))] {
+            assert!(policy.accepts_head_of(&datagram(false, [9, 9])));
+            assert!(policy.accepts_head_of(&datagram(true, [9, 9])));
+        }
+        for policy in [vif(None), vif(Some(LockingMode::Locked))] {
+            assert!(!policy.accepts_head_of(&datagram(false, [DHCP_SERVER, 9])));
+            assert!(!policy.accepts_head_of(&datagram(false, [9, DHCP_CLIENT])));
+            assert!(!policy.accepts_head_of(&datagram(true, [DHCPV6_SERVER, 9])));
+            assert!(!policy.accepts_head_of(&datagram(true, [9, DHCPV6_CLIENT])));
+        }
+    }
+
     #[test]
     fn a_frame_that_more_than_its_head_decides_about_is_not() {
         type Change = fn(&mut [u8]);

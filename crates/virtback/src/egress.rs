@@ -152,6 +152,7 @@ impl QueuePair {
                 let lent = pool.lent_end(frame).and_then(|lent| copy_end(lent, view, end));
                 let Some(of_end) = lent else { break };
                 copied = of_end;
+                pool.count_copied(frame);
             }
             if let Err(error) = copied {
                 result = Err(outside(error));

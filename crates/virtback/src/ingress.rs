@@ -1,8 +1,8 @@
 //! What the guest transmits: chains become frames.
 //!
 //! Each chain is read, checked, copied and used before the next one is read; all chains of a call
-//! are published together, and if the end of a frame was [lent](crate::lending), at the end of the
-//! engine's round. The header is parsed only after the frame is in private memory.
+//! are published together. If the end of a frame was [lent](crate::lending), they are published at
+//! the end of the engine's round. The header is parsed only after the frame is in private memory.
 
 use std::sync::atomic::Ordering;
 
@@ -29,7 +29,7 @@ impl QueuePair {
     ) -> Result<(), QueueDown> {
         let first_frame = into.len();
         self.announce(pool, into);
-        self.lending.end(pool, &self.counters);
+        debug_assert!(!self.lending.has_lent(), "a call with a budget while ends are on loan");
         let taken = self.copy_frames(budget, pool, into);
         if let Err(lost) = self.check_memory() {
             // Some of these bytes are zeros that replaced the guest's truncated memory.
@@ -159,6 +159,9 @@ impl QueuePair {
                 if !leaves_nothing(&header) || !lending.lend(view, end, &mut frame, pool) {
                     copied = view.copy_to(end, &mut frame.bytes_mut()[head_len..]);
                 }
+            }
+            if leaves_nothing(&header) {
+                lending.count(frame.len());
             }
             if let Err(outside) = copied {
                 pool.recycle(frame);

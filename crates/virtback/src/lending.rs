@@ -7,7 +7,9 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use ringway_datapath::{DropReason, Frame, FramePool, Lender, LentEnd, Pages, QueueCounters};
+use ringway_datapath::{
+    DropReason, Frame, FramePool, Lender, LentEnd, LoanUse, Pages, QueueCounters,
+};
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_wire::virtio::VirtioNetHdrV1;
@@ -17,8 +19,8 @@ use ringway_wire::virtio::VirtioNetHdrV1;
 pub(crate) const HEAD_LEN: usize = 128 - size_of::<VirtioNetHdrV1>();
 /// The shortest frame whose end is lent. The end of a shorter one is copied faster than lent.
 pub(crate) const LENT_LEN_MIN: usize = 512;
-/// Long frames that are copied after one that was lent had to be gathered: its receiver takes none,
-/// or has no room.
+/// Long frames that are copied after one that was lent had to be gathered, because its receiver
+/// takes none or has no room, and after a batch whose long frames left work, which are not lent.
 const COPIED_AFTER_GATHER: usize = 1024;
 
 /// A region of a guest's memory.
@@ -45,12 +47,12 @@ impl Pages for LentRegion {
 pub(crate) struct Lending {
     /// The regions of the guest's memory, in the order of the view.
     regions: Box<[Arc<dyn Pages>]>,
-    /// The number of the region lent from in this round: that of the first long frame.
+    /// The number of the region lent from in this round: that of the first frame whose end is lent.
     lender: Option<(usize, Lender)>,
-    /// Long frames in this round.
+    /// Frames in this round whose ends might have been lent.
     long: u64,
-    /// Those whose ends are lent.
-    lent: u64,
+    /// Whether only the head of a frame was copied at first in this round.
+    has_split: bool,
     /// Long frames to copy before another one is lent.
     to_copy: usize,
 }
@@ -60,22 +62,27 @@ impl Lending {
         let region =
             |pages: &SharedPages| -> Arc<dyn Pages> { Arc::new(LentRegion(pages.clone())) };
         let regions = view.regions().map(region).collect();
-        Lending { regions, lender: None, long: 0, lent: 0, to_copy: 0 }
+        Lending { regions, lender: None, long: 0, has_split: false, to_copy: 0 }
     }
 
     /// How many bytes to copy of a frame of `len` bytes: only the first ones, if its end may be
     /// lent.
     #[inline]
     pub(crate) fn head_len(&mut self, len: usize) -> usize {
-        if len < LENT_LEN_MIN {
+        if len < LENT_LEN_MIN || self.to_copy > 0 {
             return len;
         }
-        self.long += 1;
-        if self.to_copy == 0 {
-            return HEAD_LEN;
+        self.has_split = true;
+        HEAD_LEN
+    }
+
+    /// Counts a frame of `len` bytes that leaves no work, if it is a long one.
+    #[inline]
+    pub(crate) fn count(&mut self, len: usize) {
+        if len >= LENT_LEN_MIN {
+            self.long += 1;
+            self.to_copy = self.to_copy.saturating_sub(1);
         }
-        self.to_copy -= 1;
-        len
     }
 
     /// Leaves the end of a frame, behind its first [`HEAD_LEN`] bytes, at `address`. False if it
@@ -94,7 +101,6 @@ impl Lending {
         let is_lent = region == lent_region;
         if is_lent {
             frame.lend(HEAD_LEN, lender, at);
-            self.lent += 1;
         }
         is_lent
     }
@@ -105,18 +111,24 @@ impl Lending {
         self.lender.is_some()
     }
 
-    /// Called when no frame refers to the guest's memory any more, and before others are taken.
+    /// Called when no frame refers to the guest's memory any more.
+    #[inline]
     pub(crate) fn end(&mut self, pool: &FramePool, counters: &QueueCounters) {
-        if self.long == 0 {
-            return;
+        if self.long > 0 || self.has_split {
+            self.evaluate(pool, counters);
         }
-        let gathered = self.lender.take().map_or(0, |(_, lender)| pool.gathered(lender));
-        if gathered > 0 {
+    }
+
+    /// Counts what was lent, and stops lending for a while if it was of no use.
+    fn evaluate(&mut self, pool: &FramePool, counters: &QueueCounters) {
+        let of_lender = self.lender.take().map(|(_, lender)| pool.use_of(lender));
+        let LoanUse { copied, gathered } = of_lender.unwrap_or_default();
+        if gathered > 0 || (self.has_split && of_lender.is_none()) {
             self.to_copy = COPIED_AFTER_GATHER;
         }
         counters.add_tx_long(self.long);
-        counters.add_tx_lent(self.lent.saturating_sub(gathered));
-        (self.long, self.lent) = (0, 0);
+        counters.add_tx_lent(copied);
+        (self.long, self.has_split) = (0, false);
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use ringway_datapath::{Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue};
+use ringway_datapath::{
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue, QueueDown,
+};
 use ringway_sys::guest_memory::GuestMemory;
 use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtfront::{FrontMemory, MemoryShape};
@@ -81,6 +83,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         if direction == "ingress" {
             front.egress(&mut waiting, &mut pool)?;
             backend_turn_ingress(back, &mut pool, &mut taken)?;
+            backend_turn_end(back, &mut pool, &mut taken)?;
         } else {
             backend_turn_egress(back, &mut pool, &mut waiting)?;
             front.ingress(Budget::BATCH, &mut pool, &mut taken)?;
@@ -92,6 +95,23 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         }
     }
     bail!("only {done} of {frames} frames arrived")
+}
+
+/// What the engine does at the end of its round if the ends of frames are on loan.
+#[inline(never)]
+fn backend_turn_end(
+    back: &mut QueuePair,
+    pool: &mut FramePool,
+    taken: &mut FrameBatch,
+) -> Result<(), QueueDown> {
+    if taken.iter().any(Frame::is_lent) {
+        for frame in taken.iter_mut() {
+            pool.gather_lent(frame).expect("its memory is there");
+        }
+        back.ingress(Budget::NOTHING, pool, &mut FrameBatch::new())?;
+        pool.end_loans();
+    }
+    Ok(())
 }
 
 /// Both ends of a device with a number of queue pairs.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, PoolBudget, PortQueue, QueueDown,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, MacAddr, PoolBudget, PortQueue, QueueDown,
 };
 use serde::{Deserialize, Serialize};
 
@@ -122,16 +122,19 @@ impl<P: PortQueue> PortEnd<P> {
     /// One turn of every port. Returns how many frames were received.
     pub(crate) fn round(&mut self, work: Work, len: usize) -> Result<usize, QueueDown> {
         let mut received = 0;
+        let mut has_lent = false;
         for (port, queue) in self.ports.iter_mut().zip(&mut self.queues) {
             if work == Work::Send {
                 fill(queue, BURST, len, &mut self.pool, &self.header);
             } else {
                 port.ingress(Budget::BATCH, &mut self.pool, &mut self.batch)?;
                 received += self.batch.len();
+                has_lent = self.batch.iter().any(Frame::is_lent);
             }
             match work {
                 Work::Receive => {
-                    for frame in self.batch.drain(..) {
+                    for mut frame in self.batch.drain(..) {
+                        self.pool.gather(&mut frame).expect("its memory is there");
                         self.pool.recycle(frame);
                     }
                 }
@@ -140,6 +143,13 @@ impl<P: PortQueue> PortEnd<P> {
             }
             if work != Work::Receive {
                 port.egress(queue, &mut self.pool)?;
+            }
+            if has_lent {
+                for frame in queue.iter_mut() {
+                    self.pool.gather_lent(frame).expect("its memory is there");
+                }
+                port.ingress(Budget::NOTHING, &mut self.pool, &mut self.batch)?;
+                self.pool.end_loans();
             }
         }
         Ok(received)

@@ -40,6 +40,15 @@ pub struct LentEnd<'a> {
     pub len: usize,
 }
 
+/// What became of the frames that a lender has lent in this round. Others were dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoanUse {
+    /// Frames whose ends were copied from the lender's memory to where they left.
+    pub copied: u64,
+    /// Frames that had to be gathered: it was of no use to lend these.
+    pub gathered: u64,
+}
+
 /// What is lent in this round.
 #[derive(Debug)]
 pub(super) struct Loans {
@@ -51,8 +60,7 @@ pub(super) struct Loans {
 #[derive(Debug)]
 struct LenderState {
     pages: Arc<dyn Pages>,
-    /// Frames that had to be gathered.
-    gathered: u64,
+    use_of: LoanUse,
 }
 
 impl Default for Loans {
@@ -99,7 +107,8 @@ impl Frame {
     /// If the frame is shorter, or is not [complete](Frame::is_complete).
     #[inline]
     pub fn lend(&mut self, head_len: usize, lender: Lender, at: usize) {
-        assert!(self.is_complete() && head_len <= self.len, "a frame of {} bytes", self.len);
+        assert!(self.is_complete(), "the end of a frame is lent once");
+        assert!(head_len <= self.len, "the end of {} bytes behind {head_len}", self.len);
         self.space.end_len = self.len - head_len;
         self.space.loan = Loan { lender, at };
     }
@@ -110,7 +119,7 @@ impl FramePool {
     pub fn lender(&mut self, pages: &Arc<dyn Pages>) -> Lender {
         let Loans { round, lenders } = &mut self.loans;
         let lender = Lender { round: *round, index: lenders.len() };
-        lenders.push(LenderState { pages: Arc::clone(pages), gathered: 0 });
+        lenders.push(LenderState { pages: Arc::clone(pages), use_of: LoanUse::default() });
         lender
     }
 
@@ -153,16 +162,28 @@ impl FramePool {
         let LentEnd { pages, at, len } = end;
         frame.space.end_len = 0;
         let head_len = frame.len - len;
-        let copied = pages.copy_to(at, &mut frame.bytes_mut()[head_len..]);
-        let lender = frame.space.loan.lender.index;
-        self.loans.lenders[lender].gathered += 1;
-        copied
+        if let Err(reason) = pages.copy_to(at, &mut frame.bytes_mut()[head_len..]) {
+            // What follows in the buffer is of an earlier frame.
+            frame.len = head_len;
+            return Err(reason);
+        }
+        self.loans.lenders[frame.space.loan.lender.index].use_of.gathered += 1;
+        Ok(())
     }
 
-    /// How many frames with an end on loan from this lender were gathered: it was of no use to lend
-    /// these.
-    pub fn gathered(&self, lender: Lender) -> u64 {
-        self.loans.get(lender).map_or(0, |lender| lender.gathered)
+    /// Notes that the [end](FramePool::lent_end) of a frame was copied to where the frame leaves.
+    #[inline]
+    pub fn count_copied(&mut self, frame: &Frame) {
+        let Lender { round, index } = frame.space.loan.lender;
+        let is_current = frame.is_on_loan() && round == self.loans.round;
+        if let Some(state) = self.loans.lenders.get_mut(index).filter(|_| is_current) {
+            state.use_of.copied += 1;
+        }
+    }
+
+    /// What became of the frames that a lender has lent in this round so far.
+    pub fn use_of(&self, lender: Lender) -> LoanUse {
+        self.loans.get(lender).map_or_else(LoanUse::default, |state| state.use_of)
     }
 
     /// Ends the loans of this round: the senders may reuse their memory.
@@ -202,12 +223,13 @@ mod tests {
         assert!(frame.is_lent() && frame.is_on_loan() && !frame.is_complete());
         assert!(frame.body().is_none());
         let end = pool.lent_end(&frame).expect("it is on loan");
-        assert_eq!((end.at, end.len, pool.gathered(lender)), (50, 6, 0));
+        assert_eq!((end.at, end.len), (50, 6));
+        assert_eq!(pool.use_of(lender), LoanUse::default());
 
         assert_eq!(pool.gather_lent(&mut frame), Ok(()));
         assert_eq!(frame.bytes(), [1, 1, 1, 1, 7, 7, 7, 7, 7, 7]);
         assert!(!frame.is_lent() && !frame.is_on_loan() && frame.is_complete());
-        assert_eq!(pool.gathered(lender), 1);
+        assert_eq!(pool.use_of(lender), LoanUse { copied: 0, gathered: 1 });
     }
 
     #[test]
@@ -219,7 +241,7 @@ mod tests {
         let (other, _) = lent(&mut pool);
         assert!(pool.lent_end(&frame).is_none() && pool.lent_end(&other).is_some());
         assert_eq!(pool.gather(&mut frame), Err(DropReason::GrantCopy));
-        assert_eq!(pool.gathered(lender), 0);
+        assert_eq!(pool.use_of(lender), LoanUse::default());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::gauge::{Backlog, HIGH};
 use crate::slot::SlotId;
 use crate::state::EgressEvent;
 
-/// The sums of frames that most queues take as they are: untagged, with nothing left to do, and
-/// without bodies.
+/// The sums of frames that a queue takes as they are: untagged, with nothing left to do, and
+/// without bodies. If some are on loan, it must be a queue that takes such frames.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
     backlog: Backlog,
@@ -81,5 +81,118 @@ impl Outboxes {
             self.draining.push(to.index);
         }
         true
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::cell::OnceCell;
+    use std::sync::Arc;
+    use std::time::{Instant, SystemTime};
+
+    use ringway_datapath::{OffloadCaps, Pages, PoolBudget, Probe, QueueTraits};
+
+    use super::*;
+    use crate::capture::Capture;
+    use crate::outbox::STALL;
+
+    const TO: SlotId = SlotId { index: 0, generation: 0 };
+
+    fn outboxes(takes_loans: bool) -> Outboxes {
+        let (caps, probe, retry) = (OffloadCaps::ALL, Probe::Memory, None);
+        let traits = QueueTraits { caps, probe, retry, takes_bodies: false, takes_loans };
+        let mut outboxes = Outboxes::default();
+        outboxes.insert(Outbox::new(TO, 0, traits, Arc::default(), Arc::default()));
+        outboxes
+    }
+
+    fn pool() -> FramePool {
+        FramePool::new(PoolBudget::new(64 << 20))
+    }
+
+    /// Adds as many frames, with their numbers as bytes. Returns how many were taken.
+    fn add(outboxes: &mut Outboxes, pool: &mut FramePool, numbers: std::ops::Range<u8>) -> usize {
+        let frame = |number| {
+            let mut frame = pool.take(60).expect("there is memory");
+            frame.bytes_mut().fill(number);
+            frame
+        };
+        let frames: Vec<Frame> = numbers.map(frame).collect();
+        add_frames(outboxes, pool, frames)
+    }
+
+    fn add_frames(outboxes: &mut Outboxes, pool: &FramePool, frames: Vec<Frame>) -> usize {
+        let sums = Sums::of(&frames).expect("plain frames");
+        let memory_max = OnceCell::new();
+        let at = Enqueue { now: Instant::now(), memory_max: &memory_max };
+        let count = frames.len();
+        let mut frames = frames.into_iter();
+        let are_added = outboxes.enqueue_together(TO, &mut frames, sums, pool, &at);
+        assert_eq!(frames.len(), if are_added { 0 } else { count }, "all or none");
+        count - frames.len()
+    }
+
+    #[test]
+    fn frames_are_added_in_order_and_the_outbox_drains_once() {
+        let (mut outboxes, mut pool) = (outboxes(false), pool());
+        assert_eq!(add(&mut outboxes, &mut pool, 0..5), 5);
+        assert_eq!(add(&mut outboxes, &mut pool, 5..9), 4);
+        assert_eq!(outboxes.draining, [0]);
+        let outbox = outboxes.get(0).expect("it is there");
+        assert!(outbox.frames().map(|frame| frame.bytes()[0]).eq(0..9));
+        assert_eq!((outbox.waiting(), outbox.has_lent), (Backlog { frames: 9, bytes: 540 }, false));
+        assert_eq!(outbox.memory, outbox.frames().map(Frame::memory).sum());
+    }
+
+    #[test]
+    fn frames_that_would_reach_the_mark_are_added_one_by_one() {
+        let (mut outboxes, mut pool) = (outboxes(false), pool());
+        for _ in 0..HIGH.frames / 64 - 1 {
+            assert_eq!(add(&mut outboxes, &mut pool, 0..64), 64);
+        }
+        let left =
+            u8::try_from(HIGH.frames - outboxes.get(0).map_or(0, |outbox| outbox.waiting().frames))
+                .expect("a batch");
+        assert_eq!(add(&mut outboxes, &mut pool, 0..left), 0);
+        assert_eq!(add(&mut outboxes, &mut pool, 0..left - 1), usize::from(left) - 1);
+    }
+
+    #[test]
+    fn a_capture_and_a_stall_see_each_frame() {
+        let (mut outboxes, mut pool) = (outboxes(false), pool());
+        let outbox = outboxes.get(0).expect("it is there");
+        let capture = Capture::new(usize::MAX, (Instant::now(), SystemTime::now()));
+        outbox.capture = Some(Arc::new(capture));
+        assert_eq!(add(&mut outboxes, &mut pool, 0..3), 0);
+        outboxes.get(0).expect("it is there").capture = None;
+        assert_eq!(add(&mut outboxes, &mut pool, 0..3), 3);
+
+        let outbox = outboxes.get(0).expect("it is there");
+        let none_moved = EgressEvent::Sent { moved: 0, left: 3 };
+        outbox.state = outbox.state.on(none_moved, Instant::now() + 2 * STALL);
+        assert!(outbox.is_stalled());
+        assert_eq!(add(&mut outboxes, &mut pool, 0..3), 0);
+    }
+
+    #[test]
+    fn frames_that_take_too_much_memory_are_added_one_by_one() {
+        let mut outboxes = outboxes(false);
+        // The port may take a quarter of what is left.
+        let mut pool = FramePool::new(PoolBudget::new(256 << 10));
+        assert_eq!(add(&mut outboxes, &mut pool, 0..4), 4);
+        assert_eq!(add(&mut outboxes, &mut pool, 0..60), 0);
+    }
+
+    #[test]
+    fn frames_on_loan_are_added_where_they_are_taken() {
+        for takes_loans in [false, true] {
+            let (mut outboxes, mut pool) = (outboxes(takes_loans), pool());
+            let pages: Arc<dyn Pages> = Arc::new(vec![0_u8; 1000]);
+            let lender = pool.lender(&pages);
+            let mut frame = pool.take(600).expect("there is memory");
+            frame.lend(100, lender, 0);
+            assert_eq!(add_frames(&mut outboxes, &pool, vec![frame]), usize::from(takes_loans));
+            assert_eq!(outboxes.get(0).expect("it is there").has_lent, takes_loans);
+        }
     }
 }

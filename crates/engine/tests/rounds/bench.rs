@@ -71,6 +71,8 @@ pub(crate) struct Far {
     pub(crate) last: Vec<u8>,
     /// The next call reports a peer fault.
     pub(crate) fails: bool,
+    /// The next call that takes frames in reports a fault behind them.
+    pub(crate) breaks: bool,
     /// The segmentation that incoming frames ask for.
     pub(crate) gso: Option<Gso>,
     /// Whether the ends of incoming frames are in pages.
@@ -186,9 +188,13 @@ impl PortQueue for TestQueue {
             far.taken_bytes += u64::try_from(len).expect("frames are short");
             into.push(frame);
         }
+        let breaks = far.breaks;
         drop(far);
         self.may_have_more = may_have_more;
-        Ok(())
+        match breaks {
+            true => Err(QueueDown::Host(std::io::ErrorKind::BrokenPipe.into())),
+            false => Ok(()),
+        }
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {

@@ -164,6 +164,21 @@ fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
     }
 }
 
+#[test]
+fn a_sender_that_fails_has_its_memory_back_only_when_its_frames_are_gathered() {
+    for way in WAYS {
+        let mut bench = Bench::new(MEMORY);
+        let (sender, receiver, lender) = pair(&mut bench, way);
+        sender.far().script.extend([(2, LEN); 10]);
+        sender.far().breaks = true;
+        bench.round();
+        // The engine calls its queue for the last time before the other one sends.
+        let far = receiver.far();
+        assert_eq!((far.received, far.lent, lender.gathered.load(Relaxed)), (10, 0, 10));
+        assert_eq!(far.longest[42..], payload());
+    }
+}
+
 /// A pair that has exchanged its first long frames, so that the sender looks ahead: the receiver
 /// has no room left.
 fn pair_that_looks_ahead(bench: &mut Bench) -> (Station, Station, Arc<Lender>) {

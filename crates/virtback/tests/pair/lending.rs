@@ -81,7 +81,8 @@ fn the_end_of_a_long_frame_goes_from_guest_to_guest() {
     assert_eq!(sender.used(), 0);
     sender.end_round();
     assert_eq!(sender.used(), 3);
-    assert_eq!(sender.counters.totals().tx_bytes, 4500);
+    let totals = sender.counters.totals();
+    assert_eq!((totals.tx_bytes, totals.tx_long, totals.tx_lent), (4500, 3, 3));
 }
 
 #[test]
@@ -107,6 +108,10 @@ fn frames_that_are_short_or_ask_for_something_are_copied_and_used_at_once() {
 
     let frames = guest.transmit(&[&[buffer(DATA, 12), buffer(DATA + 12, 1500)]]).unwrap();
     assert_eq!((frames.len(), lent(&frames), guest.used()), (1, 0, 1), "of two buffers");
+
+    // Frames that left work suggest that the next ones do as well.
+    assert_eq!(lent(&guest.transmit_frames(0..8, LONG)), 0);
+    assert_eq!(guest.counters.totals().tx_long, 8);
 }
 
 #[test]
@@ -123,6 +128,8 @@ fn a_receiver_with_shorter_buffers_gets_all_bytes_and_the_next_frames_are_copied
     assert_eq!(received, bytes_of(0, LONG));
     sender.end_round();
     assert_eq!(sender.used(), 1);
+    let totals = sender.counters.totals();
+    assert_eq!((totals.tx_long, totals.tx_lent), (1, 0));
 
     for _ in 0..1024 / 8 {
         let frames = sender.transmit_frames(0..8, LONG);
@@ -166,5 +173,6 @@ fn a_frame_is_dropped_if_its_end_was_lent_in_an_earlier_round() {
     receiver.pair.egress(&mut from, &mut sender.pool).unwrap();
     assert!(from.is_empty());
     assert_eq!(receiver.dropped(), [(DropReason::GrantCopy, 2)]);
+    assert_eq!(sender.counters.totals().tx_lent, 0);
     assert_eq!(receiver.used_lens(), [], "its buffer is left for the next frame");
 }
