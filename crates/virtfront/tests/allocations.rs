@@ -51,6 +51,11 @@ fn measure(features: Features) {
         back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the driver is honest");
         down.extend(frames.drain(..));
         back.egress(&mut down, &mut pool).expect("the driver is honest");
+        for frame in &mut down {
+            pool.gather_lent(frame).expect("the driver is honest");
+        }
+        back.ingress(Budget::NOTHING, &mut pool, &mut frames).expect("the driver is honest");
+        pool.end_loans();
         front.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the device is honest");
         *packets += frames.len();
         frames.drain(..).for_each(|frame| pool.recycle(frame));

@@ -80,7 +80,12 @@ fn carry(
     for _ in 0..10_000 {
         sender.egress(from, pool).expect("the peer is honest");
         receiver.ingress(Budget::BATCH, pool, &mut batch).expect("the peer is honest");
+        for frame in &mut batch {
+            pool.gather_lent(frame).expect("the peer is honest");
+        }
         received.extend(batch.drain(..));
+        receiver.ingress(Budget::NOTHING, pool, &mut batch).expect("the peer is honest");
+        pool.end_loans();
         let is_idle = sender.arm().expect("honest") == Pending::Nothing
             && receiver.arm().expect("honest") == Pending::Nothing;
         if from.is_empty() && is_idle {
