@@ -175,6 +175,10 @@ impl Endpoint {
             ),
             // The socket file appears before its owner listens on it, and listening causes no
             // event.
+            Err(Errno::CONNREFUSED) if self.path.metadata().is_ok_and(is_no_socket) => {
+                self.disconnected(now);
+                not_a_socket(&self.path)
+            }
             Err(Errno::CONNREFUSED | Errno::AGAIN) => {
                 self.disconnected(now);
                 format!("{path}: the process that created this socket does not listen, or is busy")
@@ -211,6 +215,10 @@ impl Endpoint {
         }
         Err(last.unwrap_or_else(|| "there is no directory to watch".to_owned()))
     }
+}
+
+fn is_no_socket(found: std::fs::Metadata) -> bool {
+    !found.file_type().is_socket()
 }
 
 /// The owner and mode of a socket, if it can be seen, for messages.
@@ -327,14 +335,35 @@ fn dial(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(connection)
 }
 
+/// Removes a socket. Any other file stays, whatever path the administrator gave.
+pub(crate) fn remove_socket(path: &Path) -> io::Result<()> {
+    if is_other_file(path) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, not_a_socket(path)));
+    }
+    std::fs::remove_file(path)
+}
+
+/// Whether something other than a socket exists at a path; a link is not followed.
+fn is_other_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket())
+}
+
+fn not_a_socket(path: &Path) -> String {
+    let path = path.display();
+    format!("{path} exists and is not a socket: choose another path, or remove it")
+}
+
 /// Creates a listening socket, replacing one that has no listener any more.
 fn make_socket(path: &Path, group: Option<&SocketGroup>) -> io::Result<OwnedFd> {
+    if is_other_file(path) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, not_a_socket(path)));
+    }
     match dial(path) {
         Ok(_) => {
             let message = format!("{}: another process listens at it", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
         }
-        Err(Errno::CONNREFUSED) => std::fs::remove_file(path)?,
+        Err(Errno::CONNREFUSED) => remove_socket(path)?,
         Err(_) => {}
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -348,8 +377,8 @@ fn make_socket(path: &Path, group: Option<&SocketGroup>) -> io::Result<OwnedFd> 
     // No one can connect before it listens.
     let given = group.map_or(Ok(()), |group| give(path, group));
     let ready = given.and_then(|()| listen(&socket, BACKLOG).map_err(at(path, "listen")));
-    if ready.is_err() && path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket()) {
-        let _ = std::fs::remove_file(path);
+    if ready.is_err() {
+        let _ = remove_socket(path);
     }
     ready.map(|()| socket)
 }

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup};
+use crate::endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup, remove_socket};
 
 /// The first pause after a socket could not be created: the time that an earlier process with that
 /// socket may need to end. It doubles with each failure.
@@ -154,8 +154,8 @@ impl Opener {
         let Some(mut opened) = self.places.remove(name) else { return };
         opened.close();
         if opened.mode == Mode::Server && opened.endpoint.is_some() {
-            // The file may not exist any more.
-            let _ = std::fs::remove_file(&opened.path);
+            // The socket may not exist any more.
+            let _ = remove_socket(&opened.path);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -243,19 +243,23 @@ fn remove_leftovers(before: &State) {
     }
 }
 
-/// Removes only what hosts put into their directory, except the lock.
+/// Removes only what hosts put into their directory, except the lock. The administrator may have
+/// named any directory.
 fn remove_files(dir: &RunDir) -> io::Result<()> {
     for entry in fs::read_dir(dir.path())? {
         let entry = entry?;
-        let name = entry.file_name();
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
         let name = name.to_string_lossy();
-        let is_ours = name.ends_with(".sock")
-            || ["state.json", "state.new", DESCRIPTION].contains(&name.as_ref());
+        let is_ours = name.ends_with(".sock") && kind.is_socket()
+            || ["state.json", "state.new", DESCRIPTION].contains(&name.as_ref()) && kind.is_file();
         if is_ours {
             fs::remove_file(entry.path())?;
-        } else if name == "switch" || name.starts_with("tenant-") {
-            // The directory of one process, with its socket.
-            fs::remove_dir_all(entry.path())?;
+        } else if (name == "switch" || name.starts_with("tenant-")) && kind.is_dir() {
+            let of_process = RunDir::new(entry.path());
+            remove_files(&of_process)?;
+            let _ = fs::remove_file(of_process.panics());
+            // It stays if it holds files that are not ours.
+            let _ = fs::remove_dir(entry.path());
         }
     }
     Ok(())
@@ -263,6 +267,8 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     fn refusal(path: &Path) -> String {
@@ -291,6 +297,32 @@ mod tests {
         let left: Vec<_> = fs::read_dir(dir.path()).expect("it stays").flatten().collect();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].file_name(), "notes.txt");
+    }
+
+    #[test]
+    fn files_that_no_host_made_stay() {
+        let parent = tempfile::tempdir().expect("a directory");
+        let path = parent.path().join("run");
+        let theirs = ["notes.sock", "tenant-list", "switch/notes", "switch/deep/notes"];
+        fs::create_dir_all(path.join("switch/deep")).expect("ours");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&path, mode).expect("ours");
+        for name in theirs {
+            fs::write(path.join(name), "notes").expect("ours");
+        }
+        fs::create_dir(path.join("tenant-a")).expect("ours");
+        let ours = ["backend.sock", "tenant-a/backend.sock", "switch/backend.sock"];
+        for name in ours {
+            UnixListener::bind(path.join(name)).expect("a socket");
+        }
+        drop(Claim::take(&path).expect("free"));
+        for name in theirs {
+            assert!(path.join(name).exists(), "{name}");
+        }
+        for name in ours {
+            assert!(!path.join(name).exists(), "{name}");
+        }
+        assert!(!path.join("tenant-a").exists());
     }
 
     #[test]

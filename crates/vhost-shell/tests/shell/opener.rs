@@ -97,6 +97,19 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
 }
 
 #[test]
+fn a_file_that_replaced_a_socket_of_ours_outlives_the_vif() {
+    let dir = TempDir::new().expect("a directory");
+    let (mut opener, _backend) = pair();
+    let now = Instant::now();
+    opener.add_now(wanted(dir.path(), "vm", Mode::Server), now).expect("it can be made");
+    let path = dir.path().join("vm");
+    std::fs::remove_file(&path).expect("a socket");
+    std::fs::write(&path, "notes").expect("a file");
+    opener.remove("vm");
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "notes");
+}
+
+#[test]
 fn without_the_group_only_sockets_of_front_ends_can_be_used() {
     let dir = TempDir::new().expect("a directory");
     let (opener, _backend) = pair();

@@ -176,6 +176,27 @@ fn front_ends_dial_a_socket_that_we_make() {
     assert!(taken.to_string().contains("another process listens at it"), "{taken}");
 }
 
+/// `connect(2)` refuses a connection to a regular file as it refuses one to a dead socket.
+#[test]
+fn a_file_at_the_path_of_a_socket_stays() {
+    let dir = TempDir::new().expect("a directory");
+    let (file, dead, link) =
+        (dir.path().join("passwd"), dir.path().join("dead"), dir.path().join("link"));
+    fs::write(&file, "root").expect("a file");
+    drop(UnixListener::bind(&dead).expect("a socket"));
+    std::os::unix::fs::symlink(&dead, &link).expect("a link");
+    for path in [dir.path(), &file, &link] {
+        let refused = Endpoint::new(path, Mode::Server, Instant::now()).expect_err("refused");
+        let refused = refused.to_string();
+        assert!(refused.contains("exists and is not a socket: choose another path"), "{refused}");
+    }
+    let (mut end, mut device) = (end(&file, Mode::Client), Recorder::new(2));
+    end.turn(&mut device, Instant::now()).expect("it waits");
+    assert!(end.error().expect("an obstacle").contains("exists and is not a socket"));
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "root");
+    assert!(link.is_symlink() && dead.exists());
+}
+
 #[test]
 fn a_flood_of_messages_and_half_a_message_have_no_more_than_a_turn() {
     let (mut ends, mut devices, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
