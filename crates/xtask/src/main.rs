@@ -44,8 +44,10 @@ mod tidy;
 mod tree;
 mod words;
 
+use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -134,19 +136,44 @@ fn check(root: &Path) -> Result<()> {
 }
 
 fn ci(root: &Path) -> Result<()> {
-    tidy(root)?;
-    spec(root)?;
-    libraries::ci(root)?;
-    run::build(root)?;
-    package(root)?;
-    run::all_tests(root)?;
-    run::interleavings(root)?;
-    run::worlds(root)?;
-    arm64::ci(root)?;
-    fuzz::run(root, fuzz::SECONDS_IN_CI, &[])?;
-    run::xen_smoke(root)?;
+    let mut steps = Steps::default();
+    steps.run("tidy", || tidy(root))?;
+    steps.run("spec", || spec(root))?;
+    steps.run("public crates", || libraries::ci(root))?;
+    steps.run("release build", || run::build(root))?;
+    steps.run("Debian package", || package(root))?;
+    steps.run("build of the tests", || run::build_tests(root))?;
+    steps.run("tests", || run::all_tests(root))?;
+    steps.run("interleavings", || run::interleavings(root))?;
+    steps.run("worlds", || run::worlds(root))?;
+    steps.run("Arm64", || arm64::ci(root))?;
+    steps.run("fuzz", || fuzz::run(root, fuzz::SECONDS_IN_CI, &[]))?;
+    steps.run("real Xen", || run::xen_smoke(root))?;
+    print!("{steps}");
     println!("ci: all tests passed");
     Ok(())
+}
+
+/// How long each step of CI took.
+#[derive(Default)]
+struct Steps(Vec<(&'static str, Duration)>);
+
+impl Steps {
+    fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<()>) -> Result<()> {
+        let start = Instant::now();
+        step()?;
+        self.0.push((name, start.elapsed()));
+        Ok(())
+    }
+}
+
+impl fmt::Display for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, took) in &self.0 {
+            writeln!(f, "ci: {name}: {} s", took.as_secs())?;
+        }
+        Ok(())
+    }
 }
 
 /// Makes the Debian package if that is possible: `make test` installs no cargo command.
