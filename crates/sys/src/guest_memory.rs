@@ -18,7 +18,7 @@ use crate::SharedPages;
 use crate::descriptor::{self, Kind};
 use crate::guard::GuardedMapping;
 pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShareLeft};
-pub use view::GuestView;
+pub use view::{GuestView, Window};
 
 /// The most regions of a table: as many as QEMU has slots.
 pub const REGIONS_MAX: usize = 509;

@@ -89,14 +89,38 @@ fn a_value_and_the_bytes_after_it_are_copied_across_regions() {
 }
 
 #[test]
+fn a_window_copies_only_what_is_all_in_its_region() {
+    let fd = memory_file(4 * PAGE);
+    let regions = vec![region(&fd, 0, 1, 3), region(&fd, 1, 2, 0), region(&fd, 5, 1, 2)];
+    let view = GuestView::new(Arc::new(GuestMemory::map(regions).unwrap()));
+    view.copy_from(PAGE, &[0; 64]).unwrap();
+    let window = view.window().expect("the table has regions");
+    let (value, bytes) = ([1_u32, 2, 3], [7; 50]);
+    for at in [PAGE, PAGE + 5, 3 * PAGE - 62] {
+        assert!(window.copy_from_both(at, &value, &bytes));
+        let (mut found, mut rest) = ([0_u32; 3], [0; 50]);
+        assert!(window.copy_to_both(at, &mut found, &mut rest));
+        assert_eq!((found, rest), (value, bytes));
+    }
+    // Other regions, the seams of this one, and addresses that wrap around.
+    for at in [0, PAGE - 1, 3 * PAGE - 61, 3 * PAGE, 5 * PAGE, u64::MAX - 61, u64::MAX] {
+        assert!(!window.copy_from_both(at, &value, &bytes), "{at:#x}");
+        let (mut found, mut rest) = ([9_u32; 3], [9; 50]);
+        assert!(!window.copy_to_both(at, &mut found, &mut rest), "{at:#x}");
+        assert_eq!((found, rest), ([9; 3], [9; 50]));
+    }
+}
+
+#[test]
 fn a_prefetch_hint_may_have_any_address() {
     let fd = memory_file(PAGE);
     let memory = GuestMemory::map(vec![region(&fd, 1, 1, 0)]).unwrap();
     let view = GuestView::new(Arc::new(memory));
+    let window = view.window().expect("the table has a region");
     for address in [0, PAGE - 1, PAGE, 2 * PAGE - 1, 2 * PAGE, u64::MAX - 1, u64::MAX] {
         for len in [0, 1, 64, 65, u32::MAX] {
-            view.prefetch(address, len, Intent::Read);
-            view.prefetch(address, len, Intent::Write);
+            window.prefetch(address, len, Intent::Read);
+            window.prefetch(address, len, Intent::Write);
         }
     }
 }

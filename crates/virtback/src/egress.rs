@@ -138,25 +138,28 @@ impl QueuePair {
         }
         let (mut placed, mut bytes) = (0, 0);
         let mut result = Ok(());
-        for (ahead, frame) in ring.half.prefetched().iter().zip(from.iter_mut()) {
-            let Some(buffer) = ahead.single() else { break };
+        let mut window = view.window();
+        for (buffer, frame) in ring.half.singles().zip(from.iter_mut()) {
             let room = usize::try_from(buffer.len).expect("32 bits fit");
             if room < HEADER_LEN + frame.len() {
                 break;
             }
-            let mut space = None;
-            let Ok(header) = header(form, frame, &mut space) else { break };
-            let mut copied = view.copy_from_both(buffer.address, header, frame.bytes());
-            if !frame.is_complete() && copied.is_ok() {
-                let end = buffer.address + widen(HEADER_LEN + frame.bytes().len());
-                let lent = pool.lent_end(frame).and_then(|lent| copy_end(lent, view, end));
-                let Some(of_end) = lent else { break };
-                copied = of_end;
-                pool.count_copied(frame);
-            }
-            if let Err(error) = copied {
-                result = Err(outside(error));
-                break;
+            let is_placed = frame.offload == Offload::NONE
+                && frame.is_complete()
+                && window.is_some_and(|window| {
+                    window.copy_from_both(buffer.address, &PLAIN_HEADER, frame.bytes())
+                });
+            if !is_placed {
+                let written = write_single(view, form, buffer.address, frame, pool);
+                window = view.window();
+                match written {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        result = Err(outside(error));
+                        break;
+                    }
+                }
             }
             bytes += widen(frame.len());
             placed += 1;
@@ -165,7 +168,7 @@ impl QueuePair {
             return (Tally::default(), result);
         }
         let used = from.iter().take(placed).map(|frame| written(HEADER_LEN + frame.len()));
-        ring.half.use_prefetched(used);
+        ring.half.use_singles(used);
         from.drain(..placed).for_each(|frame| pool.recycle(frame));
         (Tally { frames: widen(placed), bytes }, result)
     }
@@ -264,6 +267,34 @@ fn header<'a>(
     }
     let hdr = form.write(frame)?;
     Ok(space.insert(VirtioNetHdrV1 { hdr, num_buffers: 1 }))
+}
+
+/// Writes a header, and a frame of any kind, into a buffer that has room for both. False if the
+/// frame cannot be written in this way. Not inlined, to keep the path of other frames short.
+///
+/// # Errors
+/// [`OutsideMemory`].
+#[inline(never)]
+fn write_single(
+    view: &GuestView,
+    form: &FrameForm,
+    address: u64,
+    frame: &mut Frame,
+    pool: &mut FramePool,
+) -> Result<bool, OutsideMemory> {
+    let mut space = None;
+    let Ok(header) = header(form, frame, &mut space) else { return Ok(false) };
+    view.copy_from_both(address, header, frame.bytes())?;
+    if frame.is_complete() {
+        return Ok(true);
+    }
+    let end = address + widen(size_of_val(header) + frame.bytes().len());
+    let Some(copied) = pool.lent_end(frame).and_then(|lent| copy_end(lent, view, end)) else {
+        return Ok(false);
+    };
+    copied?;
+    pool.count_copied(frame);
+    Ok(true)
 }
 
 /// Writes header and frame into a chain that has room for both.

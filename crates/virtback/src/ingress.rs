@@ -11,10 +11,10 @@ use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameForm, FramePo
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
-use ringway_wire::vnet::VIRTIO_NET_HDR_GSO_NONE;
 use zerocopy::IntoBytes;
 
 use crate::announce::{RARP_LEN, rarp};
+use crate::lending::{LENT_LEN_MIN, leaves_nothing};
 use crate::{PairFault, QueuePair, TX};
 
 /// The most descriptors that a call reads before it returns: those of one chain in a long queue.
@@ -143,32 +143,34 @@ impl QueuePair {
         let count = left.room.min(left.descriptors);
         let (mut taken, mut bytes) = (0, 0);
         let mut result = Ok(());
-        for ahead in tx.half.prefetched().iter().take(count) {
-            let Some(buffer) = ahead.single().filter(|_| bytes < left.bytes) else { break };
+        let mut window = view.window();
+        for buffer in tx.half.singles().take(count) {
             let total = usize::try_from(buffer.len).expect("32 bits fit");
-            if total < HEADER_LEN + ETH_LEN {
+            if total < HEADER_LEN + ETH_LEN || bytes >= left.bytes {
                 break;
             }
             let Some(mut frame) = pool.take(total - HEADER_LEN) else { break };
-            let head_len = lending.head_len(frame.len());
             let mut header = VirtioNetHdrV1::default();
-            let head = &mut frame.bytes_mut()[..head_len];
-            let mut copied = view.copy_to_both(buffer.address, &mut header, head);
-            if head_len < frame.len() && copied.is_ok() {
-                let end = buffer.address + widen(HEADER_LEN + head_len);
-                if !leaves_nothing(&header) || !lending.lend(view, end, &mut frame, pool) {
-                    copied = view.copy_to(end, &mut frame.bytes_mut()[head_len..]);
+            let is_copied = frame.len() < LENT_LEN_MIN
+                && window.is_some_and(|window| {
+                    window.copy_to_both(buffer.address, &mut header, frame.bytes_mut())
+                });
+            if !is_copied {
+                let copied = lending.copy(view, buffer.address, &mut header, &mut frame, pool);
+                window = view.window();
+                if let Err(outside) = copied {
+                    pool.recycle(frame);
+                    result = Err(outside.into());
+                    break;
                 }
             }
-            if leaves_nothing(&header) {
-                lending.count(frame.len());
-            }
-            if let Err(outside) = copied {
-                pool.recycle(frame);
-                result = Err(outside.into());
-                break;
-            }
             taken += 1;
+            if leaves_nothing(&header) {
+                // A new frame has no work left to do.
+                bytes += frame.len();
+                into.push(frame);
+                continue;
+            }
             match form.read(&header.hdr, &mut frame) {
                 Ok(offload) => {
                     frame.offload = offload;
@@ -184,19 +186,12 @@ impl QueuePair {
         if taken == 0 {
             return result;
         }
-        tx.half.use_prefetched((0..taken).map(|_| 0));
+        tx.half.use_singles((0..taken).map(|_| 0));
         left.room -= taken;
         left.descriptors -= taken;
         left.bytes = left.bytes.saturating_sub(bytes);
         result
     }
-}
-
-/// Whether a header asks for no checksum and no segments. A frame that asks for something may have
-/// to be read as a whole.
-#[inline]
-fn leaves_nothing(header: &VirtioNetHdrV1) -> bool {
-    header.hdr.flags == 0 && header.hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE
 }
 
 /// What is left of a call's limits.

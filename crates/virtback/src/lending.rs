@@ -13,10 +13,11 @@ use ringway_datapath::{
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_wire::virtio::VirtioNetHdrV1;
+use ringway_wire::vnet::VIRTIO_NET_HDR_GSO_NONE;
 
 /// Bytes of a frame that are always copied: all headers that are inspected. With the header before
 /// the frame they take two cache lines, which are prefetched.
-pub(crate) const HEAD_LEN: usize = 128 - size_of::<VirtioNetHdrV1>();
+const HEAD_LEN: usize = 128 - size_of::<VirtioNetHdrV1>();
 /// The shortest frame whose end is lent. The end of a shorter one is copied faster than lent.
 pub(crate) const LENT_LEN_MIN: usize = 512;
 /// Long frames that are copied after one that was lent had to be gathered, because its receiver
@@ -65,10 +66,40 @@ impl Lending {
         Lending { regions, lender: None, long: 0, has_split: false, to_copy: 0 }
     }
 
+    /// Copies header and frame from a buffer of the guest, or leaves the frame's end there, if it
+    /// can be lent. Not inlined, to keep the path of short frames short.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    #[inline(never)]
+    pub(crate) fn copy(
+        &mut self,
+        view: &GuestView,
+        address: u64,
+        header: &mut VirtioNetHdrV1,
+        frame: &mut Frame,
+        pool: &mut FramePool,
+    ) -> Result<(), OutsideMemory> {
+        let head_len = self.head_len(frame.len());
+        view.copy_to_both(address, header, &mut frame.bytes_mut()[..head_len])?;
+        let may_lend = leaves_nothing(header);
+        if may_lend {
+            self.count(frame.len());
+        }
+        if head_len == frame.len() {
+            return Ok(());
+        }
+        let end = address + to_u64(size_of::<VirtioNetHdrV1>() + head_len);
+        match may_lend && self.lend(view, end, frame, pool) {
+            true => Ok(()),
+            false => view.copy_to(end, &mut frame.bytes_mut()[head_len..]),
+        }
+    }
+
     /// How many bytes to copy of a frame of `len` bytes: only the first ones, if its end may be
     /// lent.
     #[inline]
-    pub(crate) fn head_len(&mut self, len: usize) -> usize {
+    fn head_len(&mut self, len: usize) -> usize {
         if len < LENT_LEN_MIN || self.to_copy > 0 {
             return len;
         }
@@ -78,7 +109,7 @@ impl Lending {
 
     /// Counts a frame of `len` bytes that leaves no work, if it is a long one.
     #[inline]
-    pub(crate) fn count(&mut self, len: usize) {
+    fn count(&mut self, len: usize) {
         if len >= LENT_LEN_MIN {
             self.long += 1;
             self.to_copy = self.to_copy.saturating_sub(1);
@@ -88,7 +119,7 @@ impl Lending {
     /// Leaves the end of a frame, behind its first [`HEAD_LEN`] bytes, at `address`. False if it
     /// has to be copied, because it is not in the region that is lent from.
     #[inline]
-    pub(crate) fn lend(
+    fn lend(
         &mut self,
         view: &GuestView,
         address: u64,
@@ -130,6 +161,17 @@ impl Lending {
         counters.add_tx_lent(copied);
         (self.long, self.has_split) = (0, false);
     }
+}
+
+/// Whether a header asks for no checksum and no segments. A frame that asks for something may have
+/// to be read as a whole.
+#[inline]
+pub(crate) fn leaves_nothing(header: &VirtioNetHdrV1) -> bool {
+    header.hdr.flags == 0 && header.hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE
+}
+
+fn to_u64(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Copies the end of a frame from the guest that lent it to an address of another. `None` if it is

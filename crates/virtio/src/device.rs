@@ -4,8 +4,8 @@ use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::GuestView;
 
 use crate::{
-    Access, Buffers, Chain, Format, Notify, NotifyWhen, PackedDevice, PackedPosition, Prefetched,
-    QueueAreas, QueueFault, QueueMemory, QueueOptions, SplitDevice, SplitPosition, Waiting,
+    Access, Buffers, Chain, Format, Notify, NotifyWhen, PackedDevice, PackedPosition, QueueAreas,
+    QueueFault, QueueMemory, QueueOptions, Singles, SplitDevice, SplitPosition, Waiting,
 };
 
 /// Takes chains and uses each one once, in order.
@@ -117,7 +117,7 @@ impl<M: QueueMemory> DeviceHalf<M> {
         either!(self, half => half.take(guest, buffers))
     }
 
-    /// Reads ahead what the last poll found, for [`prefetched`](DeviceHalf::prefetched).
+    /// Reads ahead what the last poll found, for [`singles`](DeviceHalf::singles).
     ///
     /// # Errors
     /// [`QueueFault`].
@@ -129,25 +129,25 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// The next chains, as far as they were read ahead: see
-    /// [`SplitDevice::prefetched`]. Packed queues have none.
+    /// The buffers of the next chains, as far as they were read ahead: see
+    /// [`SplitDevice::singles`]. Packed queues have none.
     #[inline]
-    pub fn prefetched(&self) -> &[Prefetched] {
+    pub fn singles(&self) -> Singles<'_> {
         match self {
-            DeviceHalf::Split(half) => half.prefetched(),
-            DeviceHalf::Packed(_) => &[],
+            DeviceHalf::Split(half) => half.singles(),
+            DeviceHalf::Packed(_) => Singles::none(),
         }
     }
 
-    /// Takes and uses the first chains of [`prefetched`](DeviceHalf::prefetched): one for each item
-    /// of `written`, which is how many bytes were written into it.
+    /// Takes and uses the first chains of [`singles`](DeviceHalf::singles): one for each item of
+    /// `written`, which is how many bytes were written into it.
     ///
     /// # Panics
     /// If there are fewer chains, which is an error of the caller.
     #[inline]
-    pub fn use_prefetched(&mut self, written: impl ExactSizeIterator<Item = u32>) {
+    pub fn use_singles(&mut self, written: impl ExactSizeIterator<Item = u32>) {
         match self {
-            DeviceHalf::Split(half) => half.use_prefetched(written),
+            DeviceHalf::Split(half) => half.use_singles(written),
             DeviceHalf::Packed(_) => {
                 assert!(written.len() == 0, "a chain is used that was not shown");
             }

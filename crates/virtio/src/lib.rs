@@ -32,7 +32,7 @@ pub use inflight::InflightFault;
 pub use memory::QueueMemory;
 pub use outstanding::Used;
 pub use packed::{PackedDevice, PackedDriver, PackedPosition};
-pub use split::{Prefetched, SplitDevice, SplitDriver, SplitPosition};
+pub use split::{Singles, SplitDevice, SplitDriver, SplitPosition};
 
 use ringway_wire::virtio::{
     Features, VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_RING_F_EVENT_IDX,

@@ -4,7 +4,7 @@
 mod device;
 mod driver;
 
-pub use device::{Prefetched, SplitDevice, SplitPosition};
+pub use device::{Singles, SplitDevice, SplitPosition};
 pub use driver::SplitDriver;
 
 use ringway_wire::virtio::{Desc, UsedElem, avail, used};

@@ -25,8 +25,59 @@ pub struct GuestView {
 #[derive(Debug)]
 struct Place {
     guest_address: u64,
-    len: u64,
     pages: SharedPages,
+}
+
+impl Place {
+    /// Where a range of the guest's addresses begins in the region; `None` if it is not all inside.
+    #[inline]
+    fn offset_of(&self, address: u64, len: usize) -> Option<usize> {
+        let offset = address.wrapping_sub(self.guest_address);
+        let size = self.pages.len() as u64;
+        (offset < size && len as u64 <= size - offset).then_some(offset as usize)
+    }
+}
+
+/// The region of a view's last access, for a loop over many buffers: most of them are in the same
+/// region, which is looked up once.
+#[derive(Debug, Clone, Copy)]
+pub struct Window<'a>(&'a Place);
+
+impl Window<'_> {
+    /// [`GuestView::copy_to_both`], if all of the bytes are in the region: whether they are.
+    #[inline(always)]
+    pub fn copy_to_both<T: FromBytes>(self, address: u64, first: &mut T, then: &mut [u8]) -> bool {
+        let offset = self.0.offset_of(address, size_of::<T>() + then.len());
+        if let Some(offset) = offset {
+            self.0.pages.copy_to_both(offset, first, then);
+        }
+        offset.is_some()
+    }
+
+    /// [`GuestView::copy_from_both`], if all of the bytes are in the region: whether they are.
+    #[inline(always)]
+    pub fn copy_from_both<T: IntoBytes>(self, address: u64, first: &T, then: &[u8]) -> bool {
+        let offset = self.0.offset_of(address, size_of::<T>() + then.len());
+        if let Some(offset) = offset {
+            self.0.pages.copy_from_both(offset, first, then);
+        }
+        offset.is_some()
+    }
+
+    /// Prefetches the first bytes of a buffer that is about to be copied, if they are in the
+    /// region. Only a hint: the peer chooses the address, and addresses outside the region are
+    /// ignored.
+    #[inline]
+    pub fn prefetch(self, address: u64, len: u32, intent: Intent) {
+        // A header and a short frame take two lines. Nothing is read, so it does no harm that a
+        // buffer without bytes counts as a long one.
+        let rest = (len as usize).wrapping_sub(1).min(CACHE_LINE);
+        if let Some(offset) = self.0.offset_of(address, rest + 1) {
+            let first = self.0.pages.at(offset, rest + 1);
+            prefetch(first, intent);
+            prefetch(first.wrapping_add(rest), intent);
+        }
+    }
 }
 
 impl GuestView {
@@ -36,7 +87,6 @@ impl GuestView {
         let lost_seen = Cell::new(lost_count().wrapping_sub(1));
         let places = memory.regions.iter().map(|region| Place {
             guest_address: region.guest_address,
-            len: region.len,
             pages: region.pages.clone(),
         });
         let places = places.collect();
@@ -154,19 +204,10 @@ impl GuestView {
         Some((self.last.get(), offset))
     }
 
-    /// Prefetches the first bytes of a buffer that is about to be copied, if they are in the region
-    /// of the last access. Only a hint: the peer chooses the address, and addresses outside the
-    /// table are ignored.
+    /// The region of the last access; `None` if the table has no regions.
     #[inline]
-    pub fn prefetch(&self, address: u64, len: u32, intent: Intent) {
-        let Some(rest) = len.checked_sub(1) else { return };
-        // A header and a short frame take two lines.
-        let rest = u64::from(rest).min(CACHE_LINE as u64);
-        if let Some((pages, offset)) = self.in_last(address, rest as usize + 1) {
-            let first = pages.at(offset, rest as usize + 1);
-            prefetch(first, intent);
-            prefetch(first.wrapping_add(rest as usize), intent);
-        }
+    pub fn window(&self) -> Option<Window<'_>> {
+        self.places.get(self.last.get()).map(Window)
     }
 
     /// Whether all of these bytes are in the table.
@@ -211,9 +252,7 @@ impl GuestView {
     #[inline]
     fn in_last(&self, address: u64, len: usize) -> Option<(&SharedPages, usize)> {
         let place = self.places.get(self.last.get())?;
-        let offset = address.wrapping_sub(place.guest_address);
-        let is_inside = offset < place.len && len as u64 <= place.len - offset;
-        is_inside.then_some((&place.pages, offset as usize))
+        Some((&place.pages, place.offset_of(address, len)?))
     }
 
     #[inline(never)]
@@ -231,7 +270,7 @@ impl GuestView {
             self.last.set(index);
             let region = &self.places[index];
             let offset = at - region.guest_address;
-            let count = left.min(region.len - offset);
+            let count = left.min(region.pages.len() as u64 - offset);
             piece(&region.pages, offset as usize, count as usize);
             left -= count;
             // No region wraps around.

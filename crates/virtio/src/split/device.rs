@@ -1,5 +1,6 @@
 //! The device's half of a split queue.
 
+use std::slice;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
@@ -47,19 +48,44 @@ const PREFETCHED_MAX: usize = 64;
 
 /// An entry of the available ring that was read ahead, and its descriptor.
 #[derive(Debug, Clone, Copy)]
-pub struct Prefetched {
+struct Prefetched {
     head: u16,
     desc: Desc,
-    /// The chain has one buffer, of the right direction and of a possible length.
-    is_single: bool,
 }
 
 impl Prefetched {
-    /// The chain's only buffer, if it has one.
+    /// The chain's only buffer, if it has just one, of the right direction and of a possible
+    /// length.
     #[inline]
-    pub fn single(&self) -> Option<Buffer> {
-        let Desc { addr: address, len, .. } = self.desc;
-        self.is_single.then_some(Buffer { address, len })
+    fn single(&self, access: Access) -> Option<Buffer> {
+        let Desc { addr: address, len, flags, .. } = self.desc;
+        let is_single = flags == access.flag()
+            && u64::from(len) <= access.bytes_max()
+            && address.checked_add(u64::from(len)).is_some();
+        is_single.then_some(Buffer { address, len })
+    }
+}
+
+/// The only buffers of the next chains of a queue.
+#[derive(Debug, Clone)]
+pub struct Singles<'a> {
+    entries: slice::Iter<'a, Prefetched>,
+    access: Access,
+}
+
+impl Singles<'_> {
+    /// For a queue that reads nothing ahead.
+    pub(crate) fn none() -> Singles<'static> {
+        Singles { entries: [].iter(), access: Access::Readable }
+    }
+}
+
+impl Iterator for Singles<'_> {
+    type Item = Buffer;
+
+    #[inline]
+    fn next(&mut self) -> Option<Buffer> {
+        self.entries.next()?.single(self.access)
     }
 }
 
@@ -196,10 +222,15 @@ impl<M: QueueMemory> SplitDevice<M> {
         Ok(Some(Chain { id: head, slots: 1 }))
     }
 
-    /// The next chains, as far as they were read ahead. They are empty if the next chain to take is
-    /// not the next to be used.
+    /// The buffers of the next chains, as far as they were read ahead, up to the first chain of
+    /// several buffers; no buffer if the next chain to take is not the next to be used.
     #[inline]
-    pub fn prefetched(&self) -> &[Prefetched] {
+    pub fn singles(&self) -> Singles<'_> {
+        Singles { entries: self.prefetched().iter(), access: self.access }
+    }
+
+    #[inline]
+    fn prefetched(&self) -> &[Prefetched] {
         if self.used_pvt != self.next || self.inflight.is_some() {
             return &[];
         }
@@ -207,13 +238,13 @@ impl<M: QueueMemory> SplitDevice<M> {
         self.prefetched.get(usize::from(index)..).unwrap_or(&[])
     }
 
-    /// Takes and uses the first chains of [`prefetched`](SplitDevice::prefetched): one for each
-    /// item of `written`, which is how many bytes were written into it.
+    /// Takes and uses the first chains of [`singles`](SplitDevice::singles): one for each item of
+    /// `written`, which is how many bytes were written into it.
     ///
     /// # Panics
     /// If there are fewer chains, which is an error of the caller.
     #[inline]
-    pub fn use_prefetched(&mut self, written: impl ExactSizeIterator<Item = u32>) {
+    pub fn use_singles(&mut self, written: impl ExactSizeIterator<Item = u32>) {
         if written.len() == 0 {
             return;
         }
@@ -277,35 +308,39 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// Reads the first descriptor of a chain.
     #[inline]
     fn read_entry(&self, head: u16) -> Prefetched {
-        let desc: Desc = self.areas.descriptors.read(desc_at(head));
-        let is_single = desc.flags == self.access.flag()
-            && u64::from(desc.len) <= self.access.bytes_max()
-            && desc.addr.checked_add(u64::from(desc.len)).is_some();
-        Prefetched { head, desc, is_single }
+        Prefetched { head, desc: self.areas.descriptors.read(desc_at(head)) }
     }
 
     /// The guest's CPU has written entries, descriptors and buffers, so each first access misses
-    /// the cache. Here the misses overlap.
+    /// the cache. Here the misses overlap: the loops are short, so that the CPU starts on the next
+    /// entries while it waits for one.
     #[inline(never)]
     fn read_entries(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
         let size = self.areas.size;
-        self.prefetched.clear();
-        self.prefetched_from = self.next;
-        let found = usize::from(self.avail_seen.wrapping_sub(self.next)).min(PREFETCHED_MAX);
-        let mut index = self.next;
-        while self.prefetched.len() < found {
-            let head = self.head_at(index);
+        let (first, found) = (self.next, self.avail_seen.wrapping_sub(self.next));
+        let most = found.min(u16::try_from(PREFETCHED_MAX).expect("a batch is small"));
+        self.prefetched_from = first;
+        let mut entries = std::mem::take(&mut self.prefetched);
+        entries.clear();
+        let mut invalid = None;
+        entries.extend((0..most).map_while(|index| {
+            let head = self.head_at(first.wrapping_add(index));
             if head >= size {
-                match self.prefetched.is_empty() {
-                    true => return Err(QueueFault::HeadOutOfRange { head, size }),
-                    // The chains of `resubmitted` come first.
-                    false => return Ok(()),
-                }
+                invalid = Some(head);
+                return None;
             }
-            let entry = self.read_entry(head);
-            guest.prefetch(entry.desc.addr, entry.desc.len, self.access.intent());
-            self.prefetched.push(entry);
-            index = index.wrapping_add(1);
+            Some(self.read_entry(head))
+        }));
+        self.prefetched = entries;
+        // The chains before an invalid one come first.
+        if let Some(head) = invalid.filter(|_| self.prefetched.is_empty()) {
+            return Err(QueueFault::HeadOutOfRange { head, size });
+        }
+        if let Some(window) = guest.window() {
+            let intent = self.access.intent();
+            for Prefetched { desc, .. } in &*self.prefetched {
+                window.prefetch(desc.addr, desc.len, intent);
+            }
         }
         Ok(())
     }

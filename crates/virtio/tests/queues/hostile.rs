@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use ringway_sys::guest_memory::{GuestMemory, OutsideMemory, Region};
 use ringway_virtio::{
-    Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, PlaceError, Prefetched,
-    QueueAreas, QueueFault, QueueOptions, QueuePlace, READABLE_BYTES_MAX, UsedFault,
+    Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, PlaceError, QueueAreas,
+    QueueFault, QueueOptions, QueuePlace, READABLE_BYTES_MAX, UsedFault,
 };
 use ringway_wire::virtio::{
     Desc, PackedDesc, UsedElem, VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE,
@@ -105,7 +105,7 @@ fn an_index_that_goes_back_takes_what_was_read_ahead_with_it() {
     victim.take().unwrap().unwrap();
     let mut victim = victim.idx(1);
     assert_eq!(victim.take(), Ok(None));
-    assert!(victim.device.prefetched().is_empty());
+    assert!(victim.device.singles().next().is_none());
     assert!(victim.idx(2).take().unwrap().is_some());
 }
 
@@ -142,9 +142,9 @@ fn what_is_shown_as_one_buffer_is_only_what_may_be_copied() {
             .write(0, Desc { addr: 0, len: 1, flags: access_flag(access), next: 0 });
         let (chain, _) = victim.take().unwrap().unwrap();
         // Another chain comes first.
-        assert!(victim.device.prefetched().is_empty());
+        assert!(victim.device.singles().next().is_none());
         victim.device.push_used(chain, 0);
-        victim.device.prefetched().first().and_then(Prefetched::single)
+        victim.device.singles().next()
     };
     let (read, write) = (Access::Readable, Access::Writable);
     assert_eq!(shown((64, 100, 0, 9), read), Some(Buffer { address: 64, len: 100 }));

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use ringway_sys::guest_memory::GuestView;
 use ringway_virtio::{
-    Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, Notify, NotifyWhen, Prefetched,
-    QueueAreas, QueueOptions, Used, Waiting,
+    Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, Notify, NotifyWhen, QueueAreas,
+    QueueOptions, Used, Waiting,
 };
 use ringway_wire::virtio::{Desc, PackedDesc, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use zerocopy::IntoBytes;
@@ -29,7 +29,7 @@ pub(crate) enum Step {
     /// The device uses the oldest chain.
     Use,
     /// The device uses some of the chains in `prefetched`, as far as each has one buffer.
-    UsePrefetched,
+    UseSingles,
     PublishUsed,
     /// The driver takes back all chains that are used.
     Reap,
@@ -47,7 +47,7 @@ impl Step {
         Step::Take,
         Step::Rewind,
         Step::Use,
-        Step::UsePrefetched,
+        Step::UseSingles,
         Step::PublishUsed,
         Step::Reap,
         Step::ArmDevice,
@@ -133,7 +133,7 @@ impl<'a> Bench<'a> {
             Step::Take => self.take(),
             Step::Rewind => self.rewind(),
             Step::Use => self.use_oldest(),
-            Step::UsePrefetched => self.use_prefetched(),
+            Step::UseSingles => self.use_singles(),
             Step::PublishUsed => self.publish_used(),
             Step::Reap => self.reap(),
             Step::ArmDevice => self.arm_device(),
@@ -249,10 +249,9 @@ impl<'a> Bench<'a> {
         self.used.push_back(Used { id: posted.id, len });
     }
 
-    fn use_prefetched(&mut self) {
+    fn use_singles(&mut self) {
         let most = self.random.usize(1..4);
-        let singles = self.device.prefetched().iter().map_while(Prefetched::single).take(most);
-        let singles: Vec<Buffer> = singles.collect();
+        let singles: Vec<Buffer> = self.device.singles().take(most).collect();
         assert!(singles.is_empty() || self.taken.is_empty(), "a chain is shown before its turn");
         let mut written = Vec::new();
         for buffer in &singles {
@@ -263,7 +262,7 @@ impl<'a> Bench<'a> {
             written.push(len);
             self.used.push_back(Used { id: posted.id, len });
         }
-        self.device.use_prefetched(written.into_iter());
+        self.device.use_singles(written.into_iter());
     }
 
     fn publish_used(&mut self) {
@@ -349,7 +348,7 @@ fn random_steps_agree_with_plain_lists_with_every_set_of_features() {
                     7..=9 => Step::Take,
                     10 => Step::Rewind,
                     11..=12 => Step::Use,
-                    13 | 19 => Step::UsePrefetched,
+                    13 | 19 => Step::UseSingles,
                     14 => Step::PublishUsed,
                     15 => Step::Reap,
                     16 => Step::ArmDevice,
