@@ -10,7 +10,7 @@ use ringway_wire::vnet::{
 };
 
 use crate::checksum::{complete_at, set_pseudo};
-use crate::headers::{Headers, IpVersion, Transport, chunk, parse, parse_head};
+use crate::headers::{ETH_LEN, Headers, IpVersion, Transport, chunk, parse, parse_head};
 use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 
 /// Reads the pending work of a frame from the header before it. The frame changes only if the blank
@@ -18,7 +18,8 @@ use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] if the header asks for segmentation that [`Gso`] does not know or
-/// that the frame's headers contradict, or for a checksum outside the frame.
+/// that the frame's headers contradict, or for a checksum that is outside the frame, or covers its
+/// headers.
 #[inline]
 pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
     if hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE {
@@ -30,6 +31,9 @@ pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload
         if headers.is_some_and(|headers| is_standard_place(&headers, start, offset)) {
             Checksum::Blank
         } else {
+            if start < first_checksum_start(headers.as_ref())? {
+                return Err(DropReason::BadOffload);
+            }
             complete_at(frame, start, offset)?;
             Checksum::Validated
         }
@@ -186,6 +190,18 @@ fn is_standard_place(headers: &Headers, start: usize, offset: usize) -> bool {
     headers.l4 == start && headers.transport.is_some_and(|found| found.checksum_offset() == offset)
 }
 
+/// The least offset at which a checksum may start that is not the usual one of TCP or UDP: behind
+/// the headers that deliver the frame, since completing it writes into the frame. UDP may carry
+/// another packet, such as that of a tunnel; TCP may not.
+fn first_checksum_start(headers: Option<&Headers>) -> Result<usize, DropReason> {
+    let Some(headers) = headers else { return Ok(ETH_LEN) };
+    match headers.transport {
+        None => Ok(headers.l4),
+        Some(Transport::Udp) => Ok(headers.payload),
+        Some(Transport::Tcp) => Err(DropReason::BadOffload),
+    }
+}
+
 /// Offset of the length from the start of a UDP header.
 pub(crate) const UDP_LEN_OFFSET: usize = 4;
 /// Offset of the flags from the start of a TCP header.
@@ -299,6 +315,34 @@ mod tests {
         let outside = VirtioNetHdr { csum_start: 34, csum_offset: u16::MAX, ..hdr };
         assert_eq!(offload_from_vnet(&outside, &mut frame), Err(DropReason::BadOffload));
         assert_eq!(frame, expected);
+    }
+
+    #[test]
+    fn a_checksum_over_the_headers_of_a_frame_is_refused() {
+        let asked = |frame: &[u8], csum_start, csum_offset| {
+            let flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+            let hdr = VirtioNetHdr { flags, csum_start, csum_offset, ..VirtioNetHdr::default() };
+            let mut after = frame.to_vec();
+            let read = offload_from_vnet(&hdr, &mut after);
+            if read.is_err() {
+                assert_eq!((read, &*after), (Err(DropReason::BadOffload), frame));
+            }
+            read.is_ok()
+        };
+        let (tcp, udp) = (packet(true), packet(false));
+        // The addresses and the type of Ethernet; the addresses of IP; a place within the header.
+        for (start, offset) in [(0, 0), (12, 0), (14, 12), (26, 0), (30, 0), (33, 1), (34, 0)] {
+            assert!(!asked(&tcp, start, offset) && !asked(&udp, start, offset), "{start}+{offset}");
+        }
+        assert!(!asked(&tcp, 36, 14) && !asked(&tcp, 54, 16) && !asked(&udp, 41, 6));
+        // What a tunnel carries.
+        assert!(asked(&udp, 42, 16) && asked(&udp, 90, 6));
+        let mut other = tcp;
+        other[23] = 47;
+        assert!(asked(&other, 34, 0) && asked(&other, 58, 16) && !asked(&other, 33, 20));
+        // Not IP.
+        other[12..14].copy_from_slice(&[0x88, 0x64]);
+        assert!(asked(&other, 14, 0) && asked(&other, 22, 16) && !asked(&other, 13, 16));
     }
 
     #[test]
