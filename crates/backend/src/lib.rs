@@ -253,6 +253,7 @@ impl<H: Hypervisor> Backend<H> {
         }
         for vhost in &mut self.vhosts {
             vhost.served.log_refusals(now);
+            vhost.log_unshared();
         }
         self.report_counts();
         self.release_expired();

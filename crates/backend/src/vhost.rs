@@ -4,6 +4,8 @@
 //! `vhost-shell` determines what to serve. A turn may change several queues; all of them are
 //! detached from the workers when the first must stop, and attached again after the turn.
 
+mod status;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -68,6 +70,7 @@ pub(crate) struct VhostVif {
     limits: BTreeMap<String, String>,
     /// Why no front-end is accepted: panics over its guests.
     quarantined: Option<String>,
+    has_logged_unshared: bool,
 }
 
 /// What a front-end has passed to us.
@@ -96,12 +99,6 @@ struct Parts {
 }
 
 impl VhostVif {
-    /// Whether the front-end may truncate memory of its guest, because a file is not sealed.
-    pub(crate) fn may_lose_memory(&self) -> bool {
-        let memory = self.parts.memory.as_ref();
-        memory.is_some_and(|memory| memory.regions().any(|region| region.may_shrink))
-    }
-
     /// Starts waiting for a front-end.
     ///
     /// # Errors
@@ -159,8 +156,16 @@ impl VhostVif {
             floor,
         };
         let end = BackendEnd::new(place);
-        let mut vif =
-            VhostVif { served, config, at_run_time, end, parts, limits, quarantined: None };
+        let mut vif = VhostVif {
+            served,
+            config,
+            at_run_time,
+            end,
+            parts,
+            limits,
+            quarantined: None,
+            has_logged_unshared: false,
+        };
         vif.check_quarantine(host);
         Ok(vif)
     }
@@ -177,11 +182,6 @@ impl VhostVif {
             tracing::warn!(vif = self.served.name, "{reason}");
         }
         self.served.is_quarantined = self.quarantined.is_some();
-    }
-
-    /// Why nothing is served, if so.
-    pub(crate) fn error(&self) -> Option<String> {
-        self.quarantined.clone().or_else(|| self.end.error())
     }
 
     /// What to wait for before the next turn.

@@ -175,7 +175,9 @@ impl Endpoint {
             ),
             // The socket file appears before its owner listens on it, and listening causes no
             // event.
-            Err(Errno::CONNREFUSED) if self.path.metadata().is_ok_and(is_no_socket) => {
+            Err(Errno::CONNREFUSED)
+                if self.path.metadata().is_ok_and(|it| !it.file_type().is_socket()) =>
+            {
                 self.disconnected(now);
                 not_a_socket(&self.path)
             }
@@ -215,10 +217,6 @@ impl Endpoint {
         }
         Err(last.unwrap_or_else(|| "there is no directory to watch".to_owned()))
     }
-}
-
-fn is_no_socket(found: std::fs::Metadata) -> bool {
-    !found.file_type().is_socket()
 }
 
 /// The owner and mode of a socket, if it can be seen, for messages.

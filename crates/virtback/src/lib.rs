@@ -12,6 +12,7 @@ mod ingress;
 mod lending;
 mod log;
 mod parts;
+mod unshared;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,6 +39,7 @@ pub use parts::{PartsError, used_index};
 use announce::Announcement;
 use lending::Lending;
 use log::RingLog;
+use unshared::{BlankKicks, Kicks};
 
 /// One of the two queues, as the front-end's messages describe it.
 #[derive(Debug)]
@@ -89,6 +91,7 @@ pub struct PairControl {
     announcement: Announcement,
     tx_base: AtomicU32,
     rx_base: AtomicU32,
+    blank_kicks: BlankKicks,
 }
 
 impl PairControl {
@@ -114,6 +117,12 @@ impl PairControl {
         self.announcement.ask(mac);
     }
 
+    /// How often the guest has kicked, if that is more than a few times, and its rings are zeros:
+    /// most probably it writes to memory that is not shared with us.
+    pub fn blank_kicks(&self) -> Option<u32> {
+        self.blank_kicks.get()
+    }
+
     /// The bases for a successor on the tx queue and the rx queue, as of the last batch
     /// (`GET_VRING_BASE`). Also valid after the pair has failed.
     pub fn bases(&self) -> [u32; 2] {
@@ -133,6 +142,7 @@ pub struct QueuePair {
     counters: Arc<QueueCounters>,
     /// A frame is waiting for the guest to make more room.
     is_rx_short: bool,
+    kicks: Kicks,
     /// Chains of the frame being written, and bytes in each. Empty between frames.
     pending: Vec<(Chain, u32)>,
 }
@@ -173,6 +183,7 @@ impl QueuePair {
             control,
             counters,
             is_rx_short: false,
+            kicks: Kicks::default(),
         };
         pair.show_bases();
         pair.call(&pair.tx)?;
@@ -312,6 +323,8 @@ impl PortQueue for QueuePair {
             let is_meant = by == Woken::Unknown || by == Woken::By(index);
             if is_meant && ring.kick.clear()? {
                 self.counters.add_event_received();
+                let is_blank = || self.tx.half.is_blank() && self.rx.half.is_blank();
+                self.kicks.count(&self.control.blank_kicks, is_blank);
             }
         }
         Ok(())

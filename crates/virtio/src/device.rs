@@ -191,6 +191,11 @@ impl<M: QueueMemory> DeviceHalf<M> {
         either!(self, half => half.publish())
     }
 
+    /// Whether the driver has never made a chain available.
+    pub fn is_blank(&self) -> bool {
+        either!(self, half => half.is_blank())
+    }
+
     /// Requests a kick, and polls once more.
     pub fn arm(&mut self, when: NotifyWhen) -> Waiting {
         either!(self, half => half.arm(when))

@@ -290,6 +290,32 @@ fn held(pid: u32) -> (usize, usize) {
     (files, maps.lines().filter(|line| line.contains("memory-backend-memfd")).count())
 }
 
+/// QEMU passes the file of the guest's memory whether the guest uses it or not.
+#[test]
+fn a_virtual_machine_that_does_not_share_its_memory_is_named_with_the_remedy() {
+    let Some(_turn) = crate::shared_turn(&[QEMU]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path(), "client"));
+    let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+    for share in ["off", "on"] {
+        let memory = format!("memory-backend-memfd,id=p,size=512M,share={share}");
+        let more = ["-object", &memory, "-machine", "memory-backend=p"];
+        let mut machine = Machine::start_with(&image, place.path(), &chardev, &more);
+        machine.booted();
+        match share {
+            "off" => host.wait("the reason", SOON, |host| {
+                let error = host.vif("vm1")?.error?;
+                error.contains("probably not shared (QEMU: -object").then_some(())
+            }),
+            _ => {
+                EchoConnection::start(&host, "a").expect_progress(&host, "it is shared");
+                assert_eq!(host.vif("vm1").expect("it is listed").error, None);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing_behind() {
     let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };

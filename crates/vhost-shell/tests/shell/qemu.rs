@@ -30,13 +30,15 @@ impl Drop for Machine {
     }
 }
 
+/// Memory of a machine that is shared with us.
+const SHARED: &str =
+    "-machine memory-backend=m -object memory-backend-memfd,id=m,size=64M,share=on";
+
 /// Starts a virtual machine, unless QEMU is not installed.
 fn start(dir: &Path, chardev: &str, memory: &str) -> Option<Machine> {
     let arguments = [
-        "-accel tcg -display none -nodefaults -boot n -m 64",
-        &format!(
-            "-machine q35,memory-backend=m -object memory-backend-memfd,id=m,size=64M{memory}"
-        ),
+        "-accel tcg -display none -nodefaults -boot n -m 64 -machine q35",
+        memory,
         &format!("-chardev socket,id=c,path={}/net,{chardev}", dir.display()),
         "-netdev vhost-user,id=n,chardev=c,queues=2",
         "-device virtio-net-pci,netdev=n,mq=on,vectors=0",
@@ -90,7 +92,7 @@ fn end(dir: &Path, mode: Mode) -> BackendEnd {
 #[test]
 fn qemu_listens_and_its_rings_are_served_through_resets_and_restarts_of_ours() {
     let dir = TempDir::new().expect("a directory");
-    let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
+    let Some(_machine) = start(dir.path(), "server=on", SHARED) else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
     until(&mut back, &mut device, "served", |end, _| end.state() == State::Serving);
     assert!(device.negotiated.features.has(VIRTIO_F_VERSION_1));
@@ -113,7 +115,7 @@ fn qemu_listens_and_its_rings_are_served_through_resets_and_restarts_of_ours() {
 fn qemu_dials_a_socket_of_ours() {
     let dir = TempDir::new().expect("a directory");
     let (mut back, mut device) = (end(dir.path(), Mode::Server), Recorder::new(2));
-    let Some(_machine) = start(dir.path(), "reconnect=1", ",share=on") else { return };
+    let Some(_machine) = start(dir.path(), "reconnect=1", SHARED) else { return };
     until(&mut back, &mut device, "served", |end, _| end.state() == State::Serving);
     drop(back);
     let mut back = end(dir.path(), Mode::Server);
@@ -124,17 +126,23 @@ fn qemu_dials_a_socket_of_ours() {
 #[test]
 fn memory_of_qemus_own_is_named_as_what_is_missing() {
     let dir = TempDir::new().expect("a directory");
-    let Some(_machine) = start(dir.path(), "server=on", ",share=off") else { return };
+    let Some(_machine) = start(dir.path(), "server=on", "") else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
     until(&mut back, &mut device, "a reason", |end, _| {
         end.error().is_some_and(|reason| reason.contains("share=on"))
+    });
+    // It is no passing state.
+    let since = Instant::now();
+    until(&mut back, &mut device, "time", |end, _| {
+        assert!(end.error().is_some_and(|reason| reason.contains("share=on")), "{:?}", end.error());
+        since.elapsed() > Duration::from_secs(1)
     });
 }
 
 #[test]
 fn for_more_queues_than_are_offered_qemu_names_both_numbers_and_the_end_says_where() {
     let dir = TempDir::new().expect("a directory");
-    let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
+    let Some(_machine) = start(dir.path(), "server=on", SHARED) else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(1));
     until(&mut back, &mut device, "a reason", |end, _| {
         end.error().is_some_and(|reason| reason.contains("the number of queues, which is 1"))
@@ -152,7 +160,7 @@ fn for_more_queues_than_are_offered_qemu_names_both_numbers_and_the_end_says_whe
 #[test]
 fn qemu_that_ends_before_its_guest_runs_is_not_said_to_need_more_queues() {
     let dir = TempDir::new().expect("a directory");
-    let Some(_machine) = start(dir.path(), "server=on", ",share=on -S") else { return };
+    let Some(_machine) = start(dir.path(), "server=on", &format!("{SHARED} -S")) else { return };
     let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
     until(&mut back, &mut device, "two pairs", |end, _| {
         end.session().is_some_and(Backend::has_more_pairs)

@@ -546,6 +546,31 @@ fn a_guest_that_moved_is_announced_in_its_name_once() {
     assert!(guest.transmit(&[]).unwrap().is_empty());
 }
 
+/// QEMU's file of memory that the guest does not share stays as it was: zeros.
+#[test]
+fn a_guest_that_kicks_and_posts_nothing_is_noticed() {
+    for bits in [&[][..], &[VIRTIO_F_RING_PACKED]] {
+        let control = Arc::new(PairControl::new(true));
+        let mut kick = None;
+        let mut guest = Guest::with(bits, |parts, _| {
+            parts.control = Arc::clone(&control);
+            kick = Some(EventFd::to_peer(parts.tx.kick.try_clone().unwrap()).unwrap());
+        });
+        let after_kicks = |guest: &mut Guest, count: u32| {
+            for _ in 0..count {
+                kick.as_ref().unwrap().signal().unwrap();
+                guest.pair.woken(Woken::Unknown).unwrap();
+            }
+            control.blank_kicks()
+        };
+        // QEMU kicks both queues when the device starts.
+        assert_eq!(after_kicks(&mut guest, 2), None);
+        assert_eq!(after_kicks(&mut guest, 2), Some(4));
+        guest.post(&[&[buffer(DATA, 2000)]]);
+        assert_eq!(after_kicks(&mut guest, 1), None);
+    }
+}
+
 #[test]
 fn a_guest_is_called_when_its_queues_are_taken_over() {
     let guest = Guest::new(&[]);

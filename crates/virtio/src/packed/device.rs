@@ -246,6 +246,12 @@ impl<M: QueueMemory> PackedDevice<M> {
         }
     }
 
+    /// Whether the driver has never made a chain available.
+    pub fn is_blank(&self) -> bool {
+        let first: PackedDesc = self.areas.descriptors.read(0);
+        self.used == Position::START && first == PackedDesc::default()
+    }
+
     /// Requests a kick, and polls once more.
     pub fn arm(&mut self, when: NotifyWhen) -> Waiting {
         let at = match when {

@@ -155,6 +155,14 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
+    /// Whether the driver has never made a chain available.
+    pub fn is_blank(&self) -> bool {
+        let first: Desc = self.areas.descriptors.read(desc_at(0));
+        self.used_pvt == 0 && first == Desc::default() && {
+            self.areas.driver.load(avail::IDX, Ordering::Relaxed) == 0
+        }
+    }
+
     /// The base for a successor.
     pub fn base(&self) -> u16 {
         self.used_published
