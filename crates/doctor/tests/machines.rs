@@ -83,19 +83,91 @@ fn no_more_queues_are_advised_than_the_kernel_and_qemu_have() {
 }
 
 #[test]
-fn interfaces_that_have_no_queues_to_set_are_not_judged() {
-    for (old, new) in [
-        ("type='virtio'", "type='e1000'"),
-        ("      <model type='virtio'/>\n", ""),
-        ("type='bridge'", "type='hostdev'"),
-        ("type='bridge'", "type='user'"),
-        ("<driver name='vhost'", "<driver name='qemu'"),
+fn interfaces_that_have_no_queues_to_set_are_counted_with_the_reason() {
+    for (old, new, why) in [
+        ("type='virtio'", "type='e1000'", "model e1000"),
+        ("      <model type='virtio'/>\n", "", "no model"),
+        ("type='bridge'", "type='hostdev'", "type hostdev"),
+        ("type='bridge'", "type='user'", "type user"),
+        ("type='bridge'", "type='vdpa'", "type vdpa"),
+        ("<driver name='vhost'", "<driver name='qemu'", "driver qemu"),
     ] {
         let mut pieces = fixture("d14-healthy-libvirt-few");
         pieces.remove("etc/libvirt/qemu/off.xml");
         replace(&mut pieces, "run/libvirt/qemu/node.xml", old, new);
-        assert!(findings(pieces).is_empty(), "{new}");
+        let (severity, summary, _) = only(pieces);
+        let expected = format!("read 2 interfaces of machine node, and judged none ({why})");
+        assert_eq!((severity, summary), (Severity::Note, expected));
     }
+}
+
+#[test]
+fn what_was_not_judged_is_said_beside_an_all_clear_and_beside_findings() {
+    let mut pieces = fixture("d14-healthy-libvirt");
+    let (severity, summary, _) = only(pieces.clone());
+    assert_eq!(severity, Severity::Ok);
+    let expected = "enough queues for machine node (8 CPUs); 1 interface of machine old was not \
+                    judged (model e1000)";
+    assert_eq!(summary, expected);
+
+    let node = "run/libvirt/qemu/node.xml";
+    let text = pieces.get_mut(node).expect("there");
+    *text = text.replacen("name='vhost' queues='8'", "name='qemu'", 1);
+    let (_, summary, _) = only(pieces.clone());
+    let end = "2 interfaces of machines were not judged (driver qemu: 1, model e1000: 1)";
+    assert!(summary.ends_with(end), "{summary}");
+
+    replace(&mut pieces, node, " queues='8'", "");
+    let said: Vec<String> = findings(pieces).into_iter().map(|one| one.summary).collect();
+    assert!(said.len() == 2 && said.contains(&end.to_owned()), "{said:#?}");
+}
+
+#[test]
+fn a_stored_definition_that_cannot_be_read_is_named_although_the_machine_runs() {
+    let mut pieces = fixture("d14-healthy-libvirt");
+    replace(&mut pieces, "etc/libvirt/qemu/node.xml", "</vcpu>", "</cpu>");
+    let found = findings(pieces);
+    let said: Vec<(Severity, &str)> =
+        found.iter().map(|one| (one.severity, one.summary.as_str())).collect();
+    assert_eq!(said.len(), 2, "{said:#?}");
+    assert_eq!(said[0].0, Severity::Unknown);
+    assert!(said[0].1.starts_with("could not read /etc/libvirt/qemu/node.xml:"), "{said:#?}");
+    assert_eq!(said[1].0, Severity::Ok);
+    assert!(said[1].1.starts_with("enough queues for machine node (8 CPUs)"), "{said:#?}");
+}
+
+#[test]
+fn more_queues_than_the_kernel_or_qemu_have_are_a_warning() {
+    let off = "etc/libvirt/qemu/off.xml";
+    for (kind, queues, most, limit) in
+        [("bridge", 1000, 2, 256), ("direct", 257, 2, 256), ("vhostuser", 512, 2, 511)]
+    {
+        let mut pieces = fixture("d14-healthy-libvirt-few");
+        pieces.retain(|path, _| !path.ends_with("node.xml"));
+        replace(&mut pieces, off, "type='bridge'", &format!("type='{kind}'"));
+        let model = "<model type='virtio'/>";
+        let driver = |queues: u64| format!("{model}<driver queues='{queues}'/>");
+        let mut fits = pieces.clone();
+        replace(&mut fits, off, model, &driver(limit));
+        assert_eq!(only(fits).0, Severity::Ok);
+        replace(&mut pieces, off, model, &driver(queues));
+        let (severity, summary, advice) = only(pieces);
+        assert_eq!(severity, Severity::Warning);
+        let said = format!("asks for {queues} queues, and ");
+        let end = format!("up to {limit}; it does not run now");
+        assert!(summary.contains(&said) && summary.ends_with(&end), "{summary}");
+        assert!(advice.contains(&format!("queues='{most}'/>")), "{advice}");
+        assert!(advice.contains("at the next start"), "{advice}");
+    }
+
+    // A machine that runs, and was edited: no restart is advised.
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    replace(&mut pieces, "etc/libvirt/qemu/node.xml", "queues='8'", "queues='1000'");
+    let found = findings(pieces);
+    assert_eq!(found[0].severity, Severity::Warning, "{found:#?}");
+    assert!(found[0].summary.ends_with("up to 256, when the machine starts the next time"));
+    let restarts = found.iter().flat_map(|one| &one.advice).filter(|it| it.commands.is_empty());
+    assert_eq!(restarts.count(), 0, "{found:#?}");
 }
 
 #[test]
@@ -200,6 +272,181 @@ fn a_definition_that_asks_for_more_than_ringway_offers_is_refused() {
     assert!(summary.ends_with("does not run now"), "{summary}");
 }
 
+#[test]
+fn no_more_queues_are_advised_than_a_vif_of_ringway_can_have() {
+    let pieces = fixture("d14-sick-libvirt-more");
+    for (asked, is_possible) in [(64, true), (65, false), (100, false), (1000, false)] {
+        let mut pieces = pieces.clone();
+        replace(&mut pieces, VM, "queues='8'", &format!("queues='{asked}'"));
+        let (severity, summary, advice) = only(pieces);
+        assert_eq!(severity, Severity::Problem);
+        assert!(summary.contains(&format!("asks for {asked} queues")), "{summary}");
+        assert!(advice.contains("<driver queues='4'/>"), "{advice}");
+        assert_eq!(advice.contains(&format!("queues = {asked}")), is_possible, "{advice}");
+        assert_eq!(advice.contains("at most 64"), !is_possible, "{advice}");
+    }
+
+    // The same for a host with more CPUs than that, where the machine is unknown.
+    let mut pieces = fixture("d14-healthy-vhostuser");
+    let line = |cpu: usize| format!("cpu{cpu} 1 0 1 100 0 0 0 0 0 0\n");
+    let cpus: String = (8..128).map(line).collect();
+    for sample in ["sample-1/proc/stat", "sample-2/proc/stat"] {
+        let text = pieces.get_mut(sample).expect("there");
+        let at = text.find("intr").unwrap_or(text.len());
+        text.insert_str(at, &cpus);
+    }
+    let found = findings(pieces.clone());
+    let said = |name: &str, found: &[Finding]| {
+        let one = found.iter().find(|one| one.subject == name).expect("a finding").clone();
+        (one.summary, one.advice[0].text.clone())
+    };
+    let (_, advice) = said("vm1", &found);
+    assert!(advice.contains("queues = 64") && !advice.contains("128"), "{advice}");
+    for path in VIFS {
+        let text = pieces.get_mut(path).expect("there");
+        *text = text.replace("\"max_queues\": 2", "\"max_queues\": 1");
+        let (start, _) = text.split_once("{\"index\": 1").expect("a second queue");
+        let start = start.trim_end().trim_end_matches(',');
+        *text = format!("{start}]\n  }}\n]\n");
+    }
+    let (summary, _) = said("vm1", &findings(pieces));
+    assert_eq!(summary, "the guest of vm1 uses the only queue that ringway offers");
+}
+
+#[test]
+fn an_interface_of_vhostuser_needs_shared_memory() {
+    let pieces = fixture("d14-sick-libvirt-memory");
+    let (severity, summary, advice) = only(pieces.clone());
+    assert_eq!(severity, Severity::Problem);
+    let expected = "interface 52:54:00:00:00:11 of machine vm1 has no data path: the memory of the \
+                    machine is not shared";
+    assert_eq!(summary, expected);
+    assert!(advice.contains("<access mode='shared'/>"), "{advice}");
+
+    let huge = "<hugepages/>";
+    let mut none = pieces.clone();
+    replace(&mut none, VM, &format!("<memoryBacking>{huge}</memoryBacking>"), "");
+    assert_eq!(only(none).0, Severity::Problem);
+
+    // It was edited, and not stopped since.
+    let mut fixed = pieces.clone();
+    store(&mut fixed);
+    replace(&mut fixed, STORED, huge, "<hugepages/><access mode='shared'/>");
+    let (severity, _, advice) = only(fixed.clone());
+    assert!(severity == Severity::Problem && advice.contains("stop and start"), "{advice}");
+    assert!(!advice.contains("virsh edit"), "{advice}");
+    let mut other = fixed.clone();
+    replace(&mut other, STORED, "queues='4'", "queues='8'");
+    let advices: Vec<String> = findings(other)
+        .iter()
+        .filter(|one| one.severity == Severity::Problem)
+        .map(|one| one.advice[0].text.clone())
+        .collect();
+    assert!(advices.len() == 1 && advices[0].contains("another one"), "{advices:#?}");
+    assert!(!advices[0].contains("virsh start"), "{advices:#?}");
+    // The reverse: it works until it stops.
+    let (running, stored) = (fixed[STORED].clone(), fixed[VM].clone());
+    let mut next = pieces.clone();
+    next.insert(VM.to_owned(), running);
+    next.insert(STORED.to_owned(), stored);
+    let (severity, summary, _) = only(next);
+    assert_eq!(severity, Severity::Warning);
+    assert!(summary.ends_with("when the machine starts the next time"), "{summary}");
+
+    for (old, new) in [
+        (huge, "<hugepages/><access mode='shared'/>"),
+        (huge, "<source type='memfd'/>"),
+        ("<devices>", "<cpu><numa><cell memAccess='shared'/></numa></cpu><devices>"),
+        ("</devices>", "</devices><commandline/>"),
+        ("type='vhostuser'", "type='bridge'"),
+        // A record of an older version.
+        ("<memory unit='KiB'>1048576</memory>", ""),
+    ] {
+        let mut pieces = pieces.clone();
+        replace(&mut pieces, VM, old, new);
+        let found = findings(pieces);
+        assert!(found.iter().all(|one| one.severity == Severity::Ok), "{new}: {found:#?}");
+    }
+}
+
+#[test]
+fn one_end_of_a_socket_creates_it_and_the_other_one_connects() {
+    let pieces = fixture("d14-sick-libvirt-mode");
+    let (severity, summary, advice) = only(pieces.clone());
+    assert_eq!(severity, Severity::Problem);
+    let expected = "interface 52:54:00:00:00:11 of machine vm1 has no back-end: QEMU connects to \
+                    its socket, and so does ringway (vm1)";
+    assert_eq!(summary, expected);
+    assert!(advice.contains("mode='server'") && advice.contains("mode = \"server\""), "{advice}");
+    let ends = |qemu: &str, ringway: &str| {
+        let mut pieces = pieces.clone();
+        replace(&mut pieces, VM, "mode='client'", &format!("mode='{qemu}'"));
+        for path in VIFS {
+            let mode = format!("\"mode\": \"{ringway}\"");
+            replace(&mut pieces, path, "\"mode\": \"client\"", &mode);
+        }
+        only(pieces)
+    };
+    let (severity, _, advice) = ends("server", "server");
+    assert_eq!(severity, Severity::Problem);
+    assert!(advice.contains("mode='client'") && advice.contains("mode = \"client\""), "{advice}");
+    for (qemu, ringway) in [("server", "client"), ("client", "server"), ("client", "")] {
+        assert_eq!(ends(qemu, ringway).0, Severity::Ok, "{qemu} {ringway}");
+    }
+}
+
+#[test]
+fn a_socket_is_found_by_another_spelling_of_its_path() {
+    for path in ["/run/ringway/./vm1.sock", "//run//ringway/vm1.sock", "/run/./ringway/vm1.sock"] {
+        let mut pieces = fixture("d14-sick-libvirt-more");
+        replace(&mut pieces, VM, "/run/ringway/vm1.sock", path);
+        assert_eq!(only(pieces).0, Severity::Problem, "{path}");
+    }
+    // After a symbolic link, this may be another socket.
+    let mut pieces = fixture("d14-sick-libvirt-more");
+    replace(&mut pieces, VM, "/run/ringway/vm1.sock", "/run/ringway/x/../vm1.sock");
+    assert_eq!(only(pieces).0, Severity::Ok);
+}
+
+#[test]
+fn a_driver_does_not_matter_to_vhostuser_nor_domain_0_to_virtio() {
+    let mut pieces = fixture("d14-sick-libvirt-more");
+    let expected = only(pieces.clone());
+    replace(&mut pieces, VM, "<driver queues", "<driver name='qemu' queues");
+    assert_eq!(only(pieces.clone()), expected);
+    // ringway gives virtio vifs no domain of Xen.
+    for path in VIFS {
+        replace(&mut pieces, path, "\"domid\": 32756", "\"domid\": 0");
+    }
+    let list = "Name ID Mem VCPUs State Time(s)\nDomain-0 0 4096 16 r----- 99.1\n";
+    pieces.insert("commands/xl_list".to_owned(), list.to_owned());
+    assert_eq!(only(pieces), expected);
+}
+
+#[test]
+fn an_all_clear_has_the_number_of_cpus_of_the_machine() {
+    let mut pieces = fixture("d14-sick-libvirt-more");
+    replace(&mut pieces, VM, "queues='8'", "queues='4'");
+    replace(&mut pieces, VM, ">8<", ">4<");
+    let (severity, summary, _) = only(pieces);
+    assert_eq!(
+        (severity, summary.as_str()),
+        (Severity::Ok, "enough queues for machine vm1 (4 CPUs)")
+    );
+}
+
+#[test]
+fn a_stopped_machine_is_not_stopped_again_and_an_interface_without_a_name_has_an_article() {
+    let mut pieces = fixture("d14-healthy-libvirt-few");
+    pieces.retain(|path, _| !path.ends_with("node.xml"));
+    let mac = "<mac address='52:54:00:00:00:03'/>";
+    replace(&mut pieces, "etc/libvirt/qemu/off.xml", mac, "");
+    let (_, summary, advice) = only(pieces);
+    assert!(summary.starts_with("an interface of machine off has 1 queue"), "{summary}");
+    assert!(advice.contains("It applies at the next start."), "{advice}");
+    assert!(!advice.contains("virsh shutdown") && !advice.contains("virsh reboot"), "{advice}");
+}
+
 /// A running machine with one queue at a vif that offers 4, whose stored definition has 8.
 fn edited() -> Pieces {
     let mut pieces = fixture("d14-healthy-libvirt-vhostuser");
@@ -268,6 +515,20 @@ fn a_restart_is_not_advised_where_ringway_would_refuse_it() {
     assert!(said[0].1.contains("asks for 8 queues when it starts the next time"), "{said:#?}");
     let advice = &found[1].advice[0];
     assert_eq!(advice.commands, ["virsh edit vm1"], "{advice:#?}");
+
+    // Nor if the interface would not work after it.
+    let mut pieces = edited();
+    replace(&mut pieces, STORED, "queues='8'", "queues='4'");
+    let advice = |pieces: Pieces| {
+        let found = findings(pieces);
+        let few = found.iter().find(|one| one.severity == Severity::Note).expect("a note");
+        few.advice[0].text.clone()
+    };
+    assert!(advice(pieces.clone()).contains("has 4 queues already"));
+    let vcpu = "<vcpu placement='static'>";
+    replace(&mut pieces, STORED, vcpu, &format!("<memory>1048576</memory>{vcpu}"));
+    let advice = advice(pieces);
+    assert!(!advice.contains("already"), "{advice}");
 }
 
 #[test]

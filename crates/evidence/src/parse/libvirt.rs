@@ -13,6 +13,8 @@ use crate::{Gap, Text};
 const NODES_MAX: u32 = 100_000;
 /// Virtual CPUs of a guest; libvirt supports no more.
 const VCPUS_MAX: usize = 4096;
+/// The type of an interface that another process serves through a socket.
+pub const VHOST_USER: &str = "vhostuser";
 
 /// A guest of libvirt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub struct Guest {
     pub pinned_line: Option<usize>,
     /// The NUMA nodes that its memory is bound to, with the line; `None` if it may be on all.
     pub memory: Option<(Vec<usize>, usize)>,
+    /// Whether QEMU maps all its memory as shared, so that another process can serve its devices,
+    /// with the line that decides it; `None` if the definition does not say.
+    pub is_shared: Option<(bool, usize)>,
     /// In the order of the XML.
     pub interfaces: Vec<Interface>,
 }
@@ -47,6 +52,10 @@ pub struct Interface {
     pub mac: String,
     /// The socket of `vhostuser`; empty for others.
     pub socket: String,
+    /// QEMU's end of that socket: `server` if it creates the socket, `client` if it connects.
+    pub mode: String,
+    /// The line of the socket, or of the interface.
+    pub socket_line: usize,
     /// The host's end, such as `vnet3`; empty while the guest is off.
     pub target: String,
     /// `vhost` or `qemu`; empty if it is left to libvirt.
@@ -94,7 +103,9 @@ impl Guest {
                 kind: owned(kind),
                 model: owned(of("model", "type")),
                 mac: owned(of("mac", "address")),
-                socket: owned(of("source", "path").filter(|_| kind == Some("vhostuser"))),
+                socket: owned(of("source", "path").filter(|_| kind == Some(VHOST_USER))),
+                mode: owned(of("source", "mode").filter(|_| kind == Some(VHOST_USER))),
+                socket_line: lines.of_node(child(node, "source").unwrap_or(node)),
                 target: owned(of("target", "dev")),
                 driver: owned(of("driver", "name")),
                 queues: number(queues, what, Some(queues_line), 1)?,
@@ -106,8 +117,18 @@ impl Guest {
         let pins = child(root, "cputune").and_then(|node| child(node, "vcpupin"));
         let pinned_line = pins.or(vcpu).map(|node| lines.of_node(node));
         let memory = memory(root).map(|(nodes, node)| (nodes, lines.of_node(node)));
-        let pinned = pinned(root, vcpus);
-        Ok(Guest { name, vcpus, vcpus_online, vcpus_line, pinned, pinned_line, memory, interfaces })
+        let is_shared = is_shared(root).map(|(is_shared, node)| (is_shared, lines.of_node(node)));
+        Ok(Guest {
+            name,
+            vcpus,
+            vcpus_online,
+            vcpus_line,
+            pinned: pinned(root, vcpus),
+            pinned_line,
+            memory,
+            is_shared,
+            interfaces,
+        })
     }
 }
 
@@ -131,11 +152,22 @@ const DOMAIN: Kept = kept(
     &["type", "id"],
     &[
         kept("name", &[], &[]),
+        kept("memory", &["unit"], &[]),
+        MEMORY_BACKING,
         kept("vcpu", &["placement", "current", "cpuset"], &[]),
         kept("cputune", &[], &[kept("vcpupin", &["vcpu", "cpuset"], &[])]),
         kept("numatune", &[], &[kept("memory", &["mode", "nodeset"], &[])]),
+        kept("cpu", &[], &[kept("numa", &[], &[kept("cell", &["id", "memAccess"], &[])])]),
         kept("devices", &[], &[INTERFACE]),
+        // Without its arguments, which may have anything.
+        kept("commandline", &[], &[]),
     ],
+);
+
+const MEMORY_BACKING: Kept = kept(
+    "memoryBacking",
+    &[],
+    &[kept("hugepages", &[], &[]), kept("source", &["type"], &[]), kept("access", &["mode"], &[])],
 );
 
 const INTERFACE: Kept = kept(
@@ -285,6 +317,34 @@ fn memory<'a>(root: Node<'a, 'a>) -> Option<(Vec<usize>, Node<'a, 'a>)> {
     Some((cpu_list(memory.attribute("nodeset").filter(|_| is_strict)?)?, memory))
 }
 
+/// Whether QEMU maps all memory as shared, with the element that decides it.
+///
+/// A cell of NUMA has its own mode or that of the machine (`qemuBuildMemoryBackendProps` of
+/// libvirt). Without a mode, QEMU shares a memfd only.
+fn is_shared<'a>(root: Node<'a, 'a>) -> Option<(bool, Node<'a, 'a>)> {
+    // libvirt writes <memory> into each definition; records of older versions lack it, and they
+    // lack what is read here. QEMU's own arguments may share the memory, too.
+    let memory = child(root, "memory").filter(|_| child(root, "commandline").is_none())?;
+    let backing = child(root, "memoryBacking");
+    let of = |tag, attribute| child(backing?, tag)?.attribute(attribute);
+    let is_memfd = of("source", "type") == Some("memfd");
+    let is_shared = |mode: Option<&str>| mode.map_or(is_memfd, |mode| mode == "shared");
+    let of_all = of("access", "mode");
+    let cells = child(root, "cpu").and_then(|cpu| child(cpu, "numa"));
+    let cells: Vec<Node<'_, '_>> = cells
+        .into_iter()
+        .flat_map(|numa| numa.children())
+        .filter(|node| node.has_tag_name("cell"))
+        .collect();
+    let of_cell = |cell: &Node<'_, '_>| is_shared(cell.attribute("memAccess").or(of_all));
+    let decides = backing.unwrap_or(memory);
+    Some(match cells.iter().find(|cell| !of_cell(cell)) {
+        Some(private) => (false, private.to_owned()),
+        None if cells.is_empty() => (is_shared(of_all), decides),
+        None => (true, decides),
+    })
+}
+
 fn child<'a>(node: Node<'a, 'a>, tag: &str) -> Option<Node<'a, 'a>> {
     node.children().find(|child| child.has_tag_name(tag))
 }
@@ -338,7 +398,9 @@ mod tests {
         let [bridged, vhostuser] = read.interfaces.as_slice() else { panic!("{read:#?}") };
         assert_eq!((bridged.kind.as_str(), bridged.queues, bridged.queues_line), ("bridge", 2, 15));
         assert_eq!((vhostuser.socket.as_str(), vhostuser.queues), ("/run/a'b", 1));
+        assert_eq!((bridged.mode.as_str(), vhostuser.mode.as_str()), ("", "server"));
         assert_eq!((vhostuser.line, vhostuser.queues_line), (20, 20));
+        assert_eq!((bridged.socket_line, vhostuser.socket_line), (11, 19));
     }
 
     #[test]
@@ -352,6 +414,44 @@ mod tests {
             assert!(!kept.contains(secret), "{kept}");
         }
         assert_eq!(cut(&again).expect("sound"), kept);
+    }
+
+    #[test]
+    fn memory_is_shared_by_its_mode_or_that_of_each_cell() {
+        let with = |inner: &str| {
+            let text = format!(
+                "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n\
+                 <memory unit='KiB'>196608</memory>\n{inner}\n<devices/></domain>\n"
+            );
+            let text = Text::new("web.xml", text);
+            let again = Text::new("web.xml", cut(&text).expect("sound"));
+            let read = Guest::parse(&text).expect("sound").is_shared;
+            assert_eq!(read, Guest::parse(&again).expect("sound").is_shared, "{inner}");
+            read
+        };
+        let cells = |one: &str, other: &str| {
+            format!("<cpu><numa><cell id='0' {one}/>\n<cell id='1' {other}/></numa></cpu>")
+        };
+        let shared = "<memoryBacking><access mode='shared'/></memoryBacking>";
+        let huge = "<memoryBacking><hugepages/></memoryBacking>";
+        let (is_so, is_not) = ("memAccess='shared'", "memAccess='private'");
+        for (inner, expected) in [
+            (String::new(), Some((false, 2))),
+            (huge.to_owned(), Some((false, 3))),
+            (shared.to_owned(), Some((true, 3))),
+            ("<memoryBacking><source type='memfd'/></memoryBacking>".to_owned(), Some((true, 3))),
+            ("<memoryBacking><source type='file'/></memoryBacking>".to_owned(), Some((false, 3))),
+            (huge.to_owned() + &cells(is_so, is_so), Some((true, 3))),
+            (huge.to_owned() + &cells(is_so, ""), Some((false, 4))),
+            (shared.to_owned() + &cells("", is_so), Some((true, 3))),
+            (shared.to_owned() + &cells("", is_not), Some((false, 4))),
+            ("<qemu:commandline><qemu:arg value='secret'/></qemu:commandline>".to_owned(), None),
+        ] {
+            assert_eq!(with(&inner), expected, "{inner}");
+        }
+        // A record of an older version.
+        let read = Guest::parse(&Text::new("web.xml", "<domain><devices/></domain>\n"));
+        assert_eq!(read.expect("sound").is_shared, None);
     }
 
     #[test]

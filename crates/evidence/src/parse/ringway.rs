@@ -44,6 +44,10 @@ impl Vif {
 pub struct Virtio {
     /// The path of its socket.
     pub socket: String,
+    /// ringway's end of that socket: `server` if it creates the socket, `client` if it connects;
+    /// empty in records of older versions.
+    #[serde(default)]
+    pub mode: String,
     /// Queues that its next guest may request; records of older versions lack them.
     #[serde(default)]
     pub max_queues_next: Option<u64>,

@@ -3,9 +3,7 @@
 mod machines;
 mod vifs;
 
-use std::collections::BTreeSet;
-
-use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::text::unused_queues as text;
 use ringway_evidence::fact::{
@@ -18,6 +16,9 @@ use ringway_evidence::parse::ethtool::{Setting, Settings};
 use ringway_evidence::parse::ringway::Vifs;
 use ringway_evidence::parse::xenstore::Nodes;
 use ringway_evidence::{Gap, Netns, Quote, Text};
+
+/// Queues of the kernel's tap and macvtap devices: `MAX_TAP_QUEUES` of both drivers.
+const TAP_QUEUES_MAX: u64 = 256;
 
 pub(crate) const CHECK: Check = Check {
     id: "D14",
@@ -80,17 +81,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let vifs = facts.vifs.get().and_then(|text| Ok((Vifs::parse(text)?.all, &**text)));
     let listed = vifs.as_ref().ok().map(|(all, text)| (all.as_slice(), *text));
     // Definitions are the machine's: other network namespaces would repeat what its own one says.
-    let (of_machines, is_any_machine) = match facts.namespace {
-        Namespace(Some(Netns::Other)) => (BTreeSet::new(), false),
+    let machines = match facts.namespace {
+        Namespace(Some(Netns::Other)) => machines::Outcome::default(),
         Namespace(Some(Netns::Initial) | None) => machines::judge(facts, listed, out),
     };
-    let is_any_own = is_any_seen || vifs.as_ref().is_ok_and(|(all, _)| !all.is_empty());
-    is_any_seen |= is_any_machine;
+    let mut is_any_own = is_any_seen;
+    is_any_seen |= machines.is_any;
     match &vifs {
         Ok((all, text)) => {
             is_any_seen |= !all.is_empty();
-            let others = all.iter().filter(|vif| !of_machines.contains(vif.name.as_str()));
-            out.add(others.filter_map(|vif| vifs::judge(vif, cpus, text)));
+            let others = all.iter().filter(|vif| !machines.vifs.contains(vif.name.as_str()));
+            for vif in others {
+                is_any_own = true;
+                out.add(vifs::judge(vif, cpus, text));
+            }
         }
         // No ringway runs here, or we may not query it.
         Err(Gap::Missing { .. }) => {}
@@ -99,13 +103,46 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.unread("ringway", gap);
         }
     }
+    say_well(cpus, &machines, is_any_own, &mut is_any_seen, out);
     if !is_any_seen {
         return not_here(CHECK.absent);
     }
-    let well = format!("enough queues for {cpus} CPUs");
-    let well = if is_any_own { well } else { "machines have a queue for each CPU".to_owned() };
-    out.well(well, None);
     Ok(())
+}
+
+/// Adds what has enough queues if nothing is wrong, and what was not judged.
+fn say_well(
+    cpus: u64,
+    machines: &machines::Outcome<'_>,
+    is_any_own: bool,
+    is_any_seen: &mut bool,
+    out: &mut Verdicts,
+) {
+    let has_gaps = !out.findings.is_empty();
+    let is_well = out.findings.iter().all(|one| one.severity == Severity::Unknown);
+    let judged = machines.judged();
+    let is_judged = judged.is_some() || *is_any_seen && !has_gaps;
+    let mut well = match (&judged, is_any_own && !has_gaps) {
+        (Some(judged), true) => {
+            format!("enough queues for the host's {cpus} CPUs, and for {judged}")
+        }
+        (Some(judged), false) => format!("enough queues for {judged}"),
+        (None, _) => format!("enough queues for {cpus} CPUs"),
+    };
+    if let Some((said, quotes)) = machines.unjudged() {
+        if is_well && is_judged {
+            well += &format!("; {said}");
+        } else {
+            *is_any_seen = true;
+            let finding = Finding::new(Severity::Note, "libvirt", said);
+            out.add([finding.cause(text::unjudged_cause()).quote(quotes)]);
+        }
+    }
+    if has_gaps && is_well && judged.is_some() {
+        out.add([all_well(well, None)]);
+    } else {
+        out.well(well, None);
+    }
 }
 
 fn inspect_channels(
@@ -179,7 +216,7 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
 
 fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
     let advice = match facts.nics.driver(nic).as_deref() {
-        Some("virtio_net") => Advice::by_hand(text::vhost_advice(&cpus), &[]),
+        Some("virtio_net") => Advice::by_hand(text::vhost_advice(&cpus.min(TAP_QUEUES_MAX)), &[]),
         _ => Advice::by_hand(text::xen_advice(), &[]),
     };
     Finding::new(Severity::Note, nic, format!("the host of {nic} offers one queue for {cpus} CPUs"))

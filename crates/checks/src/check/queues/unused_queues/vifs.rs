@@ -10,14 +10,20 @@ const VIRTIO: &str = "virtio";
 /// The feature of a guest that can use several queues.
 const MULTI_QUEUE: &str = "mq";
 
+/// Queues that a vif of ringway can offer: `QUEUES_MAX` of the crate `ringway-description`, which
+/// this crate may not use. ringway does not start with a description that has more.
+pub(super) const RINGWAY_QUEUES_MAX: u64 = 64;
+
 /// A vif of whose guest nothing else is known; `cpus` are those of this host. No more than a note:
 /// who runs many guests may want it so.
 pub(super) fn judge(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
     let (used, most) = (u64::try_from(vif.queues.len()).ok()?, vif.max_queues);
-    if used == most && used > 0 && most < cpus {
-        let summary =
-            format!("the guest of {} uses all {most} queues that ringway offers", vif.name);
-        return Some(offered(vif, text, summary, cpus));
+    let wanted = cpus.min(RINGWAY_QUEUES_MAX);
+    if used == most && used > 0 && most < wanted {
+        let all =
+            if most == 1 { "the only queue".to_owned() } else { format!("all {most} queues") };
+        let summary = format!("the guest of {} uses {all} that ringway offers", vif.name);
+        return Some(offered(vif, text, summary, wanted));
     }
     if vif.kind != VIRTIO || used == 0 || used >= most {
         return None;
