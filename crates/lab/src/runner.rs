@@ -438,11 +438,7 @@ fn pass(
     pause(launcher, end.saturating_duration_since(Instant::now()).as_secs_f64())?;
     // The next run must begin with the same number of queues.
     machine.set_queues(setup.queues, host)?;
-    Ok(Some(format!(
-        "ethtool -L changed the queues of both interfaces {changed} times while streams ran, \
-         between {} and {other}",
-        setup.queues
-    )))
+    Ok(Some(queues::changes(changed, setup, other)))
 }
 
 fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {

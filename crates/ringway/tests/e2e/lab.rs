@@ -506,6 +506,7 @@ fn a_virtual_machine_routes_while_ethtool_changes_the_number_of_its_queues() {
         let changed = changed
             .and_then(|(_, rest)| rest.split_once(" times while streams ran")?.0.parse().ok());
         assert!((1..=4).contains(&changed.unwrap_or(0)), "{run}");
+        assert!(notes.contains("(queue-changes = 4)"), "{run}");
         assert!(received(&run, "node0") > 1 << 16, "{run}");
     }
     let (_place, mut command) = placed(&study);
