@@ -48,6 +48,8 @@ pub struct Analysis {
     pub cells: Vec<CellSummary>,
     /// Cells without any run, by their short names.
     pub missing: Vec<String>,
+    /// Cells that this machine cannot measure.
+    pub left_out: Vec<LeftOutCells>,
     /// Published figures and their counterparts here.
     pub published: Vec<PublishedRow>,
     /// Cells against cells.
@@ -56,6 +58,16 @@ pub struct Analysis {
     pub disturbances: Disturbances,
     /// Problems in the files that could be worked around.
     pub notices: Vec<String>,
+}
+
+/// Cells that a machine cannot measure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LeftOutCells {
+    /// Why, as a sentence that names what is left out.
+    pub reason: String,
+    /// By their short names.
+    pub cells: Vec<String>,
 }
 
 /// What the runs of a cell show.
@@ -211,6 +223,7 @@ impl Analysis {
             comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
             cells,
             missing,
+            left_out: left_out(study),
             disturbances: Disturbances::of(records),
             notices: notices(records),
         };
@@ -221,6 +234,11 @@ impl Analysis {
     /// The summary of a cell's runs.
     pub fn cell(&self, subject: Subject, cell: &Cell) -> Option<&CellSummary> {
         self.cells.iter().find(|one| one.subject == subject && one.cell == *cell)
+    }
+
+    /// The number of cells that this machine cannot measure.
+    pub fn left_out_count(&self) -> usize {
+        self.left_out.iter().map(|one| one.cells.len()).sum()
     }
 
     /// The cells that are not those of baselines.
@@ -235,6 +253,19 @@ pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
         one if !one.is_baseline() => study.label(cell),
         _ => format!("{subject} {}", study.label(cell)),
     }
+}
+
+/// The cells that are left out, by the reason.
+fn left_out(study: &Study) -> Vec<LeftOutCells> {
+    let mut all: Vec<LeftOutCells> = Vec::new();
+    for (subject, cell, reason) in study.left_out_cells() {
+        let name = cell_name(study, subject, &cell);
+        match all.iter_mut().find(|one| one.reason == reason) {
+            Some(one) => one.cells.push(name),
+            None => all.push(LeftOutCells { reason: reason.to_owned(), cells: vec![name] }),
+        }
+    }
+    all
 }
 
 /// Problems of single records, or of all records together.

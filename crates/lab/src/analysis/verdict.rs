@@ -176,13 +176,14 @@ fn doubts(analysis: &Analysis) -> Option<String> {
         (count(|one| matches!(one, Warning::Bimodal { .. })), "bimodal"),
         (count(|one| matches!(one, Warning::Drifting { .. })), "drifting"),
         (analysis.missing.len(), "not measured"),
+        (analysis.left_out_count(), "left out, as this machine cannot measure them"),
     ];
     let said: Vec<String> = parts
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
-    let all = analysis.cells.len() + analysis.missing.len();
+    let all = analysis.cells.len() + analysis.missing.len() + analysis.left_out_count();
     (!said.is_empty()).then(|| format!("Of {all} cells, {}.", said.join(", ")))
 }
 

@@ -306,6 +306,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         None => preflight::without_absent_tunnels(&launcher, &study),
     };
     notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
+    args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     let options = runner::Options {
         dir: args.out.clone(),
         ci_percent: args.precision,
@@ -406,11 +407,13 @@ fn make_report(dir: &Path) -> Result<()> {
         eprintln!("NOTICE: these records are of another machine: {}", records.host.name());
     }
     let files = report::write(dir, &records)?;
-    for notice in &records.notices {
+    let analysis = Analysis::of(&records);
+    let left_out = analysis.left_out.iter().map(|one| &one.reason);
+    for notice in left_out.chain(&records.notices) {
         eprintln!("NOTICE: {notice}");
     }
     let page = files.first().context("a report has a page")?;
-    print(&format!("{}\n\n{}\n", Analysis::of(&records).verdict, page.display()))
+    print(&format!("{}\n\n{}\n", analysis.verdict, page.display()))
 }
 
 fn show_changes(args: &Compare) -> Result<()> {

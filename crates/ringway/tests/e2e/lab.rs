@@ -470,6 +470,14 @@ fn a_tunnel_that_the_kernel_has_not_is_left_out_loudly() {
     let is_left_out = said.contains("NOTICE: GRE is left out") && said.contains("ip_gre");
     println!("GRE is {}", if is_left_out { "left out" } else { "measured" });
     assert_ne!(is_left_out, has("gre"), "{said}\n{runs:?}");
+    let out = place.path().join("out");
+    let read = |file| std::fs::read_to_string(out.join(file)).expect(file);
+    for file in ["summary.json", "report.html"] {
+        assert_eq!(read(file).contains("GRE is left out"), is_left_out, "{file}");
+    }
+    let checked = lab(&["check", out.to_str().expect("a plain name"), "--assert", "gre > 1k"]);
+    let refused = text(&checked.stderr).contains("`gre` was not measured: GRE is left out");
+    assert_eq!(refused, is_left_out, "{checked:?}");
 
     let fixed = study.replace("values = [\"none\", \"gre\"]", "values = [\"gre\"]");
     let (_place, mut command) = placed(&fixed);
