@@ -247,6 +247,16 @@ fn has_machine(study: &Study) -> bool {
     blueprints(study).iter().any(|blueprint| blueprint.driver == Driver::Machine)
 }
 
+/// A notice if a study uses no image, though the user names one.
+pub fn unused_image(study: &Study, image: Option<&Path>) -> Option<String> {
+    image.filter(|_| !has_machine(study)).map(|image| {
+        format!(
+            "--machine {} is not used: no cell that this command selects has driver = \"qemu\"",
+            image.display()
+        )
+    })
+}
+
 /// Why a machine has nothing to boot.
 fn no_image(image: Option<&Path>) -> Option<String> {
     let remedy = "tests/virtio/image in ringway's sources builds one in target/virtio";

@@ -108,3 +108,13 @@ fn what_is_left_out_cannot_be_in_the_matrix() {
     let error = Study::parse("mine.toml", &study.to_toml()).expect_err("it is there");
     assert!(error.to_string().contains("scenario = xen is in the matrix"), "{error}");
 }
+
+#[test]
+fn an_image_that_no_cell_uses_is_named() {
+    let study = shipped("network-node").expect("it is shipped");
+    let image = Some(std::path::Path::new("nowhere/virtio"));
+    let notice = preflight::unused_image(&study.quick(), image).expect("no cell of it boots one");
+    assert!(notice.starts_with("--machine nowhere/virtio is not used: "), "{notice}");
+    assert_eq!(preflight::unused_image(&study, image), None, "the scenario `ethtool` boots it");
+    assert_eq!(preflight::unused_image(&study.quick(), None), None);
+}

@@ -481,8 +481,9 @@ fn a_tunnel_that_the_kernel_has_not_is_left_out_loudly() {
 
     let fixed = study.replace("values = [\"none\", \"gre\"]", "values = [\"gre\"]");
     let (_place, mut command) = placed(&fixed);
-    let output = command.arg("--quick").output().expect("it starts");
+    let output = command.args(["--quick", "--machine", "nowhere"]).output().expect("it starts");
     let said = text(&output.stderr);
+    assert!(said.contains("NOTICE: --machine nowhere is not used"), "{said}");
     assert_eq!(output.status.success(), !is_left_out, "{said}");
     assert_eq!(said.contains("encapsulation needs GRE"), is_left_out, "{said}");
 }
