@@ -18,9 +18,11 @@ use self::disturbance::Disturbances;
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};
+use crate::setup::Setup;
 use crate::stats::{Ratio, Summary, drift, modes, ratio};
-use crate::study::{Comparison, Published, Study, Subject};
+use crate::study::{Comparison, Published, Study, Subject, TopologyKind};
 use crate::value::Cell;
+use crate::word::Driver;
 
 /// With fewer runs, a mean gets a warning.
 const RUNS_MIN: usize = 5;
@@ -101,6 +103,8 @@ pub enum Warning {
         /// What the machine has.
         has: u32,
     },
+    /// The router is a virtual machine without KVM, so its figures show behaviour and not speed.
+    Emulated,
     /// Runs were left out, because their streams claim more than the queues below carried.
     Contradicted {
         /// How many.
@@ -140,6 +144,7 @@ impl fmt::Display for Warning {
             Warning::FewCpus { wanted, has } => {
                 write!(f, "too few CPUs (about {wanted} wanted, {has} here)")
             }
+            Warning::Emulated => f.write_str("emulated router: this is not real speed"),
             Warning::Contradicted { count, claimed, carried } => write!(
                 f,
                 "left out: {count} {}, whose streams report {:.0} MB but whose queues carried \
@@ -374,6 +379,9 @@ fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> 
     if !subject.is_baseline() && wanted > u64::from(has) {
         warnings.push(Warning::FewCpus { wanted, has });
     }
+    if is_emulated(&records.study, subject, cell) {
+        warnings.push(Warning::Emulated);
+    }
     let contradicted: Vec<Contradiction> = records.contradicted(subject, cell).collect();
     if let Some(Contradiction { claimed, carried }) = contradicted.first().copied() {
         warnings.push(Warning::Contradicted { count: contradicted.len(), claimed, carried });
@@ -391,6 +399,12 @@ fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> 
         warnings.push(Warning::Drifting { tau: found.tau, chance: found.chance });
     }
     warnings
+}
+
+/// Whether the streams of a cell cross a virtual machine, which the lab runs without KVM.
+fn is_emulated(study: &Study, subject: Subject, cell: &Cell) -> bool {
+    let is_machine = || Setup::of(study, cell).is_ok_and(|setup| setup.driver == Driver::Machine);
+    subject == Subject::Ringway && study.topology.kind == TopologyKind::Router && is_machine()
 }
 
 fn compare_published(study: &Study, published: &Published, cells: &[CellSummary]) -> PublishedRow {

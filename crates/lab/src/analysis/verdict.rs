@@ -172,6 +172,7 @@ fn doubts(analysis: &Analysis) -> Option<String> {
             count(|one| matches!(one, Warning::Contradicted { .. })),
             "without runs that were left out",
         ),
+        (count(|one| matches!(one, Warning::Emulated)), "with an emulated router"),
         (count(|one| matches!(one, Warning::FewRuns { .. })), "of fewer than 5 runs"),
         (count(|one| matches!(one, Warning::Bimodal { .. })), "bimodal"),
         (count(|one| matches!(one, Warning::Drifting { .. })), "drifting"),

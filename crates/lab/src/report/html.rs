@@ -270,6 +270,7 @@ fn method(records: &Records) -> Markup {
              Drifting: "
             "Mann and Kendall’s test finds a trend that occurs by chance in less than 1 % of \
              series. "
+            "Emulated router: a virtual machine without KVM, which shows behaviour and not speed. "
             "Too few CPUs: a rule of thumb counts a sender and a receiver for each guest, and both "
             "ends of every queue that can have a stream."
         }
