@@ -20,7 +20,7 @@ use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};
 use crate::setup::Setup;
 use crate::stats::{Ratio, Summary, drift, modes, ratio};
-use crate::study::{Comparison, Published, Study, Subject, TopologyKind};
+use crate::study::{self, Comparison, Published, Study, Subject, TopologyKind};
 use crate::value::Cell;
 use crate::word::Driver;
 
@@ -215,17 +215,22 @@ impl Analysis {
         let mut analysis = Analysis {
             study: study.id.clone(),
             title: study.title.clone(),
-            question: study.question.clone(),
+            question: question(study),
             sources: study.sources.clone(),
             verdict: String::new(),
             host: records.host.clone(),
             runs: records.runs.len(),
             published: study
-                .published
+                .comparable()
                 .iter()
                 .map(|one| compare_published(study, one, &cells))
                 .collect(),
-            comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
+            comparisons: study
+                .comparison
+                .iter()
+                .filter(|one| !study.is_around_router() || one.published.is_none())
+                .map(|one| compare_cells(records, one))
+                .collect(),
             cells,
             missing,
             left_out: left_out(study),
@@ -257,6 +262,22 @@ pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
     match subject {
         one if !one.is_baseline() => study.label(cell),
         _ => format!("{subject} {}", study.label(cell)),
+    }
+}
+
+/// What a study of streams around a router asks, if its own question is the one about a router.
+const AROUND_QUESTION: &str = "How fast are streams that go around a router?";
+
+/// The question of a study. A copy of a study of a router keeps its text when only the topology
+/// is changed, but no longer asks that.
+fn question(study: &Study) -> String {
+    let is_of_router = |id| {
+        let shipped = study::shipped(id);
+        shipped.is_ok_and(|one| !one.is_around_router() && one.question == study.question)
+    };
+    match study.is_around_router() && study::ids().into_iter().any(is_of_router) {
+        true => AROUND_QUESTION.to_owned(),
+        false => study.question.clone(),
     }
 }
 

@@ -413,6 +413,18 @@ impl Study {
         self.figure.retain(|figure| is_possible(&figure.filter));
     }
 
+    /// Whether the streams need not cross the guest that routes, so that their figures do not
+    /// measure it.
+    pub fn is_around_router(&self) -> bool {
+        self.topology.kind == TopologyKind::RouterBypass
+    }
+
+    /// The published figures that its own can be compared with: those of a router cannot be, if
+    /// streams go around it.
+    pub fn comparable(&self) -> &[Published] {
+        if self.is_around_router() { &[] } else { &self.published }
+    }
+
     /// The axis of this name.
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axis.iter().find(|axis| axis.name == name)
