@@ -18,9 +18,11 @@ use self::disturbance::Disturbances;
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};
+use crate::setup::Setup;
 use crate::stats::{Ratio, Summary, drift, modes, ratio};
-use crate::study::{Comparison, Published, Study, Subject};
+use crate::study::{self, Comparison, Published, Study, Subject, TopologyKind};
 use crate::value::Cell;
+use crate::word::Driver;
 
 /// With fewer runs, a mean gets a warning.
 const RUNS_MIN: usize = 5;
@@ -48,6 +50,8 @@ pub struct Analysis {
     pub cells: Vec<CellSummary>,
     /// Cells without any run, by their short names.
     pub missing: Vec<String>,
+    /// Cells that this machine cannot measure.
+    pub left_out: Vec<LeftOutCells>,
     /// Published figures and their counterparts here.
     pub published: Vec<PublishedRow>,
     /// Cells against cells.
@@ -56,6 +60,16 @@ pub struct Analysis {
     pub disturbances: Disturbances,
     /// Problems in the files that could be worked around.
     pub notices: Vec<String>,
+}
+
+/// Cells that a machine cannot measure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LeftOutCells {
+    /// Why, as a sentence that names what is left out.
+    pub reason: String,
+    /// By their short names.
+    pub cells: Vec<String>,
 }
 
 /// What the runs of a cell show.
@@ -89,6 +103,8 @@ pub enum Warning {
         /// What the machine has.
         has: u32,
     },
+    /// The router is a virtual machine without KVM, so its figures show behaviour and not speed.
+    Emulated,
     /// Runs were left out, because their streams claim more than the queues below carried.
     Contradicted {
         /// How many.
@@ -128,6 +144,7 @@ impl fmt::Display for Warning {
             Warning::FewCpus { wanted, has } => {
                 write!(f, "too few CPUs (about {wanted} wanted, {has} here)")
             }
+            Warning::Emulated => f.write_str("emulated router: this is not real speed"),
             Warning::Contradicted { count, claimed, carried } => write!(
                 f,
                 "left out: {count} {}, whose streams report {:.0} MB but whose queues carried \
@@ -198,19 +215,25 @@ impl Analysis {
         let mut analysis = Analysis {
             study: study.id.clone(),
             title: study.title.clone(),
-            question: study.question.clone(),
+            question: question(study),
             sources: study.sources.clone(),
             verdict: String::new(),
             host: records.host.clone(),
             runs: records.runs.len(),
             published: study
-                .published
+                .comparable()
                 .iter()
                 .map(|one| compare_published(study, one, &cells))
                 .collect(),
-            comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
+            comparisons: study
+                .comparison
+                .iter()
+                .filter(|one| !study.is_around_router() || one.published.is_none())
+                .map(|one| compare_cells(records, one))
+                .collect(),
             cells,
             missing,
+            left_out: left_out(study),
             disturbances: Disturbances::of(records),
             notices: notices(records),
         };
@@ -221,6 +244,11 @@ impl Analysis {
     /// The summary of a cell's runs.
     pub fn cell(&self, subject: Subject, cell: &Cell) -> Option<&CellSummary> {
         self.cells.iter().find(|one| one.subject == subject && one.cell == *cell)
+    }
+
+    /// The number of cells that this machine cannot measure.
+    pub fn left_out_count(&self) -> usize {
+        self.left_out.iter().map(|one| one.cells.len()).sum()
     }
 
     /// The cells that are not those of baselines.
@@ -235,6 +263,35 @@ pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
         one if !one.is_baseline() => study.label(cell),
         _ => format!("{subject} {}", study.label(cell)),
     }
+}
+
+/// What a study of streams around a router asks, if its own question is the one about a router.
+const AROUND_QUESTION: &str = "How fast are streams that go around a router?";
+
+/// The question of a study. A copy of a study of a router keeps its text when only the topology
+/// is changed, but no longer asks that.
+fn question(study: &Study) -> String {
+    let is_of_router = |id| {
+        let shipped = study::shipped(id);
+        shipped.is_ok_and(|one| !one.is_around_router() && one.question == study.question)
+    };
+    match study.is_around_router() && study::ids().into_iter().any(is_of_router) {
+        true => AROUND_QUESTION.to_owned(),
+        false => study.question.clone(),
+    }
+}
+
+/// The cells that are left out, by the reason.
+fn left_out(study: &Study) -> Vec<LeftOutCells> {
+    let mut all: Vec<LeftOutCells> = Vec::new();
+    for (subject, cell, reason) in study.left_out_cells() {
+        let name = cell_name(study, subject, &cell);
+        match all.iter_mut().find(|one| one.reason == reason) {
+            Some(one) => one.cells.push(name),
+            None => all.push(LeftOutCells { reason: reason.to_owned(), cells: vec![name] }),
+        }
+    }
+    all
 }
 
 /// Problems of single records, or of all records together.
@@ -343,6 +400,9 @@ fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> 
     if !subject.is_baseline() && wanted > u64::from(has) {
         warnings.push(Warning::FewCpus { wanted, has });
     }
+    if is_emulated(&records.study, subject, cell) {
+        warnings.push(Warning::Emulated);
+    }
     let contradicted: Vec<Contradiction> = records.contradicted(subject, cell).collect();
     if let Some(Contradiction { claimed, carried }) = contradicted.first().copied() {
         warnings.push(Warning::Contradicted { count: contradicted.len(), claimed, carried });
@@ -360,6 +420,12 @@ fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> 
         warnings.push(Warning::Drifting { tau: found.tau, chance: found.chance });
     }
     warnings
+}
+
+/// Whether the streams of a cell cross a virtual machine, which the lab runs without KVM.
+fn is_emulated(study: &Study, subject: Subject, cell: &Cell) -> bool {
+    let is_machine = || Setup::of(study, cell).is_ok_and(|setup| setup.driver == Driver::Machine);
+    subject == Subject::Ringway && study.topology.kind == TopologyKind::Router && is_machine()
 }
 
 fn compare_published(study: &Study, published: &Published, cells: &[CellSummary]) -> PublishedRow {

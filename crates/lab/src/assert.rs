@@ -242,6 +242,9 @@ impl Rule {
     fn cell(study: &Study, label: &str) -> Result<Cell, String> {
         let plain = label.strip_prefix(&format!("{}.", study.id)).unwrap_or(label);
         study.cell_of_label(plain).ok_or_else(|| {
+            if let Some(reason) = study.why_left_out(plain) {
+                return format!("`{label}` was not measured: {reason}");
+            }
             let example = study.cells(study.primary()).first().map(|cell| study.label(cell));
             let example = example.unwrap_or_default();
             format!("`{label}` is no cell of `{}`; one is {example}", study.id)

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use ringway_net::{LinkSetting, Netlink};
 
 use crate::setup::Setup;
-use crate::study::{Study, Subject};
+use crate::study::{LeftOut, Study, Subject};
 use crate::topology::{
     Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, unsupported, wire,
 };
-use crate::value::Cell;
+use crate::value::{Cell, Value};
 use crate::word::{LOADER, Offloads};
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::{self, Launcher};
@@ -123,7 +123,7 @@ pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec
 fn without_all(study: &Study, absent: Vec<((&str, &str), String)>) -> (Study, Vec<String>) {
     let (mut left, mut said) = (study.clone(), Vec::new());
     for ((parameter, value), notice) in absent {
-        if let Some(less) = without(&left, parameter, value) {
+        if let Some(less) = without(&left, parameter, value, &notice) {
             left = less;
             said.push(notice);
         }
@@ -132,20 +132,27 @@ fn without_all(study: &Study, absent: Vec<((&str, &str), String)>) -> (Study, Ve
 }
 
 /// The study without the values of axes that give a parameter this value; `None` if no axis has
-/// such a value, or has no other one.
-fn without(study: &Study, parameter: &str, value: &str) -> Option<Study> {
+/// such a value, or has no other one. The study keeps the reason.
+fn without(study: &Study, parameter: &str, value: &str, reason: &str) -> Option<Study> {
     let mut left = study.clone();
     let mut is_less = false;
     for axis in &mut left.axis {
-        let all = axis.values.len();
-        axis.values.retain(|one| {
+        let is_absent = |one: &Value| {
             let cell = Cell::default().with(&axis.name, one.clone());
-            study.setup(&cell).text(parameter) != Some(value)
-        });
-        if axis.values.is_empty() {
+            study.setup(&cell).text(parameter) == Some(value)
+        };
+        let (absent, present): (Vec<Value>, Vec<Value>) =
+            axis.values.iter().cloned().partition(is_absent);
+        if present.is_empty() {
             return None;
         }
-        is_less |= axis.values.len() < all;
+        is_less |= !absent.is_empty();
+        left.left_out.extend(absent.into_iter().map(|value| LeftOut {
+            axis: axis.name.clone(),
+            value,
+            reason: reason.to_owned(),
+        }));
+        axis.values = present;
     }
     left.leave_out_impossible();
     is_less.then_some(left)
@@ -238,6 +245,16 @@ fn no_tunnels(launcher: &Launcher, study: &Study) -> Option<String> {
 /// Whether a study has a virtual machine.
 fn has_machine(study: &Study) -> bool {
     blueprints(study).iter().any(|blueprint| blueprint.driver == Driver::Machine)
+}
+
+/// A notice if a study uses no image, though the user names one.
+pub fn unused_image(study: &Study, image: Option<&Path>) -> Option<String> {
+    image.filter(|_| !has_machine(study)).map(|image| {
+        format!(
+            "--machine {} is not used: no cell that this command selects has driver = \"qemu\"",
+            image.display()
+        )
+    })
 }
 
 /// Why a machine has nothing to boot.

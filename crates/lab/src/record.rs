@@ -14,6 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::study::{Study, Subject};
 use crate::value::Cell;
 
+/// The note on a run whose streams went around a router.
+pub const AROUND_ROUTER: &str = "streams went around the router";
+/// The note on a run whose streams crossed a router that they need not cross.
+pub const CROSSED_ROUTER: &str = "streams crossed the router";
+
 /// All records of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Records {

@@ -17,7 +17,7 @@ use crate::peer::Destination;
 use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
-use crate::record::{Ends, Failure, Records, Run, Stream};
+use crate::record::{AROUND_ROUTER, CROSSED_ROUTER, Ends, Failure, Records, Run, Stream};
 use crate::setup::Setup;
 use crate::stats::jain;
 use crate::study::{Study, TopologyKind};
@@ -321,8 +321,8 @@ impl Bench<'_> {
             // Its queues carry no streams, so they say nothing about them.
             let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();
             let is_around = crossed < BYPASS_BYTES_MAX;
-            let way = if is_around { "went around" } else { "crossed" };
-            run.notes.push(format!("streams {way} the router"));
+            let note = if is_around { AROUND_ROUTER } else { CROSSED_ROUTER };
+            run.notes.push(note.to_owned());
         }
         evaluate(&mut run, counted, topology.pairs().len());
         run.notes.extend(queues::unexpected(&run, counted, Carrier::of(&blueprint, is_receiving)));
@@ -438,11 +438,7 @@ fn pass(
     pause(launcher, end.saturating_duration_since(Instant::now()).as_secs_f64())?;
     // The next run must begin with the same number of queues.
     machine.set_queues(setup.queues, host)?;
-    Ok(Some(format!(
-        "ethtool -L changed the queues of both interfaces {changed} times while streams ran, \
-         between {} and {other}",
-        setup.queues
-    )))
+    Ok(Some(queues::changes(changed, setup, other)))
 }
 
 fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {

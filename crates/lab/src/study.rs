@@ -5,6 +5,7 @@
 //! shipped studies are in `studies/`.
 
 mod check;
+mod left_out;
 mod shipped;
 mod subject;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::value::{Cell, Value, bits_per_second};
+pub use left_out::LeftOut;
 pub use shipped::{ids, shipped, shipped_text};
 pub use subject::Subject;
 
@@ -67,6 +69,10 @@ pub struct Study {
     /// What `--quick` runs of all this; by default, short runs of every cell.
     #[serde(default)]
     pub quick: Quick,
+    /// Values of axes that this machine cannot measure: the lab adds them when it removes such a
+    /// value from its axis.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
 }
 
 /// The connections between the ends.
@@ -366,12 +372,13 @@ impl Study {
     }
 
     /// Whether this study can continue the records of `other`: they may differ only in limits of
-    /// repeats and time, and in their citations.
+    /// repeats and time, in their citations, and in the reasons for what is left out.
     #[must_use]
     pub fn goes_on(&self, other: &Study) -> bool {
         let Load { repeats, max_repeats, budget_seconds, .. } = self.load;
         let load = Load { repeats, max_repeats, budget_seconds, ..other.load.clone() };
-        self.uncited() == Study { load, ..other.uncited() }
+        let left_out = self.left_out.clone();
+        self.uncited() == Study { load, left_out, ..other.uncited() }
     }
 
     /// This study without its sources.
@@ -404,6 +411,18 @@ impl Study {
         self.published.retain(|published| is_possible(&published.cell));
         self.comparison.retain(|one| is_possible(&one.of) && is_possible(&one.to));
         self.figure.retain(|figure| is_possible(&figure.filter));
+    }
+
+    /// Whether the streams need not cross the guest that routes, so that their figures do not
+    /// measure it.
+    pub fn is_around_router(&self) -> bool {
+        self.topology.kind == TopologyKind::RouterBypass
+    }
+
+    /// The published figures that its own can be compared with: those of a router cannot be, if
+    /// streams go around it.
+    pub fn comparable(&self) -> &[Published] {
+        if self.is_around_router() { &[] } else { &self.published }
     }
 
     /// The axis of this name.

@@ -3,9 +3,11 @@
 //! A difference is stated only if the interval of the ratio excludes 1. The limits of the machine
 //! come before any result.
 
+use std::collections::BTreeSet;
+
 use super::{Analysis, CellSummary, ComparisonRow, Warning, cell_values};
 use crate::metric::{Better, Metric, find, number};
-use crate::record::Records;
+use crate::record::{CROSSED_ROUTER, Records, Run};
 use crate::stats::{Interval, Ratio, ratio};
 use crate::study::Subject;
 
@@ -16,7 +18,7 @@ pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
     }
     let used = analysis.comparisons.iter().filter(|row| row.comparison.not_used.is_none());
     let paragraphs: [Vec<String>; 3] = [
-        cpus(analysis).into_iter().chain(best(records, analysis)).collect(),
+        around(records).into_iter().chain(cpus(analysis)).chain(best(records, analysis)).collect(),
         used.filter_map(comparison).collect(),
         published(analysis)
             .into_iter()
@@ -36,7 +38,34 @@ fn named(records: &Records) -> String {
     }
 }
 
-/// States what the machine cannot show; comes first.
+/// States that the figures do not measure the router; comes first.
+fn around(records: &Records) -> Option<String> {
+    let study = &records.study;
+    if !study.is_around_router() {
+        return None;
+    }
+    let own = records.runs.iter().filter(|run| run.subject == study.primary());
+    let has_crossed = |run: &&Run| run.notes.iter().any(|note| note == CROSSED_ROUTER);
+    let mut sentence = match (own.clone().filter(has_crossed).count(), own.count()) {
+        (0, _) => "Streams went around the router: these figures do not measure it.".to_owned(),
+        (crossed, all) => format!(
+            "Streams crossed the router in {crossed} of {all} runs, though they need not: these \
+             figures do not measure it."
+        ),
+    };
+    let is_varied = |name: &str| {
+        let cells = study.cells(study.primary());
+        let values: BTreeSet<_> =
+            cells.iter().map(|cell| study.setup(cell).get(name).map(ToString::to_string)).collect();
+        values.len() > 1
+    };
+    if ["queues", "driver"].into_iter().any(is_varied) {
+        sentence += " The number of its queues and its driver mean nothing here.";
+    }
+    Some(sentence)
+}
+
+/// States what the machine cannot show; comes before any figure.
 fn cpus(analysis: &Analysis) -> Option<String> {
     let few = |cell: &&CellSummary| {
         cell.warnings.iter().any(|warning| matches!(warning, Warning::FewCpus { .. }))
@@ -65,9 +94,11 @@ fn best(records: &Records, analysis: &Analysis) -> Option<String> {
         let order = a.1.mean.total_cmp(&b.1.mean);
         if metric.better == Better::More { order } else { order.reverse() }
     })?;
+    let is_around = records.study.is_around_router();
+    let what = if is_around { "The".to_owned() } else { format!("{}'s", named(records)) };
+    let place = if is_around { " around the router" } else { "" };
     let mut sentence = format!(
-        "{}'s best mean {} is {} ({}{})",
-        named(records),
+        "{what} best mean {}{place} is {} ({}{})",
         metric.title,
         metric.show(summary.mean),
         cell.label,
@@ -80,7 +111,8 @@ fn best(records: &Records, analysis: &Analysis) -> Option<String> {
         ),
     );
     let ours = cell_values(records, records.study.primary(), &cell.cell, metric.name);
-    for subject in records.study.baselines.iter().copied() {
+    // A ratio would be one of two paths without a router.
+    for subject in records.study.baselines.iter().copied().filter(|_| !is_around) {
         let there = records.study.projected(&cell.cell, subject);
         let theirs = cell_values(records, subject, &there, metric.name);
         if let Some(found) = ratio(&ours, &theirs) {
@@ -172,17 +204,19 @@ fn doubts(analysis: &Analysis) -> Option<String> {
             count(|one| matches!(one, Warning::Contradicted { .. })),
             "without runs that were left out",
         ),
+        (count(|one| matches!(one, Warning::Emulated)), "with an emulated router"),
         (count(|one| matches!(one, Warning::FewRuns { .. })), "of fewer than 5 runs"),
         (count(|one| matches!(one, Warning::Bimodal { .. })), "bimodal"),
         (count(|one| matches!(one, Warning::Drifting { .. })), "drifting"),
         (analysis.missing.len(), "not measured"),
+        (analysis.left_out_count(), "left out, as this machine cannot measure them"),
     ];
     let said: Vec<String> = parts
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
-    let all = analysis.cells.len() + analysis.missing.len();
+    let all = analysis.cells.len() + analysis.missing.len() + analysis.left_out_count();
     (!said.is_empty()).then(|| format!("Of {all} cells, {}.", said.join(", ")))
 }
 

@@ -3,7 +3,7 @@
 
 use crate::record::{Interface, Peer};
 use crate::setup::Setup;
-use crate::study::{Study, TopologyKind};
+use crate::study::{LeftOut, Study, TopologyKind};
 use crate::value::Cell;
 use crate::word::{
     Attached, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
@@ -44,7 +44,15 @@ pub fn with_peer(study: &Study) -> Result<(Study, Vec<String>), String> {
         axis.values.retain(|value| {
             let cell = Cell::default().with(&axis.name, value.clone());
             let reason = Setup::of(study, &cell).ok().and_then(|setup| unfit(&setup));
-            notices.extend(reason.map(|why| format!("{} = {value} is left out: {why}", axis.name)));
+            if let Some(why) = reason {
+                let reason = format!("{} = {value} is left out: {why}", axis.name);
+                notices.push(reason.clone());
+                left.left_out.push(LeftOut {
+                    axis: axis.name.clone(),
+                    value: value.clone(),
+                    reason,
+                });
+            }
             why = reason.or(why);
             reason.is_none()
         });
@@ -171,6 +179,8 @@ mod tests {
         assert_eq!(study.axis("offloads").expect("an axis").values, ["all".into()]);
         assert_eq!(study.axis("queues").expect("an axis").values.len(), 4);
         assert!(notices.iter().any(|one| one.starts_with("offloads = no-gro is left out")));
+        let why = study.why_left_out("no-gro.q1.s1").expect("it is left out");
+        assert!(why.starts_with("offloads = no-gro is left out"), "{why}");
         assert!(study.subjects() == [Subject::Machine] && study.baseline_axes.is_empty());
         let text = study.to_toml();
         assert_eq!(Study::parse("a copy", &text).expect("it is a study"), study);

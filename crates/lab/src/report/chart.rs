@@ -187,7 +187,7 @@ impl Chart {
             let about = format!("published ({least}{}): {}", series.name, self.metric.show(value));
             Some(Mark { place, colour: series.style.colour, value, about })
         };
-        study.published.iter().filter_map(of).collect()
+        study.comparable().iter().filter_map(of).collect()
     }
 
     /// Adds a place that has a single point.
@@ -318,12 +318,16 @@ fn notes(analysis: &Analysis, study: &Study, figure: &Figure) -> Vec<String> {
         .filter(|cell| cell.values.contains_key(&figure.metric))
         .collect();
     let which = |is: &dyn Fn(&Warning) -> bool| which(&drawn, is);
+    let emulated = which(&|one| matches!(one, Warning::Emulated));
     let contradicted = which(&|one| matches!(one, Warning::Contradicted { .. }));
     let few_runs = which(&|one| matches!(one, Warning::FewRuns { .. }));
     let bimodal = which(&|one| matches!(one, Warning::Bimodal { .. }));
     let drifting = which(&|one| matches!(one, Warning::Drifting { .. }));
+    let around = "streams went around the router, so this does not measure it";
     let lines = [
+        study.is_around_router().then(|| around.to_owned()),
         few_cpus(analysis, &drawn),
+        emulated.map(|which| format!("emulated router, so this is not real speed: {which}")),
         contradicted.map(|which| format!("without runs that their counters contradict: {which}")),
         few_runs.map(|which| format!("too few runs (below 5): {which}")),
         bimodal.map(|which| format!("bimodal, so the mean is neither: {which}")),

@@ -9,7 +9,7 @@ use ringway_sources::{BySource, by_source};
 use super::chart::Chart;
 use super::frame::Form;
 use super::{charts, draw};
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, LeftOutCells};
 use crate::record::{Host, Records, Run};
 use crate::study::FigureKind;
 
@@ -102,8 +102,13 @@ fn verdict(analysis: &Analysis) -> Markup {
         section.verdict aria-label="Verdict" {
             @for paragraph in analysis.verdict.lines() { p { (paragraph) } }
         }
-        @if !analysis.notices.is_empty() {
-            section.notices { @for notice in &analysis.notices { p { (notice) } } }
+        @if !analysis.notices.is_empty() || !analysis.left_out.is_empty() {
+            section.notices {
+                @for LeftOutCells { reason, cells } in &analysis.left_out {
+                    p { (reason) ". Cells: " (cells.join(", ")) "." }
+                }
+                @for notice in &analysis.notices { p { (notice) } }
+            }
         }
     }
 }
@@ -118,6 +123,9 @@ fn facts(records: &Records, analysis: &Analysis) -> Markup {
         dl.facts {
             (fact("Runs", &format!("{} in {cells} cells", analysis.runs)))
             (fact("Not measured", &format!("{} cells", analysis.missing.len())))
+            @if analysis.left_out_count() > 0 {
+                (fact("Left out", &format!("{} cells", analysis.left_out_count())))
+            }
             (fact("Each run", &format!("{} s after {} s", load.seconds, load.warmup_seconds)))
             (fact("CPUs", &records.host.cpus.to_string()))
             (fact("First run", &minute(first)))
@@ -262,6 +270,7 @@ fn method(records: &Records) -> Markup {
              Drifting: "
             "Mann and Kendall’s test finds a trend that occurs by chance in less than 1 % of \
              series. "
+            "Emulated router: a virtual machine without KVM, which shows behaviour and not speed. "
             "Too few CPUs: a rule of thumb counts a sender and a receiver for each guest, and both "
             "ends of every queue that can have a stream."
         }

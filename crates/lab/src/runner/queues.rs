@@ -1,7 +1,9 @@
-//! Checks whether queues carried what their streams measured.
+//! Checks whether queues carried what their streams measured, and describes how often their number
+//! changed.
 
 use crate::counters::Counted;
 use crate::record::{QueueUse, Run, Stream};
+use crate::setup::Setup;
 use crate::stats::float;
 use crate::study::Subject;
 use crate::topology::Blueprint;
@@ -69,4 +71,36 @@ pub(super) fn unexpected(run: &Run, counted: &Counted, carrier: Carrier) -> Opti
     };
     let odd = counted.queues.iter().find(is_odd)?;
     Some(format!("queue {} of {} did not carry what its streams report", odd.index, odd.vif))
+}
+
+/// The note about changes of the number of queues: how many there were while streams ran, and how
+/// many the set-up asks for.
+pub(super) fn changes(changed: usize, setup: &Setup, other: u16) -> String {
+    let Setup { queues, queue_changes, .. } = setup;
+    let is_short = changed < usize::from(*queue_changes);
+    let why = if is_short { "; the run was too short for the others" } else { "" };
+    format!(
+        "ethtool -L changed the queues of both interfaces {changed} times while streams ran \
+         (queue-changes = {queue_changes}), between {queues} and {other}{why}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::shipped;
+
+    #[test]
+    fn a_note_has_the_number_of_changes_and_the_number_that_was_asked_for() {
+        let study = shipped("network-node").expect("it is shipped");
+        let cell = study.cell_of_label("t6.q1.ethtool").expect("a cell");
+        let setup = Setup::of(&study, &cell).expect("it is one");
+        assert_eq!(
+            changes(2, &setup, 2),
+            "ethtool -L changed the queues of both interfaces 2 times while streams ran \
+             (queue-changes = 4), between 1 and 2; the run was too short for the others"
+        );
+        let all = changes(4, &setup, 2);
+        assert!(all.contains("4 times") && all.ends_with("(queue-changes = 4), between 1 and 2"));
+    }
 }

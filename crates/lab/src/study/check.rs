@@ -20,6 +20,7 @@ impl Study {
         self.check_axes()?;
         self.check_load()?;
         self.check_quick()?;
+        self.check_left_out()?;
         self.published.iter().try_for_each(|published| self.check_published(published))?;
         self.comparison.iter().try_for_each(|comparison| self.check_comparison(comparison))?;
         self.figure.iter().try_for_each(|figure| self.check_figure(figure))?;
@@ -122,6 +123,16 @@ impl Study {
             })?;
         }
         Ok(())
+    }
+
+    fn check_left_out(&self) -> Result<(), String> {
+        self.left_out.iter().try_for_each(|one| {
+            let axis = self.axis(&one.axis);
+            refuse(axis.is_none_or(|axis| axis.values.contains(&one.value)), || {
+                format!("left-out: {} = {} is in the matrix, or no axis", one.axis, one.value)
+            })?;
+            self.check_value(&one.axis, &one.value)
+        })
     }
 
     fn check_published(&self, published: &Published) -> Result<(), String> {

@@ -73,7 +73,9 @@ pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topo
             let mut started = Machine::start(launcher, blueprint, place.path())?;
             started.set_queues(blueprint.queues, &host)?;
             machine = Some(started);
-            notes.push("the router is emulated: its figures do not show real speed".to_owned());
+            if blueprint.kind == TopologyKind::Router {
+                notes.push("the router is emulated: its figures do not show real speed".to_owned());
+            }
         }
     }
     let mut topology = around(launcher, blueprint, host.pid())?;

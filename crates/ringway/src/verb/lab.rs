@@ -41,6 +41,8 @@ const CI_PERCENT: f64 = 5.0;
 const PART: [&str; 2] = ["lab", "part"];
 /// What the names of its temporary directories begin with.
 const SCRATCH: &str = "ringway-lab-";
+/// The variable of the environment that stands for `--machine`.
+const MACHINE: &str = "RINGWAY_MACHINE";
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
   ringway lab run receive --line-rate 10G --precision 2 --out results
@@ -134,7 +136,7 @@ struct Run {
     #[arg(long, alias = "hours", value_name = "HOURS", conflicts_with = "quick")]
     max_hours: Option<f64>,
     /// The image of a study's virtual machine: a directory with vmlinux and guest.cpio
-    #[arg(long, value_name = "DIR", env = "RINGWAY_MACHINE")]
+    #[arg(long, value_name = "DIR", env = MACHINE)]
     machine: Option<PathBuf>,
     /// Seed of the order of runs and of the choice of ports, to repeat them
     #[arg(long, value_name = "N")]
@@ -279,11 +281,16 @@ fn of(places: &[String]) -> String {
 
 fn run_study(args: &Run) -> Result<ExitCode> {
     let peer = args.far.destination()?;
+    let study = chosen(args)?;
+    // A variable of the environment is for all studies, so it may be unused.
+    let is_named = |dir: &&Path| std::env::var_os(MACHINE).is_none_or(|value| value != **dir);
+    let named = args.machine.as_deref().filter(is_named);
+    let unused = preflight::unused_image(&study, named);
     let (study, notices) = match &peer {
-        Some(_) => matrix::with_peer(&chosen(args)?).map_err(anyhow::Error::msg)?,
-        None => preflight::without_absent(&chosen(args)?, args.machine.as_deref()),
+        Some(_) => matrix::with_peer(&study).map_err(anyhow::Error::msg)?,
+        None => preflight::without_absent(&study, args.machine.as_deref()),
     };
-    notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
+    unused.iter().chain(&notices).for_each(|notice| eprintln!("NOTICE: {notice}"));
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     if !(args.precision > 0.0 && args.precision < 100.0) {
         bail!("--precision {}: expected more than 0 and less than 100 percent", args.precision);
@@ -306,6 +313,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         None => preflight::without_absent_tunnels(&launcher, &study),
     };
     notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
+    args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     let options = runner::Options {
         dir: args.out.clone(),
         ci_percent: args.precision,
@@ -406,11 +414,13 @@ fn make_report(dir: &Path) -> Result<()> {
         eprintln!("NOTICE: these records are of another machine: {}", records.host.name());
     }
     let files = report::write(dir, &records)?;
-    for notice in &records.notices {
+    let analysis = Analysis::of(&records);
+    let left_out = analysis.left_out.iter().map(|one| &one.reason);
+    for notice in left_out.chain(&records.notices) {
         eprintln!("NOTICE: {notice}");
     }
     let page = files.first().context("a report has a page")?;
-    print(&format!("{}\n\n{}\n", Analysis::of(&records).verdict, page.display()))
+    print(&format!("{}\n\n{}\n", analysis.verdict, page.display()))
 }
 
 fn show_changes(args: &Compare) -> Result<()> {

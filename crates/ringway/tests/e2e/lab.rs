@@ -470,11 +470,20 @@ fn a_tunnel_that_the_kernel_has_not_is_left_out_loudly() {
     let is_left_out = said.contains("NOTICE: GRE is left out") && said.contains("ip_gre");
     println!("GRE is {}", if is_left_out { "left out" } else { "measured" });
     assert_ne!(is_left_out, has("gre"), "{said}\n{runs:?}");
+    let out = place.path().join("out");
+    let read = |file| std::fs::read_to_string(out.join(file)).expect(file);
+    for file in ["summary.json", "report.html"] {
+        assert_eq!(read(file).contains("GRE is left out"), is_left_out, "{file}");
+    }
+    let checked = lab(&["check", out.to_str().expect("a plain name"), "--assert", "gre > 1k"]);
+    let refused = text(&checked.stderr).contains("`gre` was not measured: GRE is left out");
+    assert_eq!(refused, is_left_out, "{checked:?}");
 
     let fixed = study.replace("values = [\"none\", \"gre\"]", "values = [\"gre\"]");
     let (_place, mut command) = placed(&fixed);
-    let output = command.arg("--quick").output().expect("it starts");
+    let output = command.args(["--quick", "--machine", "nowhere"]).output().expect("it starts");
     let said = text(&output.stderr);
+    assert!(said.contains("NOTICE: --machine nowhere is not used"), "{said}");
     assert_eq!(output.status.success(), !is_left_out, "{said}");
     assert_eq!(said.contains("encapsulation needs GRE"), is_left_out, "{said}");
 }
@@ -506,6 +515,7 @@ fn a_virtual_machine_routes_while_ethtool_changes_the_number_of_its_queues() {
         let changed = changed
             .and_then(|(_, rest)| rest.split_once(" times while streams ran")?.0.parse().ok());
         assert!((1..=4).contains(&changed.unwrap_or(0)), "{run}");
+        assert!(notes.contains("(queue-changes = 4)"), "{run}");
         assert!(received(&run, "node0") > 1 << 16, "{run}");
     }
     let (_place, mut command) = placed(&study);

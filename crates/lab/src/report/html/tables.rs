@@ -330,8 +330,9 @@ type Kind = (&'static str, fn(&Warning) -> bool);
 
 /// For each kind of warning, the cells that have it.
 fn doubtful_cells(analysis: &Analysis) -> Vec<String> {
-    let kinds: [Kind; 5] = [
+    let kinds: [Kind; 6] = [
         ("Fewer CPUs than busy threads", |one| matches!(one, Warning::FewCpus { .. })),
+        ("Emulated router, so this is not real speed", |one| matches!(one, Warning::Emulated)),
         ("Runs left out, as their counters contradict them", |one| {
             matches!(one, Warning::Contradicted { .. })
         }),
@@ -347,12 +348,14 @@ fn doubtful_cells(analysis: &Analysis) -> Vec<String> {
         });
         let names: Vec<String> = names.collect();
         match names.len() {
-            0 => format!("{what}: no cell"),
-            count if count == analysis.cells.len() => format!("{what}: all {count} cells"),
-            _ => format!("{what}: {}", names.join(", ")),
+            // Most studies have no virtual machine.
+            0 if is(&Warning::Emulated) => None,
+            0 => Some(format!("{what}: no cell")),
+            count if count == analysis.cells.len() => Some(format!("{what}: all {count} cells")),
+            _ => Some(format!("{what}: {}", names.join(", "))),
         }
     };
-    kinds.into_iter().map(line).collect()
+    kinds.into_iter().filter_map(line).collect()
 }
 
 /// CPU time by station.
