@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringway_sys::SharedPages;
-use ringway_sys::guest_memory::{MappingShare, map_shared};
+use ringway_sys::guest_memory::{MappingShare, Purpose, SharedFile};
 use ringway_vhost::Area;
 use ringway_virtback::InflightPlace;
 use ringway_virtio::Format;
@@ -16,7 +15,7 @@ const AREA_LEN_MAX: u64 = 256 << 20;
 
 /// A mapped area.
 pub(crate) struct InflightArea {
-    pages: SharedPages,
+    file: SharedFile,
     rings: u16,
     /// Descriptors of each ring.
     size: u16,
@@ -39,13 +38,14 @@ impl InflightArea {
         if len == 0 {
             return Ok(None);
         }
-        let pages = map_shared(share, file, offset, len).map_err(|error| error.to_string())?;
-        if !pages.is_aligned_to(8) {
+        let file = SharedFile::map(share, Purpose::InflightArea, file, offset, len);
+        let file = file.map_err(|error| error.to_string())?;
+        if !file.pages().is_aligned_to(8) {
             return Err(format!(
                 "an inflight area at {offset:#x} of its file, expected a multiple of 8"
             ));
         }
-        Ok(Some(InflightArea { pages, rings, size, begun: BTreeSet::new() }))
+        Ok(Some(InflightArea { file, rings, size, begun: BTreeSet::new() }))
     }
 
     /// Notes that a pair starts. The first time, the area determines where its packed rings
@@ -69,9 +69,10 @@ impl InflightArea {
         };
         let start = usize::from(ring) * len;
         let end = start + len;
-        let has_room = ring < self.rings && size <= self.size && end <= self.pages.len();
-        let pages = has_room.then(|| self.pages.slice(start..end))?;
-        Some(InflightPlace { pages, descriptors: self.size })
+        let whole = self.file.pages();
+        let has_room = ring < self.rings && size <= self.size && end <= whole.len();
+        let pages = has_room.then(|| whole.slice(start..end))?;
+        Some(InflightPlace { pages, descriptors: self.size, area: self.file.clone() })
     }
 }
 
@@ -106,5 +107,24 @@ mod tests {
         set();
         noted.starts(Format::Split, 1);
         assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
+    }
+    #[test]
+    fn a_part_shows_that_the_area_was_cut_and_refusals_name_it() {
+        let part_len = u64::try_from(inflight_split::len(256)).expect("short");
+        let file = memfd_create("area", MemfdFlags::CLOEXEC).expect("a file");
+        ftruncate(&file, 2 * part_len).expect("there is memory");
+        let share = MappingShare::new().expect("one more");
+        let area = |len| {
+            let file = file.try_clone().expect("a descriptor");
+            InflightArea::map(&share, Area { rings: 2, size: 256, len, offset: 0, file })
+        };
+        let refused = area(3 * part_len).err().expect("the file is shorter");
+        assert!(refused.starts_with("the inflight area (SET_INFLIGHT_FD), "), "{refused}");
+        let noted = area(2 * part_len).expect("it is sound").expect("it has rings");
+        let part = noted.part(Format::Split, 1, 256).expect("it has room");
+        assert!(!part.area.is_lost());
+        ftruncate(&file, 0).expect("it is not sealed");
+        part.pages.store_u16(inflight_split::VERSION, 1, Ordering::Relaxed);
+        assert!(part.area.is_lost());
     }
 }

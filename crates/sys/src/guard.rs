@@ -6,6 +6,9 @@
 //! whole mapping by private zero pages, marks it as lost, and lets the access continue. The user of
 //! the mapping reads the mark after each batch, and disconnects the peer.
 //!
+//! A file raises the same signal where its file system has no room for a page that is written, or
+//! read from huge pages. Once the signal is raised, nothing shows which of the two it was.
+//!
 //! The table has a fixed size and no lock, because a handler may not block.
 
 use std::ffi::{c_int, c_void};
@@ -22,7 +25,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use crate::share::{MAPPINGS_MAX, MappingShare};
 
 static TABLE: [Entry; MAPPINGS_MAX] = [const { Entry::free() }; MAPPINGS_MAX];
-/// How often the handler replaced a mapping: a single load shows that none was lost since.
+/// How often the handler replaced a mapping or another part of a peer's memory turned out to be
+/// missing: a single load shows that nothing was lost since.
 static LOST: AtomicU32 = AtomicU32::new(0);
 /// The previous handler of `SIGBUS`.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
@@ -92,7 +96,7 @@ impl GuardedMapping {
         self.len
     }
 
-    /// Whether the file was truncated, so that reads return zeros.
+    /// Whether zeros replaced the file, because it was truncated or had no memory for a page.
     pub(crate) fn is_lost(&self) -> bool {
         self.entry.is_lost.load(Ordering::Relaxed)
     }
@@ -116,10 +120,16 @@ impl Drop for GuardedMapping {
     }
 }
 
-/// How many mappings the process has lost since it started.
+/// How many losses the process has had since it started.
 #[inline]
 pub(crate) fn lost_count() -> u32 {
     LOST.load(Ordering::Relaxed)
+}
+
+/// Counts one more. What shows the loss itself must be stored before.
+pub(crate) fn count_loss() {
+    // Orders the sign of the loss before the count; the partner is the fence in `LossCheck::run`.
+    LOST.fetch_add(1, Ordering::Release);
 }
 
 /// One mapping in the table.
@@ -241,7 +251,7 @@ fn replace(address: usize) -> bool {
         return false;
     }
     entry.is_lost.store(true, Ordering::Relaxed);
-    LOST.fetch_add(1, Ordering::Relaxed);
+    count_loss();
     true
 }
 

@@ -5,19 +5,26 @@
 //! front-end's own, in messages about the location of rings. Every access is checked against the
 //! table, and nothing that the peer does to its files ends this process: see `guard.rs`.
 
+mod error;
+mod loss;
+mod other;
 mod view;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs};
+use rustix::io::Errno;
 
 use crate::SharedPages;
 use crate::descriptor::{self, Kind};
 use crate::guard::GuardedMapping;
 pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShareLeft};
+pub use error::{MapError, Purpose};
+pub use loss::LossCheck;
+pub use other::{DirtyLog, SharedFile};
 pub use view::{GuestView, Window};
 
 /// The most regions of a table: as many as QEMU has slots.
@@ -57,91 +64,8 @@ pub struct RegionInfo {
     pub len: u64,
     /// Whether the file may be truncated: it is not sealed against shrinking.
     pub may_shrink: bool,
-    /// Whether it was truncated.
+    /// Whether zeros replaced it, because its file was truncated or had no memory for a page.
     pub is_lost: bool,
-}
-
-/// Why a region is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum MapError {
-    /// A region of no bytes.
-    #[error("the region at guest address {guest_address:#x} has no bytes")]
-    Empty {
-        /// The guest's address.
-        guest_address: u64,
-    },
-    /// A region that wraps around to address 0.
-    #[error("a region of {len:#x} bytes at {address:#x} goes beyond the last address")]
-    Wraps {
-        /// The guest's or the front-end's address, or the offset in the file.
-        address: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// Two regions overlap.
-    #[error(
-        "the region of {len:#x} bytes at guest address {guest_address:#x}, front-end address \
-         {user_address:#x}, overlaps the one of {other_len:#x} bytes at {other_guest_address:#x}, \
-         {other_user_address:#x}"
-    )]
-    Overlap {
-        /// The guest's address.
-        guest_address: u64,
-        /// The front-end's address.
-        user_address: u64,
-        /// Bytes.
-        len: u64,
-        /// The guest's address of the other region.
-        other_guest_address: u64,
-        /// The front-end's address of the other region.
-        other_user_address: u64,
-        /// Bytes of the other region.
-        other_len: u64,
-    },
-    /// More regions than a table may have.
-    #[error("more than {REGIONS_MAX} regions")]
-    TooMany,
-    /// The descriptor is not memory.
-    #[error(
-        "the descriptor of a region is {kind}, expected a memfd, or a file in /dev/shm, on huge \
-         pages or on a disk"
-    )]
-    NotAFile {
-        /// The kind of the descriptor.
-        kind: &'static str,
-    },
-    /// A region beyond the end of its file.
-    #[error(
-        "a region of {len:#x} bytes from {file_offset:#x} on is longer than its file, which has \
-         {file_len:#x} bytes"
-    )]
-    Short {
-        /// The byte offset of the region in the file.
-        file_offset: u64,
-        /// Bytes of the region.
-        len: u64,
-        /// Bytes of the file.
-        file_len: u64,
-    },
-    /// A region to remove that does not exist.
-    #[error("there is no region of {len:#x} bytes at guest address {guest_address:#x}")]
-    NotThere {
-        /// The guest's address.
-        guest_address: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// More front-ends than shares.
-    #[error(transparent)]
-    NoShareLeft(#[from] NoShareLeft),
-    /// The host's system refused a call.
-    #[error("mapping a region of {len:#x} bytes: {error}")]
-    Host {
-        /// Bytes.
-        len: u64,
-        /// Why.
-        error: io::Error,
-    },
 }
 
 /// Bytes outside of all regions.
@@ -165,8 +89,7 @@ struct Mapped {
     guest_address: u64,
     user_address: u64,
     len: u64,
-    pages: SharedPages,
-    mapping: Arc<GuardedMapping>,
+    memory: SharedFile,
     file: FilePlace,
     may_shrink: bool,
 }
@@ -207,15 +130,22 @@ impl GuestMemory {
     /// # Errors
     /// [`MapError`].
     pub fn with(&self, region: Region) -> Result<GuestMemory, MapError> {
-        let new = Announced::check(&region)?;
+        let Region { guest_address, user_address, len, file_offset, ref fd } = region;
+        let purpose = Purpose::Region { guest_address };
+        for address in [guest_address, user_address] {
+            if address.checked_add(len).is_none() {
+                return Err(MapError::Wraps { purpose, address, len });
+            }
+        }
+        let new = Announced::check(purpose, fd, file_offset, len)?;
         if self.regions.iter().any(|mapped| mapped.is(&region, new.file)) {
             return Ok(self.clone());
         }
         if let Some(other) = self.regions.iter().find(|mapped| mapped.overlaps(&region)) {
             return Err(MapError::Overlap {
-                guest_address: region.guest_address,
-                user_address: region.user_address,
-                len: region.len,
+                guest_address,
+                user_address,
+                len,
                 other_guest_address: other.guest_address,
                 other_user_address: other.user_address,
                 other_len: other.len,
@@ -224,8 +154,14 @@ impl GuestMemory {
         if self.regions.len() == REGIONS_MAX {
             return Err(MapError::TooMany);
         }
-        let mapped = new.map(&self.share, &region);
-        let mapped = mapped.map_err(|error| MapError::Host { len: region.len, error })?;
+        let mapped = Mapped {
+            guest_address,
+            user_address,
+            len,
+            memory: new.map(&self.share, fd)?,
+            file: new.file,
+            may_shrink: new.may_shrink(),
+        };
         let mut regions = self.regions.to_vec();
         regions.push(Arc::new(mapped));
         regions.sort_unstable_by_key(|mapped| mapped.guest_address);
@@ -260,13 +196,13 @@ impl GuestMemory {
             user_address: region.user_address,
             len: region.len,
             may_shrink: region.may_shrink,
-            is_lost: region.mapping.is_lost(),
+            is_lost: region.memory.is_lost(),
         })
     }
 
-    /// Whether a file was truncated below its region, which was then replaced by zeros.
+    /// Whether zeros replaced a region. See [`LossCheck`] for when to ask.
     pub fn is_lost(&self) -> bool {
-        self.regions.iter().any(|region| region.mapping.is_lost())
+        self.regions.iter().any(|region| region.memory.is_lost())
     }
 
     /// Memory at a front-end address, as messages use for rings, within one region.
@@ -308,7 +244,7 @@ impl GuestMemory {
             let offset = address.checked_sub(start(region))?;
             let is_inside = offset <= region.len && len <= region.len - offset;
             let offset = usize::try_from(offset).ok()?;
-            is_inside.then(|| region.pages.slice(offset..offset + len as usize))
+            is_inside.then(|| region.memory.pages().slice(offset..offset + len as usize))
         });
         inside.ok_or(OutsideMemory { address, len })
     }
@@ -327,73 +263,103 @@ impl fmt::Debug for GuestMemory {
     }
 }
 
-/// What is known about an announced region before it is mapped.
+/// What is known about an announced part of a file before it is mapped.
 struct Announced {
+    purpose: Purpose,
+    len: u64,
     file: FilePlace,
-    may_shrink: bool,
+    seals: SealFlags,
     /// The page size of the file, in bytes; every mapping is a multiple of it.
     page: u64,
+    is_huge: bool,
 }
 
 impl Announced {
-    fn check(region: &Region) -> Result<Announced, MapError> {
-        let Region { guest_address, user_address, len, file_offset, ref fd } = *region;
+    fn check(
+        purpose: Purpose,
+        fd: &OwnedFd,
+        file_offset: u64,
+        len: u64,
+    ) -> Result<Announced, MapError> {
         if len == 0 {
-            return Err(MapError::Empty { guest_address });
+            return Err(MapError::Empty { purpose });
         }
-        for address in [guest_address, user_address, file_offset] {
-            if address.checked_add(len).is_none() {
-                return Err(MapError::Wraps { address, len });
-            }
+        if file_offset.checked_add(len).is_none() {
+            return Err(MapError::Wraps { purpose, address: file_offset, len });
         }
-        let host = |error: rustix::io::Errno| MapError::Host { len, error: error.into() };
+        let host = |error: io::Error| MapError::Host { purpose, len, error };
+        let errno = |error: Errno| host(error.into());
         // Before anything that might block on the process behind it.
-        match descriptor::kind(fd).map_err(|error| MapError::Host { len, error })? {
+        match descriptor::kind(fd).map_err(host)? {
             Kind::Local => {}
-            other => return Err(MapError::NotAFile { kind: other.name() }),
+            other => return Err(MapError::NotAFile { purpose, kind: other.name() }),
         }
-        let stat = fstat(fd).map_err(host)?;
+        let stat = fstat(fd).map_err(errno)?;
         let file_len = u64::try_from(stat.st_size).unwrap_or(0);
         if file_offset + len > file_len {
-            return Err(MapError::Short { file_offset, len, file_len });
+            return Err(MapError::Short { purpose, file_offset, len, file_len });
         }
         // A file that does not support seals has none.
         let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
-        let system = fstatfs(fd).map_err(host)?;
-        let page = match system.f_type as i64 {
-            HUGETLBFS_MAGIC => u64::try_from(system.f_bsize).unwrap_or(0),
-            _ => rustix::param::page_size() as u64,
+        let system = fstatfs(fd).map_err(errno)?;
+        let is_huge = system.f_type as i64 == HUGETLBFS_MAGIC;
+        let page = match is_huge {
+            true => u64::try_from(system.f_bsize).unwrap_or(0),
+            false => rustix::param::page_size() as u64,
         };
         Ok(Announced {
+            purpose,
+            len,
             file: FilePlace {
                 device: stat.st_dev as u64,
                 inode: stat.st_ino as u64,
                 offset: file_offset,
             },
-            may_shrink: !seals.contains(SealFlags::SHRINK),
+            seals,
             page: page.max(1),
+            is_huge,
         })
     }
 
-    fn map(self, share: &Arc<MappingShare>, region: &Region) -> io::Result<Mapped> {
-        let skip = region.file_offset % self.page;
+    fn may_shrink(&self) -> bool {
+        !self.seals.contains(SealFlags::SHRINK)
+    }
+
+    fn map(&self, share: &Arc<MappingShare>, fd: &OwnedFd) -> Result<SharedFile, MapError> {
+        self.try_map(share, fd).map_err(|error| self.explain(fd, error))
+    }
+
+    fn try_map(&self, share: &Arc<MappingShare>, fd: &OwnedFd) -> io::Result<SharedFile> {
+        let skip = self.file.offset % self.page;
         let too_long = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let whole = (skip + region.len).checked_next_multiple_of(self.page).ok_or_else(too_long)?;
+        let whole = (skip + self.len).checked_next_multiple_of(self.page).ok_or_else(too_long)?;
         let whole = usize::try_from(whole).map_err(|_| too_long())?;
-        let from = region.file_offset - skip;
-        let mapping = GuardedMapping::new(share, region.fd.as_fd(), from, whole)?;
-        let mapping = Arc::new(mapping);
+        let mapping = GuardedMapping::new(share, fd, self.file.offset - skip, whole)?;
         let skip = skip as usize;
-        let range = skip..skip + region.len as usize;
-        Ok(Mapped {
-            guest_address: region.guest_address,
-            user_address: region.user_address,
-            len: region.len,
-            pages: SharedPages::guarded(Arc::clone(&mapping), range),
-            mapping,
-            file: self.file,
-            may_shrink: self.may_shrink,
-        })
+        Ok(SharedFile::new(mapping, skip..skip + self.len as usize))
+    }
+
+    /// Names what the front-end can change, if that is why a file could not be mapped.
+    fn explain(&self, fd: &OwnedFd, error: io::Error) -> MapError {
+        let Announced { purpose, len, page, .. } = *self;
+        let access = fcntl_getfl(fd).map(|flags| flags & OFlags::RWMODE);
+        match (Errno::from_io_error(&error), access) {
+            (Some(Errno::ACCESS), Ok(OFlags::RDONLY)) => {
+                MapError::Access { purpose, access: "read-only" }
+            }
+            (Some(Errno::ACCESS), Ok(OFlags::WRONLY)) => {
+                MapError::Access { purpose, access: "write-only" }
+            }
+            (Some(Errno::PERM), _)
+                if self.seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) =>
+            {
+                MapError::Sealed { purpose }
+            }
+            (Some(Errno::NOMEM), _) if self.is_huge => {
+                MapError::HugePages { purpose, len, page, error }
+            }
+            _ => MapError::Host { purpose, len, error },
+        }
     }
 }
 
@@ -413,73 +379,3 @@ impl Mapped {
 
 /// The magic number in `statfs(2)` of files on huge pages.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-
-/// Other memory of a front-end: `len` bytes of the file from `file_offset` on. If the file is
-/// truncated later, private zeros replace it.
-///
-/// # Errors
-/// [`MapError`].
-pub fn map_shared(
-    share: &Arc<MappingShare>,
-    fd: OwnedFd,
-    file_offset: u64,
-    len: u64,
-) -> Result<SharedPages, MapError> {
-    map_file(share, fd, file_offset, len).map(|mapped| mapped.pages)
-}
-
-fn map_file(
-    share: &Arc<MappingShare>,
-    fd: OwnedFd,
-    file_offset: u64,
-    len: u64,
-) -> Result<Mapped, MapError> {
-    let region = Region { guest_address: 0, user_address: 0, len, file_offset, fd };
-    let announced = Announced::check(&region)?;
-    announced.map(share, &region).map_err(|error| MapError::Host { len, error })
-}
-
-/// The log of written pages, a bit for each, in memory of a front-end that migrates a guest.
-///
-/// Marks beyond the end of the log are dropped: the front-end decides its length.
-#[derive(Debug, Clone)]
-pub struct DirtyLog {
-    pages: SharedPages,
-    mapping: Arc<GuardedMapping>,
-}
-
-impl DirtyLog {
-    /// Maps a log of `len` bytes of the file from `file_offset` on.
-    ///
-    /// # Errors
-    /// [`MapError`].
-    pub fn map(
-        share: &Arc<MappingShare>,
-        fd: OwnedFd,
-        file_offset: u64,
-        len: u64,
-    ) -> Result<DirtyLog, MapError> {
-        let Mapped { pages, mapping, .. } = map_file(share, fd, file_offset, len)?;
-        Ok(DirtyLog { pages, mapping })
-    }
-
-    /// Marks the pages of a range of guest memory as written.
-    pub fn mark(&self, address: u64, len: u64) {
-        if len == 0 {
-            return;
-        }
-        let last = address.saturating_add(len - 1) / LOG_PAGE;
-        let end = (self.pages.len() as u64).saturating_mul(8);
-        for page in address / LOG_PAGE..=last {
-            if page >= end {
-                return;
-            }
-            self.pages.fetch_or_u8((page / 8) as usize, 1 << (page % 8));
-        }
-    }
-
-    /// Whether its file was truncated, so that marks go to private memory.
-    pub fn is_lost(&self) -> bool {
-        self.mapping.is_lost()
-    }
-}

@@ -54,9 +54,13 @@ pub(crate) enum ShareExhausted {
     Mappings { used: u64, own: u64, common: u64 },
     #[error(
         "this front-end has {used:#x} bytes, {own:#x} of its own, and needs {wanted:#x} more, but \
-         the {common:#x} that all front-ends share are in use"
+         of the {common:#x} that all front-ends share {taken:#x} are in use"
     )]
-    Bytes { used: u64, own: u64, common: u64, wanted: u64 },
+    Bytes { used: u64, own: u64, common: u64, taken: u64, wanted: u64 },
+    #[error(
+        "with these, this front-end would have {total:#x} bytes, more than the limit of {limit:#x}"
+    )]
+    TooLong { total: u64, limit: u64 },
 }
 
 impl MappingShare {
@@ -75,6 +79,10 @@ impl MappingShare {
     pub(crate) fn take(&self, bytes: u64) -> Result<(), ShareExhausted> {
         let mut used = lock(&self.used);
         let after = Amount { mappings: used.mappings + 1, bytes: used.bytes.saturating_add(bytes) };
+        let limit = GUARANTEED.bytes + COMMON_POOL.bytes;
+        if after.bytes > limit {
+            return Err(ShareExhausted::TooLong { total: after.bytes, limit });
+        }
         let mut taken = lock(&TAKEN);
         let wanted = Amount {
             mappings: taken.mappings + beyond(after).mappings - beyond(*used).mappings,
@@ -86,7 +94,8 @@ impl MappingShare {
         }
         if wanted.bytes > COMMON_POOL.bytes {
             let (used, own, common) = (used.bytes, GUARANTEED.bytes, COMMON_POOL.bytes);
-            return Err(ShareExhausted::Bytes { used, own, common, wanted: bytes });
+            let (taken, wanted) = (taken.bytes, bytes);
+            return Err(ShareExhausted::Bytes { used, own, common, taken, wanted });
         }
         *taken = wanted;
         *used = after;

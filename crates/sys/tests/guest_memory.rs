@@ -1,8 +1,8 @@
 //! Guest memory as hostile front-ends announce it, and files that are truncated while in use.
 
 use std::env;
-use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use ringway_sys::Intent;
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{
-    DirtyLog, GuestMemory, GuestView, MapError, MappingShare, OutsideMemory, REGIONS_MAX, Region,
+    DirtyLog, GuestMemory, GuestView, LossCheck, MapError, MappingShare, OutsideMemory, Purpose,
+    REGIONS_MAX, Region, SharedFile,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -203,8 +204,56 @@ fn hostile_regions_are_refused() {
     for (fd, kind) in not_files {
         assert!(refused(Region { fd, ..region(&memory_file(0), 9, 1, 0) }).contains(kind));
     }
-    let unwritable = File::open(env::current_exe().unwrap()).unwrap();
-    assert!(refused(Region { fd: unwritable.into(), ..region(&fd, 9, 1, 0) }).contains("mapping"));
+}
+
+#[test]
+fn a_refusal_names_the_memory_and_the_remedy() {
+    let fd = memory_file(4 * PAGE);
+    let share_of_one = MappingShare::new().unwrap();
+    let log = |fd: OwnedFd, offset, len| {
+        DirtyLog::map(&share_of_one, fd, offset, len).unwrap_err().to_string()
+    };
+    assert_eq!(log(share(&fd), 0, 0), "the dirty log (SET_LOG_BASE) has no bytes");
+    let short = "the dirty log (SET_LOG_BASE), 0x1000 bytes from 0x4000 on, is longer than its \
+                 file, which has 0x4000 bytes";
+    assert_eq!(log(share(&fd), 4 * PAGE, PAGE), short);
+    assert!(log(File::open("/").unwrap().into(), 0, 1).contains("(SET_LOG_BASE) is a directory"));
+    let area = |fd: OwnedFd| {
+        let area = SharedFile::map(&share_of_one, Purpose::InflightArea, fd, 0, PAGE);
+        area.unwrap_err().to_string()
+    };
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let words = area(File::open(&path).unwrap().into());
+    let read_only = "the descriptor of the inflight area (SET_INFLIGHT_FD) is read-only: the \
+                     front-end must open the file for reading and writing";
+    assert_eq!(words, read_only);
+    let write_only = OpenOptions::new().write(true).open(&path).unwrap();
+    assert!(area(write_only.into()).contains(" is write-only: "));
+    for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+        let sealed = memory_file(PAGE);
+        fcntl_add_seals(&sealed, seal).unwrap();
+        let words = GuestMemory::map(vec![region(&sealed, 3, 1, 0)]).unwrap_err().to_string();
+        let expected = "the file of the region at guest address 0x3000 is sealed against writing: ";
+        assert!(words.starts_with(expected), "{words}");
+    }
+}
+
+#[test]
+fn too_few_huge_pages_are_named() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+    let Ok(fd) = memfd_create("guest", flags) else {
+        eprintln!("SKIPPED: this system has no huge pages");
+        return;
+    };
+    // More than any machine for tests has free.
+    let len = 64 << 40;
+    if ftruncate(&fd, len).is_err() {
+        eprintln!("SKIPPED: this system has no such long file on huge pages");
+        return;
+    }
+    let region = Region { len: 16 << 40, ..region(&fd, 0, 1, 0) };
+    let words = GuestMemory::map(vec![region]).unwrap_err().to_string();
+    assert!(words.contains("too few free huge pages") && words.contains("nr_hugepages"), "{words}");
 }
 
 #[test]
@@ -236,18 +285,16 @@ fn a_truncated_file_costs_only_its_own_regions() {
     let memory = GuestMemory::map(vec![region(&cut, 0, 8, 0), region(&whole, 8, 8, 0)]).unwrap();
     let other = GuestMemory::map(vec![region(&whole, 0, 8, 0)]).unwrap();
     let view = GuestView::new(Arc::new(memory.clone()));
-    let other_view = GuestView::new(Arc::new(other));
     view.copy_from(7 * PAGE, &[1; 8]).unwrap();
     view.copy_from(8 * PAGE, &[2; 8]).unwrap();
-    assert!(!view.is_lost() && !other_view.is_lost());
+    assert!(!memory.is_lost() && !other.is_lost());
     ftruncate(&cut, PAGE).unwrap();
-    assert!(!view.is_lost(), "no one has looked behind the end");
+    assert!(!memory.is_lost(), "there was no access behind the end");
 
     let mut bytes = [9; 16];
     view.copy_to(8 * PAGE - 8, &mut bytes).unwrap();
     assert_eq!(bytes, [[0; 8], [2; 8]].concat()[..]);
-    assert!(view.is_lost() && memory.is_lost());
-    assert!(!other_view.is_lost());
+    assert!(memory.is_lost() && !other.is_lost());
     let lost: Vec<bool> = memory.regions().map(|region| region.is_lost).collect();
     assert_eq!(lost, [true, false]);
     // Writes still succeed, and reach no other process.
@@ -267,7 +314,7 @@ fn files_truncated_at_any_moment_end_no_thread() {
                     let view = GuestView::new(Arc::new(memory));
                     ftruncate(fd.as_fd(), 0).unwrap();
                     view.copy_from(PAGE, &[1; 16]).unwrap();
-                    assert!(view.is_lost());
+                    assert!(view.memory().is_lost());
                 }
             })
         })
@@ -288,7 +335,15 @@ fn a_dirty_log_has_one_bit_per_page_and_is_bounded() {
     log.mark(0, 1);
     log.mark(9 * PAGE - 1, 2);
     log.mark(5 * PAGE, 0);
+    log.mark(u64::MAX, 0);
+    let losses = LossCheck::new();
+    losses.run(|| Ok::<_, ()>(())).unwrap();
+    assert_eq!((log.outside(), log.pages_max(), log.size()), (None, 24, 3));
     log.mark(22 * PAGE, u64::MAX);
+    assert_eq!(log.outside(), Some(24), "the first page without a bit");
+    losses.run(|| Err(())).expect_err("it runs the check");
+    log.mark(u64::MAX - 1, 100);
+    assert_eq!(log.outside(), Some(24));
     let file = SharedPages::map(&fd, 0, 4096).unwrap();
     let bytes: Vec<u8> = (7..12).map(|offset| file.read(offset)).collect();
     assert_eq!(bytes, [0, 1, 3, 0b1100_0000, 0]);
@@ -296,6 +351,21 @@ fn a_dirty_log_has_one_bit_per_page_and_is_bounded() {
     ftruncate(&fd, 0).unwrap();
     log.mark(0, 1);
     assert!(log.is_lost());
+}
+
+#[test]
+fn a_truncated_area_is_lost() {
+    let fd = memory_file(PAGE);
+    let front_end = MappingShare::new().unwrap();
+    let area = SharedFile::map(&front_end, Purpose::InflightArea, share(&fd), 8, 100).unwrap();
+    assert_eq!(area.pages().len(), 100);
+    let losses = LossCheck::new();
+    let check = || if area.is_lost() { Err("lost") } else { Ok(()) };
+    assert_eq!(losses.run(check), Ok(()));
+    ftruncate(&fd, 0).unwrap();
+    assert_eq!(losses.run(check), Ok(()));
+    area.pages().store_u16(0, 1, Ordering::Relaxed);
+    assert_eq!([losses.run(check), losses.run(check)], [Err("lost"); 2], "until it passes");
 }
 
 /// Runs the test of this name in another process, in which `CHILD` is set.

@@ -71,21 +71,32 @@ fn however_much_many_front_ends_map_the_next_gets_its_share() {
     let (after, error) = fill(&fd, PAGE);
     assert_eq!((after.regions().count(), error.is_none()), (REGIONS_MAX, true));
     drop((half, greedy, after));
+    one_long_region();
     addresses();
     front_ends();
+}
+
+/// A region that no front-end may have, whatever the others map.
+fn one_long_region() {
+    let memory = GuestMemory::empty(MappingShare::new().expect("one more front-end"));
+    let refused = memory.with(region(&memory_file(1 << 46), 0, 1 << 46)).expect_err("too long");
+    let expected = "mapping 0x400000000000 bytes of the region at guest address 0x0: with these, \
+                    this front-end would have 0x400000000000 bytes, more than the limit of \
+                    0x204000000000";
+    assert_eq!(refused.to_string(), expected);
 }
 
 /// The same for address space: files may be sparse, and of any length.
 fn addresses() {
     let len = 1 << 40;
     let fd = memory_file(len);
-    let (mut greedy, mut refused) = (Vec::new(), None);
-    while refused.is_none() {
-        let (memory, error) = fill(&fd, len);
-        (refused, _) = (error, greedy.push(memory));
-    }
-    let reason = refused.expect("the loop ends so").to_string();
-    assert!(reason.contains("0x4000000000"), "{reason}");
+    // The first one reaches its limit, and the second one finds the common pool used up.
+    let (_first, limited) = fill(&fd, len);
+    assert!(limited.expect("the limit of one").to_string().contains("the limit of 0x204000000000"));
+    let (_second, refused) = fill(&fd, len);
+    let reason = refused.expect("nothing is left").to_string();
+    assert!(reason.contains("0x4000000000 of its own"), "{reason}");
+    assert!(reason.contains("of the 0x200000000000 that all front-ends share 0x"), "{reason}");
     let honest = memory_file(200 << 30);
     let memory = GuestMemory::empty(MappingShare::new().expect("one more front-end"));
     memory.with(region(&honest, 0, 200 << 30)).expect("it is less than the part of each");

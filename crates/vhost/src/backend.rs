@@ -27,6 +27,7 @@ use ringway_wire::virtio::{
 };
 use zerocopy::IntoBytes;
 
+use crate::fault::Space;
 use crate::memory::{Added, Region, RegionKey, RemovedMemory, Table};
 use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
@@ -449,7 +450,7 @@ impl Backend {
         for region in &regions {
             let one = region.key.guest_address;
             if table.add(region.key, REGIONS_MAX)? == Added::Known {
-                return Err(Fault::Overlap { one, other: one });
+                return Err(Fault::Overlap { space: Space::Guest, one, other: one });
             }
         }
         self.memory.replace(table, self.served_count());

@@ -150,12 +150,29 @@ pub enum Fault {
         size: u64,
     },
     /// Two regions have addresses in common.
-    #[error("regions at guest addresses {one:#x} and {other:#x} overlap")]
+    #[error("regions at {space} addresses {one:#x} and {other:#x} overlap")]
     Overlap {
-        /// One of them.
+        /// Where they overlap.
+        space: Space,
+        /// The first address of one of them.
         one: u64,
-        /// The other.
+        /// That of the other.
         other: u64,
+    },
+    /// A part of a ring at an address that such a part cannot have.
+    #[error(
+        "SET_VRING_ADDR for ring {ring}: the {part} is at {address:#x}, expected a multiple of \
+         {alignment}"
+    )]
+    Misaligned {
+        /// The ring.
+        ring: u16,
+        /// The part.
+        part: &'static str,
+        /// Its address.
+        address: u64,
+        /// The alignment that virtio requires, in bytes.
+        alignment: u64,
     },
     /// More regions than were offered.
     #[error("there are {found} regions of memory, expected at most {max}")]
@@ -184,6 +201,24 @@ pub enum Fault {
     /// The peer lacks a feature that is required.
     #[error("the back-end lacks {0}")]
     MissingFeature(&'static str),
+}
+
+/// A space of addresses in which a region of memory lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// That of the guest.
+    Guest,
+    /// That of the front-end (user addresses).
+    FrontEnd,
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Space::Guest => "guest",
+            Space::FrontEnd => "front-end (user)",
+        })
+    }
 }
 
 fn awaited(expected: Option<Name>) -> String {

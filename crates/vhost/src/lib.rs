@@ -19,7 +19,7 @@ pub mod request;
 mod ring;
 
 pub use backend::Backend;
-pub use fault::{Fault, Name};
+pub use fault::{Fault, Name, Space};
 pub use frontend::Frontend;
 pub use inbox::{Inbox, Message};
 pub use memory::{Region, RegionKey, RemovedMemory};

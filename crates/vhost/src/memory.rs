@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use ringway_wire::vhost_user::MemoryRegion;
 
 use crate::Fault;
+use crate::fault::Space;
 
 /// A region of a guest's memory with its file.
 #[derive(Debug)]
@@ -48,10 +49,18 @@ impl RegionKey {
         MemoryRegion { guest_address, size, user_address, mmap_offset: file_offset }
     }
 
-    fn overlaps(&self, other: &RegionKey) -> bool {
-        let apart = |one: u64, two: u64| one + self.size <= two || two + other.size <= one;
-        !apart(self.guest_address, other.guest_address)
-            || !apart(self.user_address, other.user_address)
+    /// The fault of two regions with addresses in common.
+    fn check_apart(&self, other: &RegionKey) -> Result<(), Fault> {
+        let starts = |key: &RegionKey| {
+            [(Space::Guest, key.guest_address), (Space::FrontEnd, key.user_address)]
+        };
+        for ((space, one), (_, two)) in starts(self).into_iter().zip(starts(other)) {
+            // Neither sum wraps around; that was checked.
+            if one < two + other.size && two < one + self.size {
+                return Err(Fault::Overlap { space, one, other: two });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -111,9 +120,7 @@ impl Table {
         if self.regions.contains(&key) {
             return Ok(Added::Known);
         }
-        if let Some(other) = self.regions.iter().find(|other| other.overlaps(&key)) {
-            return Err(Fault::Overlap { one: key.guest_address, other: other.guest_address });
-        }
+        self.regions.iter().try_for_each(|other| key.check_apart(other))?;
         if self.regions.len() >= max {
             return Err(Fault::TooManyRegions { found: self.regions.len() + 1, max });
         }

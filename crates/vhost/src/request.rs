@@ -424,9 +424,13 @@ impl Body<'_> {
             return Err(self.out_of_range(u64::from(flags), "no flag but that of logs"));
         }
         // The alignment that the specification requires of the three parts of a ring.
-        for (address, alignment) in [(descriptor, 16), (available, 2), (used, 4)] {
+        for (part, address, alignment) in [
+            ("descriptor table", descriptor, 16),
+            ("available ring", available, 2),
+            ("used ring", used, 4),
+        ] {
             if address % alignment != 0 {
-                return Err(self.out_of_range(address, "an aligned address"));
+                return Err(Fault::Misaligned { ring, part, address, alignment });
             }
         }
         let log = (flags & VHOST_VRING_F_LOG != 0).then_some(log);

@@ -38,10 +38,10 @@ pub enum PairFault {
     /// The peer filled the counter of the call eventfd, so that signalling it would block.
     #[error("the front-end has filled the counter of a call (eventfd), so that calls would block")]
     CallBlocks,
-    /// A file of the guest's memory was truncated.
+    /// Zeros replaced a region of the guest's memory.
     #[error(
-        "the file of the guest's memory was truncated while it was in use: the region of {len:#x} \
-         bytes at guest address {guest_address:#x}"
+        "the file of the guest's memory {CAUSES}: the region of {len:#x} bytes at guest address \
+         {guest_address:#x}; {REMEDIES}"
     )]
     MemoryLost {
         /// The guest's address of the region.
@@ -49,4 +49,36 @@ pub enum PairFault {
         /// Bytes of the region.
         len: u64,
     },
+    /// Zeros replaced the inflight area.
+    #[error("the file of the inflight area (SET_INFLIGHT_FD) {CAUSES}: {len:#x} bytes; {REMEDIES}")]
+    AreaLost {
+        /// Bytes of the area.
+        len: usize,
+    },
+    /// Zeros replaced the dirty log.
+    #[error("the file of the dirty log (SET_LOG_BASE) {CAUSES}: {len:#x} bytes; {REMEDIES}")]
+    LogLost {
+        /// Bytes of the log.
+        len: u64,
+    },
+    /// A page was written for which the dirty log has no bit.
+    #[error(
+        "page {page:#x} was written, but the dirty log (SET_LOG_BASE) has {len:#x} bytes, with a \
+         bit for each of the first {pages:#x} pages: it must cover all of the guest's memory, and \
+         the log addresses of its rings (SET_VRING_ADDR)"
+    )]
+    OutsideLog {
+        /// The number of the page, from guest address 0 on.
+        page: u64,
+        /// Bytes of the log.
+        len: u64,
+        /// Pages that it has bits for.
+        pages: u64,
+    },
 }
+
+/// Why zeros replaced memory, and what to do. The system does not show which of the two it was.
+const CAUSES: &str = "was truncated while it was in use, or its file system, such as /dev/shm or \
+                      huge pages, has no room left";
+const REMEDIES: &str = "use a file that is sealed against shrinking, such as a memfd, or enlarge \
+                        the file system";

@@ -25,7 +25,7 @@ use ringway_datapath::{
 };
 use ringway_sys::SharedPages;
 use ringway_sys::eventfd::EventFd;
-use ringway_sys::guest_memory::{GuestMemory, GuestView, RegionInfo};
+use ringway_sys::guest_memory::{GuestMemory, GuestView, LossCheck, RegionInfo, SharedFile};
 use ringway_virtio::{
     Access, Buffers, Chain, DeviceHalf, Notify, NotifyWhen, QueueAreas, QueueOptions, QueuePlace,
     Waiting,
@@ -65,6 +65,8 @@ pub struct InflightPlace {
     pub pages: SharedPages,
     /// The number of descriptors that there is room for.
     pub descriptors: u16,
+    /// The whole area.
+    pub area: SharedFile,
 }
 
 /// Everything that a pair needs, after negotiation.
@@ -134,6 +136,7 @@ impl PairControl {
 #[derive(Debug)]
 pub struct QueuePair {
     view: GuestView,
+    losses: LossCheck,
     lending: Lending,
     tx: Ring,
     rx: Ring,
@@ -156,6 +159,7 @@ struct Ring {
     kick: EventFd,
     call: Option<EventFd>,
     log: Option<RingLog>,
+    inflight: Option<SharedFile>,
 }
 
 impl QueuePair {
@@ -164,7 +168,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`QueueDown::Peer`] with a [`PairFault`] if a queue cannot be at the addresses of the
-    /// front-end.
+    /// front-end, or memory of the front-end was lost.
     pub fn attach(parts: PairParts) -> Result<QueuePair, QueueDown> {
         let PairParts { memory, features, tx, rx, control, counters } = parts;
         let form = FrameForm::of_device(features);
@@ -176,6 +180,7 @@ impl QueuePair {
         let pair = QueuePair {
             lending: Lending::new(&view),
             view,
+            losses: LossCheck::new(),
             pending: Vec::with_capacity(usize::from(rx.size)),
             tx,
             rx,
@@ -185,6 +190,8 @@ impl QueuePair {
             is_rx_short: false,
             kicks: Kicks::default(),
         };
+        // Attaching has written into the queues, the log and the inflight area.
+        pair.check_memory().map_err(QueueDown::peer)?;
         pair.show_bases();
         pair.call(&pair.tx)?;
         pair.call(&pair.rx)?;
@@ -211,17 +218,26 @@ impl QueuePair {
         })
     }
 
-    /// Whether the front-end truncated memory that it had announced.
+    /// Whether all that was read and written so far is in the memory of the front-end.
     #[inline]
     fn check_memory(&self) -> Result<(), PairFault> {
-        if self.view.is_lost() { Err(self.memory_lost()) } else { Ok(()) }
+        self.losses.run(|| self.check_each_file())
     }
 
     #[cold]
-    fn memory_lost(&self) -> PairFault {
+    #[inline(never)]
+    fn check_each_file(&self) -> Result<(), PairFault> {
         let lost = self.view.memory().regions().find(|region| region.is_lost);
-        let RegionInfo { guest_address, len, .. } = lost.expect("a region was lost");
-        PairFault::MemoryLost { guest_address, len }
+        if let Some(RegionInfo { guest_address, len, .. }) = lost {
+            return Err(PairFault::MemoryLost { guest_address, len });
+        }
+        for ring in [&self.tx, &self.rx] {
+            if let Some(area) = ring.inflight.as_ref().filter(|area| area.is_lost()) {
+                return Err(PairFault::AreaLost { len: area.pages().len() });
+            }
+            ring.log.as_ref().map_or(Ok(()), RingLog::check)?;
+        }
+        Ok(())
     }
 }
 
@@ -236,10 +252,13 @@ impl Ring {
         let QueueParts { place, base, kick, call, log, inflight } = parts;
         let areas = QueueAreas::find(memory, options.format, place)
             .map_err(|error| QueueDown::peer(PairFault::Place { queue, error }))?;
+        let mut area = None;
         let half = match inflight {
             None => DeviceHalf::attach(areas, options, access, base),
-            Some(InflightPlace { pages, descriptors }) => {
-                DeviceHalf::attach_with_inflight(areas, options, access, base, (pages, descriptors))
+            Some(place) => {
+                area = Some(place.area);
+                let noted = (place.pages, place.descriptors);
+                DeviceHalf::attach_with_inflight(areas, options, access, base, noted)
             }
         };
         let half = half.map_err(|fault| QueueDown::peer(PairFault::Queue { queue, fault }))?;
@@ -259,6 +278,7 @@ impl Ring {
             kick: EventFd::from_peer(kick).map_err(|error| of("kick", error))?,
             call: call.map(EventFd::to_peer).transpose().map_err(|error| of("call", error))?,
             log,
+            inflight: area,
         })
     }
 
@@ -314,6 +334,8 @@ impl PortQueue for QueuePair {
             true => self.rx.arm(NotifyWhen::More),
             false => Waiting::Idle,
         };
+        // What was published since the last check, and these requests, may have met a loss.
+        self.check_memory().map_err(QueueDown::peer)?;
         let is_idle = [tx, rx] == [Waiting::Idle; 2];
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }

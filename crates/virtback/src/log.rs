@@ -8,6 +8,8 @@ use std::sync::Arc;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, OutsideMemory};
 use ringway_virtio::{Format, QueuePlace, area_lens};
 
+use crate::PairFault;
+
 /// Where the writes of one queue are logged.
 #[derive(Debug, Clone)]
 pub struct LogPlace {
@@ -50,6 +52,19 @@ impl RingLog {
             }
         };
         Ok(RingLog { log: log.log, ring })
+    }
+
+    /// Whether every mark so far is in the memory of the front-end.
+    ///
+    /// # Errors
+    /// [`PairFault::LogLost`], [`PairFault::OutsideLog`].
+    pub(crate) fn check(&self) -> Result<(), PairFault> {
+        let len = self.log.size();
+        match self.log.outside() {
+            _ if self.log.is_lost() => Err(PairFault::LogLost { len }),
+            Some(page) => Err(PairFault::OutsideLog { page, len, pages: self.log.pages_max() }),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of a buffer were written.

@@ -7,7 +7,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{GuestMemory, OutsideMemory};
 use crate::SharedPages;
-use crate::guard::lost_count;
 use crate::prefetch::{CACHE_LINE, Intent, prefetch};
 
 /// One user's view of a table: it remembers the region of the last access.
@@ -17,8 +16,6 @@ pub struct GuestView {
     /// The regions of the table, side by side, so that an access follows no pointers.
     places: Box<[Place]>,
     last: Cell<usize>,
-    /// The process's count of lost mappings when this table was last found complete.
-    lost_seen: Cell<u32>,
 }
 
 /// A view's entry for a region.
@@ -83,14 +80,12 @@ impl Window<'_> {
 impl GuestView {
     /// A view of a table.
     pub fn new(memory: Arc<GuestMemory>) -> GuestView {
-        // One less, so that the first check reads the table itself.
-        let lost_seen = Cell::new(lost_count().wrapping_sub(1));
         let places = memory.regions.iter().map(|region| Place {
             guest_address: region.guest_address,
-            pages: region.pages.clone(),
+            pages: region.memory.pages().clone(),
         });
         let places = places.collect();
-        GuestView { memory, places, last: Cell::new(0), lost_seen }
+        GuestView { memory, places, last: Cell::new(0) }
     }
 
     /// The table.
@@ -217,20 +212,6 @@ impl GuestView {
     #[inline]
     pub fn check(&self, address: u64, len: usize) -> Result<(), OutsideMemory> {
         self.visit(address, len, |_, _, _| {})
-    }
-
-    /// Whether a file was truncated below its region. Costs one load as long as no peer's file was.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        let lost = lost_count();
-        if lost == self.lost_seen.get() {
-            return false;
-        }
-        let is_lost = self.memory.is_lost();
-        if !is_lost {
-            self.lost_seen.set(lost);
-        }
-        is_lost
     }
 
     /// Calls `visit` for each piece of a range: one per region; the regions must be contiguous.

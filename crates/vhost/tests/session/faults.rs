@@ -2,7 +2,7 @@
 
 use crate::device::{Device, USUAL, addresses, driver_ok, enable, file, greeting, region};
 use ringway_vhost::backend::{FEATURES, Missing, Negotiated, Offer, PROTOCOL_FEATURES};
-use ringway_vhost::{Fault, Inbox, Message, Region, Request};
+use ringway_vhost::{Addresses, Fault, Inbox, Message, Region, Request};
 use ringway_wire::vhost_user::{
     HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_PAGEFAULT, VringState,
@@ -106,6 +106,15 @@ fn regions_neither_overlap_nor_go_past_the_last_address() {
     shifted.key.user_address += 0x1000;
     let words = device.ask(Request::AddMemReg(shifted)).unwrap_err().to_string();
     assert_eq!(words, "regions at guest addresses 0x101000 and 0x100000 overlap");
+    let mut shifted = region(1);
+    let user_address = shifted.key.user_address;
+    shifted.key.guest_address += 0x10_0000_0000;
+    shifted.key.user_address += 0x1000;
+    let words = device.ask(Request::AddMemReg(shifted)).unwrap_err().to_string();
+    let shifted = user_address + 0x1000;
+    let expected =
+        format!("regions at front-end (user) addresses {shifted:#x} and {user_address:#x} overlap");
+    assert_eq!(words, expected);
     for wrong in [u64::MAX, u64::MAX - 0xf_ffff + 1] {
         let mut key = region(1).key;
         key.guest_address = wrong;
@@ -122,11 +131,23 @@ fn regions_neither_overlap_nor_go_past_the_last_address() {
 
 #[test]
 fn addresses_of_rings_are_aligned() {
-    let mut device = Device::new(1);
-    let mut odd = addresses(0);
-    odd.used += 2;
-    let words = device.ask(Request::SetVringAddr { ring: 0, addresses: odd }).unwrap_err();
-    assert!(words.to_string().contains("expected an aligned address"));
+    let good = addresses(0);
+    let wrong = [
+        (Addresses { descriptor: good.descriptor + 8, ..good }, "descriptor table", 16, 8),
+        (Addresses { available: good.available + 1, ..good }, "available ring", 2, 1),
+        (Addresses { used: good.used + 2, ..good }, "used ring", 4, 2),
+    ];
+    for (addresses, part, alignment, off) in wrong {
+        let mut device = Device::new(1);
+        let fault = device.ask(Request::SetVringAddr { ring: 1, addresses }).unwrap_err();
+        let Fault::Misaligned { address, .. } = fault else { panic!("{fault}") };
+        assert_eq!(address % alignment, off);
+        let expected = format!(
+            "SET_VRING_ADDR for ring 1: the {part} is at {address:#x}, expected a multiple of \
+             {alignment}"
+        );
+        assert_eq!(fault.to_string(), expected);
+    }
 }
 
 #[test]

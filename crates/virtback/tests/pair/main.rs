@@ -2,6 +2,7 @@
 //! truncates the memory or migrates the guest.
 
 mod lending;
+mod losses;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
