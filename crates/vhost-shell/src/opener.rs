@@ -15,7 +15,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup, remove_socket};
+use crate::endpoint::{ConnectionSource, Endpoint, Mode};
+use crate::socket_file::SocketGroup;
 
 /// The first pause after a socket could not be created: the time that an earlier process with that
 /// socket may need to end. It doubles with each failure.
@@ -153,10 +154,8 @@ impl Opener {
     pub fn remove_unserved(&mut self, name: &str) {
         let Some(mut opened) = self.places.remove(name) else { return };
         opened.close();
-        if opened.mode == Mode::Server && opened.endpoint.is_some() {
-            // The socket may not exist any more.
-            let _ = remove_socket(&opened.path);
-        }
+        // The socket may not exist any more.
+        let _ = opened.endpoint.map(|endpoint| endpoint.remove_socket());
     }
 
     /// Whether there is a vif with this name, or at this path.
