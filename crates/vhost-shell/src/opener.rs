@@ -158,6 +158,14 @@ impl Opener {
         let _ = opened.endpoint.map(|endpoint| endpoint.remove_socket());
     }
 
+    /// Removes the sockets that we created.
+    fn remove_sockets(&self) {
+        for endpoint in self.places.values().filter_map(|opened| opened.endpoint.as_ref()) {
+            // The next opener replaces one that stays.
+            let _ = endpoint.remove_socket();
+        }
+    }
+
     /// Whether there is a vif with this name, or at this path.
     pub fn has(&self, name: &str, path: &Path) -> bool {
         self.places.iter().any(|(known, opened)| known == name || opened.path == path)
@@ -184,6 +192,10 @@ impl Opener {
                     let opened = opened.ok_or_else(|| "the vif is gone".to_owned());
                     let error = opened.and_then(|opened| opened.send_area(wanted)).err();
                     self.send(OpenerEvent::AreaSent { name, error });
+                }
+                Received::Message(OpenerOrder::Leave, _) => {
+                    self.remove_sockets();
+                    return Ok(Turn::End);
                 }
             }
         }
