@@ -6,6 +6,8 @@
 //! (`vifname`). Without a script, we put it on its bridge, and it is deleted with the process.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use ringway_datapath::{Completion, MacAddr, OffloadCaps};
 use ringway_net::{Link, LinkSetting, Netlink};
@@ -18,6 +20,10 @@ pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
 /// its own. A guest with the same one would not receive its replies.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
+/// How often to check whether the name of a new device is free, and the pause after each: the
+/// device of a killed process may exist for another moment.
+const NAME_CHECKS: u32 = 20;
+const NAME_CHECK_PAUSE: Duration = Duration::from_millis(10);
 /// How often a device may be renamed while it is looked up and opened.
 const RENAMES_MAX: usize = 4;
 
@@ -92,6 +98,7 @@ impl VifDevice {
             io::Error::new(error.kind(), what)
         };
         let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
+        check_names(net, name, bridge).map_err(explain)?;
         let made = bridged(net, name, bridge, (queues, Completion::Copied), mtu);
         let tap = made.map_err(explain)?;
         tap.set_offloads(OffloadCaps::ALL)?;
@@ -186,6 +193,24 @@ enum Origin {
     TakenOver,
 }
 
+/// Checks that a new device can have this name, and that the bridge is one.
+fn check_names(net: &mut Netlink, name: &str, bridge: &str) -> io::Result<()> {
+    let is_bridge = net.link(bridge)?.kind.as_deref() == Some("bridge");
+    if !is_bridge {
+        let what = format!("{bridge} is not a bridge");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    for _ in 0..NAME_CHECKS {
+        match net.link(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(_) => thread::sleep(NAME_CHECK_PAUSE),
+        }
+    }
+    let what = format!("an interface {name} exists already: remove it, or choose another name");
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
+}
+
 /// A device on a bridge, for as long as this process exists.
 fn bridged(
     net: &mut Netlink,
@@ -247,6 +272,35 @@ mod tests {
     use ringway_wire::DomId;
 
     use super::*;
+
+    #[test]
+    fn a_virtio_vif_takes_over_no_interface_and_needs_a_bridge() {
+        // The namespace is that of the thread.
+        if let Err(error) = ringway_sys::namespace::unshare_network() {
+            println!("SKIPPED: {error}");
+            return;
+        }
+        let mut net = Netlink::open().expect("netlink");
+        let theirs = match Tap::create_multi_queue("vm1", 1) {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return;
+            }
+        };
+        let refusal = |net: &mut Netlink, name: &str, bridge: &str| {
+            let made = VifDevice::make_bridged(net, name, bridge, 1, None);
+            made.err().expect("refused").to_string()
+        };
+        assert!(refusal(&mut net, "vm2", "lo").ends_with(": lo is not a bridge"));
+        assert!(refusal(&mut net, "vm2", "vm1").ends_with(": vm1 is not a bridge"));
+        assert!(refusal(&mut net, "vm2", "br0").contains("br0"));
+        net.add_bridge("br0").expect("a bridge");
+        let taken = refusal(&mut net, "vm1", "br0");
+        assert!(taken.contains("an interface vm1 exists already"), "{taken}");
+        drop(theirs);
+        VifDevice::make_bridged(&mut net, "vm1", "br0", 1, None).expect("the name is free");
+    }
 
     #[test]
     fn a_note_is_recognized_only_by_its_owner() {

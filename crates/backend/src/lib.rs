@@ -236,6 +236,7 @@ impl<H: Hypervisor> Backend<H> {
             let _ = rustix::io::read(wake, &mut [0; 8]);
             if should_stop {
                 self.reports.stopping();
+                self.leave_opener();
                 return Ok(());
             }
         }

@@ -16,6 +16,8 @@ use crate::vhost::VhostVif;
 
 /// Messages that are taken in a turn.
 const EVENTS_MAX: usize = 256;
+/// How long the opener may take to remove its sockets.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How long the opener may take for the vifs of the description.
 const START_MAX: Duration = Duration::from_secs(10);
 
@@ -48,6 +50,28 @@ impl<H: Hypervisor> Backend<H> {
     pub(crate) fn serve_opener(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
         self.take_opener_events(&opener).map(|_| ())
+    }
+
+    /// Has the opener remove its sockets, and waits until it has ended.
+    pub(crate) fn leave_opener(&self) {
+        let Some(opener) = &self.opener else { return };
+        if let Err(error) = opener.send(&OpenerOrder::Leave, &[]) {
+            tracing::warn!("the sockets of virtio vifs stay: {error}");
+            return;
+        }
+        let deadline = Instant::now() + LEAVE_MAX;
+        loop {
+            match opener.receive::<OpenerEvent>() {
+                Ok(Received::Message(..)) => continue,
+                Ok(Received::Nothing) => {}
+                Ok(Received::End) | Err(_) => return,
+            }
+            let left = crate::timespec(deadline.saturating_duration_since(Instant::now()));
+            match poll(&mut [PollFd::new(&**opener, PollFlags::IN)], Some(&left)) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
     }
 
     /// Takes messages; returns whether the opener has reported that it is ready.

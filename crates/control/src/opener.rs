@@ -89,6 +89,9 @@ pub enum OpenerOrder {
         /// The area that it requested.
         wanted: AreaWanted,
     },
+    /// The backend ends because it was asked to: remove the sockets. Without this order, they stay
+    /// for its successor.
+    Leave,
 }
 
 /// Requests to the opener.

@@ -7,11 +7,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{self, AtFlags, CWD, FileType, Gid, OFlags, chownat, fstat, inotify, openat};
+use rustix::fs::inotify;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::socket_file::{
+    Found, OwnSocket, SocketGroup, at, dial, missing_directory, not_a_socket, other_type,
 };
 
 /// Which end creates the socket.
@@ -23,15 +24,6 @@ pub enum Mode {
     Server,
 }
 
-/// A group of the host that may connect to sockets that we create.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SocketGroup {
-    /// Its name, for messages.
-    pub name: String,
-    /// Its number.
-    pub id: u32,
-}
-
 /// The first pause before an existing socket is dialled again.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest one.
@@ -40,12 +32,15 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// longest pause, so that a front-end that works for a moment, breaks a rule and reconnects does so
 /// rarely.
 pub(crate) const WORKED_AFTER: Duration = RETRY_PAUSE_MAX;
-/// Rights of a socket to which its user and its group may connect.
-const RIGHTS_WITH_GROUP: fs::Mode = fs::Mode::from_bits_truncate(0o660);
 /// Bytes of directory events that are read at once.
 const EVENTS_LEN: usize = 4096;
-/// Connections that may wait while one is active.
-const BACKLOG: i32 = 1;
+/// How often to check that a socket that we created still exists while there is no front-end.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// A check that is not yet due takes part in another turn after this time, so that many idle
+/// endpoints wake their process no more often than a few.
+const CHECK_EARLY: Duration = Duration::from_millis(2500);
+/// Shorter pauses are not worth a message.
+const REPORTED_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// The kind of peer, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +85,10 @@ pub struct Endpoint {
     peer: Peer,
     path: PathBuf,
     socket: Socket,
+    /// The pause after the next peer that does not work.
     pause: Duration,
+    /// The present pause, if the last peer has disconnected.
+    paused: Option<Duration>,
     /// When to try again.
     due: Option<Instant>,
     /// Why there is no connection, for people.
@@ -100,11 +98,12 @@ pub struct Endpoint {
 #[derive(Debug)]
 enum Socket {
     /// Waits for the socket to appear in the watched directory.
-    Dial {
-        watch: OwnedFd,
-    },
+    Dial { watch: OwnedFd },
     Listen {
-        socket: OwnedFd,
+        own: OwnSocket,
+        group: Option<SocketGroup>,
+        /// When to check that it still exists.
+        check: Instant,
     },
 }
 
@@ -118,7 +117,8 @@ impl Endpoint {
     }
 
     /// The same; if we create the socket, the members of `group` may connect to it, as our own user
-    /// may. The umask of this process changes for a moment, so nothing else may create files then.
+    /// may. The umask of this process changes for a moment, here and when the socket is made again,
+    /// so no other thread may create files then.
     ///
     /// # Errors
     /// Also if this process is not in the group and has no right to give files away.
@@ -133,11 +133,15 @@ impl Endpoint {
                 let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
                 Socket::Dial { watch: inotify::init(flags).map_err(at(path, "a watch"))? }
             }
-            Mode::Server => Socket::Listen { socket: make_socket(path, group)? },
+            Mode::Server => {
+                let own = OwnSocket::make(path, group)?;
+                Socket::Listen { own, group: group.cloned(), check: now + CHECK_INTERVAL }
+            }
         };
         let due = (mode == Mode::Client).then_some(now);
         let (peer, path) = (Peer::FrontEnd, path.to_owned());
-        Ok(Endpoint { peer, path, socket, pause: RETRY_PAUSE_MIN, due, obstacle: None })
+        let (pause, paused) = (RETRY_PAUSE_MIN, None);
+        Ok(Endpoint { peer, path, socket, pause, paused, due, obstacle: None })
     }
 
     /// The same, for a front-end that connects to back-ends.
@@ -148,6 +152,41 @@ impl Endpoint {
     /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Removes the socket if we created it. A socket that replaced it stays.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn remove_socket(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Dial { .. } => Ok(()),
+            Socket::Listen { own, .. } => own.remove(),
+        }
+    }
+
+    /// Makes our socket again if it was removed.
+    fn check_socket(&mut self, now: Instant) {
+        let Socket::Listen { own, group, check } = &mut self.socket else { return };
+        if now + CHECK_EARLY < *check {
+            return;
+        }
+        *check = now + CHECK_INTERVAL;
+        let path = self.path.display();
+        self.obstacle = match own.find() {
+            Found::Ours => None,
+            Found::Nothing => match OwnSocket::make(&self.path, group.as_ref()) {
+                Ok(made) => {
+                    *own = made;
+                    None
+                }
+                Err(error) => Some(format!("the socket was removed: {error}")),
+            },
+            Found::Other => Some(format!(
+                "another process has replaced the socket {path} by a file of its own: end that \
+                 process, and remove this file"
+            )),
+        };
     }
 
     /// Dials, or watches the directory in which the socket will appear.
@@ -165,6 +204,9 @@ impl Endpoint {
                 self.obstacle = None;
                 return Some(connection);
             }
+            Err(Errno::NOENT) if missing_directory(&self.path).is_some() => {
+                missing_directory(&self.path).unwrap_or_default()
+            }
             Err(Errno::NOENT) if self.peer == Peer::BackEnd => format!(
                 "{path} does not exist: the back-end must create it, such as ringway with \
                  mode = \"server\" in its [[vhost]]"
@@ -180,6 +222,10 @@ impl Endpoint {
             {
                 self.disconnected(now);
                 not_a_socket(&self.path)
+            }
+            Err(Errno::PROTOTYPE) => {
+                self.disconnected(now);
+                other_type(&self.path)
             }
             Err(Errno::CONNREFUSED | Errno::AGAIN) => {
                 self.disconnected(now);
@@ -234,9 +280,16 @@ impl ConnectionSource for Endpoint {
 
     fn awaited(&self) -> String {
         let path = self.path.display();
-        match self.socket {
-            Socket::Dial { .. } => format!("there is no front-end at {path} any more, or not yet"),
-            Socket::Listen { .. } => format!(
+        match (&self.socket, self.paused) {
+            (Socket::Dial { .. }, _) => {
+                format!("there is no front-end at {path} any more, or not yet")
+            }
+            (Socket::Listen { .. }, Some(pause)) if pause >= REPORTED_PAUSE_MIN => format!(
+                "the next front-end is accepted at {path} in at most {} s, because earlier ones \
+                 disconnected too soon",
+                pause.as_secs_f64().ceil()
+            ),
+            (Socket::Listen { .. }, _) => format!(
                 "no front-end has connected to {path} (QEMU: -chardev \
                  socket,path={path},reconnect=1; \
                  libvirt: mode='client')"
@@ -245,7 +298,10 @@ impl ConnectionSource for Endpoint {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.due
+        match &self.socket {
+            Socket::Dial { .. } => self.due,
+            Socket::Listen { check, .. } => self.due.or(Some(*check)),
+        }
     }
 
     fn worked(&mut self) {
@@ -257,7 +313,11 @@ impl ConnectionSource for Endpoint {
     }
 
     fn disconnected(&mut self, now: Instant) {
+        if let Socket::Listen { check, .. } = &mut self.socket {
+            *check = now;
+        }
         self.due = Some(now + self.pause);
+        self.paused = Some(self.pause);
         self.pause = (2 * self.pause).min(RETRY_PAUSE_MAX);
     }
 
@@ -278,18 +338,22 @@ impl ConnectionSource for Endpoint {
                 self.due = None;
                 Ok(self.dial(now))
             }
-            Socket::Listen { socket } => {
+            Socket::Listen { own, .. } => {
                 if self.due.is_some_and(|due| now < due) {
                     return Ok(None);
                 }
-                self.due = None;
+                (self.due, self.paused) = (None, None);
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                match accept_with(socket, flags) {
+                match accept_with(&own.socket, flags) {
                     Ok(connection) => {
                         self.obstacle = None;
                         Ok(Some(connection))
                     }
-                    Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+                    // A front-end that connected before the socket was removed comes first.
+                    Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
+                        self.check_socket(now);
+                        Ok(None)
+                    }
                     // A temporary shortage of the system is no reason to give up the socket.
                     Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                         let obstacle = at(&self.path, "accept")(error);
@@ -313,7 +377,7 @@ impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Socket::Dial { watch } => watch.as_fd(),
-            Socket::Listen { socket } => socket.as_fd(),
+            Socket::Listen { own, .. } => own.socket.as_fd(),
         }
     }
 }
@@ -324,91 +388,4 @@ fn take_events(watch: &OwnedFd) -> bool {
     let mut reader = inotify::Reader::new(watch, &mut space);
     // Unread events keep the descriptor readable.
     reader.next().is_ok()
-}
-
-fn dial(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&connection, &SocketAddrUnix::new(path)?)?;
-    Ok(connection)
-}
-
-/// Removes a socket. Any other file stays, whatever path the administrator gave.
-pub(crate) fn remove_socket(path: &Path) -> io::Result<()> {
-    if is_other_file(path) {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, not_a_socket(path)));
-    }
-    std::fs::remove_file(path)
-}
-
-/// Whether something other than a socket exists at a path; a link is not followed.
-fn is_other_file(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket())
-}
-
-fn not_a_socket(path: &Path) -> String {
-    let path = path.display();
-    format!("{path} exists and is not a socket: choose another path, or remove it")
-}
-
-/// Creates a listening socket, replacing one that has no listener any more.
-fn make_socket(path: &Path, group: Option<&SocketGroup>) -> io::Result<OwnedFd> {
-    if is_other_file(path) {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, not_a_socket(path)));
-    }
-    match dial(path) {
-        Ok(_) => {
-            let message = format!("{}: another process listens at it", path.display());
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
-        }
-        Err(Errno::CONNREFUSED) => remove_socket(path)?,
-        Err(_) => {}
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-        .map_err(at(path, "a socket"))?;
-    let address = SocketAddrUnix::new(path).map_err(at(path, "a socket's path"))?;
-    let umask = group.map(|_| rustix::process::umask(RIGHTS_WITH_GROUP.complement()));
-    let bound = bind(&socket, &address).map_err(at(path, "make the socket"));
-    umask.map(rustix::process::umask);
-    bound?;
-    // No one can connect before it listens.
-    let given = group.map_or(Ok(()), |group| give(path, group));
-    let ready = given.and_then(|()| listen(&socket, BACKLOG).map_err(at(path, "listen")));
-    if ready.is_err() {
-        let _ = remove_socket(path);
-    }
-    ready.map(|()| socket)
-}
-
-/// Gives a new socket to a group. It follows no link at the end of the path, and changes nothing
-/// but a socket.
-fn give(path: &Path, group: &SocketGroup) -> io::Result<()> {
-    let given = || {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(CWD, path, flags, fs::Mode::empty())?;
-        if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_socket() {
-            return Err(Errno::NOTSOCK);
-        }
-        chownat(&file, "", None, Some(Gid::from_raw(group.id)), AtFlags::EMPTY_PATH)
-    };
-    given().map_err(|error| {
-        let error = io::Error::from(error);
-        let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => ": the user of ringway must be in this group",
-            io::ErrorKind::InvalidInput => ": ringway's user namespace does not have this group",
-            _ => "",
-        };
-        let (path, name) = (path.display(), &group.name);
-        let message = format!("{path}: give it to the group {name}: {error}{remedy}");
-        io::Error::new(error.kind(), message)
-    })
-}
-
-fn at(path: &Path, what: &'static str) -> impl Fn(Errno) -> io::Error {
-    let path = path.display().to_string();
-    move |error| {
-        let error = io::Error::from(error);
-        io::Error::new(error.kind(), format!("{path}: {what}: {error}"))
-    }
 }

@@ -16,9 +16,11 @@ mod connection;
 mod endpoint;
 mod frontend;
 mod opener;
+mod socket_file;
 
 pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
 pub use connection::{Broken, Connection, PART_MAX, Received};
-pub use endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup};
+pub use endpoint::{ConnectionSource, Endpoint, Mode};
 pub use frontend::{Driver, FrontendEnd, Parts};
 pub use opener::{Opener, Turn, VifSocket};
+pub use socket_file::SocketGroup;

@@ -15,7 +15,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::endpoint::{ConnectionSource, Endpoint, Mode, SocketGroup, remove_socket};
+use crate::endpoint::{ConnectionSource, Endpoint, Mode};
+use crate::socket_file::SocketGroup;
 
 /// The first pause after a socket could not be created: the time that an earlier process with that
 /// socket may need to end. It doubles with each failure.
@@ -153,9 +154,15 @@ impl Opener {
     pub fn remove_unserved(&mut self, name: &str) {
         let Some(mut opened) = self.places.remove(name) else { return };
         opened.close();
-        if opened.mode == Mode::Server && opened.endpoint.is_some() {
-            // The socket may not exist any more.
-            let _ = remove_socket(&opened.path);
+        // The socket may not exist any more.
+        let _ = opened.endpoint.map(|endpoint| endpoint.remove_socket());
+    }
+
+    /// Removes the sockets that we created.
+    fn remove_sockets(&self) {
+        for endpoint in self.places.values().filter_map(|opened| opened.endpoint.as_ref()) {
+            // The next opener replaces one that stays.
+            let _ = endpoint.remove_socket();
         }
     }
 
@@ -185,6 +192,10 @@ impl Opener {
                     let opened = opened.ok_or_else(|| "the vif is gone".to_owned());
                     let error = opened.and_then(|opened| opened.send_area(wanted)).err();
                     self.send(OpenerEvent::AreaSent { name, error });
+                }
+                Received::Message(OpenerOrder::Leave, _) => {
+                    self.remove_sockets();
+                    return Ok(Turn::End);
                 }
             }
         }

@@ -204,3 +204,26 @@ fn a_front_end_gets_areas_that_the_backend_may_neither_make_nor_send() {
     let refused = refused.expect("there is a limit");
     assert!(refused.contains("no room") || refused.contains("more than 128"), "{refused}");
 }
+
+#[test]
+fn a_backend_that_was_asked_to_end_leaves_no_socket_and_a_killed_one_leaves_all() {
+    let dir = TempDir::new().expect("a directory");
+    let now = Instant::now();
+    for (order, stays) in [(Some(OpenerOrder::Leave), false), (None, true)] {
+        let (mut opener, backend) = pair();
+        opener.add_now(wanted(dir.path(), "ours", Mode::Server), now).expect("it can be made");
+        opener.add_now(wanted(dir.path(), "theirs", Mode::Client), now).expect("it is watched");
+        let theirs = UnixListener::bind(dir.path().join("theirs")).expect("a socket");
+        opener.turn(now).expect("a link");
+        if let Some(order) = order {
+            backend.send(&order, &[]).expect("there is room");
+        } else {
+            drop(backend);
+        }
+        assert!(matches!(opener.turn(now).expect("a link"), Turn::End));
+        assert_eq!(dir.path().join("ours").exists(), stays);
+        assert!(dir.path().join("theirs").exists(), "it is not ours");
+        drop(theirs);
+        std::fs::remove_file(dir.path().join("theirs")).expect("its owner removes it");
+    }
+}

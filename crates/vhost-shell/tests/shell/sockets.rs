@@ -19,6 +19,9 @@ use ringway_vhost_shell::{
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tempfile::TempDir;
 
@@ -107,7 +110,7 @@ fn a_socket_is_dialled_when_it_appears() {
     let (mut end, mut device) = (end(&path, Mode::Client), Recorder::new(2));
     assert!(!end.turn(&mut device, Instant::now()).expect("it waits"));
     let obstacle = end.error().expect("there is no front-end");
-    assert!(obstacle.contains("does not exist: the front-end must create it"), "{obstacle}");
+    assert!(obstacle.contains("/run does not exist: create it"), "{obstacle}");
     assert_eq!(end.due(), None, "it waits for the directory, and does not poll");
     fs::create_dir(dir.path().join("run")).expect("a directory");
     let mut is_watched = false;
@@ -174,6 +177,127 @@ fn front_ends_dial_a_socket_that_we_make() {
     }
     let taken = Endpoint::new(&path, Mode::Server, Instant::now()).expect_err("it is taken");
     assert!(taken.to_string().contains("another process listens at it"), "{taken}");
+}
+
+#[test]
+fn a_removed_socket_of_ours_is_made_again_and_never_replaces_another() {
+    let dir = TempDir::new().expect("a directory");
+    let inner = dir.path().join("sockets");
+    let path = inner.join("vm1.sock");
+    fs::create_dir(&inner).expect("a directory");
+    let mut device = Recorder::new(2);
+    let mut end = end(&path, Mode::Server);
+    let mut later = |end: &mut BackendEnd| {
+        let due = end.due().expect("a check");
+        end.turn(&mut device, due).expect("it waits");
+        end.error().expect("no front-end has connected")
+    };
+    fs::remove_file(&path).expect("it was made");
+    assert!(later(&mut end).starts_with("no front-end has connected"));
+    assert!(path.exists(), "it was made again");
+    fs::remove_dir_all(&inner).expect("a directory");
+    let missing = format!("the directory {} does not exist: create it", inner.display());
+    assert!(later(&mut end).contains(&missing));
+    fs::create_dir(&inner).expect("a directory");
+    let other = UnixListener::bind(&path).expect("another process is first");
+    let replaced = later(&mut end);
+    assert!(replaced.starts_with("another process has replaced the socket"), "{replaced}");
+    assert!(path.exists());
+    drop(other);
+    later(&mut end);
+    UnixStream::connect(&path).expect_err("the socket of the other process stays");
+    fs::remove_file(&path).expect("its owner removes it");
+    later(&mut end);
+    UnixStream::connect(&path).expect("it was made again");
+    end.source().remove_socket().expect("it is ours");
+    assert!(!path.exists());
+    let other = UnixListener::bind(&path).expect("a socket");
+    end.source().remove_socket().expect("it is left");
+    assert!(path.exists());
+    drop(other);
+}
+
+#[test]
+fn a_socket_is_made_again_when_a_front_end_leaves() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let guest = UnixStream::connect(&path).expect("it listens");
+    until(&mut end, &mut device, "connected", |end, _| end.session().is_some());
+    fs::remove_file(&path).expect("it was made");
+    drop(guest);
+    until(&mut end, &mut device, "made again", |_, _| path.exists());
+}
+
+#[test]
+fn many_idle_sockets_are_checked_together() {
+    let dir = TempDir::new().expect("a directory");
+    let start = Instant::now();
+    let mut all: Vec<Endpoint> = (0..20_u32)
+        .map(|at| {
+            let made = start + at * Duration::from_millis(100);
+            let path = dir.path().join(at.to_string());
+            Endpoint::new(&path, Mode::Server, made).expect("a place to meet")
+        })
+        .collect();
+    let mut turns = 0;
+    while let Some(due) = all.iter().filter_map(Endpoint::due).min() {
+        if due > start + Duration::from_secs(60) {
+            break;
+        }
+        turns += 1;
+        for endpoint in &mut all {
+            assert!(endpoint.poll_connection(due).expect("it waits").is_none());
+        }
+    }
+    assert!(turns <= 12, "{turns}");
+}
+
+#[test]
+fn a_socket_of_another_type_and_a_missing_directory_have_their_remedies() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("packets");
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let other = socket_with(family, kind, SocketFlags::CLOEXEC, None).expect("a socket");
+    bind(&other, &SocketAddrUnix::new(&path).expect("short")).expect("it is free");
+    listen(&other, 1).expect("a socket");
+    let expected = format!("{} is a socket of another program", path.display());
+    let refused = Endpoint::new(&path, Mode::Server, Instant::now()).expect_err("refused");
+    assert!(refused.to_string().starts_with(&expected), "{refused}");
+    let obstacle = |path: &Path| {
+        let (mut end, mut device) = (end(path, Mode::Client), Recorder::new(2));
+        end.turn(&mut device, Instant::now()).expect("it waits");
+        end.error().expect("an obstacle")
+    };
+    assert!(obstacle(&path).starts_with(&expected), "{}", obstacle(&path));
+    let missing = dir.path().join("missing");
+    let path = missing.join("vm1.sock");
+    let (missing, shown) = (missing.display(), path.display());
+    let expected = format!("{shown}: the directory {missing} does not exist: create it");
+    assert_eq!(obstacle(&path), expected);
+    let refused = Endpoint::new(&path, Mode::Server, Instant::now());
+    assert_eq!(refused.expect_err("refused").to_string(), expected);
+}
+
+#[test]
+fn a_pause_after_front_ends_that_left_at_once_is_reported() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let mut endpoint = Endpoint::new(&path, Mode::Server, Instant::now()).expect("a place");
+    let mut now = Instant::now();
+    for _ in 0..8 {
+        assert!(endpoint.awaited().starts_with("no front-end has connected"));
+        let _front_end = UnixStream::connect(&path).expect("it listens");
+        assert!(endpoint.poll_connection(now).expect("it waits").is_some());
+        endpoint.disconnected(now);
+        now = endpoint.due().expect("a pause");
+    }
+    // The last pause was 1.28 s.
+    let awaited = endpoint.awaited();
+    assert!(awaited.contains("is accepted at"), "{awaited}");
+    assert!(awaited.contains("in at most 2 s, because earlier ones"), "{awaited}");
+    assert!(endpoint.poll_connection(now).expect("it waits").is_none());
+    assert!(endpoint.awaited().starts_with("no front-end has connected"));
 }
 
 /// `connect(2)` refuses a connection to a regular file as it refuses one to a dead socket.
