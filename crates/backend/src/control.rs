@@ -8,7 +8,7 @@ use ringway_control::{
     MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, VirtioStatus,
     WorkerStatus, offload_names,
 };
-use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters, Vid};
+use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES};
@@ -19,7 +19,8 @@ use ringway_wire::virtio::Features;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
 use ringway_xenbus::{
-    KeyChange, Keys, LimitName, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Reconnects, Vif, VifLimits,
+    BadKeys, KeyChange, Keys, LimitName, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Reconnects, Vif,
+    VifLimits,
 };
 use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 
@@ -120,70 +121,67 @@ impl<H: Hypervisor> Backend<H> {
         if limit == MIRROR {
             return self.set_mirror(vif, value);
         }
-        let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
-            let known = LimitName::ALL.map(LimitName::name).join(", ");
-            return Ok(Reply::error(&format!("there is no limit {limit:?}; there are {known}")));
+        let key = match limit_key(limit, value) {
+            Ok(key) => key,
+            Err(reason) => return Ok(Reply::error(&reason)),
         };
-        let dir = vif.backend_dir();
-        let keys = Keys::new(&dir, [(limit.key().to_owned(), value.to_owned())]);
-        if let Some(bad) = VifLimits::read(&keys).1.pop() {
-            return Ok(Reply::error(&bad.to_string()));
-        }
-        let written = write_key(&mut self.services.store, vif, limit.key(), value)?;
+        let written = write_key(&mut self.services.store, vif, key, value)?;
         Ok(reply_to(written))
     }
 
-    /// A virtio vif has no keys in XenStore: the limit lasts until this process ends.
+    /// A virtio vif has no keys in XenStore: a file has them for the next process.
     fn set_vhost_limit(&mut self, name: &str, limit: &str, value: &str) -> Reply {
         if limit == MIRROR {
             return self.set_vhost_mirror(name, value);
         }
-        let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
-            let known = LimitName::ALL.map(LimitName::name).join(", ");
-            return Reply::error(&format!("{name} has no limit {limit:?}; there are {known}"));
+        let key = match limit_key(limit, value) {
+            Ok(key) => key,
+            Err(reason) => return Reply::error(&reason),
         };
         let host = &mut self.services.host;
         let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
             return Reply::error("the vif was removed in the meantime");
         };
-        match vhost.set_limit(limit.key(), value, host) {
+        match vhost.set_limit(key, value, host) {
             Ok(()) => Reply::ok(&()),
-            Err(bad) => Reply::error(&bad),
+            Err(reason) => Reply::error(&reason),
         }
     }
 
     fn set_vhost_mirror(&mut self, name: &str, value: &str) -> Reply {
-        let mirror = match Mirrored::parse_list(value) {
+        let mirror = match self.mirror(name, value) {
             Ok(mirror) => mirror,
             Err(reason) => return Reply::error(&reason),
         };
-        if let Some(reason) = self.refuse_mirror(name, &mirror) {
-            return Reply::error(&reason);
-        }
         let host = &self.services.host;
-        if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
-            let rules = PortRules { mirror, ..vhost.served.rules.wanted.clone() };
-            vhost.served.update_rules(rules, None, host);
+        let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
+            return Reply::error("the vif was removed in the meantime");
+        };
+        match vhost.set_mirror(mirror, value, host) {
+            Ok(()) => Reply::ok(&()),
+            Err(reason) => Reply::error(&format!("{name}: {reason}")),
         }
-        Reply::ok(&())
     }
 
     fn set_mirror(&mut self, vif: Vif, value: &str) -> Result<Reply, Lost> {
-        let wanted = match Mirrored::parse_list(value) {
-            Ok(wanted) => wanted,
-            Err(reason) => return Ok(Reply::error(&reason)),
-        };
-        let name = vif_name(vif);
-        let is_on_switch = |shell: &VifShell| shell.served.device.is_none();
-        if !self.vifs.get(&vif).is_some_and(is_on_switch) {
-            return Ok(Reply::error(&format!(
-                "{name} is on a bridge: expected a vif on the switch"
-            )));
-        }
-        if let Some(reason) = self.refuse_mirror(&name, &wanted) {
+        if let Err(reason) = self.mirror(&vif_name(vif), value) {
             return Ok(Reply::error(&reason));
         }
         Ok(reply_to(write_key(&mut self.services.store, vif, MIRROR_KEY, value)?))
+    }
+
+    /// The ports of a mirror that a user requests, if this vif can be its output.
+    fn mirror(&self, name: &str, value: &str) -> Result<Vec<Mirrored>, String> {
+        let mirror = Mirrored::parse_list(value)?;
+        let device = self.served(name).and_then(|served| served.device.as_ref());
+        if let Some(device) = device.filter(|_| !mirror.is_empty()) {
+            return Err(format!(
+                "{name} is on the bridge {}: expected a vif on the switch",
+                device.attached_to
+            ));
+        }
+        let refusal = self.refuse_ports(&mirror).or_else(|| self.refuse_mirror(name, &mirror));
+        refusal.map_or(Ok(mirror), Err)
     }
 
     fn release(&mut self, name: &str) -> Reply {
@@ -310,7 +308,7 @@ fn vif_status<H: Hypervisor>(
         guest,
         error: shell.error().map(str::to_owned),
         kind: "xen".to_owned(),
-        domid: vif.frontend.0,
+        domid: Some(vif.frontend.0),
         handle: vif.handle,
         ..served_status(served, host, placements)
     }
@@ -469,6 +467,22 @@ pub(crate) fn queue_statuses(
         QueueStatus::read(index, placed.map_or(0, |placed| placed.worker), counters)
     };
     (0..).zip(counters).map(status).collect()
+}
+
+/// The key of a limit, if the value is valid.
+fn limit_key(name: &str, value: &str) -> Result<&'static str, String> {
+    let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == name) else {
+        let known = LimitName::ALL.map(LimitName::name).join(", ");
+        return Err(format!("there is no limit {name:?}; there are {known}"));
+    };
+    let keys = Keys::new("", [(limit.key().to_owned(), value.to_owned())]);
+    match VifLimits::read(&keys).1.pop() {
+        None => Ok(limit.key()),
+        Some(BadKeys::Unreadable { found, expected, .. }) => {
+            Err(format!("{name}: expected {expected}, not \"{found}\""))
+        }
+        Some(bad) => Err(format!("{name}: {bad}")),
+    }
 }
 
 /// Sets one key of a vif in the backend's directory, if XenStore permits it.

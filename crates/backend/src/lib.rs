@@ -6,6 +6,7 @@
 //! shared rings, so it may be killed and restarted at any time.
 
 mod capture;
+mod changed;
 mod config;
 mod control;
 mod device;

@@ -61,6 +61,31 @@ impl<H: Hypervisor> Backend<H> {
         is_full.then(|| format!("there are {MIRRORS_MAX} mirrors, which is the limit"))
     }
 
+    /// Why one of these ports cannot be mirrored now; `None` if all can.
+    pub(crate) fn refuse_ports(&self, wanted: &[Mirrored]) -> Option<String> {
+        let uplink = self.uplink.as_ref().map(|uplink| uplink.name.as_str());
+        let named = wanted.iter().map(|it| it.port.as_str());
+        let mut unknown = named.filter(|port| *port != Mirrored::ALL && Some(*port) != uplink);
+        unknown.find_map(|port| match self.all_served().find(|served| served.name == port) {
+            None => {
+                let known = self.all_served().map(|served| served.name.as_str());
+                let known: Vec<&str> = known.chain(uplink).collect();
+                Some(format!(
+                    "there is no port {port:?}: expected {} or some of {}",
+                    Mirrored::ALL,
+                    known.join(", ")
+                ))
+            }
+            Some(served) => {
+                let device = served.device.as_ref()?;
+                let bridge = &device.attached_to;
+                Some(format!(
+                    "{port} is on the bridge {bridge}, and only ports of the switch are mirrored"
+                ))
+            }
+        })
+    }
+
     fn ports_on_switch(&self) -> Vec<(String, PortId)> {
         let vifs = self.all_served().filter_map(|served| {
             let connection = served.connection.as_ref()?;

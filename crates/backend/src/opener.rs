@@ -21,12 +21,19 @@ const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How long the opener may take for the vifs of the description.
 const START_MAX: Duration = Duration::from_secs(10);
 
+/// Whether all ports are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Start,
+    Serving,
+}
+
 impl<H: Hypervisor> Backend<H> {
     /// Waits for all vifs of the description.
     pub(crate) fn wait_for_vhosts(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
         let deadline = Instant::now() + START_MAX;
-        while !self.take_opener_events(&opener)? {
+        while !self.take_opener_events(&opener, Phase::Start)? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let limit = START_MAX.as_secs();
@@ -49,7 +56,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Takes the opener's messages.
     pub(crate) fn serve_opener(&mut self) -> io::Result<()> {
         let Some(opener) = self.opener.clone() else { return Ok(()) };
-        self.take_opener_events(&opener).map(|_| ())
+        self.take_opener_events(&opener, Phase::Serving).map(|_| ())
     }
 
     /// Has the opener remove its sockets, and waits until it has ended.
@@ -75,7 +82,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Takes messages; returns whether the opener has reported that it is ready.
-    fn take_opener_events(&mut self, opener: &Arc<Link>) -> io::Result<bool> {
+    fn take_opener_events(&mut self, opener: &Arc<Link>, phase: Phase) -> io::Result<bool> {
         for _ in 0..EVENTS_MAX {
             match opener.receive()? {
                 Received::Nothing => return Ok(false),
@@ -83,7 +90,9 @@ impl<H: Hypervisor> Backend<H> {
                     return Err(io::Error::other("the process that opens sockets has ended"));
                 }
                 Received::Message(OpenerEvent::Ready, _) => return Ok(true),
-                Received::Message(event, files) => self.on_opener_event(event, files, opener)?,
+                Received::Message(event, files) => {
+                    self.on_opener_event(event, files, opener, phase)?;
+                }
             }
         }
         Ok(false)
@@ -94,13 +103,15 @@ impl<H: Hypervisor> Backend<H> {
         event: OpenerEvent,
         files: Vec<OwnedFd>,
         opener: &Arc<Link>,
+        phase: Phase,
     ) -> io::Result<()> {
         match event {
             OpenerEvent::Ready => {}
             OpenerEvent::Added { name, vhost, at_run_time } => {
-                let added = self.add_vhost(vhost, at_run_time, opener);
+                let added = self.add_vhost(vhost, at_run_time, opener, phase);
                 if let Err(reason) = &added {
-                    tracing::warn!(vif = name, "cannot be served: {reason}");
+                    let origin = if at_run_time { "vif add" } else { "[[vhost]]" };
+                    tracing::warn!(vif = name, "the vif of {origin} cannot be served: {reason}");
                 }
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
             }
@@ -123,7 +134,10 @@ impl<H: Hypervisor> Backend<H> {
                     vhost.on_area_sent(&mut self.services.host, error.map_or(Ok(()), Err));
                 }
             }
-            OpenerEvent::Waiting { name, reason } => {
+            OpenerEvent::Waiting { name, reason, is_failure } => {
+                if is_failure {
+                    tracing::warn!(vif = name, "waits: {reason}");
+                }
                 let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
                 if let Some(vhost) = vhost {
                     vhost.end.source().waits(reason);
@@ -138,12 +152,21 @@ impl<H: Hypervisor> Backend<H> {
         vhost: Value,
         at_run_time: bool,
         opener: &Arc<Link>,
+        phase: Phase,
     ) -> Result<(), String> {
         let config = (self.services.host.config.read_vhost)(vhost)?;
         if self.all_served().any(|served| served.name == config.name) {
             return Err(format!("a vif {} exists already", config.name));
         }
-        if let Some(refusal) = self.refuse_mirror(&config.name, &config.rules.mirror) {
+        if self.uplink.as_ref().is_some_and(|uplink| uplink.name == config.name) {
+            return Err(format!("{} is the name of the uplink: choose another", config.name));
+        }
+        let mirror = &config.rules.mirror;
+        let refusal = self.refuse_mirror(&config.name, mirror);
+        // At the start, other vifs are not known yet.
+        let is_known = phase == Phase::Serving;
+        let refusal = refusal.or_else(|| is_known.then(|| self.refuse_ports(mirror)).flatten());
+        if let Some(refusal) = refusal {
             return Err(refusal);
         }
         let handles: Vec<u32> = self.vhosts.iter().map(|it| it.served.vif.handle).collect();

@@ -30,47 +30,49 @@ impl Served {
                 return;
             }
         };
-        self.update_rules(wanted, mac, host);
+        if let Err(reason) = self.update_rules(wanted, mac, host) {
+            tracing::warn!(vif = self.name, "{reason}: rules are unchanged");
+        }
     }
 
-    /// Enforces these rules from now on. Rules that this host cannot apply change nothing.
+    /// Enforces these rules from now on.
+    ///
+    /// # Errors
+    /// The reason why this host cannot apply them, which then changes nothing.
     pub(crate) fn update_rules<H: Hypervisor>(
         &mut self,
         wanted: PortRules,
         mac: Option<MacAddr>,
         host: &Hosting<H>,
-    ) {
+    ) -> Result<(), String> {
         // A vif's address never changes, but a toolstack may write it late.
         let mac = self.rules.mac.or(mac);
         if wanted == self.rules.wanted && mac == self.rules.mac {
-            return;
+            return Ok(());
         }
         let before = std::mem::replace(&mut self.rules.wanted, wanted);
         self.rules.mac = mac;
         let vif = self.name.clone();
         if self.device.is_some() && self.rules.is_for_switch() {
-            tracing::warn!(
-                vif,
-                "VLANs, private ports, mirrors and multicast routers exist on the switch only: \
-                 rules are unchanged"
-            );
             self.rules.wanted = before;
-            return;
+            let reason =
+                "VLANs, private ports, mirrors and multicast routers exist on the switch only";
+            return Err(reason.to_owned());
         }
-        let Some(connection) = &self.connection else { return };
+        let Some(connection) = &self.connection else { return Ok(()) };
         let (port, device_port) = (connection.port, connection.device_port);
         match self.apply_rules(port, host) {
             Ok(policy) => host.workers.set_policy(port, &policy),
             Err(error) => {
-                tracing::warn!(vif, "{error}: rules are unchanged");
                 self.rules.wanted = before;
-                return;
+                return Err(error.to_string());
             }
         }
         if let Some(device_port) = device_port {
             host.workers.set_policy(device_port, &self.device_policy(host));
         }
         tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
+        Ok(())
     }
 
     /// Compiles the rules for a port of the vif: what its guest may send, and which addresses are

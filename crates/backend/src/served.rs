@@ -94,7 +94,7 @@ impl Served {
         let vif = &self.name;
         bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: this limit is not applied"));
         if wanted != (VifLimits { mtu: wanted.mtu, ..VifLimits::default() }) {
-            tracing::info!(vif, ?wanted, "limits");
+            tracing::info!(vif, "limits: {wanted}");
         }
         self.limited.bad = bad;
         let (flood, storm) = (host.config.switch.flood, host.config.switch.storm);

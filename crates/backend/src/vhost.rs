@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
+use ringway_datapath::{Completion, Mirrored, OffloadCaps, PortRules, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy};
@@ -27,10 +27,11 @@ use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::DomId;
 use ringway_wire::virtio::VHOST_F_LOG_ALL;
 use ringway_worker::{Attachment, Forwarding};
-use ringway_xenbus::{KeyChange, Keys, Vif, VifLimits};
+use ringway_xenbus::{MIRROR_KEY, Vif};
 use ringway_xenstore::RateLimit;
 use rustix::event::PollFlags;
 
+use crate::changed::Settings;
 use crate::config::VhostVif as Config;
 use crate::device::VifDevice;
 use crate::inflight::InflightArea;
@@ -47,8 +48,6 @@ use crate::virtio_features::offered;
 /// An invalid Xen domid (`DOMID_INVALID`), used for these vifs wherever a vif has a domain and a
 /// handle.
 const NO_DOMAIN: DomId = DomId(0x7ff4);
-/// The directory of its keys, which do not exist.
-const NO_DIR: &str = "vhost";
 /// The most bytes of a dirty log: a bit for each page of 16 TiB. It bounds the memory that one
 /// session can have us map.
 const LOG_LEN_MAX: u64 = 512 << 20;
@@ -66,8 +65,7 @@ pub(crate) struct VhostVif {
     pub(crate) at_run_time: bool,
     pub(crate) end: BackendEnd<PassedOn>,
     parts: Parts,
-    /// Its limits, by their names in XenStore.
-    limits: BTreeMap<String, String>,
+    settings: Settings,
     /// Why no front-end is accepted: panics over its guests.
     quarantined: Option<String>,
     has_logged_unshared: bool,
@@ -119,8 +117,10 @@ impl VhostVif {
             let mtu = mtu.max();
             VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu)
         });
-        let rules =
-            Rules { wanted: config.rules.clone(), mac: config.mac, log: RefusalLog::default() };
+        let file = host.config.dir.vhost_limits(&config.name);
+        let settings = Settings::read(file, &config.limits, &config.rules);
+        let wanted = settings.rules(&config.rules);
+        let rules = Rules { wanted, mac: config.mac, log: RefusalLog::default() };
         let mut limited = Limited::new(host.switch.flood_budget(host.ticks()));
         limited.mtu_min = floor.mtu();
         let mut served = Served {
@@ -135,12 +135,7 @@ impl VhostVif {
             connection: None,
             log: LogAllowance::new(now),
         };
-        let limits = config.limits.changes().into_iter().filter_map(|change| match change {
-            KeyChange::Set(key, value) => Some((key, value)),
-            KeyChange::Remove(_) => None,
-        });
-        let limits: BTreeMap<String, String> = limits.collect();
-        served.set_limits(&Keys::new(NO_DIR, limits.clone()), host);
+        served.set_limits(&settings.keys(), host);
         let parts = Parts {
             share,
             memory: None,
@@ -162,7 +157,7 @@ impl VhostVif {
             at_run_time,
             end,
             parts,
-            limits,
+            settings,
             quarantined: None,
             has_logged_unshared: false,
         };
@@ -225,20 +220,28 @@ impl VhostVif {
         end.on_area_sent(&mut Serving { served, config, parts, host }, outcome, Instant::now());
     }
 
-    /// Sets a limit on a user's request.
+    /// Sets a valid limit on a user's request, for as long as the vif exists.
     pub(crate) fn set_limit<H: Hypervisor>(
         &mut self,
         key: &str,
         value: &str,
         host: &mut Hosting<H>,
     ) -> Result<(), String> {
-        let one = Keys::new(NO_DIR, [(key.to_owned(), value.to_owned())]);
-        if let Some(bad) = VifLimits::read(&one).1.pop() {
-            return Err(bad.to_string());
-        }
-        self.limits.insert(key.to_owned(), value.to_owned());
-        self.served.set_limits(&Keys::new(NO_DIR, self.limits.clone()), host);
-        Ok(())
+        let kept = self.settings.set(key, value);
+        self.served.set_limits(&self.settings.keys(), host);
+        kept
+    }
+
+    /// Makes it the output of a mirror, or an ordinary vif.
+    pub(crate) fn set_mirror<H: Hypervisor>(
+        &mut self,
+        mirror: Vec<Mirrored>,
+        value: &str,
+        host: &Hosting<H>,
+    ) -> Result<(), String> {
+        let rules = PortRules { mirror, ..self.served.rules.wanted.clone() };
+        self.served.update_rules(rules, None, host)?;
+        self.settings.set(MIRROR_KEY, value)
     }
 
     /// Handles a queue that a worker gave up: the guest is disconnected, and may reconnect.
@@ -253,8 +256,8 @@ impl VhostVif {
     pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
         let VhostVif { served, config, end, parts, .. } = &mut self;
         end.remove(&mut Serving { served, config, parts, host }, Instant::now());
-        if let Err(reason) = self.parts.floor.forget() {
-            tracing::warn!("{reason}");
+        for forgotten in [self.parts.floor.forget(), self.settings.forget()] {
+            let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
         host.quarantine.release(&self.charged());
         if let Some(Err(error)) = self.served.device.map(VifDevice::remove) {

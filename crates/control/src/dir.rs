@@ -2,6 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+/// The prefix of files of virtio vifs.
+const VHOST: &str = "vhost-";
+/// The suffix of files with changed limits.
+const LIMITS: &str = ".limits";
+
 /// A run directory: sockets and state of one emulated host.
 #[derive(Debug, Clone)]
 pub struct RunDir(PathBuf);
@@ -70,7 +75,17 @@ impl RunDir {
 
     /// The negotiated features of a virtio vif's guest, for the next backend.
     pub fn vhost(&self, name: &str) -> PathBuf {
-        self.0.join(format!("vhost-{name}.features"))
+        self.0.join(format!("{VHOST}{name}.features"))
+    }
+
+    /// The limits of a virtio vif that a user has changed, for the next backend.
+    pub fn vhost_limits(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{VHOST}{name}{LIMITS}"))
+    }
+
+    /// Whether a file of this name in the directory is one of [`vhost_limits`](Self::vhost_limits).
+    pub fn has_vhost_limits(file_name: &str) -> bool {
+        file_name.starts_with(VHOST) && file_name.ends_with(LIMITS)
     }
 
     /// A file that is locked while the host runs.

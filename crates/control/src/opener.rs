@@ -39,6 +39,9 @@ pub enum OpenerEvent {
         name: String,
         /// For people.
         reason: String,
+        /// Whether its socket could not be opened.
+        #[serde(default)]
+        is_failure: bool,
     },
     /// The outcome of sending a front-end the area that it requested.
     AreaSent {

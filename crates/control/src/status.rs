@@ -80,9 +80,9 @@ pub struct VifStatus {
     /// Of a virtio vif: its socket, and what was negotiated.
     #[serde(default)]
     pub virtio: Option<VirtioStatus>,
-    /// The guest's domain.
-    pub domid: u16,
-    /// The vif's number in the guest.
+    /// The guest's domain, if it is a Xen vif.
+    pub domid: Option<u16>,
+    /// The vif's number in the guest, if it is a Xen vif.
     pub handle: u32,
     /// The guest's name, if its domain has one.
     pub guest: Option<String>,

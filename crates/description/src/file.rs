@@ -1,6 +1,8 @@
 //! Parses a description from TOML. Every error names file, line and key, and what was expected.
 
-use std::collections::HashSet;
+mod explain;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
@@ -9,8 +11,10 @@ use std::path::Path;
 use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules};
 use toml::Spanned;
 
-use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
-use crate::value::{Cidr, InterfaceName, Mac, Network, VhostName, Within};
+use crate::section::{
+    FileSection, GuestSection, ONLY_OF_GUEST, UplinkSection, VifSection, per_second, storm,
+};
+use crate::value::{Cidr, FeatureText, InterfaceName, Mac, Network, Within};
 use crate::{
     Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
     Offloads, Storm, Switch, Uplink, VHOSTS_MAX, Vhost, Workers,
@@ -20,6 +24,8 @@ use crate::{
 const GUESTS_MAX: usize = 1024;
 /// Interfaces of one guest.
 const VIFS_MAX: usize = 32;
+/// The name of the connection of a tenant's process to the others, as a port.
+const TRUNK: &str = "trunk";
 /// Bytes of a description: far more than the longest with all guests.
 const FILE_LEN_MAX: u64 = 4 << 20;
 
@@ -66,9 +72,21 @@ pub fn read(path: &Path) -> Result<Host, DescriptionError> {
 /// What is wrong, and where.
 pub fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
     let source = Source { file, content };
-    let sections: FileSection = toml::from_str(content)
-        .map_err(|error| source.refuse(error.span().map(|span| span.start), error.message()))?;
+    let sections = source.sections()?;
+    source.check_ports(&sections)?;
     source.check(sections)
+}
+
+/// Parses the `[[vhost]]` of a vif that is added to a running host.
+///
+/// # Errors
+/// What is wrong, and where.
+pub fn parse_vhost(content: &str) -> Result<Vhost, DescriptionError> {
+    let source = Source { file: "the vif", content };
+    let host = source.check(source.sections()?)?;
+    let [vhost] = <[Vhost; 1]>::try_from(host.vhosts)
+        .map_err(|_| source.refuse(None, "expected one [[vhost]]"))?;
+    Ok(vhost)
 }
 
 /// The origin of a description, for errors in its parts.
@@ -77,7 +95,17 @@ struct Source<'a> {
     content: &'a str,
 }
 
+/// Ethernet addresses of vifs, and what frames to them have in common: the bridge and the VLAN.
+type Macs = HashMap<Mac, Vec<(Option<InterfaceName>, Option<u16>)>>;
+
 impl Source<'_> {
+    fn sections(&self) -> Result<FileSection, DescriptionError> {
+        toml::from_str(self.content).map_err(|error| {
+            let offset = error.span().map(|span| span.start);
+            self.refuse(offset, &explain::explain(self.content, offset, error.message()))
+        })
+    }
+
     fn refuse(&self, offset: Option<usize>, message: &str) -> DescriptionError {
         let at = offset.and_then(|offset| {
             let before = self.content.get(..offset)?;
@@ -90,6 +118,49 @@ impl Source<'_> {
 
     fn refuse_at<T>(&self, what: &Spanned<T>, message: &str) -> DescriptionError {
         self.refuse(Some(what.span().start), message)
+    }
+
+    /// Checks the names of ports, of which a mirror may name each. Vifs that are added later, to
+    /// a host that may have other ports, are checked by the backend.
+    fn check_ports(&self, sections: &FileSection) -> Result<(), DescriptionError> {
+        let uplink = sections.uplink.as_ref().map(uplink_name);
+        if let Some(name) = sections.uplink.as_ref().and_then(|uplink| uplink.name.as_ref()) {
+            let text = name.get_ref().0.as_str();
+            if text == Mirrored::ALL || is_xen_vif(text) {
+                let message = format!(
+                    "uplink.name: `{text}` is a name for all ports or for a Xen vif: choose another"
+                );
+                return Err(self.refuse_at(name, &message));
+            }
+        }
+        let names = || sections.vhost.iter().filter_map(|vhost| vhost.name.as_ref());
+        if let Some(name) = names().find(|name| uplink.as_deref() == Some(&name.get_ref().0)) {
+            let message = format!(
+                "vhost.name: `{}` is the name of the uplink: choose another",
+                name.get_ref()
+            );
+            return Err(self.refuse_at(name, &message));
+        }
+        let is_port = |port: &str| {
+            [Mirrored::ALL, TRUNK].contains(&port)
+                || is_xen_vif(port)
+                || uplink.as_deref() == Some(port)
+                || names().any(|name| name.get_ref().0 == port)
+        };
+        let of_guests = sections.guest.iter().flat_map(|guest| &guest.vif);
+        let of_guests = of_guests.flat_map(|vif| &vif.mirror).map(|it| ("guest.vif", it));
+        let of_vhosts = sections.vhost.iter().flat_map(|vif| &vif.mirror).map(|it| ("vhost", it));
+        match of_guests.chain(of_vhosts).find(|(_, it)| !is_port(&it.get_ref().0.port)) {
+            None => Ok(()),
+            Some((section, it)) => {
+                let message = format!(
+                    "{section}.mirror: there is no port `{}`: expected `all`, a vif such as \
+                     vif1.0, a [[vhost]], or the uplink",
+                    it.get_ref().0.port
+                );
+                Err(self.refuse_at(it, &message))
+            }
+        }
     }
 
     fn check(&self, sections: FileSection) -> Result<Host, DescriptionError> {
@@ -109,8 +180,15 @@ impl Source<'_> {
                 addresses: section.addresses.clone(),
             })
             .collect();
-        let guests = self.guests(&guest, &bridges)?;
-        let vhosts = self.vhosts(&vhost)?;
+        if let Some(isolate) = host.isolate.as_ref().filter(|it| *it.get_ref()) {
+            if !vhost.is_empty() {
+                let message = "[[vhost]] cannot be combined with `isolate`: remove either";
+                return Err(self.refuse_at(isolate, message));
+            }
+        }
+        let mut macs = Macs::new();
+        let guests = self.guests(&guest, &bridges, &mut macs)?;
+        let vhosts = self.vhosts(&vhost, &mut macs)?;
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
         let vifs = vifs + vhosts.len();
         // A vif on a bridge takes two ports, its own and that of its TAP device; the uplink takes
@@ -121,7 +199,7 @@ impl Source<'_> {
         Ok(Host {
             dir: host.dir,
             network: host.network,
-            is_isolated: host.isolate,
+            is_isolated: host.isolate.is_some_and(Spanned::into_inner),
             workers: Workers {
                 count: host.workers.and_then(Within::get),
                 policy: host.policy,
@@ -135,7 +213,7 @@ impl Source<'_> {
             offloads: offloads(host.sg, host.csum, host.gso),
             socket_group: host.socket_group,
             uplink: uplink.map(|section| Uplink {
-                name: section.name.unwrap_or_else(|| InterfaceName("ringway0".to_owned())),
+                name: InterfaceName(uplink_name(&section)),
                 addresses: section.addresses,
                 queues: section.queues.and_then(Within::get).unwrap_or(1),
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
@@ -175,8 +253,9 @@ impl Source<'_> {
         &self,
         sections: &[GuestSection],
         bridges: &[Bridge],
+        macs: &mut Macs,
     ) -> Result<Vec<Guest>, DescriptionError> {
-        let (mut names, mut macs) = (HashSet::new(), HashSet::new());
+        let mut names = HashSet::new();
         let mut guests = Vec::new();
         for (number, section) in (1_u16..).zip(sections) {
             let name = section.name.get_ref();
@@ -203,7 +282,9 @@ impl Source<'_> {
                     return Err(self.refuse(Some(at.start), message));
                 }
                 let vif = self.vif(section, (number, handle), Some(bridges))?;
-                if !macs.insert(vif.mac) {
+                let others = macs.entry(vif.mac).or_default();
+                others.push((vif.bridge.clone(), vif.vlan));
+                if others.len() > 1 {
                     let message = format!("guest.vif.mac: another vif has `{}`", vif.mac);
                     let at = section.mac.as_ref().map(|mac| mac.span().start);
                     return Err(self.refuse(at, &message));
@@ -221,7 +302,11 @@ impl Source<'_> {
     }
 
     /// Vifs of virtual machines behind sockets.
-    fn vhosts(&self, sections: &[VifSection]) -> Result<Vec<Vhost>, DescriptionError> {
+    fn vhosts(
+        &self,
+        sections: &[VifSection],
+        macs: &mut Macs,
+    ) -> Result<Vec<Vhost>, DescriptionError> {
         let (mut names, mut sockets, mut vhosts) = (HashSet::new(), HashSet::new(), Vec::new());
         for section in sections {
             let missing = |key: &str| {
@@ -243,7 +328,7 @@ impl Source<'_> {
                 let message = format!("vhost.socket: another vhost has `{}`", socket.get_ref());
                 return Err(self.refuse_at(socket, &message));
             }
-            self.refuse_of_guests(section, name)?;
+            self.refuse_of_guests(section)?;
             if let Some(bridge) = &section.bridge {
                 if name.get_ref().0.parse::<InterfaceName>().is_err() {
                     let message = format!(
@@ -259,6 +344,27 @@ impl Source<'_> {
                 error
             };
             let vif = self.vif(section, (0, 0), None).map_err(of_vhost)?;
+            if let Some(mac) = &section.mac {
+                // A guest may have one address in several networks.
+                let (others, place) = (macs.entry(*mac.get_ref()).or_default(), vif.bridge.clone());
+                let place = (place, vif.vlan);
+                if others.contains(&place) {
+                    let message = format!("vhost.mac: another vif has `{}`", mac.get_ref());
+                    return Err(self.refuse_at(mac, &message));
+                }
+                others.push(place);
+            }
+            let features = section.features.as_ref();
+            let names = features.map_or(&[][..], |it| it.get_ref()).iter().map(FeatureText::name);
+            let names: Vec<&str> = names.collect();
+            let is_double = |(at, name): &(usize, &&str)| names[..*at].contains(*name);
+            if let (Some(at), Some((_, name))) =
+                (features, names.iter().enumerate().find(is_double))
+            {
+                let message =
+                    format!("vhost.features: `{name}` is in the list twice: remove one of them");
+                return Err(self.refuse_at(at, &message));
+            }
             vhosts.push(Vhost {
                 name: name.get_ref().clone(),
                 socket: socket.get_ref().clone(),
@@ -276,24 +382,28 @@ impl Source<'_> {
     }
 
     /// Keys that apply only to an emulated guest or to a Xen vif.
-    fn refuse_of_guests(
-        &self,
-        section: &VifSection,
-        name: &Spanned<VhostName>,
-    ) -> Result<(), DescriptionError> {
+    fn refuse_of_guests(&self, section: &VifSection) -> Result<(), DescriptionError> {
         let given = [
-            ("tenant", section.tenant.is_some()),
-            ("addresses", !section.addresses.is_empty()),
-            ("gateway", section.gateway.is_some()),
-            ("max-queues", section.max_queues.is_some()),
-            ("completion", section.completion.is_some()),
-            ("max-unanswered", section.max_unanswered.is_some()),
+            section.tenant.as_ref().map(Spanned::span),
+            section.addresses.first().map(Spanned::span),
+            section.gateway.as_ref().map(Spanned::span),
+            section.max_queues.as_ref().map(Spanned::span),
+            section.completion.as_ref().map(Spanned::span),
+            section.max_unanswered.as_ref().map(Spanned::span),
         ];
-        match given.into_iter().find(|(_, is_given)| *is_given) {
+        let mut given = ONLY_OF_GUEST.into_iter().zip(given);
+        match given.find_map(|(key, at)| Some((key, at?))) {
             None => Ok(()),
-            Some((key, _)) => {
-                let message = format!("vhost.{key}: only for vifs of guests; remove it");
-                Err(self.refuse_at(name, &message))
+            Some((key, at)) => {
+                let remedy = match key {
+                    "max-queues" => "use `queues` here",
+                    "addresses" => {
+                        "set addresses in the guest, and use `allowed-ips` to limit them"
+                    }
+                    _ => "remove it",
+                };
+                let message = format!("vhost.{key}: only in [[guest.vif]]; {remedy}");
+                Err(self.refuse(Some(at.start), &message))
             }
         }
     }
@@ -354,15 +464,15 @@ impl Source<'_> {
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
         Ok(GuestVif {
             mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
-            tenant: section.tenant.clone(),
+            tenant: section.tenant.as_ref().map(|it| it.get_ref().clone()),
             addresses,
             gateway: section.gateway.as_ref().map(|gateway| *gateway.get_ref()),
             mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
             queues: section.queues.and_then(Within::get),
             bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
-            max_queues: section.max_queues.and_then(Within::get),
-            completion: section.completion,
-            max_unanswered: section.max_unanswered.and_then(Within::get),
+            max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),
+            completion: section.completion.as_ref().map(|it| *it.get_ref()),
+            max_unanswered: section.max_unanswered.as_ref().and_then(|it| it.get_ref().get()),
             offloads: offloads(section.sg, section.csum, section.gso),
             rate: section.rate.clone(),
             rate_rx: section.rate_rx.clone(),
@@ -400,6 +510,18 @@ impl Source<'_> {
         }
         Ok(listed.get_ref().clone())
     }
+}
+
+fn uplink_name(section: &UplinkSection) -> String {
+    section.name.as_ref().map_or_else(|| "ringway0".to_owned(), |name| name.get_ref().0.clone())
+}
+
+/// Whether this is the name of a Xen vif, `vifD.H`.
+fn is_xen_vif(name: &str) -> bool {
+    let numbers = name.strip_prefix("vif").and_then(|numbers| numbers.split_once('.'));
+    numbers.is_some_and(|(domain, handle)| {
+        domain.parse::<u16>().is_ok() && handle.parse::<u32>().is_ok()
+    })
 }
 
 fn offloads(sg: Option<bool>, csum: Option<bool>, gso: Option<bool>) -> Offloads {

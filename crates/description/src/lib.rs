@@ -22,7 +22,7 @@ use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
-pub use file::{DescriptionError, parse, read};
+pub use file::{DescriptionError, parse, parse_vhost, read};
 pub use value::{
     Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText,
     SocketMode, SocketPath, TenantName, VhostName,
@@ -270,7 +270,7 @@ pub struct Vhost {
     pub queues: u16,
     /// The guest's address, if it is known.
     pub mac: Option<Mac>,
-    /// Features to offer in addition to the default ones, or not to offer; the last entry counts.
+    /// Features to offer in addition to the default ones, or not to offer.
     pub features: Vec<FeatureText>,
     /// Settings that it shares with the vifs of other guests.
     pub vif: GuestVif,
@@ -420,8 +420,7 @@ impl Host {
     pub fn obstacle_to_isolation(&self) -> Option<String> {
         if let Some(vhost) = self.vhosts.first() {
             return Some(format!(
-                "one process serves [[vhost]] {} together with all others: remove these sections, \
-                 or --isolate",
+                "[[vhost]] {} cannot be combined with --isolate: remove either",
                 vhost.name
             ));
         }
@@ -434,7 +433,7 @@ impl Host {
             if completion == Completion::Sent {
                 return Some(format!(
                     "guest {} has completion = \"sent\", which does not work across processes: \
-                     remove it, or give the vif a bridge, or remove --isolate",
+                     remove it, or give the vif a bridge, or do not isolate tenants",
                     guest.name
                 ));
             }

@@ -47,8 +47,7 @@ pub(crate) struct HostSection {
     pub(crate) dir: Option<PathBuf>,
     #[serde(default)]
     pub(crate) network: HostNetwork,
-    #[serde(default)]
-    pub(crate) isolate: bool,
+    pub(crate) isolate: Option<Spanned<bool>>,
     pub(crate) workers: Option<Within<1, 1024>>,
     #[serde(default, with = "text")]
     pub(crate) policy: Policy,
@@ -69,7 +68,7 @@ pub(crate) struct HostSection {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct UplinkSection {
-    pub(crate) name: Option<InterfaceName>,
+    pub(crate) name: Option<Spanned<InterfaceName>>,
     #[serde(default)]
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) queues: Option<Queues>,
@@ -128,6 +127,12 @@ pub(crate) struct GuestSection {
     pub(crate) vif: Vec<VifSection>,
 }
 
+/// Keys of [`VifSection`] that only `[[vhost]]` has.
+pub(crate) const ONLY_OF_VHOST: [&str; 4] = ["name", "socket", "mode", "features"];
+/// Keys of [`VifSection`] that only `[[guest.vif]]` has.
+pub(crate) const ONLY_OF_GUEST: [&str; 6] =
+    ["tenant", "addresses", "gateway", "max-queues", "completion", "max-unanswered"];
+
 /// A vif of a guest, or of a virtual machine behind a socket: they share most keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -137,16 +142,16 @@ pub(crate) struct VifSection {
     pub(crate) mode: Option<Spanned<SocketMode>>,
     pub(crate) features: Option<Spanned<Vec<FeatureText>>>,
     pub(crate) mac: Option<Spanned<Mac>>,
-    pub(crate) tenant: Option<TenantName>,
+    pub(crate) tenant: Option<Spanned<TenantName>>,
     #[serde(default)]
     pub(crate) addresses: Vec<Spanned<Cidr>>,
     pub(crate) gateway: Option<Spanned<IpAddr>>,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) queues: Option<Queues>,
     pub(crate) bridge: Option<Spanned<InterfaceName>>,
-    pub(crate) max_queues: Option<Queues>,
-    pub(crate) completion: Option<CompletionSetting>,
-    pub(crate) max_unanswered: Option<Within<1, RING_PAGES>>,
+    pub(crate) max_queues: Option<Spanned<Queues>>,
+    pub(crate) completion: Option<Spanned<CompletionSetting>>,
+    pub(crate) max_unanswered: Option<Spanned<Within<1, RING_PAGES>>>,
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,
     pub(crate) gso: Option<bool>,

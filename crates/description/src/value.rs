@@ -170,6 +170,9 @@ impl FromStr for VhostName {
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
             && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
             && !text.starts_with("vif");
+        if text == Mirrored::ALL {
+            return Err(format!("`{text}` means all ports, as in `mirror`: choose another name"));
+        }
         if !is_good {
             return Err(format!(
                 "`{text}` is not a virtio vif name: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
@@ -292,6 +295,13 @@ pub struct FeatureText {
 const OFF: &str = "-";
 /// The prefix of a protocol feature.
 const OF_PROTOCOL: &str = "protocol:";
+
+impl FeatureText {
+    /// Its name, whether it is offered or not.
+    pub(crate) fn name(&self) -> &str {
+        self.text.strip_prefix(OFF).unwrap_or(&self.text)
+    }
+}
 
 impl FromStr for FeatureText {
     type Err = String;

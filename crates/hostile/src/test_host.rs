@@ -67,7 +67,7 @@ impl<'a> TestHost<'a> {
         let host = RunningHost::start(launcher, ringway, &describe(net))?;
         let dir = host.dir();
         let status = backend::status(&dir).context("the backend does not reply")?;
-        let honest = status.vifs.iter().map(|vif| vif.domid).collect();
+        let honest = status.vifs.iter().filter_map(|vif| vif.domid).collect();
         let address = |name: &str| mac_of(&status, name);
         let (a, b) = (Peer { ip: A, mac: address("a")? }, Peer { ip: B, mac: address("b")? });
         let plain = Peer { ip: PLAIN, mac: address("plain")? };

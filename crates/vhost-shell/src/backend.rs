@@ -477,10 +477,10 @@ impl Connected {
         let is_early = session.features().is_none() && !session.has_more_pairs();
         (*has_asked_queues && is_early).then(|| {
             format!(
-                "the front-end asked for the number of queues, which is {pairs}, and disconnected \
-                 before the driver of its guest was ready. If it needs more, its log has its own \
-                 number (QEMU: \"queues=N: you are asking more queues than supported: {pairs}\"; \
-                 libvirt: <driver queues='N'/>): set `queues` of the vif to that"
+                "the front-end disconnected after it asked for the number of queues, which is \
+                 {pairs}. If its log says `you are asking more queues than supported: {pairs}`, \
+                 raise `queues` of this vif to its number (at most 64), or lower the \
+                 front-end's"
             )
         })
     }

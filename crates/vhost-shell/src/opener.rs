@@ -344,6 +344,7 @@ impl Opened {
         name: &str,
         failure: Option<String>,
     ) -> Option<(OpenerEvent, Option<OwnedFd>)> {
+        let is_failure = failure.is_some();
         let reason = failure.or_else(|| {
             let endpoint = self.endpoint.as_ref()?;
             Some(endpoint.obstacle().map_or_else(|| endpoint.awaited(), str::to_owned))
@@ -352,7 +353,7 @@ impl Opened {
             return None;
         }
         self.reported = Some(reason.clone());
-        Some((OpenerEvent::Waiting { name: name.to_owned(), reason }, None))
+        Some((OpenerEvent::Waiting { name: name.to_owned(), reason, is_failure }, None))
     }
 
     fn due(&self) -> Option<Instant> {

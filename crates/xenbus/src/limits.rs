@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::keys::{
     BROADCAST_MBIT, BROADCAST_RATE, BadKeys, FLOOD_MBIT, FLOOD_RATE, KeyChange, Keys, MTU,
@@ -167,6 +168,33 @@ impl VifLimits {
     }
 }
 
+/// As users write them: `rate 50Mb/s, weight 4`; `no limits` without any.
+impl fmt::Display for VifLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |rate: Option<Rate>| rate.map(|it| it.to_string());
+        let number = |number: Option<u32>| number.map(|it| it.to_string());
+        let values = LimitName::ALL.map(|name| match name {
+            LimitName::Rate => rate(self.rate),
+            LimitName::RateRx => rate(self.rate_rx),
+            LimitName::Weight => number(self.weight.map(u32::from)),
+            LimitName::FloodRate => number(self.flood.rate),
+            LimitName::FloodMbit => number(self.flood.mbit),
+            LimitName::BroadcastRate => number(self.broadcast.rate),
+            LimitName::BroadcastMbit => number(self.broadcast.mbit),
+            LimitName::MulticastRate => number(self.multicast.rate),
+            LimitName::MulticastMbit => number(self.multicast.mbit),
+            LimitName::UnknownRate => number(self.unknown.rate),
+            LimitName::UnknownMbit => number(self.unknown.mbit),
+        });
+        let set = LimitName::ALL.into_iter().map(LimitName::name).zip(values);
+        let mtu = self.mtu.map(|mtu| mtu.to_string());
+        let mut set = set.chain([("mtu", mtu)]).filter_map(|(name, value)| Some((name, value?)));
+        let Some((name, value)) = set.next() else { return f.write_str("no limits") };
+        write!(f, "{name} {value}")?;
+        set.try_for_each(|(name, value)| write!(f, ", {name} {value}"))
+    }
+}
+
 fn or_note<T>(read: Result<Option<T>, BadKeys>, bad: &mut Vec<BadKeys>) -> Option<T> {
     read.unwrap_or_else(|error| {
         bad.push(error);
@@ -220,6 +248,18 @@ mod tests {
             });
             assert_eq!(VifLimits::read(&Keys::new("/b", values)), (limits, Vec::new()));
         }
+    }
+
+    #[test]
+    fn limits_are_shown_as_users_write_them() {
+        let limits = VifLimits {
+            rate: Some(Rate { bytes: 312_500, interval_us: 50_000 }),
+            weight: Some(4),
+            unknown: FloodWish { rate: Some(0), mbit: None },
+            ..VifLimits::default()
+        };
+        assert_eq!(limits.to_string(), "rate 50Mb/s, weight 4, unknown-rate 0");
+        assert_eq!(VifLimits::default().to_string(), "no limits");
     }
 
     #[test]

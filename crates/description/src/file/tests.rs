@@ -48,7 +48,7 @@ fn each_feature_is_switched_off_and_on_by_its_name() {
         let feature = Features::named(name).expect("its name");
         let (off, protocol) = offers(&format!("'-{name}'"));
         assert_eq!((off, protocol), (usual.without(feature), usual_protocol), "-{name}");
-        let (on, protocol) = offers(&format!("'-{name}', '{name}'"));
+        let (on, protocol) = offers(&format!("'{name}'"));
         assert_eq!((on, protocol), (usual.or(feature), usual_protocol), "{name}");
     }
     assert_eq!(usual_protocol, PROTOCOL_FEATURES);
@@ -66,17 +66,38 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
     let socket = "socket = '/run/vm1.sock'";
     assert!(with("").contains("line 2: vhost.socket: is missing"));
-    assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is not a socket path"));
+    assert!(with("socket = 'vm1.sock'").contains("line 3: vhost.socket: `vm1.sock` is not a"));
     assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
-    assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is not a mode"));
+    assert!(
+        with(&format!("{socket}\nmode = 'both'"))
+            .contains("line 4: vhost.mode: `both` is not a mode")
+    );
     let group = refusal("[host]\nsocket-group = 'a b'\n");
-    assert!(group.contains("line 2: `a b` is not a group"), "{group}");
+    assert!(group.contains("line 2: host.socket-group: `a b` is not a group"), "{group}");
     let rss = with(&format!("{socket}\nfeatures = ['rss']"));
-    assert!(rss.contains("line 4: `rss` is not a feature that can be offered"), "{rss}");
+    assert!(rss.contains("line 4: vhost.features: `rss` is not a feature"), "{rss}");
     let least = with(&format!("{socket}\nfeatures = ['-version_1']"));
     assert!(least.contains("needs version_1"), "{least}");
-    let tenant = with(&format!("{socket}\ntenant = 'red'"));
-    assert!(tenant.contains("vhost.tenant: only for vifs of guests"), "{tenant}");
+    for (key, refusal) in [
+        ("tenant = 'red'", "line 5: vhost.tenant: only in [[guest.vif]]; remove it\n  5 | tenant"),
+        ("max-queues = 4", "line 5: vhost.max-queues: only in [[guest.vif]]; use `queues` here"),
+        ("addresses = ['10.0.0.1/8']", "line 5: vhost.addresses: only in [[guest.vif]]; set"),
+        ("gateway = '10.0.0.1'", "line 5: vhost.gateway: only in [[guest.vif]]; remove it"),
+        ("queues = '4'", "line 5: vhost.queues: expected a whole number without quotes"),
+        ("features = 'rarp'", "line 5: vhost.features: expected a list, such as [\"rarp\"]"),
+        ("features = ['csum', '-csum']", "line 5: vhost.features: `csum` is in the list twice"),
+        ("mirror = ['zz']", "line 5: vhost.mirror: there is no port `zz`"),
+        ("[uplink]\nname = 'vm1'", "line 2: vhost.name: `vm1` is the name of the uplink"),
+    ] {
+        let found = with(&format!("{socket}\nrate = '1Mb/s'\n{key}"));
+        assert!(found.contains(refusal), "{found}");
+    }
+    let mistaken = refusal("[vhost]\nname = 'vm1'\n");
+    assert!(mistaken.contains("line 1: write [[vhost]]\n"), "{mistaken}");
+    let all = refusal("[[vhost]]\nname = 'all'\n");
+    assert!(all.contains("line 2: vhost.name: `all` means all ports"), "{all}");
+    let known = with(&format!("{socket}\ncolour = 1"));
+    assert!(known.contains("`socket`") && !known.contains("`max-queues`"), "{known}");
     let vlan = with(&format!("{socket}\nbridge = 'xenbr0'\nvlan = 5"));
     assert!(vlan.contains("line 5: vhost.vlan"), "{vlan}");
     let long = "[[vhost]]\nname = 'a-name-of-16-bytes'\nsocket = '/run/a'\nbridge = 'br0'\n";
@@ -96,6 +117,25 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     assert!(named.contains("`vif1.0` is not a virtio vif name"), "{named}");
     let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
     assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
+    let known = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\ncolour = 1\n");
+    assert!(known.contains("`max-queues`") && !known.contains("`socket`"), "{known}");
+}
+
+#[test]
+fn a_virtio_vif_is_refused_in_a_host_that_isolates_tenants() {
+    let vhost = "[[vhost]]\nname = 'vm1'\nsocket = '/run/a'\n";
+    let both = refusal(&format!("[host]\nisolate = true\n{vhost}"));
+    let expected = "host.toml, line 2: [[vhost]] cannot be combined with `isolate`: remove either";
+    assert!(both.starts_with(expected), "{both}");
+    assert!(parse("host.toml", &format!("[host]\nisolate = false\n{vhost}")).is_ok());
+}
+
+#[test]
+fn a_vif_that_is_added_to_a_running_host_may_name_ports_of_that_host() {
+    let section = "[[vhost]]\nname = 'vm1'\nsocket = '/run/a'\nmirror = ['vm7']\n";
+    assert_eq!(parse_vhost(section).expect("good").name.0, "vm1");
+    let none = parse_vhost("").expect_err("it is empty").to_string();
+    assert_eq!(none, "the vif: expected one [[vhost]]");
 }
 
 #[test]
@@ -141,8 +181,26 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
     for (content, line, parts) in [
         ("[hots]\n".to_owned(), 1, ["hots", "expected one of `host`"]),
         ("[host]\nworker = 1\n".to_owned(), 2, ["worker", "`workers`"]),
-        ("[host]\nworkers = 0\n".to_owned(), 2, ["workers = 0", "from 1 to"]),
-        ("[host]\nworkers = \"two\"\n".to_owned(), 2, ["workers = \"two\"", "i64"]),
+        ("[host]\nworkers = 0\n".to_owned(), 2, ["host.workers: 0 is out", "from 1 to"]),
+        (
+            "[host]\nworkers = \"two\"\n".to_owned(),
+            2,
+            ["host.workers: expected a whole number without quotes", "workers = \"two\""],
+        ),
+        ("[host]\nisolate = \"true\"\n".to_owned(), 2, ["host.isolate: expected true", "quotes"]),
+        ("[host]\npolicy = 1\n".to_owned(), 2, ["host.policy: ", "expected text in quotes"]),
+        ("[[host]]\nworkers = 1\n".to_owned(), 1, ["write [host]", "[[host]]"]),
+        ("[guest]\nname = \"a\"\n".to_owned(), 1, ["write [[guest]]", "[guest]"]),
+        ("guest = 1\n".to_owned(), 1, ["guest: expected a list", "guest = 1"]),
+        ("[uplink]\nname = \"all\"\n".to_owned(), 2, ["uplink.name: `all`", "another"]),
+        ("[uplink]\nname = \"vif7.0\"\n".to_owned(), 2, ["uplink.name", "Xen vif"]),
+        (
+            format!("{guest}trunk = [\n  1,\n  5000,\n]\n"),
+            4,
+            ["guest.vif.trunk: 5000 is out of range", "from 1 to 4094"],
+        ),
+        (format!("{guest}mirror = [\"zz\"]\n"), 4, ["guest.vif.mirror", "no port `zz`"]),
+        (format!("{guest}mirror = [\"ringway0\"]\n"), 4, ["mirror", "no port `ringway0`"]),
         ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
         ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
         ("[host]\ncompletion = \"staged\"\n".to_owned(), 2, ["completion", "copied or sent"]),
@@ -161,7 +219,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
         ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
         (format!("{guest}mirror = [\"vif1.0:in\"]\n"), 4, ["mirror", "vif1.0:tx or all"]),
-        (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit", "i64"]),
+        (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit: expected a", "whole number"]),
         ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
         (
             "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),
@@ -225,6 +283,23 @@ fn two_vifs_cannot_have_one_address() {
     let vif = "[[guest.vif]]\nmac = \"00:16:3e:00:00:01\"\n";
     let refusal = refusal(&format!("[[guest]]\nname = \"a\"\n{vif}{vif}"));
     assert!(refusal.contains("line 6") && refusal.contains("another vif"), "{refusal}");
+}
+
+#[test]
+fn an_address_is_in_one_network_once() {
+    let mac = "mac = \"00:16:3e:00:00:01\"\n";
+    let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{mac}");
+    let vhost =
+        |name, more| format!("[[vhost]]\nname = \"{name}\"\nsocket = \"/run/{name}\"\n{more}{mac}");
+    let [one, two] = [vhost("vm1", ""), vhost("vm2", "")];
+    let found = refusal(&format!("{guest}{one}"));
+    assert!(found.contains("line 8: vhost.mac: another vif has `00:16:3e:00:00:01`"), "{found}");
+    let found = refusal(&format!("{one}{two}"));
+    assert!(found.contains("line 8: vhost.mac: another vif has"), "{found}");
+    for more in ["bridge = \"br0\"\n", "vlan = 7\n"] {
+        let both = format!("{one}{}", vhost("vm2", more));
+        assert!(parse("host.toml", &both).is_ok(), "{both}");
+    }
 }
 
 #[test]

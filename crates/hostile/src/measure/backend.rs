@@ -87,7 +87,8 @@ fn note(
             seen.pids.push(status.pid);
         }
         for vif in status.vifs {
-            let is_out = honest.contains(&vif.domid) && vif.state != "Connected";
+            let is_out =
+                vif.domid.is_some_and(|domid| honest.contains(&domid)) && vif.state != "Connected";
             if is_out && !seen.disconnected.contains(&vif.name) {
                 seen.disconnected.push(vif.name);
             }

@@ -74,6 +74,18 @@ impl Claim {
         &self.dir
     }
 
+    /// Removes what a killed host leaves to the next one about its vifs: panics over them, virtio
+    /// vifs that were added, and limits of virtio vifs that were changed.
+    pub(crate) fn forget_vifs(&self) {
+        let _ = fs::remove_file(self.dir.panics());
+        let _ = fs::remove_file(self.dir.vhosts());
+        for entry in fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
+            if RunDir::has_vhost_limits(&entry.file_name().to_string_lossy()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
     /// Writes the description for the host's processes.
     pub(crate) fn write_description(&self, host: &Host) -> Result<()> {
         let path = self.dir.path().join(DESCRIPTION);
@@ -98,9 +110,8 @@ impl Drop for Claim {
         if let Err(error) = remove_files(&self.dir) {
             tracing::warn!("{}: {error:#}", self.dir.path().display());
         }
-        // The next host needs these panics only if this one was killed.
-        let _ = fs::remove_file(self.dir.panics());
-        let _ = fs::remove_file(self.dir.vhosts());
+        // The next host needs this only if this one was killed.
+        self.forget_vifs();
         // While we hold the lock, so that we do not remove another host's lock.
         let _ = fs::remove_file(self.dir.lock());
         // It stays if it holds files that are not ours.
@@ -290,7 +301,7 @@ mod tests {
     #[test]
     fn leftovers_of_a_killed_host_are_removed_and_other_files_kept() {
         let dir = tempfile::tempdir().expect("a directory");
-        for name in ["backend.sock", "state.json", "notes.txt"] {
+        for name in ["backend.sock", "state.json", "vhost-vm1.limits", "notes.txt"] {
             fs::write(dir.path().join(name), "not json").expect("written");
         }
         drop(Claim::take(dir.path()).expect("free"));

@@ -107,10 +107,10 @@ fn sentence(event: &Event<'_>) -> String {
             format!("serving the vifs of domain {domid}, in {dir}; Ctrl-C ends it\n")
         }
         Event::BackendRestarted { restarts, .. } => {
-            format!("the backend was restarted ({restarts} restarts so far)\n")
+            format!("the backend was restarted; restarts so far: {restarts}\n")
         }
         Event::ProcessRestarted { process, restarts, .. } => {
-            format!("the process {process} was restarted ({restarts} restarts so far)\n")
+            format!("the process {process} was restarted; restarts so far: {restarts}\n")
         }
         Event::GuestEnded { name, .. } => format!("guest {name} has ended\n"),
         Event::GuestStarted { name, domid, .. } => {

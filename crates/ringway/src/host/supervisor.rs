@@ -103,8 +103,7 @@ impl Supervisor {
         let mut claim = Claim::take(dir)?;
         // The domains of this host are not those of an earlier one, even if their numbers are the
         // same.
-        let _ = std::fs::remove_file(claim.dir().panics());
-        let _ = std::fs::remove_file(claim.dir().vhosts());
+        claim.forget_vifs();
         let is_private = enter_namespaces(host.network)?;
         claim.write_description(&host)?;
         let ours = ProcessRecord::of("ringway run", std::process::id())?;

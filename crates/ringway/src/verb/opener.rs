@@ -154,9 +154,7 @@ impl Opening {
     }
 
     fn add(&mut self, section: &str) -> Result<Vhost, String> {
-        let parsed = description::parse("the vif", section).map_err(|error| error.to_string())?;
-        let [vhost] = <[Vhost; 1]>::try_from(parsed.vhosts)
-            .map_err(|_| "expected one [[vhost]]".to_owned())?;
+        let vhost = description::parse_vhost(section).map_err(|error| error.to_string())?;
         if self.described.len() + self.added.len() >= usize::from(VHOSTS_MAX) {
             return Err(format!("there are {VHOSTS_MAX} virtio vifs, which is the limit"));
         }

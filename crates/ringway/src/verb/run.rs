@@ -72,7 +72,10 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
     host.completion = args.completion.unwrap_or(host.completion);
     host.is_isolated |= args.isolate;
     if let Some(reason) = host.obstacle_to_isolation().filter(|_| host.is_isolated) {
-        bail!("{reason}");
+        match &args.config {
+            Some(file) => bail!("{}: {reason}", file.display()),
+            None => bail!("{reason}"),
+        }
     }
     let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
     // The processes get this path, and may have another working directory.

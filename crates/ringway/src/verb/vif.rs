@@ -108,13 +108,14 @@ struct Add {
     /// Path of the socket
     #[arg(long, value_name = "SOCKET")]
     vhost: PathBuf,
-    /// Queues that the guest may have
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=64))]
-    queues: u16,
+    /// Queues that the guest may have [default: 1]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
+    queues: Option<u16>,
     /// client: QEMU creates the socket (server=on), and ringway connects as soon as it exists.
     /// server: ringway creates the socket, and QEMU connects
-    #[arg(long, value_name = "MODE", default_value = "client")]
-    mode: String,
+    /// [default: client]
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
     /// The guest's address: with it, the guest can use no other
     #[arg(long, value_name = "MAC")]
     mac: Option<String>,
@@ -231,21 +232,32 @@ impl Add {
         let socket = std::path::absolute(&self.vhost)
             .with_context(|| format!("--vhost {}", self.vhost.display()))?;
         let socket = socket.to_str().context("--vhost: expected a path in UTF-8")?;
+        let features = Some(self.features.clone()).filter(|features| !features.is_empty());
+        let options: [(&str, &str, Option<toml::Value>); 8] = [
+            ("NAME", "name", Some(self.name.clone().into())),
+            ("--vhost", "socket", Some(socket.into())),
+            ("--queues", "queues", self.queues.map(|queues| i64::from(queues).into())),
+            ("--mode", "mode", self.mode.clone().map(Into::into)),
+            ("--mac", "mac", self.mac.clone().map(Into::into)),
+            ("--bridge", "bridge", self.bridge.clone().map(Into::into)),
+            ("--rate", "rate", self.rate.clone().map(Into::into)),
+            ("--features", "features", features.map(Into::into)),
+        ];
         let mut table = toml::Table::new();
-        for key in &self.keys {
-            let one: toml::Table = toml::from_str(key)
-                .with_context(|| format!("--set {key}: expected KEY=VALUE, with a TOML value"))?;
-            table.extend(one);
+        for (_, key, value) in &options {
+            table.extend(value.clone().map(|value| ((*key).to_owned(), value)));
         }
-        table.insert("name".to_owned(), self.name.clone().into());
-        table.insert("socket".to_owned(), socket.into());
-        table.insert("queues".to_owned(), i64::from(self.queues).into());
-        table.insert("mode".to_owned(), self.mode.clone().into());
-        table.extend(self.mac.clone().map(|mac| ("mac".to_owned(), mac.into())));
-        table.extend(self.bridge.clone().map(|it| ("bridge".to_owned(), it.into())));
-        table.extend(self.rate.clone().map(|rate| ("rate".to_owned(), rate.into())));
-        if !self.features.is_empty() {
-            table.insert("features".to_owned(), self.features.clone().into());
+        for text in &self.keys {
+            let one: toml::Table = toml::from_str(text)
+                .with_context(|| format!("--set {text}: expected KEY=VALUE, with a TOML value"))?;
+            for (key, value) in one {
+                let option =
+                    options.iter().find(|(_, name, value)| *name == key && value.is_some());
+                let option = option.map_or("another --set", |(option, _, _)| option);
+                if table.insert(key.clone(), value).is_some() {
+                    bail!("--set {text}: {option} sets {key}, too; remove one of them");
+                }
+            }
         }
         let mut file = toml::Table::new();
         file.insert("vhost".to_owned(), toml::Value::Array(vec![table.into()]));
@@ -393,7 +405,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("name", vif.name.as_str()),
         ("kind", table::kind(&vif)),
         ("guest", vif.guest.as_deref().unwrap_or("-")),
-        ("domain", &vif.domid.to_string()),
+        ("domain", &vif.domid.map_or_else(|| "-".to_owned(), |domid| domid.to_string())),
         ("handle", &vif.handle.to_string()),
         ("state", &vif.state),
         ("mac", vif.mac.as_deref().unwrap_or("-")),

@@ -199,12 +199,21 @@ fn a_virtio_vif_has_the_features_of_others() {
     assert!(reason.contains("ethtool -L"), "{reason}");
     let reason = refused(&["vif", "set", "vm1", "rate", "fast"]);
     assert!(reason.contains("fast"), "{reason}");
+    for vif in ["vm1", "vif1.0"] {
+        let reason = refused(&["vif", "set", vif, "weight", "0"]);
+        assert!(reason.contains("weight: expected a weight from 1 to 1000, not \"0\""), "{reason}");
+        let reason = refused(&["vif", "set", vif, "mirror", "nosuch"]);
+        assert!(reason.contains("there is no port \"nosuch\": expected all or some"), "{reason}");
+    }
 
     host.text(&["vif", "set", "vm1", "rate", "500Mb/s"]);
     assert!(host.text(&["vif", "show", "vm1"]).contains("500Mb/s"));
     assert!(host.text(&["vif", "stats"]).contains("vm1"));
     assert!(host.text(&["top", "--once"]).contains("vm1"));
     echo.expect_progress(&host, "with a rate");
+    kill_backend(&host);
+    wait_for_queues(&host, 4);
+    assert!(host.text(&["vif", "show", "vm1"]).contains("500Mb/s"), "as a Xen vif keeps its rate");
 }
 
 #[test]
@@ -213,7 +222,10 @@ fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
-    let host = Host::start(&description(dir, &[("vm0", "client")]));
+    let nowhere = "[[vhost]]\nname = 'vm5'\nsocket = '/nonexistent/vm5'\nmode = 'server'\n";
+    let host = Host::start(&(description(dir, &[("vm0", "client")]) + nowhere));
+    host.wait("a warning", SOON, |host| host.log().contains("vm5\"").then_some(()));
+    assert!(host.log().contains("waits: /nonexistent/vm5"), "{}", host.log());
     let add = |name: &str, mode: &str, more: &[&str]| {
         let path = socket(name);
         let mut all = vec!["vif", "add", name, "--vhost", &path, "--queues", "4", "--mode", mode];
@@ -256,6 +268,13 @@ fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
     assert!(known.contains("colour"), "{known}");
     let known = refused(&["vif", "add", "vm3", "--vhost", &socket("none/vm3"), "--mode", "server"]);
     assert!(known.contains("none/vm3"), "{known}");
+    let add = ["vif", "add", "vm3", "--vhost", "/x"];
+    let twice = refused(&[&add[..], &["--queues", "3", "--set", "queues=2"]].concat());
+    assert!(twice.contains("--set queues=2: --queues sets queues, too"), "{twice}");
+    let nowhere = refused(&[&add[..], &["--set", "mirror=['vm9']"]].concat());
+    assert!(nowhere.contains("there is no port \"vm9\""), "{nowhere}");
+    let all = refused(&["vif", "add", "all", "--vhost", "/x"]);
+    assert!(all.contains("`all` means all ports"), "{all}");
 }
 
 #[test]
@@ -278,6 +297,11 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
     echo.expect_progress(&host, "over a bridge");
     kill_backend(&host);
     echo.expect_progress(&host, "after the backend was killed");
+    for (vif, of) in [("vm1", "all"), ("vif1.0", "all")] {
+        let refused = host.verb(&["vif", "set", vif, "mirror", of]);
+        let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && reason.contains("is on the bridge br7"), "{reason}");
+    }
     drop((echo, vm1));
 
     let path = socket("vm2");

@@ -33,7 +33,8 @@ fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
                     OpenerEvent::Added { name, .. } => format!("{name} added"),
                     OpenerEvent::Removed { name } => format!("{name} removed"),
                     OpenerEvent::Connected { name } => format!("{name} connected"),
-                    OpenerEvent::Waiting { name, .. } => format!("{name} waits"),
+                    OpenerEvent::Waiting { name, is_failure: false, .. } => format!("{name} waits"),
+                    OpenerEvent::Waiting { name, .. } => format!("{name} fails"),
                     OpenerEvent::AreaSent { name, error } => format!("{name} area {error:?}"),
                     OpenerEvent::Ready => "ready".to_owned(),
                 });
@@ -161,7 +162,7 @@ fn orders_for_vifs_that_are_not_there_do_nothing_and_what_cannot_be_made_is_trie
         backend.send(&again, &[]).expect("there is room");
     }
     opener.turn(now).expect("a link");
-    assert_eq!(news(&backend).0, ["vm added", "vm waits"]);
+    assert_eq!(news(&backend).0, ["vm added", "vm fails"]);
     std::fs::create_dir(dir.path().join("later")).expect("it can be made");
     assert!(opener.due().is_some_and(|due| due > now));
     opener.turn(now + Duration::from_secs(5)).expect("a link");

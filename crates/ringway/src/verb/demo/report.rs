@@ -75,7 +75,7 @@ impl Report {
         for vif in &backend.vifs {
             // A guest behind a socket has no domain: it is the second guest.
             let other = if vif.kind == "virtio" { "b" } else { "" };
-            let guest = guests.iter().find(|guest| guest.domid == vif.domid);
+            let guest = guests.iter().find(|guest| Some(guest.domid) == vif.domid);
             let guest_vif =
                 guest.and_then(|guest| guest.vifs.iter().find(|own| own.handle == vif.handle));
             let guest_queues = guest_vif.map(|own| own.queues.clone()).unwrap_or_default();
