@@ -5,6 +5,7 @@
 //! detached from the workers when the first must stop, and attached again after the turn.
 
 mod status;
+mod unshared;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -44,6 +45,7 @@ use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 use crate::virtio_features::offered;
+use unshared::Unshared;
 
 /// An invalid Xen domid (`DOMID_INVALID`), used for these vifs wherever a vif has a domain and a
 /// handle.
@@ -68,7 +70,6 @@ pub(crate) struct VhostVif {
     settings: Settings,
     /// Why no front-end is accepted: panics over its guests.
     quarantined: Option<String>,
-    has_logged_unshared: bool,
 }
 
 /// What a front-end has passed to us.
@@ -90,6 +91,7 @@ struct Parts {
     /// Pairs that are being served.
     controls: BTreeMap<u16, Arc<PairControl>>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
+    unshared: Unshared,
     /// A guest's address that must be announced to the network.
     announced: Option<[u8; 6]>,
     /// The least to offer.
@@ -147,20 +149,13 @@ impl VhostVif {
             due: None,
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
+            unshared: Unshared::default(),
             announced: None,
             floor,
         };
         let end = BackendEnd::new(place);
-        let mut vif = VhostVif {
-            served,
-            config,
-            at_run_time,
-            end,
-            parts,
-            settings,
-            quarantined: None,
-            has_logged_unshared: false,
-        };
+        let mut vif =
+            VhostVif { served, config, at_run_time, end, parts, settings, quarantined: None };
         vif.check_quarantine(host);
         Ok(vif)
     }
@@ -332,6 +327,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn stop(&mut self, pair: u16) -> Bases {
         self.detach();
+        self.parts.note_stop(pair);
         let plan = self.parts.plans.remove(&pair);
         let memory = &self.parts.memory;
         let base = |ring: &RingPlan| match ring.base {
@@ -393,7 +389,9 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn reset(&mut self) {
         self.detach();
-        let Parts { memory, log, area, wanted, plans, counters, due, announced, .. } = self.parts;
+        let Parts { memory, log, area, wanted, plans, counters, due, announced, unshared, .. } =
+            self.parts;
+        *unshared = Unshared::default();
         (*memory, *log, *due, *announced) = (None, None, None, None);
         (*area, *wanted) = (None, None);
         plans.clear();

@@ -282,7 +282,7 @@ impl ConnectionSource for Endpoint {
         let path = self.path.display();
         match (&self.socket, self.paused) {
             (Socket::Dial { .. }, _) => {
-                format!("there is no front-end at {path} any more, or not yet")
+                format!("no front-end is listening at {path}")
             }
             (Socket::Listen { .. }, Some(pause)) if pause >= REPORTED_PAUSE_MIN => format!(
                 "the next front-end is accepted at {path} in at most {} s, because earlier ones \

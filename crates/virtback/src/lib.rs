@@ -12,7 +12,6 @@ mod ingress;
 mod lending;
 mod log;
 mod parts;
-mod unshared;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +38,6 @@ pub use parts::{PartsError, used_index};
 use announce::Announcement;
 use lending::Lending;
 use log::RingLog;
-use unshared::{BlankKicks, Kicks};
 
 /// One of the two queues, as the front-end's messages describe it.
 #[derive(Debug)]
@@ -93,7 +91,7 @@ pub struct PairControl {
     announcement: Announcement,
     tx_base: AtomicU32,
     rx_base: AtomicU32,
-    blank_kicks: BlankKicks,
+    is_blank: AtomicBool,
 }
 
 impl PairControl {
@@ -119,10 +117,11 @@ impl PairControl {
         self.announcement.ask(mac);
     }
 
-    /// How often the guest has kicked, if that is more than a few times, and its rings are zeros:
-    /// most probably it writes to memory that is not shared with us.
-    pub fn blank_kicks(&self) -> Option<u32> {
-        self.blank_kicks.get()
+    /// Whether both rings were zeros at the last kick. If that is so after several kicks, the guest
+    /// most probably writes to memory that is not shared with us: QEMU passes the file of the
+    /// memory also with `share=off`, where the guest writes to private copies of the pages.
+    pub fn is_blank(&self) -> bool {
+        self.is_blank.load(Ordering::Relaxed)
     }
 
     /// The bases for a successor on the tx queue and the rx queue, as of the last batch
@@ -145,7 +144,8 @@ pub struct QueuePair {
     counters: Arc<QueueCounters>,
     /// A frame is waiting for the guest to make more room.
     is_rx_short: bool,
-    kicks: Kicks,
+    /// The guest has made chains available, in one of the rings.
+    has_seen_chains: bool,
     /// Chains of the frame being written, and bytes in each. Empty between frames.
     pending: Vec<(Chain, u32)>,
 }
@@ -188,7 +188,7 @@ impl QueuePair {
             control,
             counters,
             is_rx_short: false,
-            kicks: Kicks::default(),
+            has_seen_chains: false,
         };
         // Attaching has written into the queues, the log and the inflight area.
         pair.check_memory().map_err(QueueDown::peer)?;
@@ -345,8 +345,11 @@ impl PortQueue for QueuePair {
             let is_meant = by == Woken::Unknown || by == Woken::By(index);
             if is_meant && ring.kick.clear()? {
                 self.counters.add_event_received();
-                let is_blank = || self.tx.half.is_blank() && self.rx.half.is_blank();
-                self.kicks.count(&self.control.blank_kicks, is_blank);
+                if !self.has_seen_chains {
+                    let is_blank = self.tx.half.is_blank() && self.rx.half.is_blank();
+                    self.control.is_blank.store(is_blank, Ordering::Relaxed);
+                    self.has_seen_chains = !is_blank;
+                }
             }
         }
         Ok(())

@@ -11,25 +11,6 @@ impl VhostVif {
 
     /// Why nothing is served, if so.
     pub(crate) fn error(&self) -> Option<String> {
-        self.quarantined.clone().or_else(|| self.end.error()).or_else(|| self.unshared())
-    }
-
-    /// The likely reason if the guest kicks, and its rings stay zeros.
-    fn unshared(&self) -> Option<String> {
-        let kicks = self.parts.controls.values().find_map(|control| control.blank_kicks())?;
-        Some(format!(
-            "the guest has kicked {kicks} times, but its rings are all zeros, so its memory is \
-             probably not shared (QEMU: -object memory-backend-memfd,...,share=on; libvirt: \
-             <memoryBacking><access mode='shared'/></memoryBacking>)"
-        ))
-    }
-
-    /// Logs that once for each time that it happens. Called periodically.
-    pub(crate) fn log_unshared(&mut self) {
-        let reason = self.unshared();
-        if let (Some(reason), false) = (&reason, self.has_logged_unshared) {
-            tracing::warn!(vif = self.served.name, "{reason}");
-        }
-        self.has_logged_unshared = reason.is_some();
+        self.quarantined.clone().or_else(|| self.end.error()).or_else(|| self.parts.unshared())
     }
 }

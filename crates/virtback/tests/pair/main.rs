@@ -557,18 +557,15 @@ fn a_guest_that_kicks_and_posts_nothing_is_noticed() {
             parts.control = Arc::clone(&control);
             kick = Some(EventFd::to_peer(parts.tx.kick.try_clone().unwrap()).unwrap());
         });
-        let after_kicks = |guest: &mut Guest, count: u32| {
-            for _ in 0..count {
-                kick.as_ref().unwrap().signal().unwrap();
-                guest.pair.woken(Woken::Unknown).unwrap();
-            }
-            control.blank_kicks()
+        let is_blank_after_kick = |guest: &mut Guest| {
+            kick.as_ref().unwrap().signal().unwrap();
+            guest.pair.woken(Woken::Unknown).unwrap();
+            control.is_blank()
         };
-        // QEMU kicks both queues when the device starts.
-        assert_eq!(after_kicks(&mut guest, 2), None);
-        assert_eq!(after_kicks(&mut guest, 2), Some(4));
+        assert!(!control.is_blank());
+        assert!(is_blank_after_kick(&mut guest) && is_blank_after_kick(&mut guest));
         guest.post(&[&[buffer(DATA, 2000)]]);
-        assert_eq!(after_kicks(&mut guest, 1), None);
+        assert!(!is_blank_after_kick(&mut guest));
     }
 }
 
