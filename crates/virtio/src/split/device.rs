@@ -37,10 +37,7 @@ pub struct SplitDevice<M = SharedPages> {
     is_polling: bool,
     /// The record of chains in flight, if the front-end wants one.
     inflight: Option<Box<Inflight<M>>>,
-    /// Chains, from index `resubmitted_from` on, that an earlier device took and did not use while
-    /// it used later ones.
-    resubmitted: Box<[u16]>,
-    resubmitted_from: u16,
+    resubmitted: Resubmitted,
 }
 
 /// The most entries that are read ahead: a batch of frames.
@@ -54,6 +51,12 @@ struct Prefetched {
 }
 
 impl Prefetched {
+    /// Reads the first descriptor of a chain.
+    #[inline]
+    fn read<M: QueueMemory>(areas: &QueueAreas<M>, head: u16) -> Prefetched {
+        Prefetched { head, desc: areas.descriptors.read(desc_at(head)) }
+    }
+
     /// The chain's only buffer, if it has just one, of the right direction and of a possible
     /// length.
     #[inline]
@@ -63,6 +66,25 @@ impl Prefetched {
             && u64::from(len) <= access.bytes_max()
             && address.checked_add(u64::from(len)).is_some();
         is_single.then_some(Buffer { address, len })
+    }
+}
+
+/// Chains that an earlier device took and did not use while it used later ones. From index `from`
+/// on they replace as many entries of the available ring.
+#[derive(Debug)]
+struct Resubmitted {
+    heads: Box<[u16]>,
+    from: u16,
+}
+
+impl Resubmitted {
+    /// The head of the chain of an index.
+    #[inline]
+    fn head_at<M: QueueMemory>(&self, areas: &QueueAreas<M>, index: u16) -> u16 {
+        match self.heads.get(usize::from(index.wrapping_sub(self.from))) {
+            Some(head) => *head,
+            None => areas.driver.load(avail_at(index, areas.size), Ordering::Relaxed),
+        }
     }
 }
 
@@ -118,8 +140,7 @@ impl<M: QueueMemory> SplitDevice<M> {
             used_published: base,
             is_polling: false,
             inflight: None,
-            resubmitted: Box::default(),
-            resubmitted_from: base,
+            resubmitted: Resubmitted { heads: Box::default(), from: base },
         }
     }
 
@@ -136,23 +157,8 @@ impl<M: QueueMemory> SplitDevice<M> {
         let available = self.areas.driver.load(avail::IDX, Ordering::Acquire);
         let indices = [self.used_published, available];
         let (inflight, resubmitted) = Inflight::open(noted, descriptors, self.areas.size, indices)?;
-        (self.inflight, self.resubmitted) = (Some(Box::new(inflight)), resubmitted.into());
+        (self.inflight, self.resubmitted.heads) = (Some(Box::new(inflight)), resubmitted.into());
         Ok(())
-    }
-
-    /// The head of a chain. The chains of `resubmitted` replace as many entries behind the used
-    /// index, because the earlier device used as many chains out of order.
-    #[inline]
-    fn head_at(&self, index: u16) -> u16 {
-        let resubmitted =
-            self.resubmitted.get(usize::from(index.wrapping_sub(self.resubmitted_from)));
-        match resubmitted {
-            Some(head) => *head,
-            None => {
-                let at = avail_at(index, self.areas.size);
-                self.areas.driver.load(at, Ordering::Relaxed)
-            }
-        }
     }
 
     /// Whether the driver has never made a chain available.
@@ -304,19 +310,12 @@ impl<M: QueueMemory> SplitDevice<M> {
         let size = self.areas.size;
         self.prefetched.clear();
         self.prefetched_from = self.next;
-        let head = self.head_at(self.next);
+        let head = self.resubmitted.head_at(&self.areas, self.next);
         if head >= size {
             return Err(QueueFault::HeadOutOfRange { head, size });
         }
-        let entry = self.read_entry(head);
-        self.prefetched.push(entry);
+        self.prefetched.push(Prefetched::read(&self.areas, head));
         Ok(())
-    }
-
-    /// Reads the first descriptor of a chain.
-    #[inline]
-    fn read_entry(&self, head: u16) -> Prefetched {
-        Prefetched { head, desc: self.areas.descriptors.read(desc_at(head)) }
     }
 
     /// The guest's CPU has written entries, descriptors and buffers, so each first access misses
@@ -328,18 +327,17 @@ impl<M: QueueMemory> SplitDevice<M> {
         let (first, found) = (self.next, self.avail_seen.wrapping_sub(self.next));
         let most = found.min(u16::try_from(PREFETCHED_MAX).expect("a batch is small"));
         self.prefetched_from = first;
-        let mut entries = std::mem::take(&mut self.prefetched);
-        entries.clear();
+        let SplitDevice { areas, resubmitted, prefetched, .. } = self;
+        prefetched.clear();
         let mut invalid = None;
-        entries.extend((0..most).map_while(|index| {
-            let head = self.head_at(first.wrapping_add(index));
+        prefetched.extend((0..most).map_while(|index| {
+            let head = resubmitted.head_at(areas, first.wrapping_add(index));
             if head >= size {
                 invalid = Some(head);
                 return None;
             }
-            Some(self.read_entry(head))
+            Some(Prefetched::read(areas, head))
         }));
-        self.prefetched = entries;
         // The chains before an invalid one come first.
         if let Some(head) = invalid.filter(|_| self.prefetched.is_empty()) {
             return Err(QueueFault::HeadOutOfRange { head, size });
@@ -453,8 +451,9 @@ impl<M: QueueMemory> SplitDevice<M> {
         self.areas.driver.fence();
         if let Some(inflight) = &mut self.inflight {
             inflight.record_published(new);
-            if usize::from(new.wrapping_sub(self.resubmitted_from)) >= self.resubmitted.len() {
-                self.resubmitted = Box::default();
+            let Resubmitted { heads, from } = &mut self.resubmitted;
+            if usize::from(new.wrapping_sub(*from)) >= heads.len() {
+                *heads = Box::default();
             }
         }
         let is_wanted = if self.options.event_idx {
