@@ -113,8 +113,8 @@ pub enum Note<'a> {
     Closed(&'a str),
     /// We closed the connection because the user removed the vif.
     Removed,
-    /// The front-end is connected and no pair is served any more, for this reason. It may resume.
-    /// Reported once per connection.
+    /// The front-end is connected and no pair is served, or none any more, for this reason. It may
+    /// resume. Reported once per connection.
     Stopped(&'a str),
 }
 
@@ -147,7 +147,7 @@ struct Connected {
     /// When the message began that is incomplete.
     part_since: Option<Instant>,
     has_asked_queues: bool,
-    has_reported_removal: bool,
+    has_reported_stop: bool,
     /// When frames began to flow.
     serving_since: Option<Instant>,
     /// Descriptors that must neither be used, nor closed by this thread.
@@ -227,7 +227,9 @@ impl<P: ConnectionSource> BackendEnd<P> {
                  libvirt: <access mode='shared'/> in <memoryBacking>)"
                     .to_owned(),
             ),
-            State::Waiting(missing) => self.error.clone().or_else(|| self.expected(missing)),
+            State::Waiting(missing) => {
+                self.refused_mtu().or_else(|| self.error.clone()).or_else(|| self.expected(missing))
+            }
         }
     }
 
@@ -249,6 +251,10 @@ impl<P: ConnectionSource> BackendEnd<P> {
     /// What the front-end took back, if that is why nothing is served.
     fn removed_memory(&self) -> Option<String> {
         Some(self.session()?.removed_memory()?.to_string())
+    }
+
+    fn refused_mtu(&self) -> Option<String> {
+        Some(self.session()?.refused_mtu()?.to_string())
     }
 
     /// Does the pending work, within bounds. Returns whether there may be more.
@@ -280,10 +286,13 @@ impl<P: ConnectionSource> BackendEnd<P> {
                 self.source.worked();
             }
         }
-        if outcome.is_ok() && !connected.has_reported_removal {
-            if let Some(removed_memory) = connected.session.removed_memory() {
-                connected.has_reported_removal = true;
-                device.note(Note::Stopped(&removed_memory.to_string()));
+        if outcome.is_ok() && !connected.has_reported_stop {
+            let session = &connected.session;
+            let removed_memory = session.removed_memory().map(|removed| removed.to_string());
+            let refused_mtu = || session.refused_mtu().map(|refused| refused.to_string());
+            if let Some(why) = removed_memory.or_else(refused_mtu) {
+                connected.has_reported_stop = true;
+                device.note(Note::Stopped(&why));
             }
         }
         match outcome {
@@ -365,7 +374,7 @@ impl Connected {
             negotiated: None,
             part_since: None,
             has_asked_queues: false,
-            has_reported_removal: false,
+            has_reported_stop: false,
             serving_since: None,
             unwanted: Vec::new(),
             awaits_area: false,

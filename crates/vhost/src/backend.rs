@@ -33,13 +33,14 @@ use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
 
-pub use crate::offered::{FEATURES, Negotiated, OPT_IN, Offer, REQUIRED, with_dependencies_met};
+use crate::offered::MTU_MIN;
+pub use crate::offered::{
+    FEATURES, Negotiated, OPT_IN, Offer, REQUIRED, RefusedMtu, with_dependencies_met,
+};
 pub use crate::request::PROTOCOL_FEATURES;
 
 /// The most queue pairs of a back-end: some requests number rings with eight bits.
 pub const PAIRS_MAX: u16 = 128;
-/// The MTUs that a device may have (virtio, 5.1.4).
-const MTU_MIN: u16 = 68;
 
 /// An action for the caller.
 #[derive(Debug)]
@@ -140,6 +141,7 @@ pub struct Backend {
     protocol: Option<u64>,
     /// The first MTU that the front-end has set, or 0.
     mtu: u16,
+    refused_mtu: Option<RefusedMtu>,
     status: u64,
     memory: Table,
     rings: Vec<Ring>,
@@ -171,6 +173,7 @@ impl Backend {
             features: None,
             protocol: None,
             mtu: 0,
+            refused_mtu: None,
             status: 0,
             memory: Table::default(),
             rings: vec![Ring::default(); 2 * usize::from(pairs)],
@@ -211,6 +214,12 @@ impl Backend {
     /// The regions that were shared.
     pub fn regions(&self) -> &[RegionKey] {
         self.memory.regions()
+    }
+
+    /// The MTU that was refused, if the front-end wanted to show its guest a longer or shorter one
+    /// than is possible.
+    pub fn refused_mtu(&self) -> Option<RefusedMtu> {
+        self.refused_mtu
     }
 
     /// What the front-end removed while rings ran, if that is why there is no memory.
@@ -403,10 +412,14 @@ impl Backend {
                         if self.mtu == 0 {
                             self.mtu = mtu;
                         }
+                        self.refused_mtu = None;
                         self.push_action(Action::SetMtu(mtu));
                     }
                     // The front-end asked for a reply.
-                    _ => return number(1),
+                    _ => {
+                        self.refused_mtu = Some(RefusedMtu { asked: mtu, most: mtu_max });
+                        return number(1);
+                    }
                 }
             }
             Request::GetInflightFd { rings, size } => {

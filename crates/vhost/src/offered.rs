@@ -1,5 +1,7 @@
 //! What a back-end may offer, and what comes of it.
 
+use std::fmt;
+
 use ringway_wire::virtio::{
     Features, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_ANY_LAYOUT,
     VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM,
@@ -12,6 +14,9 @@ use ringway_wire::virtio::{
 };
 
 use crate::request::PROTOCOL_FEATURES;
+
+/// The MTUs that a device may have (virtio, 5.1.4).
+pub(crate) const MTU_MIN: u16 = 68;
 
 /// What both ends negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,4 +142,24 @@ pub fn with_dependencies_met(features: Features) -> Features {
         let is_good = needed.iter().any(|needed| has(left, needed));
         if is_good { left } else { left.without(Features::of(&[*bit])) }
     })
+}
+
+/// An MTU that a front-end may not show its guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedMtu {
+    /// In bytes.
+    pub asked: u64,
+    /// The longest one that is possible.
+    pub most: u16,
+}
+
+impl fmt::Display for RefusedMtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RefusedMtu { asked, most } = self;
+        write!(
+            f,
+            "the front-end wants its guest to have an MTU of {asked} (QEMU: host_mtu), and {MTU_MIN} \
+             to {most} is possible here: change either that or `mtu` of the vif"
+        )
+    }
 }

@@ -140,6 +140,20 @@ fn memory_of_qemus_own_is_named_as_what_is_missing() {
 }
 
 #[test]
+fn an_mtu_that_is_refused_is_named_with_the_limit() {
+    let dir = TempDir::new().expect("a directory");
+    let more = format!("{SHARED} -global virtio-net-pci.host_mtu=9500");
+    let Some(_machine) = start(dir.path(), "server=on", &more) else { return };
+    let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
+    until(&mut back, &mut device, "a reason", |end, _| {
+        end.error().is_some_and(|reason| reason.contains("an MTU of 9500 (QEMU: host_mtu)"))
+    });
+    let reason = back.error().expect("there was one");
+    assert!(reason.contains("68 to 9000 is possible here"), "{reason}");
+    assert_eq!(device.notes, ["Connected".to_owned(), format!("Stopped({reason:?})")]);
+}
+
+#[test]
 fn for_more_queues_than_are_offered_qemu_names_both_numbers_and_the_end_says_where() {
     let dir = TempDir::new().expect("a directory");
     let Some(_machine) = start(dir.path(), "server=on", SHARED) else { return };

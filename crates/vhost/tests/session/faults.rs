@@ -156,8 +156,10 @@ fn an_mtu_that_is_too_large_is_refused() {
     device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
     device.ask(Request::NetSetMtu(9001)).unwrap();
     assert_eq!((device.number(), device.mtu), (1, None));
+    let refused = device.session.refused_mtu().expect("it was refused").to_string();
+    assert!(refused.contains("an MTU of 9001 (QEMU: host_mtu), and 68 to 9000"), "{refused}");
     device.ask(Request::NetSetMtu(1500)).unwrap();
-    assert_eq!(device.mtu, Some(1500));
+    assert_eq!((device.mtu, device.session.refused_mtu()), (Some(1500), None));
 }
 
 #[test]
