@@ -78,6 +78,11 @@ fn a_xen_guest_and_a_virtio_guest_exchange_long_segments_and_a_verified_file() {
             assert!(bytes / packets > 2 * FRAME_LEN_MAX, "{way}: {bytes} in {packets}: {vif}");
         }
     }
+    // The processes that drive its queues run in the namespace of the guest.
+    let mut cpu = report["cpu"].as_array().expect("a list").iter();
+    let of_guest = cpu.find(|it| it["process"] == "guest b").expect("it is listed");
+    let seconds = ["user_seconds", "system_seconds"].map(|part| of_guest[part].as_f64());
+    assert!(seconds.into_iter().flatten().sum::<f64>() > 0.0, "{text}");
     assert_eq!(report["leftovers"], Value::Array(Vec::new()));
 }
 

@@ -254,17 +254,28 @@ impl<'a> Running<'a> {
     }
 
     fn cpu_times(&self) -> Result<Vec<CpuReport>> {
-        self.processes()
-            .into_iter()
-            .map(|process| {
-                let time = ringway_sys::process::cpu_time(process.pid)?;
-                Ok(CpuReport {
-                    process: process.name,
-                    user_seconds: time.user.as_secs_f64(),
-                    system_seconds: time.system.as_secs_f64(),
-                })
-            })
-            .collect()
+        let mut times = Vec::new();
+        for process in self.processes() {
+            let mut pids = vec![process.pid];
+            if process.name == "guest b" {
+                pids.extend(self.virtio_pids());
+            }
+            let mut report = CpuReport { process: process.name, ..CpuReport::default() };
+            for pid in pids {
+                let time = ringway_sys::process::cpu_time(pid)?;
+                report.user_seconds += time.user.as_secs_f64();
+                report.system_seconds += time.system.as_secs_f64();
+            }
+            times.push(report);
+        }
+        Ok(times)
+    }
+
+    /// The processes in the namespace of guest b that drive its queues of virtio.
+    fn virtio_pids(&self) -> Vec<u32> {
+        let Some(virtio) = &self.virtio else { return Vec::new() };
+        let first = virtio.record().pid;
+        [first].into_iter().chain(children_of(first)).collect()
     }
 
     fn start_in_guest(&self, guest: &str, command: &[&str]) -> Result<(Process, ChildStdout)> {
