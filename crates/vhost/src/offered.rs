@@ -158,8 +158,8 @@ impl fmt::Display for RefusedMtu {
         let RefusedMtu { asked, most } = self;
         write!(
             f,
-            "the front-end wants its guest to have an MTU of {asked} (QEMU: host_mtu), and {MTU_MIN} \
-             to {most} is possible here: change either that or `mtu` of the vif"
+            "the front-end wants its guest to have an MTU of {asked} (QEMU: host_mtu), and \
+             {MTU_MIN} to {most} is possible here: change either that or `mtu` of the vif"
         )
     }
 }
