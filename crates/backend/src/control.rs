@@ -379,6 +379,7 @@ fn vhost_status<H: Hypervisor>(
         kind: "virtio".to_owned(),
         state: state.to_owned(),
         error: vhost.error(),
+        attached_to: vhost.config.bridge.clone().unwrap_or_else(|| "switch".to_owned()),
         max_queues: session.map_or(vhost.config.queues, |session| session.offer().pairs),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),

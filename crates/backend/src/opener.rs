@@ -173,8 +173,15 @@ impl<H: Hypervisor> Backend<H> {
         let Some(handle) = (0..).find(|handle| !handles.contains(handle)) else { return Ok(()) };
         let place = PassedOn::new(&config.name, Arc::clone(opener));
         let host = &mut self.services.host;
-        let vhost = VhostVif::begin((config, at_run_time), handle, place, host);
-        self.vhosts.push(vhost.map_err(|error| error.to_string())?);
+        // A user sees at once that a bridge is missing; at the start it may appear later.
+        let may_wait = phase == Phase::Start;
+        let vhost = VhostVif::begin((config, at_run_time, may_wait), handle, place, host);
+        let vhost = vhost.map_err(|error| error.to_string())?;
+        if let Some(reason) = vhost.missing_bridge() {
+            let vif = &vhost.served.name;
+            tracing::warn!(vif, "not attached until the reason is gone: {reason}");
+        }
+        self.vhosts.push(vhost);
         Ok(())
     }
 

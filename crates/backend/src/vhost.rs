@@ -5,11 +5,12 @@
 //! detached from the workers when the first must stop, and attached again after the turn.
 
 mod status;
+mod unattached;
 mod unshared;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,6 @@ use ringway_wire::virtio::VHOST_F_LOG_ALL;
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{MIRROR_KEY, Vif};
 use ringway_xenstore::RateLimit;
-use rustix::event::PollFlags;
 
 use crate::changed::Settings;
 use crate::config::VhostVif as Config;
@@ -45,6 +45,7 @@ use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 use crate::virtio_features::offered;
+use unattached::Unattached;
 use unshared::Unshared;
 
 /// An invalid Xen domid (`DOMID_INVALID`), used for these vifs wherever a vif has a domain and a
@@ -70,6 +71,8 @@ pub(crate) struct VhostVif {
     settings: Settings,
     /// Why no front-end is accepted: panics over its guests.
     quarantined: Option<String>,
+    /// Its bridge is missing, so no front-end is accepted.
+    unattached: Option<Unattached>,
 }
 
 /// What a front-end has passed to us.
@@ -104,7 +107,7 @@ impl VhostVif {
     /// # Errors
     /// If there are too many of them.
     pub(crate) fn begin<H: Hypervisor>(
-        (config, at_run_time): (Config, bool),
+        (config, at_run_time, may_wait): (Config, bool, bool),
         index: u32,
         place: PassedOn,
         host: &mut Hosting<H>,
@@ -113,12 +116,12 @@ impl VhostVif {
         let share = MappingShare::new().map_err(io::Error::other)?;
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
         let floor = Floor::read(host.config.dir.vhost(&config.name));
-        let device = config.bridge.as_deref().map(|bridge| {
-            let queues = config.queues.max(floor.pairs());
-            let mtu = config.limits.mtu.into_iter().chain(Some(floor.mtu()).filter(|mtu| *mtu > 0));
-            let mtu = mtu.max();
-            VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu)
-        });
+        let (device, unattached) = match unattached::make_device(&config, &floor, host).transpose()
+        {
+            Ok(device) => (device, None),
+            Err(error) if may_wait => (None, Some(Unattached::new(&error, now))),
+            Err(error) => return Err(error),
+        };
         let file = host.config.dir.vhost_limits(&config.name);
         let settings = Settings::read(file, &config.limits, &config.rules);
         let wanted = settings.rules(&config.rules);
@@ -130,7 +133,7 @@ impl VhostVif {
             name: config.name.clone(),
             offer: host.offer(Some(config.queues)),
             rules,
-            device: device.transpose()?,
+            device,
             completion: Completion::Copied,
             limited,
             is_quarantined: false,
@@ -154,8 +157,16 @@ impl VhostVif {
             floor,
         };
         let end = BackendEnd::new(place);
-        let mut vif =
-            VhostVif { served, config, at_run_time, end, parts, settings, quarantined: None };
+        let mut vif = VhostVif {
+            served,
+            config,
+            at_run_time,
+            end,
+            parts,
+            settings,
+            quarantined: None,
+            unattached,
+        };
         vif.check_quarantine(host);
         Ok(vif)
     }
@@ -174,26 +185,13 @@ impl VhostVif {
         self.served.is_quarantined = self.quarantined.is_some();
     }
 
-    /// What to wait for before the next turn.
-    pub(crate) fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        if self.quarantined.is_some() { None } else { self.end.waker() }
-    }
-
-    /// When to run a turn even without an event.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        if self.quarantined.is_some() {
-            return None;
-        }
-        self.end.due().into_iter().chain(self.parts.due).min()
-    }
-
     /// Does pending work; returns whether there may be more.
     pub(crate) fn turn<H: Hypervisor>(
         &mut self,
         host: &mut Hosting<H>,
         now: Instant,
     ) -> io::Result<bool> {
-        if self.quarantined.is_some() {
+        if self.quarantined.is_some() || !self.attach(host, now) {
             return Ok(false);
         }
         let VhostVif { served, config, end, parts, .. } = self;

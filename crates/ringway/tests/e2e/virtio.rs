@@ -328,6 +328,30 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
 }
 
 #[test]
+fn a_virtio_vif_waits_for_a_bridge_that_does_not_exist_yet() {
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let text = description(dir, &[("vm1", "server")]) + "bridge = 'br9'\n";
+    let host = Host::start(&text);
+    let vif = host.vif("vm1").expect("it is listed");
+    assert_eq!((vif.state.as_str(), vif.attached_to.as_str()), ("Waiting", "br9"));
+    assert!(vif.error.is_some_and(|error| error.contains("on bridge br9")), "{}", host.log());
+    assert!(host.log().contains("not attached until the reason is gone"), "{}", host.log());
+    let _guest = guest(dir, "vm1", Maker::Backend);
+    let backend = host.pid_of("backend").to_string();
+    let mut ip = Command::new("nsenter");
+    ip.args(["-t", &backend, "-n"]);
+    if !rustix::process::geteuid().is_root() {
+        ip.args(["-U", "--preserve-credentials"]);
+    }
+    let made = ip.args(["ip", "link", "add", "br9", "type", "bridge"]).output().expect("it starts");
+    assert!(made.status.success(), "{made:?}");
+    wait_for_queues(&host, 4);
+    assert_eq!(host.vif("vm1").expect("it is there").error, None);
+}
+
+#[test]
 fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
     let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");

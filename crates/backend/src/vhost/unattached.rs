@@ -1,0 +1,90 @@
+//! Vifs whose bridge does not exist when the backend starts: they are listed, and attached when it
+//! does.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use ringway_hypervisor::Hypervisor;
+use rustix::event::PollFlags;
+
+use super::VhostVif;
+use crate::config::VhostVif as Config;
+use crate::device::VifDevice;
+use crate::kept::Floor;
+use crate::services::Hosting;
+
+/// The pause between attempts.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Why a vif has no device on its bridge.
+#[derive(Debug)]
+pub(super) struct Unattached {
+    reason: String,
+    /// When to try again.
+    retry: Instant,
+}
+
+impl Unattached {
+    pub(super) fn new(error: &io::Error, now: Instant) -> Unattached {
+        Unattached { reason: error.to_string(), retry: now + RETRY }
+    }
+}
+
+/// The device of a vif on its bridge, if it is to have one.
+pub(super) fn make_device<H: Hypervisor>(
+    config: &Config,
+    floor: &Floor,
+    host: &mut Hosting<H>,
+) -> Option<io::Result<VifDevice>> {
+    let bridge = config.bridge.as_deref()?;
+    let queues = config.queues.max(floor.pairs());
+    let mtu = config.limits.mtu.into_iter().chain(Some(floor.mtu()).filter(|mtu| *mtu > 0));
+    let mtu = mtu.max();
+    Some(VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu))
+}
+
+impl VhostVif {
+    /// Tries to make the missing device, if that is due. Returns whether there is none missing.
+    pub(super) fn attach<H: Hypervisor>(&mut self, host: &mut Hosting<H>, now: Instant) -> bool {
+        match &self.unattached {
+            None => return true,
+            Some(unattached) if now < unattached.retry => return false,
+            Some(_) => {}
+        }
+        match make_device(&self.config, &self.parts.floor, host).transpose() {
+            Ok(device) => {
+                (self.served.device, self.unattached) = (device, None);
+                self.served.set_limits(&self.settings.keys(), host);
+                tracing::info!(vif = self.served.name, "attached to its bridge");
+            }
+            Err(error) => self.unattached = Some(Unattached::new(&error, now)),
+        }
+        self.unattached.is_none()
+    }
+
+    /// Why it is not attached to its bridge, if so.
+    pub(crate) fn missing_bridge(&self) -> Option<&str> {
+        self.unattached.as_ref().map(|unattached| unattached.reason.as_str())
+    }
+
+    /// Whether no front-end is accepted.
+    fn is_closed(&self) -> bool {
+        self.quarantined.is_some() || self.unattached.is_some()
+    }
+
+    /// What to wait for before the next turn.
+    pub(crate) fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        if self.is_closed() { None } else { self.end.waker() }
+    }
+
+    /// When to run a turn even without an event.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match &self.unattached {
+            _ if self.quarantined.is_some() => return None,
+            Some(unattached) => return Some(unattached.retry),
+            None => {}
+        }
+        self.end.due().into_iter().chain(self.parts.due).min()
+    }
+}
