@@ -45,7 +45,8 @@ pub(super) fn make_device<H: Hypervisor>(
 }
 
 impl VhostVif {
-    /// Tries to make the missing device, if that is due. Returns whether there is none missing.
+    /// Tries to make the missing device, if that is due. Returns whether the vif has all that it
+    /// needs.
     pub(super) fn attach<H: Hypervisor>(&mut self, host: &mut Hosting<H>, now: Instant) -> bool {
         match &self.unattached {
             None => return true,
