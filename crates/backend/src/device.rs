@@ -207,8 +207,13 @@ fn check_names(net: &mut Netlink, name: &str, bridge: &str) -> io::Result<()> {
             Ok(_) => thread::sleep(NAME_CHECK_PAUSE),
         }
     }
+    Err(in_use(name))
+}
+
+/// The error if an interface has the name of a new device.
+pub(crate) fn in_use(name: &str) -> io::Error {
     let what = format!("an interface {name} exists already: remove it, or choose another name");
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
+    io::Error::new(io::ErrorKind::AlreadyExists, what)
 }
 
 /// A device on a bridge, for as long as this process exists.

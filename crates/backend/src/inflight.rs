@@ -108,6 +108,7 @@ mod tests {
         noted.starts(Format::Split, 1);
         assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
     }
+
     #[test]
     fn a_part_shows_that_the_area_was_cut_and_refusals_name_it() {
         let part_len = u64::try_from(inflight_split::len(256)).expect("short");

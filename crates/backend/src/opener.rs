@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::Backend;
 use crate::sockets::PassedOn;
-use crate::vhost::VhostVif;
+use crate::vhost::{Added, VhostVif};
 
 /// Messages that are taken in a turn.
 const EVENTS_MAX: usize = 256;
@@ -174,10 +174,10 @@ impl<H: Hypervisor> Backend<H> {
         let place = PassedOn::new(&config.name, Arc::clone(opener));
         let host = &mut self.services.host;
         // A user sees at once that a bridge is missing; at the start it may appear later.
-        let may_wait = phase == Phase::Start;
-        let vhost = VhostVif::begin((config, at_run_time, may_wait), handle, place, host);
+        let added = Added { config, at_run_time, may_wait: phase == Phase::Start };
+        let vhost = VhostVif::begin(added, handle, place, host);
         let vhost = vhost.map_err(|error| error.to_string())?;
-        if let Some(reason) = vhost.missing_bridge() {
+        if let Some(reason) = vhost.why_unattached() {
             let vif = &vhost.served.name;
             tracing::warn!(vif, "not attached until the reason is gone: {reason}");
         }

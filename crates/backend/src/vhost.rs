@@ -45,6 +45,7 @@ use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 use crate::virtio_features::offered;
+pub(crate) use unattached::Added;
 use unattached::Unattached;
 use unshared::Unshared;
 
@@ -71,7 +72,7 @@ pub(crate) struct VhostVif {
     settings: Settings,
     /// Why no front-end is accepted: panics over its guests.
     quarantined: Option<String>,
-    /// Its bridge is missing, so no front-end is accepted.
+    /// Why it has no device on its bridge, so that no front-end is accepted.
     unattached: Option<Unattached>,
 }
 
@@ -107,7 +108,7 @@ impl VhostVif {
     /// # Errors
     /// If there are too many of them.
     pub(crate) fn begin<H: Hypervisor>(
-        (config, at_run_time, may_wait): (Config, bool, bool),
+        Added { config, at_run_time, may_wait }: Added,
         index: u32,
         place: PassedOn,
         host: &mut Hosting<H>,

@@ -281,9 +281,7 @@ impl ConnectionSource for Endpoint {
     fn awaited(&self) -> String {
         let path = self.path.display();
         match (&self.socket, self.paused) {
-            (Socket::Dial { .. }, _) => {
-                format!("no front-end is listening at {path}")
-            }
+            (Socket::Dial { .. }, _) => format!("no front-end is listening at {path}"),
             (Socket::Listen { .. }, Some(pause)) if pause >= REPORTED_PAUSE_MIN => format!(
                 "the next front-end is accepted at {path} in at most {} s, because earlier ones \
                  disconnected too soon",

@@ -11,8 +11,8 @@ impl VhostVif {
 
     /// Why nothing is served, if so.
     pub(crate) fn error(&self) -> Option<String> {
-        let missing = || self.missing_bridge().map(str::to_owned);
+        let unattached = || self.why_unattached().map(str::to_owned);
         let of_guest = || self.end.error().or_else(|| self.parts.unshared());
-        self.quarantined.clone().or_else(missing).or_else(of_guest)
+        self.quarantined.clone().or_else(unattached).or_else(of_guest)
     }
 }

@@ -1,5 +1,5 @@
-//! Vifs whose bridge does not exist when the backend starts: they are listed, and attached when it
-//! does.
+//! Vifs that cannot have their device on a bridge when the backend starts, because the bridge does
+//! not exist or the name is in use: they are listed, and attached when they can be.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,12 +10,20 @@ use rustix::event::PollFlags;
 
 use super::VhostVif;
 use crate::config::VhostVif as Config;
-use crate::device::VifDevice;
+use crate::device::{VifDevice, in_use};
 use crate::kept::Floor;
 use crate::services::Hosting;
 
 /// The pause between attempts.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// A vif to begin.
+pub(crate) struct Added {
+    pub(crate) config: Config,
+    pub(crate) at_run_time: bool,
+    /// Whether it may wait for its bridge.
+    pub(crate) may_wait: bool,
+}
 
 /// Why a vif has no device on its bridge.
 #[derive(Debug)]
@@ -46,14 +54,18 @@ pub(super) fn make_device<H: Hypervisor>(
 
 impl VhostVif {
     /// Tries to make the missing device, if that is due. Returns whether the vif has all that it
-    /// needs.
+    /// needs. It does not wait for an interface that has the name: others need the thread.
     pub(super) fn attach<H: Hypervisor>(&mut self, host: &mut Hosting<H>, now: Instant) -> bool {
         match &self.unattached {
             None => return true,
             Some(unattached) if now < unattached.retry => return false,
             Some(_) => {}
         }
-        match make_device(&self.config, &self.parts.floor, host).transpose() {
+        let made = match host.netlink.link(&self.config.name) {
+            Ok(_) => Err(in_use(&self.config.name)),
+            Err(_) => make_device(&self.config, &self.parts.floor, host).transpose(),
+        };
+        match made {
             Ok(device) => {
                 (self.served.device, self.unattached) = (device, None);
                 self.served.set_limits(&self.settings.keys(), host);
@@ -65,7 +77,7 @@ impl VhostVif {
     }
 
     /// Why it is not attached to its bridge, if so.
-    pub(crate) fn missing_bridge(&self) -> Option<&str> {
+    pub(crate) fn why_unattached(&self) -> Option<&str> {
         self.unattached.as_ref().map(|unattached| unattached.reason.as_str())
     }
 
