@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ringway_rig::cpu_time::Machine;
 use serde::Serialize;
 
 use crate::handoff;
@@ -116,47 +117,28 @@ pub(crate) struct Watch {
     handoff: Option<Duration>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Machine {
-    busy: u64,
-    steal: u64,
-}
-
 impl Watch {
     pub(crate) fn start() -> Result<Watch> {
         let handoff = handoff::measure();
-        Ok(Watch { start: Instant::now(), machine: machine()?, ours: ours()?, handoff })
+        Ok(Watch { start: Instant::now(), machine: Machine::now()?, ours: ours()?, handoff })
     }
 
     /// Call it when the children of the run have been waited for or are still running.
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few ticks")]
     pub(crate) fn stop(&self) -> Result<Noise> {
-        let (machine, ours) = (machine()?, ours()?);
+        let (machine, ours) = (Machine::now()?, ours()?);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = self.start.elapsed().as_secs_f64() * cpus as f64;
+        let percent = |seconds: f64| seconds.max(0.0) * 100.0 / all.max(0.01);
+        let used = machine.busy - self.machine.busy;
         let ticks = rustix::param::clock_ticks_per_second() as f64;
-        let all = self.start.elapsed().as_secs_f64() * ticks * cpus as f64;
-        let percent = |ticks: u64| ticks as f64 * 100.0 / all.max(1.0);
-        let used = machine.busy.saturating_sub(self.machine.busy);
+        let ours = ours.saturating_sub(self.ours) as f64 / ticks;
         Ok(Noise {
-            steal_percent: percent(machine.steal.saturating_sub(self.machine.steal)),
-            foreign_percent: percent(used.saturating_sub(ours.saturating_sub(self.ours))),
+            steal_percent: percent(machine.steal - self.machine.steal),
+            foreign_percent: percent(used - ours),
             handoff_ns: self.handoff.max(handoff::measure()).map(|time| time.as_nanos() as f64),
         })
     }
-}
-
-fn machine() -> Result<Machine> {
-    let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
-    parse_machine(&text).context("/proc/stat is not as in proc_stat(5)")
-}
-
-fn parse_machine(text: &str) -> Option<Machine> {
-    let words = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = ticks[..] else {
-        return None;
-    };
-    Some(Machine { busy: user + nice + system + irq + softirq, steal })
 }
 
 /// Ticks used by us and by our descendants, both running ones and those that were waited for.
@@ -201,13 +183,6 @@ fn ticks_below(root: u32, processes: &[Process]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn idle_and_waiting_are_not_busy() {
-        let machine = parse_machine("cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 9 9 9").expect("good");
-        assert_eq!((machine.busy, machine.steal), (31, 32));
-        assert!(parse_machine("cpu 1 2 3").is_none());
-    }
 
     #[test]
     fn the_time_of_children_is_ours_and_that_of_others_is_not() {

@@ -5,11 +5,11 @@ use std::fs;
 use std::time::Instant;
 
 use ringway_control::{BackendStatus, Times, VifStatus};
-use serde::{Deserialize, Serialize};
 
 use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
 use ringway_rig::child::PartError;
+use ringway_rig::cpu_time::Machine;
 
 /// The processes whose CPU time is counted.
 #[derive(Debug, Default)]
@@ -52,18 +52,6 @@ pub struct Counted {
     pub disturbance: Disturbance,
 }
 
-/// CPU seconds of a machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Machine {
-    /// Everything but idling and waiting.
-    pub busy: f64,
-    /// Softirqs.
-    pub softirq: f64,
-    /// What the hypervisor below stole.
-    pub steal: f64,
-}
-
 impl Reading {
     /// Reads everything.
     ///
@@ -95,7 +83,7 @@ impl Reading {
             netfront,
             netback,
             switch,
-            machine: machine()?,
+            machine: Machine::now()?,
             queues,
             response_times,
         })
@@ -179,13 +167,6 @@ fn total(pids: &[u32]) -> Result<f64, PartError> {
     sum(pids).map(|(user, system)| user + system)
 }
 
-pub(crate) fn machine() -> Result<Machine, PartError> {
-    let text = fs::read_to_string("/proc/stat").map_err(PartError::at("read /proc/stat"))?;
-    let ticks = rustix::param::clock_ticks_per_second();
-    parse(&text, ticks)
-        .ok_or_else(|| PartError::Failed("/proc/stat is not as in proc_stat(5)".to_owned()))
-}
-
 /// The mean of the CPUs' frequencies as the kernel reports them; `None` on machines that do not.
 pub(crate) fn cpu_mhz() -> Option<f64> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
@@ -195,27 +176,9 @@ pub(crate) fn cpu_mhz() -> Option<f64> {
     (!all.is_empty()).then(|| crate::stats::mean(&all))
 }
 
-fn parse(text: &str, ticks_per_second: u64) -> Option<Machine> {
-    let words = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    let ticks: Vec<f64> = words.map_while(|word| word.parse().ok()).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = ticks[..] else {
-        return None;
-    };
-    let second = crate::stats::float(usize::try_from(ticks_per_second).ok()?);
-    let busy = (user + nice + system + irq + softirq) / second;
-    Some(Machine { busy, softirq: softirq / second, steal: steal / second })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn softirqs_and_steal_are_where_the_kernel_puts_them() {
-        let machine = parse("cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 9 9 9", 100).expect("good");
-        assert_eq!(machine, Machine { busy: 0.31, softirq: 0.16, steal: 0.32 });
-        assert_eq!(parse("cpu 1 2 3", 100), None);
-    }
 
     #[test]
     fn a_queue_that_was_not_there_before_counts_from_nothing() {

@@ -6,8 +6,8 @@
 //! - [`veth`]: connects namespaces by a bridge.
 //! - [`host`]: ringway itself with its guests. [`ovs`]: Open vSwitch.
 //! - [`tools`]: make load and report what they measured; [`average`] makes one number of several.
-//! - [`machine`]: describes the computer. [`scratch`]: a directory for temporary files.
-//!   [`columns`]: a table for people.
+//! - [`machine`]: describes the computer. [`cpu_time`]: what it uses, and whether it is quiet.
+//!   [`scratch`]: a directory for temporary files. [`columns`]: a table for people.
 //!
 //! Each namespace, process and directory belongs to a value and ends with it.
 //!
@@ -20,6 +20,7 @@
 pub mod average;
 pub mod child;
 pub mod columns;
+pub mod cpu_time;
 pub mod host;
 pub mod launcher;
 pub mod machine;

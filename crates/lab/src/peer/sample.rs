@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use ringway_net::Netlink;
 use ringway_rig::child::PartError;
+use ringway_rig::cpu_time::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::counters::{self, Machine};
+use crate::counters;
 use crate::record::{Disturbance, EndUse, Interface, InterfaceUse};
 
 const COUNTERS: &str = "/proc/self/net/dev";
@@ -96,7 +97,7 @@ impl Sample {
                 .map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX)),
             user,
             system,
-            machine: counters::machine()?,
+            machine: Machine::now()?,
             cpu_mhz: counters::cpu_mhz(),
             interface: carried,
         })
