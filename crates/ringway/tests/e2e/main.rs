@@ -1,14 +1,18 @@
 //! The program itself, from its command line: hosts, guests, real traffic, and what happens when
 //! any of them is killed.
 //!
-//! Each test has a run directory and a network of its own. A test takes a [`shared_turn`] and runs
-//! beside another such test, if it uses nothing that two tests would share. All other tests take a
-//! [`turn`], and run alone:
+//! Each test has a run directory and a network of its own, and takes one of four turns:
 //!
-//! - those with limits for a time, a rate, a loss or a load, in which a neighbour would show;
-//! - those that use or inspect the whole machine: its namespaces, processes, CPUs or trace buffers.
+//! - [`shared_turn`]: runs beside other tests. It asserts an order, a count or a state, which a busy
+//!   machine does not change.
+//! - [`turn`]: runs alone, because it uses or inspects the whole machine: its namespaces, processes,
+//!   CPUs or trace buffers. A comment says what.
+//! - [`measured_turn`]: also has bounds on a time, a rate or a load. They hold on a quiet machine
+//!   only, so `make nightly` asserts them, and such a test runs alone there. In `make test` it runs
+//!   beside others and asserts the rest.
+//! - [`nightly_turn`]: only `make nightly` runs it, alone, since it takes minutes.
 //!
-//! If in doubt, a new test takes a `turn`.
+//! If in doubt, a new test takes a `shared_turn`.
 
 mod applied;
 mod backend;
@@ -64,10 +68,16 @@ mod watched;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use ringway_rig::cpu_time::becomes_quiet;
 use turns::{Kind, Turn, Turns};
 
 static TURNS: Turns = Turns::new();
+/// Set by `make nightly`.
+const NIGHTLY: &str = "RINGWAY_NIGHTLY";
+/// How long a test with bounds waits for a quiet machine.
+const QUIET_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for the turn of a test that runs alone. It ends when the result is dropped. If this
 /// machine lacks what the test needs, programs or permission to create networks, prints that and
@@ -76,9 +86,52 @@ fn turn(programs: &[&str]) -> Option<Turn<'static>> {
     turn_of(Kind::Alone, programs)
 }
 
-/// The same for a test that may run beside other shared ones.
+/// The turn of a test that may run beside other shared ones.
 fn shared_turn(programs: &[&str]) -> Option<Turn<'static>> {
     turn_of(Kind::Shared, programs)
+}
+
+/// The turn of a test that only `make nightly` runs. `why` completes "only make nightly runs it: ".
+fn nightly_turn(why: &str, programs: &[&str]) -> Option<Turn<'static>> {
+    if !is_nightly() {
+        say(&format!("NIGHTLY: {}: {why}", test_name()));
+        return None;
+    }
+    turn(programs)
+}
+
+/// The turn of a test with bounds on time, and whether it asserts them.
+struct Measured {
+    _turn: Turn<'static>,
+    /// Whether bounds on time hold here and now.
+    is_quiet: bool,
+}
+
+/// The turn of a test with bounds on a time, a rate or a load.
+fn measured_turn(programs: &[&str]) -> Option<Measured> {
+    if !is_nightly() {
+        return shared_turn(programs).map(|turn| Measured { _turn: turn, is_quiet: false });
+    }
+    let turn = turn(programs)?;
+    let is_quiet = becomes_quiet(QUIET_PATIENCE);
+    if !is_quiet {
+        say(&format!("SKIPPED: bounds on time of {}: other work uses the CPUs", test_name()));
+    }
+    Some(Measured { _turn: turn, is_quiet })
+}
+
+fn is_nightly() -> bool {
+    std::env::var_os(NIGHTLY).is_some()
+}
+
+/// The harness gives each test a thread that is named after it.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// Prints a line that is visible although the harness captures the output of tests that pass.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn turn_of(kind: Kind, programs: &[&str]) -> Option<Turn<'static>> {
@@ -86,8 +139,7 @@ fn turn_of(kind: Kind, programs: &[&str]) -> Option<Turn<'static>> {
     match missing(programs) {
         None => Some(turn),
         Some(reason) => {
-            // It bypasses the test harness's capture, so that it is visible.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+            say(&format!("SKIPPED: {}: {reason}", test_name()));
             None
         }
     }

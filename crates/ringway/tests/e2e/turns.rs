@@ -2,14 +2,14 @@
 //!
 //! Turns begin in the order in which tests ask for them. So no test waits for one that asked
 //! later, which the locks of the standard library do not promise. The harness starts tests in the
-//! order of their names, on as many threads as there are CPUs. On two CPUs, two shared tests run at
-//! the same time only if no test between them runs alone.
+//! order of their names, on as many threads as it is told to use.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Shared tests that run at the same time, at most, even if the harness has more threads.
-const SHARED_MAX: usize = 2;
+/// Shared tests that run at the same time, at most, even if the harness has more threads. Most of
+/// them wait for something most of the time, so there are more of them than CPUs.
+const SHARED_MAX: usize = 4;
 
 /// Whether a test needs the machine for itself, or runs beside other shared ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
