@@ -17,12 +17,18 @@ use crate::{
 };
 
 /// How long an event may take. Only a failing test waits this long.
-const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// The most deliveries of an event: on Xen one may be queued and one more pending behind it.
-const DELIVERIES_MAX: usize = 2;
+/// The most deliveries that an end sees without a notification of their own, however late they
+/// come: on Xen one may be queued and one more pending behind it, the first of them for the binding
+/// itself. The others are for a kernel that raises one again, as when it moves a port to another
+/// CPU.
+const SURPLUS_MAX: usize = 8;
+
+/// Notifications of a case. An end that sees a delivery for each exceeds [`SURPLUS_MAX`] by far.
+const ROUNDS: usize = 100;
 
 /// Two domains, or one that plays both roles.
 pub trait Fixture {
@@ -307,26 +313,19 @@ fn an_unknown_domain_has_no_grants<F: Fixture>(fixture: &F) {
 
 fn an_event_reaches_the_other_end<F: Fixture>(fixture: &F) {
     let (front, back) = bound(fixture);
-    assert_quiet(&front);
-    assert_quiet(&back);
-    front.notify().expect("the other end is there");
-    assert_arrives(&back);
-    assert_quiet(&back);
-    assert!(!front.ack().expect("it can be read"), "the notifier is not notified");
-
-    back.notify().expect("the other end is there");
-    assert_arrives(&front);
-    assert!(!back.ack().expect("it can be read"), "the notifier is not notified");
+    assert_reach(&front, &back);
+    assert_reach(&back, &front);
 }
 
 fn many_events_are_merged<F: Fixture>(fixture: &F) {
     let (front, back) = bound(fixture);
-    for _ in 0..100 {
+    for _ in 0..ROUNDS {
         front.notify().expect("the other end is there");
     }
     assert_readable(&back);
-    let count = (0..100).take_while(|_| back.ack().expect("it can be read")).count();
-    assert!((1..=DELIVERIES_MAX).contains(&count), "{count}");
+    let count = (0..ROUNDS).take_while(|_| back.ack().expect("it can be read")).count();
+    assert!((1..=SURPLUS_MAX).contains(&count), "{count} deliveries of {ROUNDS} notifications");
+    assert_reach(&front, &back);
 }
 
 fn a_port_is_bound_once_by_its_peer<F: Fixture>(fixture: &F) {
@@ -359,11 +358,8 @@ fn a_port_is_bound_again_after_its_peer_left<F: Fixture>(fixture: &F) {
 
     let back = fixture.back().bind_interdomain(fixture.front().domid(), front.port());
     let back = back.unwrap_or_else(|error| panic!("it was left: {error}"));
-    quiesce(&front, &back);
-    front.notify().expect("the other end is there");
-    assert_arrives(&back);
-    back.notify().expect("the other end is there");
-    assert_arrives(&front);
+    assert_reach(&front, &back);
+    assert_reach(&back, &front);
 }
 
 /// One page of the frontend, granted.
@@ -424,38 +420,45 @@ fn write<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, bytes: &[u8]) -> 
 type FrontEvent<F> = <<F as Fixture>::Front as Hypervisor>::Event;
 type BackEvent<F> = <<F as Fixture>::Back as Hypervisor>::Event;
 
-/// A channel with nothing pending.
+/// A channel. Its ends may be pending already, because events may have been lost before they were
+/// bound.
 fn bound<F: Fixture>(fixture: &F) -> (FrontEvent<F>, BackEvent<F>) {
     let front = fixture.front().alloc_unbound(fixture.back().domid()).expect("there is a port");
     let back = fixture.back().bind_interdomain(fixture.front().domid(), front.port());
     let back = back.unwrap_or_else(|error| panic!("the port is for us: {error}"));
-    quiesce(&front, &back);
     (front, back)
 }
 
-/// An end may be pending as soon as it is bound, because events may have been lost before that.
-fn quiesce(front: &impl EventChannel, back: &impl EventChannel) {
-    assert!((0..=DELIVERIES_MAX).any(|_| !front.ack().expect("it can be read")));
-    assert!((0..=DELIVERIES_MAX).any(|_| !back.ack().expect("it can be read")));
-}
-
-/// An event arrives, and can be cleared.
+/// Each of many notifications is followed by a delivery to the other end, and not by one to its
+/// sender.
+///
+/// A few deliveries of what was before may come at any time, so an end is never taken for quiet.
+/// What is asserted is that no more come than can be left from before, in as many rounds as show a
+/// difference: the delivery of each round orders it behind the round before.
 #[track_caller]
-fn assert_arrives(event: &impl EventChannel) {
-    assert_readable(event);
-    assert!(event.ack().expect("it can be read"), "no event came");
+fn assert_reach(sender: &impl EventChannel, receiver: &impl EventChannel) {
+    // Takes what has come, so that it does not stand for the first delivery.
+    let _ = (0..SURPLUS_MAX).find(|_| !receiver.ack().expect("it can be read"));
+    let mut echoes = 0;
+    for _ in 0..ROUNDS {
+        sender.notify().expect("the other end is there");
+        assert_readable(receiver);
+        assert!(receiver.ack().expect("it can be read"), "no event came");
+        echoes += usize::from(sender.ack().expect("it can be read"));
+    }
+    assert!(echoes <= SURPLUS_MAX, "the sender saw {echoes} deliveries of {ROUNDS} of its own");
+    let falls_silent = (0..=SURPLUS_MAX).any(|_| {
+        let was_pending = receiver.ack().expect("it can be read");
+        // waits: not at all: deliveries may still come, but only so many.
+        receiver.waker().map_or(!was_pending, |fd| !is_readable(fd, NOW))
+    });
+    assert!(falls_silent, "more deliveries of {ROUNDS} notifications than those and a few");
 }
 
 /// An end without a descriptor is not polled: its event is pending already, or will never be.
 #[track_caller]
 fn assert_readable(event: &impl EventChannel) {
     assert!(event.waker().is_none_or(|fd| is_readable(fd, PATIENCE)), "no event came");
-}
-
-#[track_caller]
-fn assert_quiet(event: &impl EventChannel) {
-    assert!(!event.ack().expect("it can be read"), "an event is pending");
-    assert!(event.waker().is_none_or(|fd| !is_readable(fd, NOW)), "an event is pending");
 }
 
 fn is_readable(fd: BorrowedFd<'_>, wait: Timespec) -> bool {
