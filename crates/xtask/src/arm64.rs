@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{reproducible, run};
+use crate::{report, reproducible, run};
 
 /// The target triple.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -63,7 +63,7 @@ pub(crate) fn dispatch(root: &Path, verb: Option<&str>) -> Result<()> {
 /// Does what CI does, or prints a line with the reason why it cannot.
 pub(crate) fn ci(root: &Path) -> Result<()> {
     match why_not_built(root)? {
-        Some(why) => run::skip("Arm64", &why),
+        Some(why) => report::skip("Arm64", &why),
         None => check(root),
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn why_not_built(root: &Path) -> Result<Option<String>> {
 fn check(root: &Path) -> Result<()> {
     cargo(root, &["build", "-p", "ringway"])?;
     if let Some(why) = why_not_run() {
-        return run::skip("tests on emulated Arm64", &why);
+        return report::skip("tests on emulated Arm64", &why);
     }
     let program = directory(root).join(TARGET).join("debug/ringway");
     let status = emulated(&program).arg("--version").status().context(EMULATOR)?;

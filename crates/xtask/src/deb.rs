@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{arm64, reproducible, run};
+use crate::{arm64, report, reproducible, run};
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
@@ -159,7 +159,7 @@ fn lint(package: &Path) -> Result<()> {
     let mut lintian = Command::new("lintian");
     match lintian.args(["--fail-on", "error"]).arg(package).status() {
         Ok(status) => ensure!(status.success(), "lintian has found errors"),
-        Err(_) => run::skip("lintian", "it is not installed")?,
+        Err(_) => report::skip("lintian", "it is not installed")?,
     }
     Ok(())
 }

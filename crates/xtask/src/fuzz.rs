@@ -13,14 +13,13 @@ use std::thread;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::run::{self, is_missing, skip, this_cargo};
+use crate::report::skip;
+use crate::run::{self, is_missing, this_cargo};
 
 /// The workspace of the targets.
 const FOLDER: &str = "fuzz";
 /// Seconds for each target, unless the caller says otherwise.
 pub(crate) const SECONDS_DEFAULT: u32 = 60;
-/// Seconds for each target in CI, which also runs everything else.
-pub(crate) const SECONDS_IN_CI: u32 = 30;
 /// Seconds that one input may take on a busy machine; a longer run counts as a hang.
 const INPUT_SECONDS_MAX: u32 = 120;
 /// Memory of one target, in MiB; a larger use counts as unbounded growth.

@@ -6,6 +6,7 @@
 //! is a crate, so that no list goes stale.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -78,6 +79,7 @@ pub(crate) struct Metadata {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
     /// Its own features, with what each enables.
     #[serde(default)]
@@ -212,7 +214,8 @@ mod tests {
     }
 
     fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
-        Package { name: name.to_owned(), dependencies, features: BTreeMap::new() }
+        let manifest_path = PathBuf::from(name);
+        Package { name: name.to_owned(), manifest_path, dependencies, features: BTreeMap::new() }
     }
 
     fn findings(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> usize {
@@ -238,8 +241,8 @@ mod tests {
         let listed = LAYERS.concat();
         let packages = listed.iter().map(|name| package(name, Vec::new())).collect();
         let mut metadata = Metadata { packages };
-        assert_eq!(missing(&metadata, &[("run::SLOW", &["bench"])]), Vec::<String>::new());
-        assert_eq!(missing(&metadata, &[("run::SLOW", &["gone"])]).len(), 1);
+        assert_eq!(missing(&metadata, &[("programs::SLOW", &["bench"])]), Vec::<String>::new());
+        assert_eq!(missing(&metadata, &[("programs::SLOW", &["gone"])]).len(), 1);
         metadata.packages.retain(|package| package.name != "steering");
         assert_eq!(missing(&metadata, &[]).len(), 1);
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::run;
+use crate::{report, run};
 
 /// Crates for other projects.
 pub(crate) const CRATES: [&str; 5] = ["wire", "ring", "steering", "xenbus", "netfront"];
@@ -26,7 +26,7 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
 fn bare_metal(root: &Path, target: &str) -> Result<()> {
     if !run::has_library_for(root, target)? {
         let why = format!("no library for {target} (rustup target add {target})");
-        return run::skip("libraries without an operating system", &why);
+        return report::skip("libraries without an operating system", &why);
     }
     let mut arguments = vec!["build", "--quiet", "--target", target];
     let names = packages(&BARE);

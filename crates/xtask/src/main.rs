@@ -1,6 +1,9 @@
 //! The checks and builds of this repository, as one small program: `cargo xtask VERB`.
 //!
-//! - `check`: before each push, in about a minute.
+//! - `check`: before each push, in two minutes: style, rules, unit tests, 1,000 simulated hosts.
+//! - `test`: what CI runs: also the tests of all crates and of the program, and 10,000 hosts.
+//! - `nightly`: everything, with bounds on time: packages, Arm64, fuzz targets, real Xen, hostile
+//!   guests.
 //! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
 //! - `tidy`: style that a program can check: the layers of crates, cycles between files, unsafe
 //!   code, lengths, words, links between documents, and outdated figures.
@@ -17,7 +20,6 @@
 //! - `fuzz`: runs the fuzz targets, for a minute each.
 //! - `deb`: builds the Debian package, and checks its content.
 //! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
-//! - `ci`: all checks and every test, as `make test` runs them, those on real Xen last.
 //! - `race`: prints the results of the scenario `race` or `race-guests` of `tests/xen` as a table.
 
 mod arm64;
@@ -33,7 +35,9 @@ mod links;
 mod modules;
 mod page;
 mod plots;
+mod programs;
 mod race;
+mod report;
 mod reproducible;
 mod run;
 mod rust;
@@ -44,20 +48,22 @@ mod tidy;
 mod tree;
 mod words;
 
-use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use deb::Architecture;
+use programs::Which;
+use report::{AfterFailure, Steps};
 use run::Formatting;
 use tree::Tree;
 
 const HELP: &str = "\
 usage: cargo xtask VERB
-  check  format, lints, tidy, spec and the fast tests; run it before each push
+  check  format, lints, tidy, spec, unit tests, 1,000 worlds; run it before each push
+  test   check, the tests of all crates and of the program, 10,000 worlds: what CI runs
+  nightly  everything, with bounds on time; needs a quiet machine and some hours
   fmt    formats all code: `cargo fmt --all` does not find the doctor's checks
   tidy   layers of crates, cycles between files, unsafety, lengths, words, links,
          figures, and that tests run the commands of docs/xen.md
@@ -75,7 +81,6 @@ usage: cargo xtask VERB
   deb    [--arch amd64|arm64]: builds and checks the Debian package; needs cargo-deb
   arm64  build | test | check: for Arm64, from another machine: the program, emulated
          tests, or a development build and the tests
-  ci     runs what `make test` runs: tidy, spec, build, every test
   race   FILE: prints a table of what the scenario race or race-guests of tests/xen measured
 ";
 
@@ -95,7 +100,8 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
     let root = manifest.ancestors().nth(2).context("the workspace is two directories up")?;
     match verb {
         Some("check") => check(root),
-        Some("ci") => ci(root),
+        Some("test") => test(root),
+        Some("nightly") => nightly(root),
         Some("fmt") => run::formatting(root, &Tree::read(root)?, Formatting::Write),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
@@ -125,63 +131,69 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
 }
 
 fn check(root: &Path) -> Result<()> {
-    run::formatting(root, &Tree::read(root)?, Formatting::Check)?;
-    run::lints(root)?;
-    tidy(root)?;
-    spec(root)?;
-    fuzz::check(root)?;
-    run::fast_tests(root)?;
-    println!("check: passed");
-    Ok(())
+    let mut steps = Steps::new("check", AfterFailure::Stop);
+    style(root, &mut steps);
+    steps.run_tests("tests", || programs::run(root, Which::Fast));
+    steps.run("interleavings", || run::interleavings(root));
+    steps.run("worlds", || run::worlds(root, run::SEEDS_OF_CHECK));
+    steps.end()
 }
 
-fn ci(root: &Path) -> Result<()> {
-    let mut steps = Steps::default();
-    steps.run("tidy", || tidy(root))?;
-    steps.run("spec", || spec(root))?;
-    steps.run("public crates", || libraries::ci(root))?;
-    steps.run("release build", || run::build(root))?;
-    steps.run("Debian package", || package(root))?;
-    steps.run("build of the tests", || run::build_tests(root))?;
-    steps.run("tests", || run::all_tests(root))?;
-    steps.run("interleavings", || run::interleavings(root))?;
-    steps.run("worlds", || run::worlds(root))?;
-    steps.run("Arm64", || arm64::ci(root))?;
-    steps.run("fuzz", || fuzz::run(root, fuzz::SECONDS_IN_CI, &[]))?;
-    steps.run("real Xen", || run::xen_smoke(root))?;
-    print!("{steps}");
-    println!("ci: all tests passed");
-    Ok(())
+fn test(root: &Path) -> Result<()> {
+    let mut steps = Steps::new("test", AfterFailure::Stop);
+    style(root, &mut steps);
+    steps.run_tests("tests", || programs::run(root, Which::All));
+    steps.run("examples in documents", || programs::documents(root));
+    steps.run("interleavings", || run::interleavings(root));
+    steps.run("worlds", || run::worlds(root, run::SEEDS_OF_TEST));
+    steps.run("public crates", || libraries::ci(root));
+    steps.end()
 }
 
-/// How long each step of CI took.
-#[derive(Default)]
-struct Steps(Vec<(&'static str, Duration)>);
-
-impl Steps {
-    fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<()>) -> Result<()> {
-        let start = Instant::now();
-        step()?;
-        self.0.push((name, start.elapsed()));
-        Ok(())
+fn nightly(root: &Path) -> Result<()> {
+    let mut steps = Steps::new("nightly", AfterFailure::GoOn);
+    style(root, &mut steps);
+    steps.run_tests("tests", || programs::run(root, Which::Nightly));
+    steps.run("examples in documents", || programs::documents(root));
+    steps.run("interleavings", || run::more_interleavings(root));
+    steps.run("worlds", || run::worlds(root, run::SEEDS_OF_NIGHTLY));
+    steps.run("public crates", || libraries::ci(root));
+    steps.run("release build", || run::build(root));
+    steps.run("hostile guests", || run::hostile(root));
+    steps.run("Debian package", || package(root));
+    steps.run("Arm64", || arm64::ci(root));
+    steps.run("fuzz targets", || fuzz::run(root, fuzz::SECONDS_DEFAULT, &[]));
+    steps.run("real Xen", || run::real_xen(root));
+    for (what, command) in LEFT_OUT {
+        report::skip(what, command)?;
     }
+    steps.end()
 }
 
-impl fmt::Display for Steps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, took) in &self.0 {
-            writeln!(f, "ci: {name}: {} s", took.as_secs())?;
-        }
-        Ok(())
-    }
+/// What even `nightly` leaves out, with the command that runs it.
+const LEFT_OUT: [(&str, &str); 4] = [
+    ("Miri", "an hour of CPU time (make miri)"),
+    ("Xen with a whole Debian, docs/xen.md executed", "an hour for each release (make xen-admin)"),
+    ("Xen for Arm64", "an hour under emulation (make xen-arm64)"),
+    ("a million worlds", "an hour (make sim-million)"),
+];
+
+/// The steps that all targets begin with: cheap ones first.
+fn style(root: &Path, steps: &mut Steps) {
+    steps.run("formatting", || run::formatting(root, &Tree::read(root)?, Formatting::Check));
+    steps.run("tidy", || tidy(root));
+    steps.run("spec", || spec(root));
+    steps.run("lints", || run::lints(root));
+    steps.run("fuzz targets compile", || fuzz::check(root));
+    steps.run("build of the tests", || programs::build(root));
 }
 
-/// Makes the Debian package if that is possible: `make test` installs no cargo command.
+/// Makes the Debian package if that is possible.
 fn package(root: &Path) -> Result<()> {
     if run::has_cargo_deb(root) {
         return deb::make(root, Architecture::Ours);
     }
-    run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
+    report::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
 }
 
 /// `--arch NAME`, if given.
@@ -213,7 +225,7 @@ fn tidy(root: &Path) -> Result<()> {
     findings.extend(figures::check(&tree));
     findings.extend(words::check(&tree)?);
     let lists: [(&str, &[&str]); 3] = [
-        ("run::SLOW", &run::SLOW),
+        ("programs::SLOW", &programs::SLOW),
         ("libraries::CRATES", &libraries::CRATES),
         ("libraries::BARE", &libraries::BARE),
     ];

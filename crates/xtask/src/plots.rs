@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::run;
+use crate::report;
 
 const MEASURED: &str = "docs/measured.md";
 /// A column that is calculated, not measured.
@@ -41,7 +41,7 @@ pub(crate) fn page(root: &Path, folder: &Path) -> Result<String> {
          measured](../measured.md) has the commands, the commits and the host.\n",
     );
     if !has_gnuplot() {
-        run::skip("plots", "gnuplot is not installed (scripts/install-packages docs)")?;
+        report::skip("plots", "gnuplot is not installed (scripts/install-packages docs)")?;
         page.push_str("\nThis book was built without gnuplot.\n");
         return Ok(page);
     }

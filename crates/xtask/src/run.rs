@@ -8,22 +8,20 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::layers::Metadata;
+use crate::report::skip;
 use crate::reproducible;
 use crate::tree::Tree;
 
 /// The crate of the program that users run.
 const PROGRAM: &str = "ringway";
-/// Crates whose tests start processes, enter namespaces or move traffic for seconds.
-pub(crate) const SLOW: [&str; 6] = ["ringway", "bench", "hostile", "lab", "backend", "frontend"];
-/// Worlds of `ringway-sim`, which take two minutes on two CPUs.
-const SEEDS: &str = "0..10000";
+/// Worlds of `ringway-sim` before each push: five seconds on two CPUs.
+pub(crate) const SEEDS_OF_CHECK: &str = "0..1000";
+/// Worlds in CI: less than a minute.
+pub(crate) const SEEDS_OF_TEST: &str = "0..10000";
+/// Worlds of a night: ten minutes.
+pub(crate) const SEEDS_OF_NIGHTLY: &str = "0..100000";
 /// Crates that can use loom's atomics, with a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
-/// Time limit of all tests once they are built: five times what they take on two CPUs. A test that
-/// hangs is reported here, not by the build server.
-const TESTS_MINUTES_MAX: u32 = 40;
-/// The exit status of `timeout` after a timeout.
-const TIMED_OUT: i32 = 124;
 /// The exit status of `tests/xen/run` on a machine that cannot boot Xen.
 const CANNOT_BOOT_XEN: i32 = 77;
 
@@ -65,19 +63,6 @@ pub(crate) fn lints(root: &Path) -> Result<()> {
     run(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-/// Tests of every crate except the slow ones.
-pub(crate) fn fast_tests(root: &Path) -> Result<()> {
-    let mut arguments = vec!["test", "--quiet"];
-    let metadata = metadata(root)?;
-    for package in &metadata.packages {
-        let short = package.name.strip_prefix("ringway-").unwrap_or(&package.name);
-        if !SLOW.contains(&short) {
-            arguments.extend(["--package", &package.name]);
-        }
-    }
-    run(root, &arguments)
-}
-
 /// Builds the release program.
 pub(crate) fn build(root: &Path) -> Result<()> {
     if metadata(root)?.packages.iter().all(|package| package.name != PROGRAM) {
@@ -102,51 +87,39 @@ pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     Ok(root.join(path))
 }
 
-/// Builds every test of the workspace, so that the time limit of the tests is for them alone.
-pub(crate) fn build_tests(root: &Path) -> Result<()> {
-    run(root, &["test", "--workspace", "--no-run"])
-}
-
-/// Every test of the workspace, including those that need namespaces: as root, or in a user
-/// namespace that they create themselves.
-pub(crate) fn all_tests(root: &Path) -> Result<()> {
-    let arguments = ["test", "--workspace", "--no-fail-fast"];
-    println!("cargo {}", arguments.join(" "));
-    let mut command = Command::new("timeout");
-    command
-        .current_dir(root)
-        .arg(format!("{TESTS_MINUTES_MAX}m"))
-        .arg(this_cargo())
-        .args(arguments);
-    let status = command.status().context("timeout, of coreutils")?;
-    // The test harness names a hanging test after a minute.
-    ensure!(
-        status.code() != Some(TIMED_OUT),
-        "tests did not end within {TESTS_MINUTES_MAX} minutes; which: `has been running for over`"
-    );
-    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    Ok(())
-}
-
-/// The scenarios on real Xen that take a few minutes, with the program that `build` has built.
-pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
-    run(root, &["build", "--release", "--package", "ringway-xen", "--examples"])?;
-    println!("tests/xen/run --set smoke");
+/// All scenarios on real Xen, with release builds.
+pub(crate) fn real_xen(root: &Path) -> Result<()> {
+    let built = ["--package", PROGRAM, "--package", "ringway-xen", "--package", "ringway-hostile"];
+    run(
+        root,
+        &[&["build", "--release", "--bins", "--example", "conformance"], &built[..]].concat(),
+    )?;
+    println!("tests/xen/run --set full");
     let mut command = Command::new(root.join("tests/xen/run"));
-    command.current_dir(root).args(["--set", "smoke"]).stderr(Stdio::piped());
+    command.current_dir(root).args(["--set", "full"]).stderr(Stdio::piped());
     let output = command.spawn().and_then(Child::wait_with_output).context("tests/xen/run")?;
     let said = String::from_utf8_lossy(&output.stderr);
     eprint!("{said}");
     match output.status.code() {
         Some(0) => Ok(()),
         Some(CANNOT_BOOT_XEN) => skip("real Xen", said.lines().last().unwrap_or("no reason given")),
-        _ => bail!("tests/xen/run --set smoke failed"),
+        _ => bail!("tests/xen/run --set full failed"),
     }
 }
 
-/// Whole hosts under the seeds that CI runs. A failure prints its seed.
-pub(crate) fn worlds(root: &Path) -> Result<()> {
-    run(root, &["run", "--release", "--quiet", "--package", "ringway-sim", "--", "--seeds", SEEDS])
+/// Every attack beside honest guests, with the bounds on what these may lose.
+pub(crate) fn hostile(root: &Path) -> Result<()> {
+    run(root, &["build", "--release", "--package", PROGRAM, "--package", "ringway-hostile"])?;
+    println!("ringway-hostile run all");
+    let mut command = Command::new(root.join("target/release/ringway-hostile"));
+    let status = command.current_dir(root).args(["run", "all"]).status().context("hostile")?;
+    ensure!(status.success(), "ringway-hostile run all: {status}");
+    Ok(())
+}
+
+/// Whole hosts under these seeds, with debug assertions. A failure prints its seed.
+pub(crate) fn worlds(root: &Path, seeds: &str) -> Result<()> {
+    run(root, &["run", "--quiet", "--package", "ringway-sim", "--", "--seeds", seeds])
 }
 
 /// Explores every interleaving of the types that threads share.
@@ -154,6 +127,17 @@ pub(crate) fn interleavings(root: &Path) -> Result<()> {
     for package in INTERLEAVED {
         run(root, &["test", "--quiet", "--package", package, "--features", "loom", "--lib"])?;
     }
+    Ok(())
+}
+
+/// Also those of the rings with more preemptions, which takes fifteen times as long.
+pub(crate) fn more_interleavings(root: &Path) -> Result<()> {
+    interleavings(root)?;
+    let rings = ["--package", "ringway-ring", "--test", "rings", "every_interleaving"];
+    println!("LOOM_MAX_PREEMPTIONS=3 cargo test {}", rings.join(" "));
+    let mut command = cargo(root, &[&["test", "--quiet"], &rings[..]].concat());
+    let status = command.env("LOOM_MAX_PREEMPTIONS", "3").status().context("cargo")?;
+    ensure!(status.success(), "the rings with three preemptions: {status}");
     Ok(())
 }
 
@@ -184,12 +168,6 @@ pub(crate) fn has_library_for(root: &Path, target: &str) -> Result<bool> {
     let Ok(entries) = Path::new(printed.trim()).read_dir() else { return Ok(false) };
     let mut names = entries.flatten().map(|entry| entry.file_name());
     Ok(names.any(|name| name.to_string_lossy().starts_with("libcore-")))
-}
-
-/// Reports that something was skipped, and why.
-pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
-    println!("SKIPPED: {what}: {why}");
-    Ok(())
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {

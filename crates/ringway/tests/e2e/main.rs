@@ -3,10 +3,10 @@
 //!
 //! Each test has a run directory and a network of its own, and takes one of four turns:
 //!
-//! - [`shared_turn`]: runs beside other tests. It asserts an order, a count or a state, which a busy
-//!   machine does not change.
-//! - [`turn`]: runs alone, because it uses or inspects the whole machine: its namespaces, processes,
-//!   CPUs or trace buffers. A comment says what.
+//! - [`shared_turn`]: runs beside other tests. It asserts an order, a count or a state, which a
+//!   busy machine does not change.
+//! - [`turn`]: runs alone, because it uses or inspects the whole machine: its namespaces,
+//!   processes, CPUs or trace buffers. A comment says what.
 //! - [`measured_turn`]: also has bounds on a time, a rate or a load. They hold on a quiet machine
 //!   only, so `make nightly` asserts them, and such a test runs alone there. In `make test` it runs
 //!   beside others and asserts the rest.

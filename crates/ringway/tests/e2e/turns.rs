@@ -2,7 +2,7 @@
 //!
 //! Turns begin in the order in which tests ask for them. So no test waits for one that asked
 //! later, which the locks of the standard library do not promise. The harness starts tests in the
-//! order of their names, on as many threads as it is told to use.
+//! order of their names, on a number of threads that its caller chooses.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
