@@ -46,6 +46,7 @@ mod sources;
 mod spec;
 mod tidy;
 mod tree;
+mod waits;
 mod words;
 
 use std::path::Path;
@@ -224,6 +225,7 @@ fn tidy(root: &Path) -> Result<()> {
     findings.extend(links::check(&tree));
     findings.extend(figures::check(&tree));
     findings.extend(words::check(&tree)?);
+    findings.extend(waits::check(&tree));
     let lists: [(&str, &[&str]); 3] = [
         ("programs::SLOW", &programs::SLOW),
         ("libraries::CRATES", &libraries::CRATES),
