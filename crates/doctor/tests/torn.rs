@@ -20,12 +20,17 @@ use saved::{Pieces, hosts};
 
 /// Set it for another run; a failure prints the seed.
 const SEED: &str = "RINGWAY_TORN_SEED";
-/// Attempts to tear each fixture, and to alter it.
-const TEARS: usize = 60;
+/// Attempts to tear each fixture, and to alter it; `make nightly` makes six times as many.
+const TEARS: usize = 10;
+const TEARS_NIGHTLY: usize = 60;
 /// Time limit of a diagnosis; on an idle machine it takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many of these are written to disk first.
 const DIRECTORIES: usize = 4;
+
+fn tears() -> usize {
+    if std::env::var_os("RINGWAY_NIGHTLY").is_some() { TEARS_NIGHTLY } else { TEARS }
+}
 
 /// SplitMix64: any seed is a good one.
 struct Random(u64);
@@ -238,7 +243,7 @@ fn what_is_torn_is_no_new_diagnosis() {
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
         let whole = diagnose_pieces(&pieces, &name);
-        for _ in 0..TEARS {
+        for _ in 0..tears() {
             let mut torn = pieces.clone();
             let how = tear(&mut random, &mut torn);
             let news = news(&whole, &diagnose_pieces(&torn, &how));
@@ -253,7 +258,7 @@ fn what_is_altered_is_no_crash() {
     let (mut random, seed) = Random::seeded();
     let hosts = hosts();
     for (name, pieces) in &hosts {
-        for _ in 0..TEARS {
+        for _ in 0..tears() {
             let mut altered = pieces.clone();
             let mut how = format!("{name}, seed {seed}");
             for _ in 0..=random.below(3) {
@@ -367,7 +372,7 @@ fn a_tar_that_ends_anywhere_is_no_crash() {
     let (mut random, seed) = Random::seeded();
     for (name, pieces) in hosts().iter().step_by(4) {
         let bytes = tar_of(pieces);
-        for _ in 0..TEARS / 8 {
+        for _ in 0..tears() / 8 {
             let end = random.below(bytes.len());
             let Ok(source) = archive::read(&bytes[..end]) else { continue };
             // Entries after the cut are missing as if they had never existed.
