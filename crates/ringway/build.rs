@@ -1,5 +1,8 @@
-//! Tells the program which commit it is built from, for the records of the lab.
+//! Tells the program which commit it is built from, and with which profile, for the records of the
+//! lab and for the demonstration.
 
+use std::env;
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
@@ -12,6 +15,14 @@ fn main() {
         }
     }
     println!("cargo::rustc-env=RINGWAY_COMMIT={}", commit().unwrap_or("unknown".to_owned()));
+    println!("cargo::rustc-env=RINGWAY_PROFILE={}", profile().unwrap_or("unknown".to_owned()));
+}
+
+/// The profile's directory, which has `build` in it. cargo itself names only the one it inherits.
+fn profile() -> Option<String> {
+    let out = env::var_os("OUT_DIR")?;
+    let build = Path::new(&out).ancestors().find(|path| path.ends_with("build"))?;
+    Some(build.parent()?.file_name()?.to_str()?.to_owned())
 }
 
 /// The commit, if this is a checkout, and whether the sources are its own.

@@ -4,15 +4,16 @@
 mod iperf;
 mod leftovers;
 mod payload;
+mod ping;
 mod report;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, ExitCode, Stdio};
+use std::process::{ChildStdout, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -40,6 +41,8 @@ const SOCKET: &str = "b.sock";
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where iperf3 listens.
 const PORT: u16 = 5201;
+/// The profile that the program is built with.
+const PROFILE: &str = env!("RINGWAY_PROFILE");
 /// Bytes that a command may print.
 const OUTPUT_LEN_MAX: u64 = 64 << 20;
 
@@ -77,6 +80,9 @@ pub(crate) struct Demo {
     /// Send bytes to an echo, and compare what comes back
     #[arg(long, hide = true, value_name = "ADDRESS")]
     talk: Option<SocketAddr>,
+    /// Send one echo request, and wait for its reply
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    ping: Option<Ipv4Addr>,
 }
 
 /// What guest a and guest b are.
@@ -91,11 +97,17 @@ enum Kinds {
 }
 
 pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
-    match (args.echo, args.talk) {
-        (Some(at), _) => return payload::echo(at).map(|()| ExitCode::SUCCESS),
-        (_, Some(at)) => return payload::check_echo(at).map(|()| ExitCode::SUCCESS),
+    match (args.echo, args.talk, args.ping) {
+        (Some(at), ..) => return payload::echo(at).map(|()| ExitCode::SUCCESS),
+        (_, Some(at), _) => return payload::check_echo(at).map(|()| ExitCode::SUCCESS),
+        (.., Some(to)) => return ping::ping(to).map(|()| ExitCode::SUCCESS),
         _ => {}
     }
+    let caution = match PROFILE {
+        "release" => "",
+        _ => ": its rates are not those of a release build",
+    };
+    say(format_args!("ringway {}, {PROFILE} build{caution}", env!("CARGO_PKG_VERSION")));
     iperf::require()?;
     // Checked first: to find an unwritable file after the measurement would waste it.
     if let Some(file) = args.json.as_deref().filter(|file| *file != Path::new("-")) {
@@ -192,8 +204,7 @@ impl<'a> Running<'a> {
         let watched = self.watch_processes()?;
         say(format_args!("one ping from a to b, with the ARP before it"));
         let idle = self.backend()?;
-        self.in_guest("a", &["ping", "-n", "-c", "1", "-w", "5", iperf::SERVER], 5)
-            .context("ping")?;
+        self.in_guest("a", &["/proc/self/exe", "demo", "--ping", iperf::SERVER], ping::SECONDS)?;
         let pinged = self.backend()?;
         let server = self.start_server()?;
         let cpu_before = self.cpu_times()?;
@@ -405,15 +416,4 @@ fn cpu_between(before: &[CpuReport], after: &[CpuReport]) -> Vec<CpuReport> {
             }
         })
         .collect()
-}
-
-/// Whether a program can be started at all.
-fn is_installed(program: &str) -> bool {
-    Command::new(program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok()
 }

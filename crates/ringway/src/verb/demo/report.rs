@@ -14,6 +14,8 @@ use crate::table;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    /// The profile of the program: only the rates of `release` can be compared.
+    build: &'static str,
     queues: u16,
     streams: u16,
     seconds: u32,
@@ -96,6 +98,7 @@ impl Report {
             });
         }
         Report {
+            build: super::PROFILE,
             queues: args.queues,
             streams,
             seconds: args.seconds,
