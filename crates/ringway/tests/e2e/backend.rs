@@ -7,9 +7,11 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::host::{Host, SOON, describe, names_in, pair, send};
 use crate::hostile::Hostile;
-use crate::traffic::{Iperf, longest_silence};
-use crate::{shared_turn, turn};
+use crate::traffic::{Iperf, UNTIL_STOPPED, longest_silence};
+use crate::{measured_turn, shared_turn};
 
+/// A node that the test writes behind all others.
+const LAST: &str = "/e2e-last";
 /// All nodes that contain a state.
 const STATES: [&str; 4] = [
     "/local/domain/0/backend/vif/1/0/state",
@@ -18,52 +20,46 @@ const STATES: [&str; 4] = [
     "/local/domain/2/device/vif/0/state",
 ];
 
-fn wait_for_traffic(host: &Host) {
-    let before = host.rx_bytes("vif1.0");
-    host.wait("traffic", SOON, |host| {
-        // Counters begin at 0 when a vif reconnects.
-        let now = host.rx_bytes("vif1.0");
-        (now > before + (1 << 20) || (now < before && now > 1 << 20)).then_some(())
-    });
-}
-
 #[test]
 fn a_connection_survives_a_killed_backend_with_a_pause_of_less_than_a_second() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(turn) = measured_turn(&["iperf3"]) else { return };
     let host = Host::start(&pair());
     let mut store = host.store();
-    for path in STATES {
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED);
+    transfer.expect_progress(&host);
+    for path in STATES.into_iter().chain([LAST]) {
         store.watch(path, path).expect("watched");
     }
     // Each watch fires once when it is set.
-    for _ in STATES {
+    for _ in STATES.into_iter().chain([LAST]) {
         host.wait("the first event", SOON, |_| store.next_watch().expect("the store lives"));
     }
-    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 4);
-    wait_for_traffic(&host);
-    // A backend that ends in its first second counts as not working.
-    let age = Duration::from_millis(1200);
-    host.wait("the backend to be settled", SOON, |host| {
-        let started = std::fs::metadata(host.dir().join("backend.sock")).ok()?.modified().ok()?;
-        started.elapsed().ok().filter(|elapsed| *elapsed > age)
-    });
     let before = host.pid_of("backend");
-    send(before, Signal::KILL);
-    let silence = longest_silence(&host, "a", Duration::from_millis(1500));
-    println!("silence {silence:.3?}");
-    assert!(silence < Duration::from_secs(1), "{silence:?}");
+    if turn.is_quiet {
+        wait_until_settled(&host);
+        send(before, Signal::KILL);
+        let silence = longest_silence(&host, "a", Duration::from_millis(1500));
+        println!("silence {silence:.3?}");
+        // waits: such a pause is promised, and the machine is quiet.
+        assert!(silence < Duration::from_secs(1), "{silence:?}");
+    } else {
+        send(before, Signal::KILL);
+    }
     let restarted =
         host.wait("the backend's restart", SOON, |host| host.event("backend-restarted"));
     assert_ne!(restarted["pid"].as_u64(), Some(before.into()));
-    wait_for_traffic(&host);
-    let transfer = transfer.finish();
+    transfer.expect_progress(&host);
+    let transfer = transfer.stop();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
-    assert!(transfer.longest_gap() < 5.0, "{} s", transfer.longest_gap());
-    // No state has changed meanwhile: the guests noticed nothing.
-    while let Some(event) = store.next_watch().expect("the store lives") {
-        let Watched::Node(event) = event else { panic!("{event:?}") };
-        let state = store.read(&event.path).expect("readable");
-        assert_eq!(state.as_deref(), Some("4"), "{}", event.path);
+    // No state has changed meanwhile: the guests noticed nothing. The store sends events in order.
+    host.store().write(LAST, "").expect("domain 0 may");
+    let mut next = || host.wait("an event", SOON, |_| store.next_watch().expect("the store lives"));
+    let events = std::iter::repeat_with(|| match next() {
+        Watched::Node(event) => event.path,
+        other => panic!("{other:?}"),
+    });
+    for path in events.take_while(|path| path != LAST) {
+        assert_eq!(host.node(&path).as_deref(), Some("4"), "{path}");
     }
     for path in STATES {
         assert_eq!(host.node(path).as_deref(), Some("4"), "{path}");
@@ -71,12 +67,21 @@ fn a_connection_survives_a_killed_backend_with_a_pause_of_less_than_a_second() {
     assert_eq!(host.vif("vif1.0").expect("it is there").queues.len(), 4);
 }
 
+/// Waits until a killed backend is restarted at once: one that ends in its first second counts as
+/// not working.
+fn wait_until_settled(host: &Host) {
+    let age = Duration::from_millis(1200);
+    host.wait("the backend to be settled", SOON, |host| {
+        let started = std::fs::metadata(host.dir().join("backend.sock")).ok()?.modified().ok()?;
+        started.elapsed().ok().filter(|elapsed| *elapsed > age)
+    });
+}
+
 #[test]
 fn queues_are_changed_from_both_ends_while_a_connection_lives() {
     let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     let host = Host::start(&pair());
-    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 6);
-    wait_for_traffic(&host);
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED);
     let expect_queues = |count: usize, max: u16| {
         host.wait(&format!("{count} queues of {max}"), SOON, |host| {
             let vif = host.vif("vif1.0")?;
@@ -87,7 +92,7 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
                 && guest.queues.len() == count;
             is_so.then_some(())
         });
-        wait_for_traffic(&host);
+        transfer.expect_progress(&host);
     };
     for count in [1_u16, 2, 4] {
         host.text(&["vif", "set", "vif1.0", "max-queues", &count.to_string(), "--reconnect"]);
@@ -97,7 +102,7 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
         host.text(&["guest", "set", "a", "queues", &count.to_string()]);
         expect_queues(usize::from(count), 4);
     }
-    let transfer = transfer.finish();
+    let transfer = transfer.stop();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
 }
 

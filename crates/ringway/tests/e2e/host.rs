@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Timeout for anything that takes a fraction of a second on an idle machine.
+/// Patience for anything that takes a fraction of a second on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Pause between two checks of an awaited condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -27,12 +27,14 @@ fn wait_or<T>(
     mut look: impl FnMut() -> Option<T>,
     complaint: impl FnOnce() -> String,
 ) -> T {
+    // waits: this limit only ends a test that hangs.
     let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = look() {
             return found;
         }
         assert!(Instant::now() < deadline, "{}", complaint());
+        // waits: what is waited for is of other processes.
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
@@ -247,7 +249,7 @@ impl Host {
     }
 
     pub(crate) fn ping(&self, guest: &str, address: &str) {
-        self.guest_text(guest, &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "5", address]);
+        self.guest_text(guest, &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "30", address]);
     }
 
     /// Domain 0's XenStore.
@@ -305,8 +307,10 @@ impl Drop for Host {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = kill_process(pid, Signal::INT);
             }
+            // waits: it is killed if it hangs.
             let deadline = Instant::now() + SOON;
             while matches!(self.supervisor.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+                // waits: what is waited for is of other processes.
                 std::thread::park_timeout(POLL_INTERVAL);
             }
         }

@@ -5,16 +5,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::host::{Host, Running, SOON, wait_for};
+use crate::host::{Host, Running, SOON, send, text_of, wait_for};
 
 /// Seconds between two reports of iperf3.
 const INTERVAL: f64 = 0.1;
+/// The seconds of a transfer that the test stops when it has seen what it wants.
+pub(crate) const UNTIL_STOPPED: u32 = 3600;
+/// Bytes that show that a transfer goes on.
+const PROGRESS: u64 = 1 << 20;
+/// What iperf3 reports of a connection that was intact when the test stopped it.
+const STOPPED: &str = "interrupt - the client has terminated";
 
 /// A running transfer.
 pub(crate) struct Iperf {
     client: Running,
+    /// The name of the receiver, and the address of the sender.
+    to: String,
+    from: String,
     _server: Running,
     report: PathBuf,
     errors: PathBuf,
@@ -47,7 +57,26 @@ impl Iperf {
         command.args(["-t", &time, "-c", address]).args(options);
         let client = Running::start(command.stdout(create(&report)).stderr(create(&errors)));
         let limit = Duration::from_secs(u64::from(seconds)) + SOON;
-        Iperf { client, _server: server, report, errors, limit }
+        let (to, from) = (to.to_owned(), address.to_owned());
+        Iperf { client, to, from, _server: server, report, errors, limit }
+    }
+
+    /// Waits until more has arrived over the same connection.
+    pub(crate) fn expect_progress(&self, host: &Host) {
+        // A connection that begins again counts from 0, and never gets there.
+        let before = self.received(host);
+        host.wait(&format!("progress from {} to {}", self.from, self.to), 3 * SOON, |host| {
+            (self.received(host) >= before + PROGRESS).then_some(())
+        });
+    }
+
+    /// Bytes that have arrived over its connections, as the kernel of the receiver counts them.
+    fn received(&self, host: &Host) -> u64 {
+        let output = host.in_guest(&self.to, &["ss", "-tinH", "dst", &self.from]).output();
+        let text = text_of(output.expect("iproute2"), "ss");
+        let counts =
+            text.split_whitespace().filter_map(|word| word.strip_prefix("bytes_received:"));
+        counts.map(|count| count.parse::<u64>().expect("a number")).sum()
     }
 
     /// Waits for its end.
@@ -56,8 +85,17 @@ impl Iperf {
         let text = fs::read_to_string(&self.report).expect("a report");
         let errors = fs::read_to_string(&self.errors).unwrap_or_default();
         let report: Value = serde_json::from_str(&text).unwrap_or_default();
-        assert!(status.success(), "iperf3: {status} {} {errors}", report["error"]);
+        let is_intact = status.success() || report["error"] == STOPPED;
+        assert!(is_intact, "iperf3: {status} {} {errors}", report["error"]);
         Transfer { report }
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(mut self) -> Transfer {
+        self.limit = 3 * SOON;
+        // `ringway guest exec` passes it on.
+        send(self.client.0.id(), Signal::TERM);
+        self.finish()
     }
 }
 
@@ -102,7 +140,9 @@ pub(crate) fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Du
     };
     let start = Instant::now();
     let (mut count, mut since, mut longest) = (received(), start, Duration::ZERO);
+    // waits: a silence has no end to wait for while nothing arrives.
     while start.elapsed() < watched {
+        // waits: the kernel reports no change of these counters.
         std::thread::park_timeout(Duration::from_millis(1));
         let now = received();
         longest = longest.max(since.elapsed());
