@@ -22,16 +22,15 @@ demo: ## run a demonstration, in a few minutes: guests, a switch and real traffi
 
 # What each of the three shows: HACKING.md.
 check: ## run before each push, two minutes: format, lints, tidy, spec, unit tests, 1,000 worlds
-	scripts/install-packages build
+	scripts/install-packages check
 	$(CARGO) xtask check
 
 test: ## check, the tests of all crates and of the program, 10,000 worlds: what CI runs
-	scripts/install-packages xen
+	scripts/install-packages test
 	$(CARGO) xtask test
 
 nightly: ## everything, with bounds on time: packages, Arm64, fuzzing, real Xen; some hours
-	scripts/install-packages xen
-	scripts/install-packages arm64
+	scripts/install-packages nightly
 	$(CARGO) xtask nightly
 
 docs: ## build the documents as a book, in target/book
