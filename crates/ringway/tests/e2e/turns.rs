@@ -120,9 +120,12 @@ mod tests {
     }
 
     /// Long enough for a thread that need not wait.
-    const SOON: Duration = Duration::from_secs(30);
-    /// Enough for a wrong turn to show up most times.
-    const MOMENT: Duration = Duration::from_millis(20);
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// How many tests wait. One that asks waits, or has its turn, before others see its ticket.
+    fn waiting(turns: &Turns) -> usize {
+        turns.lock().waiting.len()
+    }
 
     #[test]
     fn tests_run_beside_each_other_up_to_a_number_and_never_beside_one_that_is_alone() {
@@ -131,18 +134,20 @@ mod tests {
             let mut shared: Vec<Turn<'_>> =
                 (0..SHARED_MAX).map(|_| turns.wait(Kind::Shared)).collect();
             let third = ask(scope, &turns, Kind::Shared);
-            assert!(third.recv_timeout(MOMENT).is_err(), "there is no room");
+            assert_eq!(waiting(&turns), 1, "there is no room");
             shared.pop();
-            shared.push(third.recv_timeout(SOON).expect("there is room"));
+            shared.push(third.recv_timeout(PATIENCE).expect("there is room"));
             let alone = ask(scope, &turns, Kind::Alone);
-            shared.pop();
-            assert!(alone.recv_timeout(MOMENT).is_err(), "one is left");
-            shared.clear();
-            let alone = alone.recv_timeout(SOON).expect("all have ended");
+            while let Some(one) = shared.pop() {
+                assert!(!turns.lock().has_room(Kind::Alone), "one is left");
+                assert_eq!(waiting(&turns), 1);
+                drop(one);
+            }
+            let alone = alone.recv_timeout(PATIENCE).expect("all have ended");
             let next = ask(scope, &turns, Kind::Shared);
-            assert!(next.recv_timeout(MOMENT).is_err(), "another is alone");
+            assert_eq!(waiting(&turns), 1, "another is alone");
             drop(alone);
-            next.recv_timeout(SOON).expect("it has ended");
+            next.recv_timeout(PATIENCE).expect("it has ended");
         });
     }
 
@@ -153,12 +158,13 @@ mod tests {
             let first = turns.wait(Kind::Shared);
             let alone = ask(scope, &turns, Kind::Alone);
             let last = ask(scope, &turns, Kind::Shared);
-            assert!(last.recv_timeout(MOMENT).is_err(), "it may not overtake");
+            assert!(turns.lock().has_room(Kind::Shared));
+            assert_eq!(waiting(&turns), 2, "it may not overtake");
             drop(first);
-            let alone = alone.recv_timeout(SOON).expect("it is next");
-            assert!(last.recv_timeout(MOMENT).is_err(), "it is after that");
+            let alone = alone.recv_timeout(PATIENCE).expect("it is next");
+            assert_eq!(waiting(&turns), 1, "it is after that");
             drop(alone);
-            last.recv_timeout(SOON).expect("it is the last");
+            last.recv_timeout(PATIENCE).expect("it is the last");
         });
     }
 
