@@ -25,21 +25,17 @@ while True:
             print('v4' if ready is v4 else 'v6', ready.recv(100).decode(), file=log)
 ";
 
-/// Counts frames for both groups, and membership reports, until a file exists.
+/// Counts frames for both groups, and membership reports, until a datagram to all.
 const BYSTANDER: &str = "
 import pathlib, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 s.bind(('eth0', 0))
-s.settimeout(0.2)
 pathlib.Path(sys.argv[1]).touch()
 counts = {'v4': 0, 'v6': 0, 'reports': 0}
 while True:
-    try:
-        frame, address = s.recvfrom(2000)
-    except TimeoutError:
-        if pathlib.Path(sys.argv[2]).exists():
-            break
-        continue
+    frame, address = s.recvfrom(2000)
+    if frame[:6].hex() == 'ffffffffffff' and sys.argv[2].encode() in frame:
+        break
     if address[2] == socket.PACKET_OUTGOING:
         continue
     dst = frame[:6].hex()
@@ -63,6 +59,14 @@ v6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
 v6.sendto(sys.argv[1].encode(), ('ff15::1:77', 5000))
 ";
 
+/// Sends a datagram to all.
+const LAST: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.sendto(sys.argv[1].encode(), ('10.77.0.255', 5001))
+";
+
 /// Sends general queries of both kinds, with a response time of one second.
 const QUERIER: &str = "
 import socket, struct
@@ -84,7 +88,8 @@ fn a_group_reaches_only_guests_that_joined_it() {
     let guests =
         [("a", "", ""), ("b", "", ""), ("c", "", ""), ("r", "", "multicast-router = \"learn\"")];
     let switch = "\n[switch]\nmulticast-snooping = true\n";
-    let host = Host::start(&(describe("", &guests) + switch));
+    // With one queue, frames stay in order.
+    let host = Host::start(&(describe("max-queues = 1", &guests) + switch));
     let heard = host.file("heard");
     let mut listener = host.in_guest("a", &["python3", "-c", LISTENER]);
     let _listener = Running::start(listener.arg(&heard).stdout(Stdio::null()));
@@ -92,19 +97,19 @@ fn a_group_reaches_only_guests_that_joined_it() {
     let mut round = 0;
     let mut send_and_watch = || {
         round += 1;
-        let [ready, done] = ["ready", "done"].map(|name| host.file(&format!("{name}-{round}")));
+        let ready = host.file(&format!("ready-{round}"));
+        let text = format!("this is round {round}");
         let mut watch = host.in_guest("b", &["python3", "-c", BYSTANDER]);
-        let watch = watch.args([&ready, &done]).stdout(Stdio::piped());
+        let watch = watch.arg(&ready).arg(&text).stdout(Stdio::piped());
         let watch = watch.spawn().expect("it can be started");
         wait_for("b to watch", SOON, || ready.exists().then_some(()));
-        let text = format!("round {round}");
         host.guest_text("c", &["python3", "-c", SENDER, &text]);
         let lines = [format!("v4 {text}"), format!("v6 {text}")];
         wait_for("a to hear both", SOON, || {
             let heard = std::fs::read_to_string(&heard).ok()?;
             lines.iter().all(|line| heard.contains(line.as_str())).then_some(())
         });
-        std::fs::write(&done, "").expect("it can be written");
+        host.guest_text("c", &["python3", "-c", LAST, &text]);
         let seen = watch.wait_with_output().expect("it ends");
         String::from_utf8_lossy(&seen.stdout).trim().to_owned()
     };
