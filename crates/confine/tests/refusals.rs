@@ -32,6 +32,8 @@ const DIR: &str = "RINGWAY_CONFINE_DIR";
 const CONFINED: &str = "confined\n";
 /// `SIGSYS`, which ends a process that makes a call that is not on the list.
 const SIGSYS: i32 = 31;
+/// The time after which what should have come has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The name of a case, and what it does in the directory that it keeps.
 type Case = (&'static str, fn(&Path));
@@ -78,6 +80,7 @@ const FINE: [Case; 8] = [
     ("threads", |_| {
         let threads = (0..8).map(|number| {
             thread::Builder::new().name(format!("worker{number}")).spawn(|| {
+                // waits: it is one of the calls that must work
                 thread::sleep(Duration::from_millis(1));
                 vec![0_u8; 4 << 20].len()
             })
@@ -103,7 +106,7 @@ const FINE: [Case; 8] = [
         let prepared = prepared();
         (&prepared.client).write_all(b"x").expect("written");
         let (mut served, _) = prepared.listener.accept().expect("accepted");
-        served.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+        served.set_read_timeout(Some(PATIENCE)).expect("set");
         served.read_exact(&mut [0]).expect("read");
         fs::remove_file(dir.join("control.sock")).expect("removed");
     }),

@@ -272,6 +272,7 @@ mod tests {
     fn a_reply_that_arrives_byte_by_byte_has_the_same_time_limit() {
         let drips = |mut stream: UnixStream| {
             while stream.write_all(b" ").is_ok() {
+                // waits: the limit in bytes must not be reached first
                 thread::sleep(Duration::from_millis(10));
             }
         };

@@ -206,6 +206,9 @@ mod tests {
     use super::*;
     use crate::BackendRequest;
 
+    /// Many times the limits of the server.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
     /// A server whose every reply has `reply_len` bytes.
     fn server(path: &Path, reply_len: usize) -> ControlServer {
         let socket = ControlSocket::bind(path).expect("a socket");
@@ -237,11 +240,12 @@ mod tests {
             stream.write_all(b"{\"verb\":\"status\"}\n").expect("there is room");
         }
         let mut slow: Vec<UnixStream> = (0..CONNECTIONS_MAX / 2).map(|_| connect()).collect();
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + PATIENCE;
         while !has_reply(&path) {
             assert!(Instant::now() < deadline, "the places are never free again");
             // Connections that the server has closed need no more bytes.
             slow.retain_mut(|stream| stream.write_all(b" ").is_ok());
+            // waits: looks again until a place is free
             thread::sleep(Duration::from_millis(200));
         }
     }

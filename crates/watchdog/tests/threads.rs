@@ -15,23 +15,26 @@ use ringway_watchdog::{Finding, Pulse, Roster, Stuck, Watch, WatchConfig};
 const STUCK_AFTER: Duration = Duration::from_millis(400);
 /// Far more than it takes on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Many times the limit.
-const LONG: Duration = Duration::from_secs(3);
+/// Checks in many times the limit: there are ten in one.
+const CHECKS: usize = 75;
 
-/// A watch, and the stuck threads that it finds.
+/// A watch, and what each of its checks finds: nothing, or a stuck thread.
 struct Watching {
     roster: Roster,
-    found: Receiver<(String, Stuck)>,
+    found: Receiver<Option<(String, Stuck)>>,
     _watch: Watch,
 }
 
 fn watch() -> Watching {
     let roster = Roster::default();
     let (sender, found) = mpsc::channel();
-    let say = move |finding: Finding<'_>| match finding {
-        Finding::Healthy => {}
-        Finding::Stuck(name, stuck) => drop(sender.send((name.to_owned(), stuck))),
-        Finding::NoData(error) => panic!("/proc: {error}"),
+    let say = move |finding: Finding<'_>| {
+        let found = match finding {
+            Finding::Healthy => None,
+            Finding::Stuck(name, stuck) => Some((name.to_owned(), stuck)),
+            Finding::NoData(error) => panic!("/proc: {error}"),
+        };
+        drop(sender.send(found));
     };
     let config = WatchConfig { stuck_after: STUCK_AFTER };
     let watch = Watch::start(config, roster.clone(), say).expect("a thread can be started");
@@ -51,14 +54,27 @@ impl Watching {
     }
 
     fn finding(&self) -> Stuck {
-        let (name, stuck) = self.found.recv_timeout(PATIENCE).expect("it is found");
+        let begun = Instant::now();
+        let (name, stuck) = loop {
+            assert!(begun.elapsed() < PATIENCE, "it is not found");
+            if let Some(found) = self.check() {
+                break found;
+            }
+        };
         assert_eq!(name, "subject");
         stuck
     }
 
-    fn assert_nothing_within(&self, time: Duration) {
-        let found = self.found.recv_timeout(time);
-        assert!(found.is_err(), "{found:?}");
+    /// Nothing was found until now, nor is it by as many checks after now as show a stuck thread.
+    fn assert_healthy(&self) {
+        let until_now = self.found.try_iter().collect::<Vec<_>>();
+        let found = until_now.into_iter().chain((0..CHECKS).map(|_| self.check())).flatten().next();
+        assert_eq!(found, None);
+    }
+
+    /// What the next check finds.
+    fn check(&self) -> Option<(String, Stuck)> {
+        self.found.recv_timeout(PATIENCE).expect("there are checks all the time")
     }
 }
 
@@ -88,13 +104,16 @@ fn a_loop_without_progress_is_found() {
 #[test]
 fn a_loop_with_progress_is_not_stuck_however_much_cpu_it_uses() {
     let watching = watch();
-    watching.spawn(None, |pulse| {
+    let (end, ended) = mpsc::channel();
+    watching.spawn(None, move |pulse| {
         for _ in 0..20 {
             spin_for(STUCK_AFTER / 4);
             pulse.beat();
         }
+        end.send(()).expect("the test is there");
     });
-    watching.assert_nothing_within(LONG);
+    ended.recv_timeout(PATIENCE).expect("it ends");
+    watching.assert_healthy();
 }
 
 #[test]
@@ -112,11 +131,14 @@ fn a_thread_that_is_blocked_where_it_may_not_be_is_found() {
 fn a_thread_that_waits_for_others_is_not_stuck() {
     let watching = watch();
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+    let (wait, waits) = mpsc::channel();
     watching.spawn(None, move |pulse| {
         let _waiting = pulse.wait();
+        wait.send(()).expect("the test is there");
         let _ = ours.read(&mut [0]);
     });
-    watching.assert_nothing_within(LONG);
+    waits.recv_timeout(PATIENCE).expect("it begins to wait");
+    watching.assert_healthy();
     drop(theirs);
 }
 
@@ -153,7 +175,7 @@ fn an_idle_thread_is_woken_and_shows_progress() {
     for _ in 0..3 {
         beats.recv_timeout(PATIENCE).expect("it is woken");
     }
-    watching.assert_nothing_within(LONG);
+    watching.assert_healthy();
 }
 
 #[test]
@@ -196,9 +218,7 @@ fn a_starved_thread_is_not_stuck() {
         }
     });
     beginning.recv_timeout(PATIENCE).expect("it begins");
-    let started = Instant::now();
-    watching.assert_nothing_within(LONG);
-    assert!(started.elapsed() >= LONG);
+    watching.assert_healthy();
     stop.store(true, Ordering::Relaxed);
     busy.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }

@@ -12,6 +12,9 @@ use ringway_xenstore::{
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::IntoBytes;
 
+/// Far more than anything here takes on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn start(quota: Quota) -> (ServerHandle, JoinHandle<()>) {
     let server = Server::new(quota).expect("a server can be made");
     let handle = server.handle();
@@ -262,7 +265,7 @@ fn a_guest_that_sends_requests_endlessly_is_served_at_its_rate_and_delays_no_oth
         move || {
             let mut count = 0;
             // Neither another connection nor a closed one increases its rate.
-            while start.elapsed() < Duration::from_secs(1) {
+            while count < 2 * RATE {
                 let mut guest = client(&handle, 3);
                 for _ in 0..50 {
                     guest.read("/alive").expect("it is served in the end");
@@ -298,7 +301,7 @@ fn a_guest_that_disconnects_while_deferred_is_released() {
     }
     let start = Instant::now();
     while client(&handle, 3).domain_path(DomId(3)).is_err() {
-        assert!(start.elapsed() < Duration::from_secs(20), "its connections are still open");
+        assert!(start.elapsed() < PATIENCE, "its connections are still open");
     }
     handle.stop();
     thread.join().expect("the server has not panicked");

@@ -32,7 +32,7 @@ type Back = ringway_netback::VifQueue<EmuMemory, EmuEvent>;
 const FRAMES: usize = 4000;
 const BACKEND: DomId = DomId(0);
 /// Only a lost event causes such a long wait.
-const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn frontend(guest: &EmuHypervisor) -> Front {
     let event = || guest.alloc_unbound(BACKEND).expect("ports are left");

@@ -296,17 +296,25 @@ mod tests {
 
     #[test]
     fn a_drop_is_seen_with_its_reason_and_nothing_is_left() {
+        let name = format!("{NAME}{}", std::process::id());
+        let is_watching = || {
+            let enabled = Tracing::open().and_then(|tracing| {
+                fs::read_to_string(tracing.path.join("instances").join(&name).join(EVENT))
+            });
+            enabled.is_ok_and(|value| value.trim() == "1")
+        };
         let watch = Watch::start();
-        // The first event may occur before the watch has begun.
-        for _ in 0..25 {
-            let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-            // No one listens on the port of a socket that is closed.
-            let closed = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-            let unused = closed.local_addr().expect("an address");
-            drop(closed);
-            let _ = socket.send_to(b"x", unused);
-            thread::sleep(NAP);
+        while !is_watching() && !watch.thread.is_finished() {
+            thread::yield_now();
         }
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        // No one listens on the port of a socket that is closed.
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.connect(closed.local_addr().expect("an address")).expect("there is a route");
+        drop(closed);
+        socket.send(b"x").expect("the device lo is up");
+        // The message about the drop comes behind it.
+        socket.recv(&mut [0]).expect_err("no one replies");
         let (_, text) = watch.finish();
         match text {
             Err(error) => println!("SKIPPED: drops: {error}"),
@@ -316,7 +324,6 @@ mod tests {
                 let knows_reasons = !drops.all.iter().all(|one| one.reason.name == "-");
                 assert!(!knows_reasons || drops.all.iter().any(is_it), "{text}");
                 let tracing = Tracing::open().expect("it was there");
-                let name = format!("{NAME}{}", std::process::id());
                 assert!(!tracing.path.join("instances").join(name).exists());
             }
         }

@@ -40,6 +40,7 @@ fn is_awake(bench: &Bench) -> bool {
     let mut is_readable = false;
     bench.back.wakers(&mut |fd, _| {
         let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        // waits: this thread made all events, so none is under way
         is_readable |= poll(&mut polled, Some(&Timespec::default())) == Ok(1);
     });
     is_readable
@@ -68,6 +69,7 @@ fn the_measured_latency_ends_when_the_frame_has_left() {
     let mut bench = patient(u32::MAX);
     let frames = take_packets(&mut bench, 0..1);
     assert_eq!(longest_ns(&bench), None, "it has no response");
+    // waits: the time is what is measured, and a longer one is as good
     std::thread::sleep(wait);
     drop(frames);
     assert_eq!(completed(&mut bench), [0]);

@@ -258,6 +258,7 @@ fn inherited_descriptor() -> Outcome {
 fn held_receipts() -> Outcome {
     const FRAMES: usize = 3;
     let tap = Tap::create_multi_queue("tap0", 1)?;
+    // waits: looks again until the bridge forwards
     let set_up = "ip link add br0 type bridge && ip link add line0 type veth peer name line1 && \
         tc qdisc add dev line0 root tbf rate 100kbit burst 1600 latency 4s && \
         for link in tap0 line0; do ip link set $link master br0; done && \
@@ -296,11 +297,11 @@ fn held_receipts() -> Outcome {
     );
     tap.hold_receipts(&mut queues)?;
     send(&mut queues[0])?;
-    // The line has the frames from before to send, for 360 ms.
-    if written.elapsed() < Duration::from_millis(300) {
-        assert_eq!(held(), FRAMES, "what waits for the line is held");
-    }
     let mut left = vec![held()];
+    // waits: only if it was soon: the line has the frames from before to send, for 360 ms
+    if written.elapsed() < Duration::from_millis(300) {
+        assert_eq!(left, [FRAMES], "what waits for the line is held");
+    }
     while held() > 0 {
         let mut wakers = Vec::new();
         queues[0].wakers(&mut |waker, _| wakers.push(waker.try_clone_to_owned()));
@@ -310,7 +311,7 @@ fn held_receipts() -> Outcome {
             .skip(FRAMES - held())
             .map(|waker| PollFd::new(waker, PollFlags::OUT))
             .collect();
-        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let timeout = Timespec::try_from(PATIENCE)?;
         assert!(poll(&mut asked, Some(&timeout))? > 0, "{} are held", held());
         queues[0].woken(Woken::Unknown)?;
         left.push(held());
@@ -336,7 +337,7 @@ fn joined(queues: u16, caps: OffloadCaps) -> Result<(Guest, Guest, Wire), Box<dy
 const STREAM_WORDS: u32 = 1 << 20;
 const STREAM_LEN: u64 = 4 << 20;
 /// The time after which a stream has failed; it normally takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends a stream of a known content and checks what arrives.
 fn stream(from: &Guest, to: &Guest, address: IpAddr) -> Outcome {

@@ -72,7 +72,7 @@ fn run(
     let mut pool = FramePool::new(Arc::clone(&budget));
     let mut report = Report { longest: 0, with_gso: 0, in_pages: 0, budget };
     let mut waiting = FrameQueue::new();
-    while !sleep(&a, &b, stopped)? {
+    while !wait_for_work(&a, &b, stopped)? {
         for (a, b) in a.iter_mut().zip(&mut b) {
             cross(a, b, &mut waiting, &mut pool, &mut report)?;
             cross(b, a, &mut waiting, &mut pool, &mut report)?;
@@ -83,7 +83,11 @@ fn run(
 }
 
 /// Sleeps until a frame waits, or until the wire must stop; true in the latter case.
-fn sleep(a: &[TapQueue], b: &[TapQueue], mut stopped: &UnixStream) -> Result<bool, Box<dyn Error>> {
+fn wait_for_work(
+    a: &[TapQueue],
+    b: &[TapQueue],
+    mut stopped: &UnixStream,
+) -> Result<bool, Box<dyn Error>> {
     let mut fds: Vec<_> = std::iter::once(stopped.as_fd())
         .chain(a.iter().chain(b).map(AsFd::as_fd))
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))

@@ -11,6 +11,8 @@ use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn,
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::device::PATIENCE;
+
 /// An opener, and the backend's end of the link.
 fn pair() -> (Opener, Link) {
     let (ours, theirs) = Link::pair().expect("descriptors");
@@ -51,6 +53,7 @@ fn next_connection(opener: &mut Opener, backend: &Link, now: Instant) -> Option<
         if let (_, Some(connection)) = news(backend) {
             return Some(connection);
         }
+        // waits: looks again until the thread has closed it
         std::thread::sleep(Duration::from_millis(10));
     }
     None
@@ -133,13 +136,14 @@ fn a_socket_of_a_front_end_is_dialled_when_it_is_there_and_stays_the_front_ends(
     opener.turn(now).expect("a link");
     assert_eq!(news(&backend).0, ["vm added", "vm waits", "ready"]);
     let listener = UnixListener::bind(dir.path().join("vm")).expect("it can be made");
-    let deadline = now + Duration::from_secs(20);
+    let deadline = now + PATIENCE;
     let connection = loop {
         opener.turn(Instant::now()).expect("a link");
         if let (_, Some(connection)) = news(&backend) {
             break connection;
         }
         assert!(Instant::now() < deadline, "it is not dialled");
+        // waits: looks again until the next attempt is due
         std::thread::sleep(Duration::from_millis(5));
     };
     let (other, _) = listener.accept().expect("it is dialled");

@@ -72,6 +72,7 @@ impl Monitor {
                 Ok(socket) => break socket,
                 Err(error) => assert!(started.elapsed() < PATIENCE, "the monitor: {error}"),
             }
+            // waits: looks again until QEMU listens
             std::thread::sleep(Duration::from_millis(20));
         };
         let mut monitor = Monitor(socket);

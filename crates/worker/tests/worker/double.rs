@@ -18,7 +18,7 @@ use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfi
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The time after which a test has failed. No test waits for it to elapse.
-pub(crate) const FAILURE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Flows of a test have numbers below this.
 pub(crate) const FLOWS_MAX: usize = 256;
 
@@ -204,7 +204,7 @@ impl Peer {
     pub(crate) fn wait_until_held(&self, count: usize) {
         let start = Instant::now();
         while self.far().held() != count {
-            assert!(start.elapsed() < FAILURE, "{} held, expected {count}", self.far().held());
+            assert!(start.elapsed() < PATIENCE, "{} held, expected {count}", self.far().held());
             std::thread::yield_now();
         }
     }
@@ -227,7 +227,7 @@ impl Peer {
         let (far, timeout) = self
             .0
             .changed
-            .wait_timeout_while(self.far(), FAILURE, |far| !wanted(far))
+            .wait_timeout_while(self.far(), PATIENCE, |far| !wanted(far))
             .expect("no test panics with the lock");
         let (received, script, room) = (far.received, far.script.len(), far.room);
         drop(far);

@@ -8,14 +8,14 @@ use ringway_switch::PortId;
 use ringway_worker::{Capture, Failure, Forwarding, Passage, Policy, Workers, WorkersConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::double::{FAILURE, TestPort, attachment, config, port, port_with};
+use crate::double::{PATIENCE, TestPort, attachment, config, port, port_with};
 
 fn patch(to: u16) -> Forwarding {
     Forwarding::Patch(PortId(to))
 }
 
 fn wait_for_event(workers: &mut Workers<TestPort>) -> Failure<TestPort> {
-    let timeout = Timespec { tv_sec: FAILURE.as_secs().try_into().unwrap(), tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap(), tv_nsec: 0 };
     let mut polled = [PollFd::new(&*workers, PollFlags::IN)];
     assert_eq!(poll(&mut polled, Some(&timeout)), Ok(1), "no queue was reported");
     workers.next_failure().expect("an event was announced")
@@ -159,13 +159,13 @@ fn a_port_whose_descriptor_reports_everything_is_not_polled_needlessly() {
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
     workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
     near.wait_until("the poll after it was attached", |near| near.polls > 0);
-    assert!(workers.all_respond(FAILURE));
+    assert!(workers.all_respond(PATIENCE));
     let before = near.far().polls;
     for frame in 0..10 {
         near.send_flow(1, 2, 0, frame, 1);
         far.wait_until("a frame", |far| far.received == u64::from(frame + 1));
     }
-    assert!(workers.all_respond(FAILURE));
+    assert!(workers.all_respond(PATIENCE));
     // Each frame is taken in by one call, and a second call finds that there is no other.
     assert_eq!(near.far().polls - before, 20);
 }
@@ -198,9 +198,9 @@ fn a_worker_that_is_stuck_or_has_panicked_does_not_respond() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (left, near) = port();
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
-    assert!(workers.all_respond(FAILURE));
+    assert!(workers.all_respond(PATIENCE));
     let silence_begins = |workers: &Workers<TestPort>| {
-        let deadline = Instant::now() + FAILURE;
+        let deadline = Instant::now() + PATIENCE;
         while workers.all_respond(Duration::from_millis(20)) {
             assert!(Instant::now() < deadline, "the worker still responds");
         }
@@ -208,7 +208,7 @@ fn a_worker_that_is_stuck_or_has_panicked_does_not_respond() {
     let held = near.block_worker();
     silence_begins(&workers);
     drop(held);
-    assert!(workers.all_respond(FAILURE));
+    assert!(workers.all_respond(PATIENCE));
     // A lock that was held by a panic makes the worker panic, too.
     let poisoned = std::panic::catch_unwind(|| {
         let _held = near.block_worker();

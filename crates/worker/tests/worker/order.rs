@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::double::{
-    FAILURE, Far, LEN_MIN, Peer, Scripted, TestPort, attachment, config, mac, port,
+    Far, LEN_MIN, PATIENCE, Peer, Scripted, TestPort, attachment, config, mac, port,
 };
 use fastrand::Rng;
 use ringway_datapath::MacAddr;
@@ -131,7 +131,7 @@ fn wait_for_all(stations: &[Station]) {
     }
     let sent = |station: &Station| u64::from(station.sent.iter().sum::<u32>());
     let sent: u64 = stations.iter().map(sent).sum();
-    let deadline = Instant::now() + FAILURE;
+    let deadline = Instant::now() + PATIENCE;
     while stations.iter().map(Station::received).sum::<u64>() < sent {
         assert!(Instant::now() < deadline, "frames were lost, though all queues drained");
         std::thread::yield_now();

@@ -160,6 +160,7 @@ fn ports_with_one_queue_that_talk_to_each_other_come_to_share_a_worker() {
         two.send_flow(2, 1, 1, sent / 10, 300);
         sent += 3000;
         two.wait_until("a burst", |far| far.received == u64::from(sent));
+        // waits: the load of a time without frames is measured; tries again after a longer one
         std::thread::sleep(pause);
         workers.rebalance();
         if workers_of(&workers, 1) == workers_of(&workers, 2) {

@@ -10,7 +10,7 @@ use ringway_worker::gauge::LOW;
 use ringway_worker::{Forwarding, Policy, Workers};
 
 use crate::double::{
-    EVERYONE, FAILURE, LEN_MIN, Peer, Scripted, TestPort, attachment_counting, config, port,
+    EVERYONE, LEN_MIN, PATIENCE, Peer, Scripted, TestPort, attachment_counting, config, port,
 };
 use crate::order::{learn, switch};
 
@@ -97,7 +97,7 @@ fn sources_of_a_stalled_queue_continue_to_other_queues() {
         good.wait_until("all frames of the good one", |far| far.received == frames.into());
         assert_eq!(dropped(good_drops), 0);
         let low = u64::try_from(LOW.frames).unwrap();
-        let deadline = Instant::now() + FAILURE;
+        let deadline = Instant::now() + PATIENCE;
         while u64::from(frames) - dropped(still_drops) >= low {
             assert!(Instant::now() < deadline, "more is kept for a queue that stands still");
             std::thread::yield_now();
@@ -135,7 +135,7 @@ fn a_broadcast_reaches_every_other_port_once_or_is_counted_there() {
         .unzip();
     peers[0].send_flow(1, EVERYONE, 0, 0, 1000);
     // A copy that found the inbox of another worker full is counted where the frame came from.
-    let deadline = Instant::now() + FAILURE;
+    let deadline = Instant::now() + PATIENCE;
     let accounted = || {
         let received: u64 = peers.iter().map(|peer| peer.far().received).sum();
         received + counters.iter().map(|counters| dropped(counters)).sum::<u64>()
