@@ -42,22 +42,23 @@ use ringway_doctor::changes::plan::{Disruption, Proposal, plan};
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::changes::{Apply, ApplyError, undo};
 use ringway_doctor::finding::{Change, Knob};
+use ringway_rig::cpu_time::becomes_quiet;
 use serde_json::Value;
 
 use crate::host::{Host, describe};
 use crate::pair::{Pair, TOOLS, VIF, inside, ok, text, until};
-use crate::{shared_turn, turn};
+use crate::{nightly_turn, shared_turn};
 
 pub(crate) fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
-fn read(netns: &str, path: &str) -> String {
+pub(crate) fn read(netns: &str, path: &str) -> String {
     text(&ok(inside(netns, &format!("cat {path}"))).stdout).trim().to_owned()
 }
 
 /// The output of a verb of the doctor, with its exit code.
-fn output_of(mut command: Command) -> (Option<i32>, String) {
+pub(crate) fn output_of(mut command: Command) -> (Option<i32>, String) {
     let output = command.output().expect("it starts");
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
@@ -147,7 +148,7 @@ fn sysctls_and_queue_lengths_are_set_and_reverted() {
 
 #[test]
 fn bbr_between_neighbours_is_replaced_by_cubic() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let control = "net.ipv4.tcp_congestion_control";
     let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
     if !known.is_ok_and(|known| known.contains("bbr") && known.contains("cubic")) {
@@ -219,7 +220,7 @@ fn channels_are_set_and_reverted() {
 
 #[test]
 fn a_ringway_guest_can_get_more_queues() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::apart("queues") else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if cpus < 2 {
@@ -242,12 +243,21 @@ fn a_ringway_guest_can_get_more_queues() {
     let line = "apply D14 --subject vif1.0 --interval 1";
     let (code, printed) = output_of(change(line));
     assert!(code == Some(3) && printed.contains("--allow-disruptive"), "{printed}");
-    ok(&mut change(&format!("{line} --allow-disruptive --confirm-within 5")));
-    until("the guest uses them", || offered().is_some_and(|(_, queues)| queues == 2));
-    let other = host.vif("vif2.0").map(|vif| vif.max_queues);
-    assert_eq!(other, Some(1), "not the other vif's");
-    // It is not confirmed: the process that reverts it must find ringway as well.
-    until("it is undone", || offered() == Some((1, 1)));
+    // On a busy machine, it may be undone before the guest uses them: then there is more time.
+    let is_used = |seconds: &u32| {
+        ok(&mut change(&format!("{line} --allow-disruptive --confirm-within {seconds}")));
+        let other = host.vif("vif2.0").map(|vif| vif.max_queues);
+        assert_eq!(other, Some(1), "not the other vif's");
+        let mut is_used = false;
+        // It is not confirmed: the process that reverts it must find ringway as well.
+        until("it is undone", || {
+            let now = offered();
+            is_used |= now.is_some_and(|(_, queues)| queues == 2);
+            now == Some((1, 1))
+        });
+        is_used
+    };
+    assert!([3, 10, 30, 60].iter().any(is_used));
     ok(&mut change(&format!("{line} --allow-disruptive")));
     ok(&mut change("undo"));
     until("the guest is back at one queue", || offered() == Some((1, 1)));
@@ -307,7 +317,7 @@ enum KillTime {
 
 #[test]
 fn a_kill_during_apply_leaves_changes_that_can_be_undone() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("crash") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
     ok(&mut pair.on_host(&format!("tc qdisc add dev {VIF} {tbf}")));
@@ -316,8 +326,9 @@ fn a_kill_during_apply_leaves_changes_that_can_be_undone() {
         text(&shown.stdout).contains("tbf")
     };
     let _traffic = pair.traffic();
+    // Whether it has left the changes; after the time to confirm them, they are undone.
     let killed = |when, seconds: u32| {
-        let line = format!("apply D30 --interval 2 --confirm-within {seconds}");
+        let line = format!("apply D30 --interval 1 --confirm-within {seconds}");
         until("the limit is reached, and apply killed", || {
             let mut apply = pair.fix(&pair.host, &line);
             killing_tc(&pair, when, &mut apply);
@@ -328,18 +339,21 @@ fn a_kill_during_apply_leaves_changes_that_can_be_undone() {
             );
             code.is_none()
         });
-        assert_eq!(is_limited(), when == KillTime::Before);
+        let is_so = is_limited() == (when == KillTime::Before);
         let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
-        assert!(journal.contains("being applied, or interrupted"), "{journal}");
+        is_so && journal.contains("being applied, or interrupted")
     };
     for when in [KillTime::Before, KillTime::After] {
-        killed(when, 120);
+        assert!(killed(when, 3600), "{when:?}");
         ok(&mut pair.fix(&pair.host, "undo"));
         assert!(is_limited());
     }
-    // The waiting process survives.
-    killed(KillTime::After, 3);
-    until("it is undone", is_limited);
+    // The waiting process survives. It may be the first, on a busy machine.
+    assert!([2, 10, 30, 60].into_iter().any(|seconds| {
+        let is_left = killed(KillTime::After, seconds);
+        until("it is undone", is_limited);
+        is_left
+    }));
 }
 
 /// Rules that each packet is compared with, so that receiving it is work.
@@ -347,7 +361,8 @@ const RULES: u32 = 6000;
 
 #[test]
 fn one_queue_is_served_by_both_cpus() {
-    let Some(_turn) = turn(&[&TOOLS[..], &["taskset"]].concat()) else { return };
+    let why = "it measures whether RPS helps";
+    let Some(_turn) = nightly_turn(why, &[&TOOLS[..], &["taskset"]].concat()) else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if cpus < 2 {
         return skipped("RPS: one CPU");
@@ -392,16 +407,7 @@ pub(crate) fn is_inconclusive(what: &str, printed: &str) -> bool {
 
 /// Whether the CPUs have no other load: then a full one is due to this test.
 fn is_quiet() -> bool {
-    let idle = || {
-        let stat = fs::read_to_string("/proc/stat").expect("procfs");
-        let words = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
-        let ticks: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-        (ticks[3], ticks.iter().take(8).sum::<u64>())
-    };
-    let (before, all_before) = idle();
-    std::thread::sleep(Duration::from_secs(1));
-    let (after, all_after) = idle();
-    (after - before) * 10 >= (all_after - all_before) * 9
+    becomes_quiet(Duration::ZERO)
 }
 
 /// Set for the test below where it may make changes; contains the place of its journal.
