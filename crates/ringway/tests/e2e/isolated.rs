@@ -6,7 +6,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use ringway_control::{BackendRequest, RunDir, TenantStatus};
 use rustix::process::Signal;
@@ -14,8 +13,8 @@ use rustix::process::Signal;
 use crate::host::{Host, SOON, describe, names_in, send};
 use crate::hostile::Hostile;
 use crate::rules::{arp_question, neighbor};
-use crate::traffic::{Iperf, random_file, send_file};
-use crate::{shared_turn, turn};
+use crate::shared_turn;
+use crate::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
 
 /// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the uplink to the host.
 fn tenants() -> String {
@@ -102,35 +101,41 @@ fn vlans_and_private_ports_hold_between_tenants() {
         ("d", "", "vlan = 20"),
         ("p", "", "vlan = 10\nprivate = true"),
         ("n", "", ""),
+        ("e", "", "vlan = 20"),
+        ("m", "", ""),
     ];
     let host = Host::start(&(describe("isolate = true", &guests) + uplink));
-    let reaches = |guest: &str, address: &str| {
-        let ping = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", address];
-        host.in_guest(guest, &ping).output().expect("it can be started").status.success()
-    };
     for (from, to) in [("a", "10.77.0.2"), ("b", "fd77::1"), ("c", "10.77.0.4")] {
         host.ping(from, to);
     }
     host.ping("a", "10.77.0.254");
     host.ping("p", "10.77.0.254");
-    for (from, to) in [("a", "10.77.0.3"), ("a", "10.77.0.4"), ("b", "10.77.0.3")] {
-        assert!(!reaches(from, to), "{from} is in another VLAN than {to}");
+    // Each with a guest that it reaches.
+    let [a, b, c] = [("a", 1, "10.77.0.2"), ("b", 2, "10.77.0.1"), ("c", 3, "10.77.0.7")];
+    let [p, n] = [("p", 5, "10.77.0.254"), ("n", 6, "10.77.0.8")];
+    for (one, other) in [(a, c), (a, ("d", 4, "10.77.0.7")), (b, c), (p, a), (b, p), (n, a)] {
+        assert_apart(&host, one, other);
     }
-    assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.5"), "p is private");
-    assert!(!reaches("n", "10.77.0.1") && !reaches("n", "10.77.0.254"), "n is in no VLAN");
 
     // A guest's own tag does not take it into a VLAN, whatever its tenant's trunk carries.
-    for (number, keys) in [(71, &[][..]), (72, &[("ringway-vlan", "20")])] {
-        let mut guest = Hostile::with_keys(&host, keys);
-        guest.connect();
-        guest.send(&arp_question(guest.mac(), number, 1, Some(10)));
-        guest.send(&arp_question(guest.mac(), number, 2, Some(10)));
-    }
-    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
-    trunk.connect();
     let knows = |guest: &str, last: u8, mac: &str| {
         neighbor(&host, guest, &format!("10.77.0.{last}")).contains(mac)
     };
+    let vlan = [("ringway-vlan", "20")];
+    for (number, keys, (peer, last)) in [(71, &[][..], ("n", 6)), (72, &vlan, ("d", 4))] {
+        let mut guest = Hostile::with_keys(&host, keys);
+        guest.connect();
+        let (own, mac) = (guest.mac(), guest.mac().to_string());
+        host.wait("its guest to be known", SOON, |_| {
+            guest.send(&arp_question(own, number, 1, Some(10)));
+            guest.send(&arp_question(own, number, 2, Some(10)));
+            // What arrives of this came behind the others.
+            guest.send(&arp_question(own, number, last, None));
+            knows(peer, number, &mac).then_some(())
+        });
+    }
+    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
+    trunk.connect();
     let own = trunk.mac();
     for (guest, whom, vid) in [("a", 1, 10), ("b", 2, 10), ("d", 4, 20)] {
         let from = 80 + whom;
@@ -151,11 +156,39 @@ fn vlans_and_private_ports_hold_between_tenants() {
     // A connected guest changes its VLAN, and another leaves all VLANs.
     let node = |domid: u16| format!("/local/domain/0/backend/vif/{domid}/0/ringway-vlan");
     host.tool_text("xenstore-write", &[&node(4), "10"]);
-    host.wait("d in VLAN 10", SOON, |_| reaches("d", "10.77.0.1").then_some(()));
-    assert!(!reaches("c", "10.77.0.4"));
+    host.wait("d in VLAN 10", SOON, |host| has_reply(host, "d", "10.77.0.1").then_some(()));
+    assert_apart(&host, c, ("d", 4, "10.77.0.1"));
     host.tool_text("xenstore-rm", &[&node(4)]);
-    host.wait("d in no VLAN", SOON, |_| reaches("d", "10.77.0.6").then_some(()));
-    assert!(!reaches("d", "10.77.0.1"));
+    host.wait("d in no VLAN", SOON, |host| has_reply(host, "d", "10.77.0.6").then_some(()));
+    assert_apart(&host, ("d", 4, "10.77.0.6"), a);
+}
+
+/// Whether an address replies in a moment.
+fn has_reply(host: &Host, guest: &str, address: &str) -> bool {
+    let ping = ["ping", "-n", "-c", "1", "-W", "0.2", address];
+    host.in_guest(guest, &ping).output().expect("it can be started").status.success()
+}
+
+/// A guest, the last byte of its address, and an address that it reaches.
+type Place<'a> = (&'a str, u8, &'a str);
+
+/// Asserts that two guests do not reach each other.
+fn assert_apart(host: &Host, one: Place<'_>, other: Place<'_>) {
+    let address = |(_, last, _): Place<'_>| format!("10.77.0.{last}");
+    for (guest, ..) in [one, other] {
+        host.guest_text(guest, &["ip", "neigh", "flush", "dev", "eth0"]);
+    }
+    for (from, to) in [(one, other), (other, one)] {
+        assert!(!has_reply(host, from.0, &address(to)), "{from:?} reaches {to:?}");
+    }
+    // What each sends to the other and gets from it is ahead of these.
+    for (guest, _, friend) in [one, other, one] {
+        host.ping(guest, friend);
+    }
+    for (from, to) in [(one, other), (other, one)] {
+        let entry = neighbor(host, from.0, &address(to));
+        assert!(!entry.contains("lladdr"), "{from:?} knows {to:?}: {entry}");
+    }
 }
 
 #[test]
@@ -190,30 +223,25 @@ fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
 
 #[test]
 fn a_killed_tenant_process_costs_no_connection_and_does_not_pause_other_tenants() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     let host = Host::start(&tenants());
-    // One connection outside the killed process, and one that it serves.
-    let others = Iperf::start(&host, "b", ("d", "10.77.0.4"), 5);
-    let its_own = Iperf::start(&host, "a", ("c", "10.77.0.3"), 5);
-    let both = Iperf::start_with(&host, "c", ("b", "10.77.0.2"), 5, &["-b", "50M"]);
-    host.wait("traffic", SOON, |host| (host.rx_bytes("vif1.0") > 1 << 20).then_some(()));
+    // One connection outside the killed process, and two that it serves.
+    let others = Iperf::start(&host, "b", ("d", "10.77.0.4"), UNTIL_STOPPED);
+    let its_own = Iperf::start(&host, "a", ("c", "10.77.0.3"), UNTIL_STOPPED);
+    let both = Iperf::start_with(&host, "c", ("b", "10.77.0.2"), UNTIL_STOPPED, &["-b", "50M"]);
+    [&others, &its_own, &both].into_iter().for_each(|it| it.expect_progress(&host));
     let before = host.pid_of("tenant red");
     let kept = ["switch", "tenant blue", "tenant domain-4"].map(|name| host.pid_of(name));
-    let killed = Instant::now();
+    // While the supervisor is stopped, there is no other process in its place.
+    host.signal(Signal::STOP);
     send(before, Signal::KILL);
+    others.expect_progress(&host);
+    host.signal(Signal::CONT);
     wait_for_successor(&host, "red", before);
-    println!("served again after {:.3?}", killed.elapsed());
-    let (others, its_own, both) = (others.finish(), its_own.finish(), both.finish());
-    for (name, transfer) in [("others", &others), ("its own", &its_own), ("both", &both)] {
-        println!(
-            "{name}: gap at most {:.1} s, {:.2e} bit/s",
-            transfer.longest_gap(),
-            transfer.rate()
-        );
+    [&others, &its_own, &both].into_iter().for_each(|it| it.expect_progress(&host));
+    for transfer in [others, its_own, both] {
+        transfer.stop();
     }
-    // Two intervals are the shortest visible pause.
-    assert!(others.longest_gap() < 5.0, "{} s", others.longest_gap());
-    assert!(its_own.longest_gap() < 5.0 && both.longest_gap() < 5.0);
     assert!(kept.into_iter().all(is_alive));
     let restarted = host.event("process-restarted").expect("the host says so");
     assert_eq!(restarted["process"], "red");
@@ -221,14 +249,13 @@ fn a_killed_tenant_process_costs_no_connection_and_does_not_pause_other_tenants(
 
 #[test]
 fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory can be made");
     let host = Host::start_with(place, &tenants(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
     let before = host.pid_of("tenant red");
     send(before, Signal::STOP);
-    let asked = Instant::now();
+    // The reply comes while it is stopped.
     let status = host.backend().expect("it responds");
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     let states: Vec<&str> = status.tenants.iter().map(|tenant| tenant.state.as_str()).collect();
     assert_eq!(states, ["serving", "serving", "silent"]);
     assert_eq!(status.vifs.len(), 2);
@@ -239,11 +266,11 @@ fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
         let tenant = tenant(host, "red")?;
         (tenant.pid == Some(before) && tenant.state == "serving").then_some(())
     });
-    let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep: false };
+    // Ten seconds, which use no CPU time.
+    let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep: true };
     let socket = RunDir::new(host.dir()).backend();
     let _ = ringway_control::send_request::<_, ()>(&socket, &request);
-    // A loop of ten seconds of CPU time, which takes much longer on a busy machine.
-    host.wait("the tenant's next process", 30 * SOON, |host| {
+    host.wait("the tenant's next process", 6 * SOON, |host| {
         let tenant = tenant(host, "red")?;
         (tenant.pid != Some(before) && tenant.state == "serving").then_some(())
     });
@@ -330,7 +357,7 @@ impl Intruder {
 
 #[test]
 fn a_tenant_process_that_writes_garbage_into_its_trunk_is_cut_off_alone() {
-    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "ping"]) else { return };
     let host = Host::start(&tenants());
     let before = host.pid_of("tenant red");
     let Some(intruder) = Intruder::in_process(before) else {
@@ -338,21 +365,20 @@ fn a_tenant_process_that_writes_garbage_into_its_trunk_is_cut_off_alone() {
         return;
     };
     let kept = ["switch", "tenant blue", "tenant domain-4"].map(|name| host.pid_of(name));
-    let others = Iperf::start(&host, "b", ("d", "10.77.0.4"), 4);
+    let others = Iperf::start(&host, "b", ("d", "10.77.0.4"), UNTIL_STOPPED);
     // Stopped, so that it does not find the fault first: it does not trust the switch process
     // either.
     send(before, Signal::STOP);
     intruder.write(&mut fastrand::Rng::with_seed(11));
     host.wait("the tenant to be cut off", SOON, |host| {
         // A broadcast makes the switch process read every trunk.
-        let unknown = ["ping", "-n", "-c", "1", "-w", "1", "10.77.0.99"];
-        let _ = host.in_guest("b", &unknown).output();
+        has_reply(host, "b", "10.77.0.99");
         (host.log_count("cut off") > 0).then_some(())
     });
+    others.expect_progress(&host);
     wait_for_successor(&host, "red", before);
-    let others = others.finish();
-    println!("gap at most {:.1} s, {:.2e} bit/s", others.longest_gap(), others.rate());
-    assert!(others.longest_gap() < 5.0, "{} s", others.longest_gap());
+    others.expect_progress(&host);
+    others.stop();
     assert!(kept.into_iter().all(is_alive));
     host.ping("a", "10.77.0.2");
     assert!(host.log().contains("it was cut off"));

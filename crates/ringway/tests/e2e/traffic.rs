@@ -111,11 +111,6 @@ impl Transfer {
         rate.as_f64().expect("a rate")
     }
 
-    /// Retransmitted segments.
-    pub(crate) fn retransmits(&self) -> u64 {
-        self.report["end"]["sum_sent"]["retransmits"].as_u64().expect("TCP counts them")
-    }
-
     /// The longest time in seconds in which the receiver got nothing: an upper bound, because the
     /// intervals before and after may have been almost empty.
     pub(crate) fn longest_gap(&self) -> f64 {
