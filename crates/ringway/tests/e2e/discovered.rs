@@ -233,7 +233,7 @@ impl<'a> Guest<'a> {
         let device = format!("eth{handle}");
         ip(&["addr", "add", "10.77.0.9/24", "dev", &device]);
         let mut ping = Command::new("ping");
-        ping.args(["-n", "-c", "2", "-i", "0.05", "-w", "5", "10.77.0.1"]);
+        ping.args(["-n", "-c", "2", "-i", "0.05", "-w", "30", "10.77.0.1"]);
         text_of(ping.output().expect("ping"), &self.host.log());
         ip(&["addr", "del", "10.77.0.9/24", "dev", &device]);
     }

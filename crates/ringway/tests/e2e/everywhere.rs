@@ -12,6 +12,7 @@ const SACK: &str = "net.ipv4.tcp_sack";
 
 #[test]
 fn findings_of_all_namespaces_name_their_namespace() {
+    // Alone: the doctor looks into all network namespaces of the machine.
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("all") else { return };
     let mut container = Command::new("unshare");

@@ -1,10 +1,8 @@
 //! Where the backend's workers serve vifs with one queue.
 
-use std::time::Duration;
-
-use crate::host::{Host, describe};
-use crate::traffic::Iperf;
-use crate::turn;
+use crate::host::{Host, SOON, describe};
+use crate::shared_turn;
+use crate::traffic::{Iperf, UNTIL_STOPPED};
 
 /// The workers that serve the first queues of two guests.
 fn workers(host: &Host) -> Option<[usize; 2]> {
@@ -14,7 +12,7 @@ fn workers(host: &Host) -> Option<[usize; 2]> {
 
 #[test]
 fn guests_with_one_queue_that_talk_to_each_other_come_to_share_a_worker() {
-    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "ping"]) else { return };
     let guests = [("a", "", "queues = 1"), ("b", "", "queues = 1")];
     let host = Host::start(&describe("workers = 2", &guests));
     host.ping("a", "10.77.0.2");
@@ -22,10 +20,8 @@ fn guests_with_one_queue_that_talk_to_each_other_come_to_share_a_worker() {
     assert_ne!(a, b, "without traffic, each has a worker of its own");
     // Enough to justify a move, and so little that no worker is ever saturated.
     let options = ["-u", "-b", "60M", "-l", "1000"];
-    let transfer = Iperf::start_with(&host, "a", ("b", "10.77.0.2"), 60, &options);
-    host.wait("a common worker", Duration::from_secs(50), |host| {
-        workers(host).filter(|[a, b]| a == b)
-    });
+    let transfer = Iperf::start_with(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED, &options);
+    host.wait("a common worker", 6 * SOON, |host| workers(host).filter(|[a, b]| a == b));
     drop(transfer);
     host.ping("a", "10.77.0.2");
 }

@@ -13,7 +13,7 @@ use ringway_xenbus::Vif;
 use ringway_xenstore::{Permissions, Rights};
 
 use crate::host::{Host, SOON, describe, pair};
-use crate::{shared_turn, turn};
+use crate::shared_turn;
 
 const HOST: DomId = DomId(0);
 
@@ -123,7 +123,7 @@ impl Drop for Disturbers {
 
 #[test]
 fn guests_that_keep_the_backend_busy_do_not_starve_others() {
-    let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&pair());
     let backend = host.pid_of("backend");
     let guests: Vec<Guest> = (0..6).map(|_| offered(&host)).collect();

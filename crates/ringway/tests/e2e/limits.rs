@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::host::{Host, SOON, describe, pair, send};
 use crate::hostile::Hostile;
 use crate::traffic::Iperf;
-use crate::{shared_turn, turn};
+use crate::{measured_turn, shared_turn};
 
 fn received(vif: &VifStatus) -> u64 {
     vif.queues.iter().map(|queue| queue.rx_packets).sum()
@@ -24,7 +24,7 @@ fn dropped(vif: &VifStatus, reason: &str) -> u64 {
 fn a_guest_that_reconnects_repeatedly_floods_no_more_than_others() {
     const RATE: u64 = 50;
     const CONNECTIONS: u64 = 20;
-    let Some(_turn) = turn(&["xenstore-read"]) else { return };
+    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
     let description = format!(
         "{}\n[switch]\nflood-rate = {RATE}\n",
         describe("", &[("a", "", ""), ("b", "", "")])
@@ -56,7 +56,7 @@ fn a_guest_that_reconnects_repeatedly_floods_no_more_than_others() {
 
 #[test]
 fn limits_can_be_set_at_run_time_and_outlive_the_backend() {
-    let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
+    let Some(turn) = measured_turn(&["iperf3", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let expect = |what: &str, is_so: &dyn Fn(&VifStatus) -> bool| {
         host.wait(what, SOON, |host| host.vif("vif1.0").filter(|vif| is_so(vif)))
@@ -94,11 +94,11 @@ fn limits_can_be_set_at_run_time_and_outlive_the_backend() {
         assert!(shown.contains(line), "{shown}");
     }
     for (to, from, most) in [("a", ("b", "10.77.0.2"), 8.0e6), ("b", ("a", "10.77.0.1"), 16.0e6)] {
-        let rate = Iperf::start(&host, to, from, 3).finish().rate();
+        let rate = Iperf::start(&host, to, from, 2).finish().rate();
         println!("{to} receives {rate:.3e} bit/s");
-        // A burst of 128 KiB is a third of a megabit per second over three seconds.
+        // A burst of 128 KiB is half a megabit per second over two seconds.
         assert!(rate < most * 1.1 + 1.0e6, "{rate} bit/s");
-        assert!(rate > most / 4.0, "{rate} bit/s");
+        assert!(rate > 0.0 && (rate > most / 4.0 || !turn.is_quiet), "{rate} bit/s");
     }
     let refused = host.verb(&["vif", "set", "vif1.0", "weight", "0"]);
     let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -17,9 +17,9 @@ pub(crate) const QEMU: &str = "qemu-system-x86_64";
 /// The address of a machine.
 pub(crate) const ADDRESS: &str = "10.77.0.9";
 /// How long a boot may take; on an idle machine it takes ten seconds.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 /// How long making the image may take, with a download of a kernel.
-const IMAGE: Duration = Duration::from_secs(400);
+const IMAGE_PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes that are sent before waiting for their echo.
 const WINDOW: usize = 64 << 10;
 
@@ -35,7 +35,7 @@ impl Image {
         let mut command = Command::new(script);
         command.env("CARGO_TARGET_DIR", target).stdin(Stdio::null()).stdout(Stdio::null());
         let mut making = Running::start(command.stderr(Stdio::piped()));
-        let status = making.wait("the image of a machine", IMAGE);
+        let status = making.wait("the image of a machine", IMAGE_PATIENCE);
         if status.success() {
             return Some(Image(target.join("virtio")));
         }
@@ -122,24 +122,26 @@ impl Machine {
 
     /// Waits until it has booted.
     pub(crate) fn booted(&mut self) {
-        let status = self.status(BOOT);
+        let status = self.status(BOOT_PATIENCE);
         assert_eq!(status.1, "up", "{}", self.console());
     }
 
     /// Runs a command, which must succeed, and returns its output.
     pub(crate) fn run(&mut self, command: &str) -> String {
         writeln!(self.commands, "{command}").expect("the machine runs");
-        let (text, status) = self.status(3 * SOON);
+        let (text, status) = self.status(6 * SOON);
         assert_eq!(status, "0", "{command}: {text}");
         text
     }
 
     /// The output up to the exit status, and the status.
     fn status(&mut self, limit: Duration) -> (String, String) {
+        // waits: this limit only ends a test that hangs.
         let deadline = Instant::now() + limit;
         let mut text = String::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            // waits: this limit only ends a test that hangs.
             let Ok(line) = self.lines.recv_timeout(left) else {
                 panic!("no status within {limit:?}: {text}\nconsole:\n{}", self.console());
             };
@@ -177,7 +179,7 @@ impl EchoConnection {
     /// Connects to the echo at an address.
     pub(crate) fn start_with(host: &Host, guest: &str, address: &str) -> EchoConnection {
         // The echo may not listen yet.
-        let echo = format!("TCP:{address}:7,retry=200,interval=0.1");
+        let echo = format!("TCP:{address}:7,retry=3000,interval=0.1");
         let mut command = host.in_guest(guest, &["socat", "-", &echo]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Running::start(&mut command);
