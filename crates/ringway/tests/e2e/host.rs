@@ -361,20 +361,6 @@ pub(crate) fn links() -> Vec<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// All network namespaces that a process is in.
-pub(crate) fn namespaces() -> Vec<String> {
-    let output = Command::new("lsns").args(["-n", "-t", "net", "-o", "NS"]).output();
-    let text = text_of(output.expect("util-linux"), "lsns");
-    text.lines().map(|line| line.trim().to_owned()).collect()
-}
-
-/// The network namespace of a process, as `lsns` calls it.
-pub(crate) fn namespace_of(pid: u32) -> String {
-    let link = fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
-    let link = link.to_string_lossy().into_owned();
-    link.trim_start_matches("net:[").trim_end_matches(']').to_owned()
-}
-
 /// The content of a directory; empty if it does not exist.
 pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -1,16 +1,19 @@
 //! A host ends: in order, or because everything or its supervisor is killed.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use rustix::process::Signal;
 
 use crate::host::{
-    Host, Member, SOON, describe, links, names_in, namespace_of, namespaces, pair, send, wait_for,
+    Host, Member, SOON, describe, links, names_in, pair, send, start_time, wait_for,
 };
-use crate::{shared_turn, turn};
+use crate::shared_turn;
 
 /// Everything of a host that could be left behind.
 struct Traces {
     members: Vec<Member>,
-    namespaces: Vec<String>,
+    namespaces: Vec<PathBuf>,
 }
 
 impl Traces {
@@ -19,20 +22,23 @@ impl Traces {
         assert_eq!(members.len(), 5, "{members:?}");
         // The backend is confined, so only root can read its namespaces, which are the
         // supervisor's.
-        let shown = members.iter().filter(|member| member.name != "backend");
-        let namespaces: Vec<String> = shown.map(|member| namespace_of(member.pid)).collect();
-        let known = crate::host::namespaces();
-        assert!(namespaces.iter().all(|namespace| known.contains(namespace)), "{namespaces:?}");
+        let shown: Vec<u32> =
+            members.iter().filter(|it| it.name != "backend").map(|it| it.pid).collect();
+        let namespaces: Vec<PathBuf> =
+            shown.iter().map(|pid| namespace_of(*pid).expect("it runs")).collect();
+        let inside = processes_in(&namespaces, now());
+        assert!(shown.iter().all(|pid| inside.contains(pid)), "{inside:?}");
         Traces { members, namespaces }
     }
 
     fn wait_until_gone(&self) {
+        // Later, other tests may get namespaces of these numbers.
+        let ended = now();
         wait_for("all processes to end", SOON, || {
             self.members.iter().all(|member| !member.is_alive()).then_some(())
         });
         wait_for("all namespaces to go", SOON, || {
-            let now = namespaces();
-            self.namespaces.iter().all(|namespace| !now.contains(namespace)).then_some(())
+            processes_in(&self.namespaces, ended).is_empty().then_some(())
         });
         let ours = ["vif1.0", "vif2.0", "ringway-e2e"];
         let left: Vec<String> =
@@ -41,13 +47,35 @@ impl Traces {
     }
 }
 
+/// The processes in these network namespaces that had started at a time.
+fn processes_in(namespaces: &[PathBuf], time: u64) -> Vec<u32> {
+    let is_in = |pid: &u32| {
+        namespace_of(*pid).is_ok_and(|it| namespaces.contains(&it))
+            && start_time(*pid).is_some_and(|start| start <= time)
+    };
+    let pids = names_in(Path::new("/proc")).into_iter().filter_map(|name| name.parse().ok());
+    pids.filter(is_in).collect()
+}
+
+/// The network namespace of a process.
+fn namespace_of(pid: u32) -> std::io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/net"))
+}
+
+/// The time since boot, in the unit of start times: hundredths of a second.
+fn now() -> u64 {
+    let uptime = fs::read_to_string("/proc/uptime").expect("procfs");
+    let seconds = uptime.split(' ').next().unwrap_or_default();
+    seconds.replace('.', "").parse().expect("proc_uptime(5)")
+}
+
 fn with_uplink() -> String {
     pair() + "[uplink]\nname = \"ringway-e2e\"\naddresses = [\"10.77.0.254/24\"]\n"
 }
 
 #[test]
 fn an_interrupted_host_ends_in_order_and_empties_its_directory() {
-    let Some(_turn) = turn(&["lsns"]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     for signal in [Signal::INT, Signal::TERM] {
         let host = Host::start(&with_uplink());
         let (traces, dir) = (Traces::of(&host), host.dir());
@@ -63,7 +91,7 @@ fn an_interrupted_host_ends_in_order_and_empties_its_directory() {
 
 #[test]
 fn a_killed_supervisor_takes_everything_with_it_and_the_next_one_cleans_up() {
-    let Some(_turn) = turn(&["lsns", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&with_uplink());
     let (traces, dir) = (Traces::of(&host), host.dir());
     host.signal(Signal::KILL);
@@ -77,7 +105,7 @@ fn a_killed_supervisor_takes_everything_with_it_and_the_next_one_cleans_up() {
 
 #[test]
 fn after_everything_is_killed_the_next_host_starts() {
-    let Some(_turn) = turn(&["lsns", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&with_uplink());
     let traces = Traces::of(&host);
     for member in &traces.members {
