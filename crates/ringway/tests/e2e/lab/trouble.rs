@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use super::{TINY, TINY_RUNS, assert_nothing_is_left, kept, lab, placed, text, tiny};
-use crate::turn;
+use crate::{nightly_turn, shared_turn};
 
 #[test]
 fn what_cannot_be_run_is_said_before_anything_starts() {
@@ -60,7 +60,7 @@ fn a_directory_without_records_is_refused_in_a_sentence() {
 
 #[test]
 fn a_program_that_is_missing_is_named_with_its_package() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     let (place, mut command) = tiny();
     let refused = command.env("PATH", "/nowhere").output().expect("it starts");
     assert_eq!(text(&refused.stderr), "ringway: iperf3 is not installed: apt-get install iperf3\n");
@@ -86,7 +86,7 @@ fn behind(shell: &str, changes: &[(&str, &str)]) -> (tempfile::TempDir, Output) 
 
 #[test]
 fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
-    let Some(_turn) = turn(&["iperf3", "mount"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "mount"]) else { return };
     let hidden = "for dir in /sbin /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done";
     let changes = [
         (
@@ -108,7 +108,7 @@ fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
 
 #[test]
 fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_starts() {
-    let Some(_turn) = turn(&["iperf3", "mount"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "mount"]) else { return };
     // The mount hides the study as well, so it is written again.
     let mounted = |options: &str| {
         let copy = "study=$(cat \"$PLACE/tiny.toml\")";
@@ -131,7 +131,7 @@ fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_st
 
 #[test]
 fn who_may_make_no_namespace_learns_which_limit_it_is() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
     let (place, study) = tiny();
     // In a user namespace without a map every user is the overflow user, which may not create
     // another one.
@@ -161,7 +161,7 @@ fn wrapped(place: &Path, command: &mut Command, script: &str) {
 
 #[test]
 fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = nightly_turn("it runs a study", &["iperf3"]) else { return };
     let budget = ("metric =", "budget-seconds = 5\nmetric =");
     let clients = "case \"$*\" in *--client*) HANG;; esac; exec REAL \"$@\"";
     for (hang, least, reason) in [
@@ -176,7 +176,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
         let seconds = begun.elapsed().as_secs_f64();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{hang}: {said}");
-        // The time to start, to stop and to draw, on a busy machine.
+        // waits: nightly only, with time to start, to stop and to draw on a busy machine.
         assert!(seconds < 5.0 + 10.0, "{hang}: {seconds} s: {said}");
         let runs = kept(place.path()).len();
         assert!((least..TINY_RUNS).contains(&runs), "{hang}: {runs} runs: {said}");
@@ -187,7 +187,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
 
 #[test]
 fn seconds_are_measured_once_a_client_that_starts_late_sends() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = nightly_turn("it runs a study", &["iperf3"]) else { return };
     let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
     let script = "case \"$*\" in *--client*) sleep 2;; esac; exec REAL \"$@\"";
     wrapped(place.path(), &mut command, script);
@@ -202,7 +202,7 @@ fn seconds_are_measured_once_a_client_that_starts_late_sends() {
 
 #[test]
 fn a_tool_that_does_not_print_its_version_delays_nothing() {
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = nightly_turn("it runs a study", &["iperf3"]) else { return };
     // Each question for the version takes some seconds, so this study has one run.
     let study = TINY.replacen("values = [1, 2]", "values = [1]", 1).replacen(
         "baselines = [\"baseline-veth-bridge\"]",
