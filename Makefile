@@ -83,7 +83,7 @@ virtio-migrate: ## migrate a virtual machine between two QEMUs under traffic; co
 
 virtio-dpdk: ## pass data through every layout of DPDK's virtio driver; a few minutes
 	scripts/install-packages test
-	RINGWAY_TEST_DPDK_ALL=1 $(CARGO) test --package ringway --test e2e dpdk -- --nocapture
+	RINGWAY_NIGHTLY=1 $(CARGO) test --package ringway --test e2e dpdk -- --nocapture
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen
