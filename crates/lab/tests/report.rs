@@ -536,6 +536,7 @@ fn run_browser(browser: &str, words: &[&str], page: &Path) -> (String, String) {
             child.wait().expect("it is ours");
             panic!("the browser does not end");
         }
+        // waits: looks again until the browser ends
         std::thread::sleep(Duration::from_millis(50));
     }
     let read = |name| {

@@ -222,14 +222,13 @@ mod tests {
 
     use super::*;
 
+    const START_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
     #[test]
     #[ignore = "not a test, but the process that the next one restricts"]
-    fn threads_that_sleep() {
-        let sleep = || thread::sleep(Duration::from_secs(60));
-        thread::scope(|scope| {
-            scope.spawn(sleep);
-            sleep();
-        });
+    fn threads_that_wait_for_the_end_of_their_input() {
+        let input_ends = || io::copy(&mut io::stdin(), &mut io::sink()).map(drop);
+        thread::spawn(input_ends).join().expect("no panic").expect("the input is a pipe");
     }
 
     #[test]
@@ -237,7 +236,12 @@ mod tests {
         let all = ringway_sys::process::allowed_cpus().expect("some");
         let this = std::env::current_exe().expect("it has a file");
         let mut child = std::process::Command::new(this)
-            .args(["--ignored", "--exact", "topology::tuning::tests::threads_that_sleep"])
+            .args([
+                "--ignored",
+                "--exact",
+                "topology::tuning::tests::threads_that_wait_for_the_end_of_their_input",
+            ])
+            .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::null())
             .spawn()
             .expect("it starts");
@@ -247,8 +251,9 @@ mod tests {
             tasks.map(|task| fs::read_to_string(task?.path().join("status"))).collect()
         };
         let begun = std::time::Instant::now();
-        while statuses().is_ok_and(|threads| threads.len() < 3) && begun.elapsed() < PATIENCE {
-            thread::sleep(Duration::from_millis(20));
+        while statuses().is_ok_and(|threads| threads.len() < 3) {
+            assert!(begun.elapsed() < START_PATIENCE, "its threads do not start");
+            thread::yield_now();
         }
         let pinned = pin_process(child.id(), 1);
         let statuses = statuses();

@@ -40,7 +40,7 @@ fn is_awake(bench: &Bench) -> bool {
     let mut is_readable = false;
     bench.back.wakers(&mut |fd, _| {
         let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        // waits: this thread made all events, so none is under way
+        // waits: this thread made all events, so no other is to come
         is_readable |= poll(&mut polled, Some(&Timespec::default())) == Ok(1);
     });
     is_readable

@@ -100,7 +100,8 @@ mod real_memory {
 
         /// The limit is for a lost event, which would otherwise hang the test.
         fn wait(&self) {
-            self.from_peer.recv_timeout(Duration::from_secs(30)).expect("an event was lost");
+            const PATIENCE: Duration = Duration::from_secs(60);
+            self.from_peer.recv_timeout(PATIENCE).expect("an event was lost");
         }
     }
 

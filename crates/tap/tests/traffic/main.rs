@@ -259,13 +259,15 @@ fn held_receipts() -> Outcome {
     const FRAMES: usize = 3;
     let tap = Tap::create_multi_queue("tap0", 1)?;
     // waits: looks again until the bridge forwards
-    let set_up = "ip link add br0 type bridge && ip link add line0 type veth peer name line1 && \
+    let forwards = "until bridge link show dev $port | grep -q forwarding; do sleep 0.01; done";
+    let set_up = format!(
+        "ip link add br0 type bridge && ip link add line0 type veth peer name line1 && \
         tc qdisc add dev line0 root tbf rate 100kbit burst 1600 latency 4s && \
         for link in tap0 line0; do ip link set $link master br0; done && \
         for link in br0 tap0 line0 line1; do ip link set $link up || exit; done && \
-        for port in tap0 line0; do \
-        until bridge link show dev $port | grep -q forwarding; do sleep 0.01; done; done";
-    let made = Command::new("sh").args(["-c", set_up]).output()?;
+        for port in tap0 line0; do {forwards}; done"
+    );
+    let made = Command::new("sh").args(["-c", &set_up]).output()?;
     if !made.status.success() {
         println!("SKIPPED held receipts: {}", String::from_utf8_lossy(&made.stderr));
         return Ok(());

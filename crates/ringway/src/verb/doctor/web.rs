@@ -303,15 +303,13 @@ mod tests {
             status(&gate, request.as_bytes())
         };
         assert_eq!(status(&gate, b"GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 401 Unauthorized");
-        let begun = Instant::now();
         // anna:secret
         assert_eq!(with("Basic YW5uYTpzZWNyZXQ="), "HTTP/1.1 200 OK");
-        // anna:wrong, at once after a check
-        let wrong = with("Basic YW5uYTp3cm9uZw==");
-        match begun.elapsed() < password::CHECK_EVERY {
-            true => assert_eq!(wrong, "HTTP/1.1 429 Too Many Requests"),
-            false => assert_eq!(wrong, "HTTP/1.1 401 Unauthorized", "on a very busy machine"),
-        }
+        // anna:wrong, soon after a check, and again if the machine was too busy for it to be soon.
+        let refused = (0..100)
+            .map(|_| with("Basic YW5uYTp3cm9uZw=="))
+            .find(|status| status != "HTTP/1.1 401 Unauthorized");
+        assert_eq!(refused.as_deref(), Some("HTTP/1.1 429 Too Many Requests"));
         assert_eq!(with("Basic YW5uYTpzZWNyZXQ="), "HTTP/1.1 200 OK", "it is remembered");
     }
 }

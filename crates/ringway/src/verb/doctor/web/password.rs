@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
         }
         let (begun, mut checks) = (Instant::now(), 0);
-        while begun.elapsed() < Duration::from_millis(300) {
+        for _ in 0..1000 {
             checks += u64::from(passwords.judge(&basic("anna:wrong")) == Verdict::Unknown);
         }
         assert!(checks <= 1 + begun.elapsed().as_secs(), "{checks} in {:?}", begun.elapsed());
