@@ -3,121 +3,135 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringway_control::{BackendRequest, RunDir};
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::host::{Host, Running, SOON, pair, send};
-use crate::{shared_turn, turn};
+use crate::shared_turn;
 
 /// How long the service manager waits for a keep-alive message.
 const WATCHDOG: Duration = Duration::from_secs(2);
+/// A limit for each message.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Receives messages of several lines, and returns them line by line.
 struct Notices {
     socket: UnixDatagram,
-    lines: VecDeque<String>,
+    /// Each with the process that sent it.
+    lines: VecDeque<(u32, String)>,
 }
 
 impl Notices {
-    /// The next line, if one arrives within this time.
-    fn next(&mut self, patience: Duration) -> Option<String> {
-        let deadline = Instant::now() + patience;
-        while self.lines.is_empty() {
-            let left = deadline.checked_duration_since(Instant::now())?;
-            self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1)))).expect("set");
-            let mut message = [0; 4096];
-            let Ok(len) = self.socket.recv(&mut message) else { continue };
-            let text = String::from_utf8_lossy(&message[..len]).into_owned();
-            self.lines.extend(text.lines().map(str::to_owned));
-        }
-        self.lines.pop_front()
+    /// A host with further variables that reports to these.
+    fn of(description: &str, more: &[(&str, &str)]) -> (Host, Notices) {
+        let place = tempfile::tempdir().expect("a directory can be made");
+        let path = place.path().join("notify");
+        let socket = UnixDatagram::bind(&path).expect("bound");
+        set_socket_passcred(&socket, true).expect("our own socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("our own socket");
+        let interval = WATCHDOG.as_micros().to_string();
+        let ours = [("NOTIFY_SOCKET", path.as_os_str()), ("WATCHDOG_USEC", OsStr::new(&interval))];
+        let more = more.iter().map(|(name, value)| (*name, OsStr::new(value)));
+        let variables: Vec<_> = ours.into_iter().chain(more).collect();
+        let host = Host::start_with(place, description, &variables);
+        (host, Notices { socket, lines: VecDeque::new() })
     }
 
-    /// Waits for a line, and returns those before it.
-    fn wait_for(&mut self, wanted: &str, patience: Duration) -> Vec<String> {
-        let mut before = Vec::new();
-        let deadline = Instant::now() + patience;
+    /// Receives a message, unless there is none yet and the flags forbid to wait.
+    fn receive(&mut self, flags: RecvFlags) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let (mut control, mut message) = (RecvAncillaryBuffer::new(&mut space), [0; 4096]);
+        let received =
+            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags)?;
+        let sender = control.drain().find_map(|it| match it {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+            _ => None,
+        });
+        let sender = sender.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+        let sender = sender.expect("the kernel tells who sends");
+        let text = String::from_utf8_lossy(&message[..received.bytes]).into_owned();
+        self.lines.extend(text.lines().map(|line| (sender, line.to_owned())));
+        Ok(())
+    }
+
+    /// Waits for a line, and returns all up to it.
+    fn up_to(&mut self, wanted: &str) -> Vec<(u32, String)> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.next(left) {
-                Some(line) if line == wanted => return before,
-                Some(line) => before.push(line),
-                None => panic!("waited {patience:?} for {wanted}, after {before:?}"),
+            if let Some(last) = self.lines.iter().position(|(_, line)| line == wanted) {
+                return self.lines.drain(..=last).collect();
             }
+            let received = self.receive(RecvFlags::empty());
+            received.unwrap_or_else(|error| panic!("{wanted}: {error} after {:?}", self.lines));
         }
+    }
+
+    /// Waits for a number of keep-alive messages, which must be of one process.
+    fn expect_keep_alive(&mut self, count: usize, sender: u32) {
+        for _ in 0..count {
+            let last = self.up_to(KEEP_ALIVE).pop();
+            assert_eq!(last.map(|(pid, _)| pid), Some(sender));
+        }
+    }
+
+    /// Forgets everything so far.
+    fn forget(&mut self) {
+        while self.receive(RecvFlags::DONTWAIT).is_ok() {}
+        self.lines.clear();
     }
 }
 
+const KEEP_ALIVE: &str = "WATCHDOG=1";
 /// The status when the two guests of the test are served.
 const CONNECTED: &str = "STATUS=2 vifs, 2 connected";
 
 #[test]
 fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
-    let Some(_turn) = turn(&[]) else { return };
-    let place = tempfile::tempdir().expect("a directory can be made");
-    let path = place.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("bound");
-    let mut notices = Notices { socket, lines: VecDeque::new() };
-    let interval = WATCHDOG.as_micros().to_string();
-    let variables = [
-        ("NOTIFY_SOCKET", path.as_os_str()),
-        ("WATCHDOG_USEC", OsStr::new(&interval)),
-        // As if the supervisor itself were the target.
-        ("WATCHDOG_PID", OsStr::new("1")),
-    ];
-    let host = Host::start_with(place, &pair(), &variables);
+    let Some(_turn) = shared_turn(&[]) else { return };
+    // As if the supervisor itself were the target.
+    let (host, mut notices) = Notices::of(&pair(), &[("WATCHDOG_PID", "1")]);
 
     // A long start, because of many vifs, sends keep-alive messages; both vifs may be connected by
     // then.
-    let before = notices.wait_for("READY=1", SOON);
-    let is_life = |line: &String| line.starts_with("STATUS=") || line == "WATCHDOG=1";
-    assert!(before.iter().all(is_life), "{before:?}");
-    if !before.iter().any(|line| line == CONNECTED) {
-        notices.wait_for(CONNECTED, SOON);
+    let before = notices.up_to("READY=1");
+    let (_, earlier) = before.split_last().expect("it is one");
+    let is_life = |(_, line): &(u32, String)| line.starts_with("STATUS=") || line == KEEP_ALIVE;
+    assert!(earlier.iter().all(is_life), "{before:?}");
+    if !before.iter().any(|(_, line)| line == CONNECTED) {
+        notices.up_to(CONNECTED);
     }
-    // Each is due within half of the interval, and the control thread checks every half second.
-    for _ in 0..3 {
-        notices.wait_for("WATCHDOG=1", WATCHDOG);
-    }
-
+    // They are of the process that does the work, so one that is stopped sends none.
     let backend = host.pid_of("backend");
+    notices.expect_keep_alive(2, backend);
     send(backend, Signal::STOP);
-    // One may be in flight.
-    while notices.next(Duration::from_millis(100)).is_some() {}
-    assert_eq!(notices.next(2 * WATCHDOG), None, "it is stopped");
+    // waits: longer than a thread may be stuck.
+    thread::sleep(2 * WATCHDOG);
+    notices.forget();
     send(backend, Signal::CONT);
     // It was not stuck, and the watchdog does not report it.
-    for _ in 0..4 {
-        notices.wait_for("WATCHDOG=1", SOON);
-    }
+    notices.expect_keep_alive(2, backend);
     assert_eq!(host.pid_of("backend"), backend);
 
     host.signal(Signal::TERM);
-    notices.wait_for("STOPPING=1", SOON);
+    notices.up_to("STOPPING=1");
     let (status, _place, log) = host.ended();
     assert!(status.success(), "{status}\n{log}");
 }
 
 /// A host whose backend has a watchdog and can be disturbed.
 fn watched() -> (Host, Notices) {
-    let place = tempfile::tempdir().expect("a directory can be made");
-    let path = place.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("bound");
-    let interval = WATCHDOG.as_micros().to_string();
-    let variables = [
-        ("NOTIFY_SOCKET", path.as_os_str()),
-        ("WATCHDOG_USEC", OsStr::new(&interval)),
-        ("RINGWAY_TEST_PANICS", OsStr::new("1")),
-    ];
-    let host = Host::start_with(place, &pair(), &variables);
-    (host, Notices { socket, lines: VecDeque::new() })
+    Notices::of(&pair(), &[("RINGWAY_TEST_PANICS", "1")])
 }
 
 #[test]
@@ -172,9 +186,16 @@ impl Drop for BusyCpu {
     }
 }
 
+/// How long a thread has waited for a CPU, by its folder in `/proc`.
+fn starved(thread: &PathBuf) -> Duration {
+    let text = fs::read_to_string(thread.join("schedstat")).expect("this kernel counts it");
+    let waited = text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok());
+    Duration::from_nanos(waited.expect("a number"))
+}
+
 #[test]
 fn a_starved_backend_is_left_alone() {
-    let Some(_turn) = turn(&["ping"]) else { return };
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
     let (host, _notices) = watched();
     host.wait("the vif", SOON, |host| host.vif("vif1.0").filter(|vif| vif.state == "Connected"));
     let backend = host.pid_of("backend");
@@ -182,15 +203,22 @@ fn a_starved_backend_is_left_alone() {
     let busy = BusyCpu::start(cpu);
     let mut only = CpuSet::new();
     only.set(cpu);
-    for thread in fs::read_dir(format!("/proc/{backend}/task")).expect("listed").flatten() {
-        let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+    let threads: Vec<PathBuf> = fs::read_dir(format!("/proc/{backend}/task"))
+        .expect("listed")
+        .map(|thread| thread.expect("listed").path())
+        .collect();
+    for thread in &threads {
+        let id =
+            thread.file_name().and_then(|id| id.to_str()?.parse().ok()).and_then(Pid::from_raw);
         let id = id.expect("a thread's number");
         sched_setaffinity(Some(id), &only).expect("it is allowed");
         rustix::process::setpriority_process(Some(id), 19).expect("lower is allowed");
     }
     // Work for it, with which it makes little progress.
     let flood = Running::start(&mut host.in_guest("a", &["ping", "-q", "-i", "0.01", "10.77.0.2"]));
-    thread::sleep(4 * WATCHDOG);
+    host.wait("a thread to be starved", 12 * SOON, |_| {
+        (threads.iter().map(starved).max() >= Some(2 * WATCHDOG)).then_some(())
+    });
     drop(flood);
     drop(busy);
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
@@ -201,29 +229,23 @@ fn a_starved_backend_is_left_alone() {
 
 #[test]
 fn the_supervisor_of_tenants_reports_for_all_processes() {
-    let Some(_turn) = turn(&[]) else { return };
-    let place = tempfile::tempdir().expect("a directory can be made");
-    let path = place.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("bound");
-    let mut notices = Notices { socket, lines: VecDeque::new() };
-    let interval = WATCHDOG.as_micros().to_string();
-    let variables = [("NOTIFY_SOCKET", path.as_os_str()), ("WATCHDOG_USEC", OsStr::new(&interval))];
-    let host =
-        Host::start_with(place, &pair().replace("[host]", "[host]\nisolate = true"), &variables);
-    let before = notices.wait_for("READY=1", SOON);
-    if !before.iter().any(|line| line == CONNECTED) {
-        notices.wait_for(CONNECTED, SOON);
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let description = pair().replace("[host]", "[host]\nisolate = true");
+    let (host, mut notices) = Notices::of(&description, &[]);
+    let before = notices.up_to("READY=1");
+    if !before.iter().any(|(_, line)| line == CONNECTED) {
+        notices.up_to(CONNECTED);
     }
-    for _ in 0..3 {
-        notices.wait_for("WATCHDOG=1", WATCHDOG);
-    }
-    // The supervisor replaces a tenant that hangs, without ending the others.
-    send(host.pid_of("tenant domain-1"), Signal::STOP);
-    for _ in 0..3 {
-        notices.wait_for("WATCHDOG=1", WATCHDOG);
-    }
+    let supervisor = host.pid_of("ringway run");
+    notices.expect_keep_alive(2, supervisor);
+    // It later replaces a tenant that hangs, without ending the others.
+    let tenant = host.pid_of("tenant domain-1");
+    send(tenant, Signal::STOP);
+    notices.forget();
+    notices.expect_keep_alive(2, supervisor);
+    send(tenant, Signal::CONT);
     host.signal(Signal::TERM);
-    notices.wait_for("STOPPING=1", SOON);
+    notices.up_to("STOPPING=1");
     let (status, _place, log) = host.ended();
     assert!(status.success(), "{status}\n{log}");
 }
