@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::knobs::skipped;
 use crate::pair::{Pair, TOOLS, ok, text};
-use crate::{shared_turn, turn};
+use crate::shared_turn;
 
 /// With an `/etc` of its own, which is listed afterwards: files written there do no harm.
 const WATCHED: &str = "mount -t tmpfs none /etc || exit 99; \"$@\"; code=$?; \
@@ -64,7 +64,7 @@ fn written(folder: &Path) -> bool {
 
 #[test]
 fn settings_of_the_machine_have_no_command_in_a_namespace() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("seen") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     let look = pair.doctor(&pair.host, "--interval 1 --json").output().expect("it starts");

@@ -3,13 +3,12 @@
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::knobs::skipped;
 use crate::pair::{Pair, TOOLS, inside, ok, text, until};
-use crate::turn;
+use crate::shared_turn;
 
 const SACK: &str = "net.ipv4.tcp_sack";
 
@@ -20,7 +19,7 @@ fn doctor(line: &[&str]) -> Output {
 
 #[test]
 fn two_records_are_compared_skipped_and_shown_as_a_page() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("rep") else { return };
     let at = |name: &str| pair.journal.path().join(name).display().to_string();
     let (healthy, sick) = (at("healthy.tar"), at("sick.tar"));
@@ -63,7 +62,7 @@ fn instances() -> Option<Vec<String>> {
 
 #[test]
 fn a_killed_doctor_leaves_the_trace_buffers_unchanged() {
-    let Some(_turn) = turn(&["unshare"]) else { return };
+    let Some(_turn) = shared_turn(&["unshare"]) else { return };
     if instances().is_none() {
         return skipped("no tracefs that may be mounted here");
     }
@@ -83,23 +82,24 @@ fn a_killed_doctor_leaves_the_trace_buffers_unchanged() {
 
 #[test]
 fn drops_are_reported_with_their_reason() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     if instances().is_none() {
         return skipped("no tracefs that may be mounted here");
     }
     let Some(pair) = Pair::linked("drp") else { return };
     // A neighbour that does not reply, and packets for it.
-    let flood = "while :; do for i in 1 2 3 4 5 6 7 8; do echo x > /dev/udp/10.98.0.9/9; done; \
-                 sleep 0.05; done";
+    // waits: the rate of the packets does not matter.
+    let flood = "while sleep 0.05; do \
+                 for i in 1 2 3 4 5 6 7 8; do echo x > /dev/udp/10.98.0.9/9; done; done";
     let mut flooding = Command::new("ip");
     flooding.args(["netns", "exec", &pair.host, "bash", "-c", flood]);
     let _flood = crate::pair::Traffic(
         flooding.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"),
     );
-    std::thread::sleep(Duration::from_millis(500));
-    let checked = doctor(&["--check", "D49", "--interval", "3", "--json"]);
-    let said = text(&checked.stdout);
-    assert!(said.contains("NEIGH_") || said.contains("neigh_invalidate"), "{said}");
+    until("drops are found with their reason", || {
+        let said = text(&doctor(&["--check", "D49", "--interval", "3", "--json"]).stdout);
+        said.contains("NEIGH_") || said.contains("neigh_invalidate")
+    });
     // In a network namespace it is a note, because the drops may be in another namespace.
     let there = pair.doctor(&pair.host, "--check D49 --interval 3 --json").output();
     let there = text(&there.expect("it starts").stdout);

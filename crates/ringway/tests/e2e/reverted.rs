@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::pair::{Pair, TOOLS, inside, ok, text, until};
 use crate::records::sick;
-use crate::turn;
+use crate::shared_turn;
 
 #[test]
 fn changes_of_next_hops_are_reverted() {
@@ -25,7 +25,7 @@ fn changes_of_the_port_range_are_reverted() {
 
 /// `before` is the setting's value in the set-up, which needs `programs` besides the usual ones.
 fn assert_reverted(check: &str, setting: &str, before: &str, programs: &[&str]) {
-    let Some(_turn) = turn(&[&TOOLS, programs].concat()) else { return };
+    let Some(_turn) = shared_turn(&[&TOOLS, programs].concat()) else { return };
     let Some(sick) = sick(check) else { return };
     let pair = &sick.pair;
     let value = || {
@@ -34,7 +34,7 @@ fn assert_reverted(check: &str, setting: &str, before: &str, programs: &[&str]) 
     };
     until("it is as sick as it is to be", || value() == before);
     let apply = |seconds: u32| {
-        pair.fix(&pair.host, &format!("apply {check} --interval 2 --confirm-within {seconds}"))
+        pair.fix(&pair.host, &format!("apply {check} --interval 1 --confirm-within {seconds}"))
     };
     // The symptoms take a while to appear, and longer on a busy machine.
     until("it is found and set", || {
@@ -44,7 +44,7 @@ fn assert_reverted(check: &str, setting: &str, before: &str, programs: &[&str]) 
     eprintln!("{check}: {setting}: {before} -> {}", value());
     ok(&mut pair.fix(&pair.host, "undo"));
     assert_eq!(value(), before, "{setting}");
-    until("it is set, and apply killed", || killed(pair, &mut apply(4), || value() != before));
+    until("it is set, and apply killed", || killed(pair, &mut apply(3), || value() != before));
     until("it is undone all the same", || value() == before);
 }
 
