@@ -49,7 +49,7 @@ fn every_view_of_vifs_shows_both_kinds() {
 
 #[test]
 fn a_rate_limits_what_a_virtio_guest_transmits_and_another_what_it_receives() {
-    let Some(_turn) = crate::turn(&["iperf3", "unshare"]) else { return };
+    let Some(turn) = crate::measured_turn(&["iperf3", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));
@@ -58,14 +58,16 @@ fn a_rate_limits_what_a_virtio_guest_transmits_and_another_what_it_receives() {
     host.ping("a", ADDRESS);
     for (limit, rate, more) in [("rate", 16e6, Some("-R")), ("rate-rx", 8e6, None)] {
         host.text(&["vif", "set", "vm1", limit, &format!("{}Mb/s", rate / 1e6)]);
-        let client = ["iperf3", "-c", ADDRESS, "-t", "3", "-J"];
+        let client = ["iperf3", "-c", ADDRESS, "-t", "2", "-J"];
         let client: Vec<&str> = client.into_iter().chain(more).collect();
         let result = host.guest_text("a", &client);
         let result: Value = serde_json::from_str(&result).expect("JSON");
         let measured = result["end"]["sum_received"]["bits_per_second"].as_f64();
         let measured = measured.expect("a number");
         println!("{limit}: {measured:.3e} bit/s");
-        assert!(measured > rate / 4.0 && measured < rate * 1.1 + 1e6, "{limit}: {measured}");
+        // A burst of 128 KiB is half a megabit per second.
+        assert!(measured > 0.0 && measured < rate * 1.1 + 1e6, "{limit}: {measured}");
+        assert!(measured > rate / 4.0 || !turn.is_quiet, "{limit}: {measured}");
         host.text(&["vif", "set", "vm1", limit, "none"]);
     }
 }
