@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_a_tool_says_is_kept_without_its_colours() {
         let said = "printf '\\033[1;31merror:\\033[0m \\033]0;title\\007no route\\n'";
-        let patience = Duration::from_secs(20);
+        let patience = Duration::from_secs(60);
         let failed = shell(&format!("{said} >&2; exit 1")).output(patience).expect_err("it fails");
         let failed = failed.to_string();
         assert_eq!(failed, "a tool failed (exit status: 1): error: no route");

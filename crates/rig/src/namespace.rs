@@ -15,7 +15,7 @@ use crate::launcher::Launcher;
 
 /// The part that holds a network namespace.
 pub(crate) const HOLD: &str = "hold-namespace";
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const READY: &str = "ready";
 
 /// A network namespace. Dropping it ends its holder; what else runs in it keeps it alive.

@@ -24,7 +24,7 @@ use ringway_rig::namespace::{configure, inside};
 /// The part that copies between TAP devices: `PID DEVICE PID DEVICE MICROSECONDS`, with processes
 /// in the devices' namespaces and the delay of a frame.
 pub const RELAY: &str = "relay";
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const READY: &str = "ready";
 /// The device at each end of a bare relay.
 pub(crate) const DEVICE: &str = "eth0";

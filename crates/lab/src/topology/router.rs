@@ -35,7 +35,7 @@ const VXLAN_ID: &str = "4200";
 const VXLAN_GROUP: &str = "239.42.0.1";
 /// The port that IANA assigned.
 const VXLAN_PORT: &str = "4789";
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two checks for a device.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 

@@ -17,7 +17,7 @@ use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{Namespace, configure, inside};
 use ringway_rig::veth;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The bridge's port to the wire.
 const PORT: &str = "line0";
 /// Bytes that a line may send in one burst: more than the largest GSO frame.

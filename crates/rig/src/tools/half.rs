@@ -17,7 +17,7 @@ use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
 
 /// How long a tool may take to print its result after the end of a run.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An end of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
 /// The longest time from the start of a server until it listens.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two checks of whether it does.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The state of a listening socket in `/proc/PID/net/tcp`.
