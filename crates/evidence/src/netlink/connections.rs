@@ -1,66 +1,31 @@
 //! TCP connections, over sock_diag: the same source and data as `ss -ti`.
 //!
 //! `struct tcp_info` is read from its bytes, because it has grown with the kernel: fields that an
-//! older kernel lacks are left out, while the structure of the crate would refuse the whole.
+//! older kernel lacks are left out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
-
-use netlink_packet_core::NLM_F_DUMP;
-use netlink_packet_sock_diag::inet::nlas::{MemInfo, Nla};
-use netlink_packet_sock_diag::inet::{
-    ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags,
-};
-use netlink_packet_sock_diag::{AF_INET, AF_INET6, IPPROTO_TCP, SockDiagMessage};
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use ringway_net::socket::NetlinkSocket;
 
 use super::file;
+use super::sock_diag::{
+    ALL, CLOSE, CONGESTION, ESTABLISHED, INFO, LISTEN, MEMORY, TcpSocket, each, number,
+};
 
 /// Connections that are recorded: those that were busy the longest. A proxy may have a million.
 const CONNECTIONS_MAX: usize = 4096;
 /// Destinations that are recorded: those with the most connections.
 const DESTINATIONS_MAX: usize = 16;
-/// How long one family of addresses may take.
-const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// All established connections, as a file of the record.
 ///
 /// # Errors
 /// The kernel's error: `NotFound` if it was built without sock_diag.
 pub(crate) fn connections() -> io::Result<String> {
-    let all = || ExtensionFlags::INFO | ExtensionFlags::CONG;
-    // Before Linux 4.10 the kernel's memory of sockets is shorter than the crate accepts.
-    connections_with(&(all() | ExtensionFlags::SKMEMINFO)).or_else(|_| connections_with(&all()))
-}
-
-fn connections_with(extensions: &ExtensionFlags) -> io::Result<String> {
     let mut kept = Kept::default();
-    for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
-        let question = SockDiagMessage::InetRequest(InetRequest {
-            family,
-            protocol: IPPROTO_TCP,
-            extensions: extensions.clone(),
-            states: StateFlags::ESTABLISHED,
-            socket_id,
-        });
-        let deadline = Instant::now() + TIME_MAX;
-        // A separate socket for each family: closing it discards replies that are left when time is
-        // up.
-        let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
-        socket.request_each(question, NLM_F_DUMP, |reply| {
-            if let SockDiagMessage::InetResponse(reply) = reply {
-                kept.take(&reply);
-            }
-            kept.is_late |= Instant::now() > deadline;
-            if kept.is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-    }
+    kept.is_late = each(ESTABLISHED, &[INFO, CONGESTION, MEMORY], |socket| kept.take(socket))?;
     Ok(kept.finish())
 }
 
@@ -71,14 +36,10 @@ fn connections_with(extensions: &ExtensionFlags) -> io::Result<String> {
 /// The kernel's error.
 pub(crate) fn listeners() -> io::Result<String> {
     let mut lines = Vec::new();
-    each(&StateFlags::LISTEN, |reply| {
-        let InetResponse { header, .. } = reply;
-        let local = SocketAddr::new(header.socket_id.source_address, header.socket_id.source_port);
+    each(LISTEN, &[], |socket| {
+        let TcpSocket { local, recv_queue, send_queue, inode, .. } = socket;
         if lines.len() < CONNECTIONS_MAX {
-            lines.push(format!(
-                "{local} {} {} {}",
-                header.recv_queue, header.send_queue, header.inode
-            ));
+            lines.push(format!("{local} {recv_queue} {send_queue} {inode}"));
         }
     })?;
     Ok(file(format_args!("listeners: {}", lines.len()), &lines))
@@ -91,11 +52,8 @@ pub(crate) fn listeners() -> io::Result<String> {
 /// The kernel's error.
 pub(crate) fn destinations() -> io::Result<String> {
     let mut counts: BTreeMap<(IpAddr, SocketAddr), u64> = BTreeMap::new();
-    let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE;
-    each(&states, |reply| {
-        let id = &reply.header.socket_id;
-        let peer = SocketAddr::new(id.destination_address, id.destination_port);
-        *counts.entry((id.source_address, peer)).or_default() += 1;
+    each(ALL & !LISTEN & !CLOSE, &[], |socket| {
+        *counts.entry((socket.local.ip(), socket.peer)).or_default() += 1;
     })?;
     let mut counts: Vec<(u64, (IpAddr, SocketAddr))> =
         counts.into_iter().map(|(ends, count)| (count, ends)).collect();
@@ -105,32 +63,6 @@ pub(crate) fn destinations() -> io::Result<String> {
         |(count, (local, peer)): &(u64, (IpAddr, SocketAddr))| format!("{local} {peer} {count}");
     let lines: Vec<String> = counts.iter().map(line).collect();
     Ok(file(format_args!("destinations: {}", lines.len()), &lines))
-}
-
-/// Passes on each TCP socket in some states, of both families.
-fn each(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
-    for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
-        let question = SockDiagMessage::InetRequest(InetRequest {
-            family,
-            protocol: IPPROTO_TCP,
-            extensions: ExtensionFlags::empty(),
-            states: StateFlags::from_bits_retain(states.bits()),
-            socket_id,
-        });
-        let deadline = Instant::now() + TIME_MAX;
-        let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
-        socket.request_each(question, NLM_F_DUMP, |reply| {
-            if let SockDiagMessage::InetResponse(reply) = reply {
-                take(&reply);
-            }
-            if Instant::now() > deadline {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?;
-    }
-    Ok(())
 }
 
 /// The busiest connections so far.
@@ -143,18 +75,14 @@ struct Kept {
 }
 
 impl Kept {
-    fn take(&mut self, reply: &InetResponse) {
-        let info = reply.nlas.iter().find_map(|nla| match nla {
-            Nla::TcpInfo(bytes) => Some(bytes.as_slice()),
-            _ => None,
-        });
-        let info = info.unwrap_or_default();
+    fn take(&mut self, socket: &TcpSocket) {
+        let info = socket.attribute(INFO);
         let value = |wanted| {
             let field = FIELDS.iter().find(|(name, ..)| *name == wanted);
             field.and_then(|(_, at, len)| number(info, *at, *len)).unwrap_or(0)
         };
         let moved = value("bytes_acked").saturating_add(value("bytes_received"));
-        self.lines.push((value("busy_time"), moved, line(reply, info)));
+        self.lines.push((value("busy_time"), moved, line(socket, info)));
         self.seen += 1;
         if self.lines.len() >= 2 * CONNECTIONS_MAX {
             self.shrink();
@@ -177,40 +105,26 @@ impl Kept {
 }
 
 /// Both ends, the congestion control, and all known fields by name.
-fn line(reply: &InetResponse, info: &[u8]) -> String {
-    let id = &reply.header.socket_id;
-    let local = SocketAddr::new(id.source_address, id.source_port);
-    let peer = SocketAddr::new(id.destination_address, id.destination_port);
-    let congestion = reply.nlas.iter().find_map(|nla| match nla {
-        Nla::Congestion(name) => name.split_whitespace().next(),
-        _ => None,
-    });
-    let mut line = format!("{local} {peer} {}", congestion.unwrap_or("-"));
+fn line(socket: &TcpSocket, info: &[u8]) -> String {
+    let TcpSocket { local, peer, recv_queue, send_queue, inode, .. } = socket;
+    let congestion = String::from_utf8_lossy(socket.attribute(CONGESTION));
+    let congestion = congestion.trim_end_matches('\0');
+    let congestion = if congestion.is_empty() { "-" } else { congestion };
+    let mut line = format!("{local} {peer} {congestion}");
     for (name, at, len) in FIELDS {
         if let Some(number) = number(info, at, len) {
             write!(line, " {name}={number}").expect("a String takes all");
         }
     }
-    let header = &reply.header;
-    let (received, queued, inode) = (header.recv_queue, header.send_queue, header.inode);
-    write!(line, " recv_queue={received} send_queue={queued} inode={inode}")
+    write!(line, " recv_queue={recv_queue} send_queue={send_queue} inode={inode}")
         .expect("a String takes all");
-    let memory = reply.nlas.iter().find_map(|nla| match nla {
-        Nla::MemInfo(memory) => Some(memory),
-        _ => None,
-    });
-    if let Some(memory) = memory {
-        let MemInfo { receive_queue, receive_queue_max, bottom_send_queues, .. } = memory;
-        let MemInfo { send_queue_max, cache, send_queue, options, .. } = memory;
-        let MemInfo { backlog_queue_length, drops, .. } = memory;
-        write!(
-            line,
-            " rmem_alloc={receive_queue} rcvbuf={receive_queue_max} \
-             wmem_alloc={bottom_send_queues} sndbuf={send_queue_max} fwd_alloc={cache} \
-             wmem_queued={send_queue} optmem={options} sk_backlog={backlog_queue_length} \
-             sk_drops={drops}"
-        )
-        .expect("a String takes all");
+    let memory = socket.attribute(MEMORY).chunks_exact(4);
+    // Before Linux 4.10 there are fewer, and readers expect all.
+    if memory.len() >= MEMORY_FIELDS.len() {
+        for (name, word) in MEMORY_FIELDS.iter().zip(memory) {
+            let number = number(word, 0, 4).unwrap_or_default();
+            write!(line, " {name}={number}").expect("a String takes all");
+        }
     }
     // Two bit fields in a byte; the first is in the low half on the machines that we support.
     if let Some(scales) = number(info, WSCALES_AT, 1) {
@@ -223,17 +137,22 @@ fn line(reply: &InetResponse, info: &[u8]) -> String {
     line
 }
 
-/// An unsigned number of the kernel, if its structure is as long as that.
-fn number(info: &[u8], at: usize, len: usize) -> Option<u64> {
-    let bytes = info.get(at..at + len)?;
-    let mut wide = [0; 8];
-    wide[..len].copy_from_slice(bytes);
-    Some(u64::from_le_bytes(wide))
-}
-
 const WSCALES_AT: usize = 6;
 /// `delivery_rate_app_limited`, a bit of this byte.
 const APP_LIMITED_AT: usize = 7;
+
+/// The array of `SK_MEMINFO_VARS` numbers of `linux/sock_diag.h`.
+const MEMORY_FIELDS: [&str; 9] = [
+    "rmem_alloc",
+    "rcvbuf",
+    "wmem_alloc",
+    "sndbuf",
+    "fwd_alloc",
+    "wmem_queued",
+    "optmem",
+    "sk_backlog",
+    "sk_drops",
+];
 
 /// `struct tcp_info` of `linux/tcp.h`: names without their prefix, offsets and lengths in bytes.
 /// Times are in microseconds (`last_*` in milliseconds), rates in bytes a second.

@@ -18,6 +18,7 @@ mod connections;
 mod ethtool;
 mod generic;
 mod netdev;
+mod sock_diag;
 
 use std::fmt::Display;
 use std::io;
