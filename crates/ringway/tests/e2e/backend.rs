@@ -114,7 +114,7 @@ fn a_backend_without_descriptors_reports_it_and_serves_its_guest_once_it_has_som
     let pid = host.pid_of("backend");
     let open = names_in(format!("/proc/{pid}/fd").as_ref());
     let lowest_free = (0_u64..).find(|number| !open.contains(&number.to_string()));
-    let pid = Pid::from_raw(pid.cast_signed());
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let limit_to = |current| {
         let maximum = getrlimit(Resource::Nofile).maximum;
         let set = prlimit(pid, Resource::Nofile, Rlimit { current, maximum });
