@@ -28,6 +28,6 @@ pub(super) fn ping(to: Ipv4Addr) -> Result<()> {
     let mut reply = [0; IP_HEADER_LEN + REQUEST.len()];
     recv(&socket, &mut reply, RecvFlags::empty()).with_context(|| format!("{to}: no reply"))?;
     let kind = reply[IP_HEADER_LEN];
-    ensure!(kind == REPLY_TYPE, "{to} answers with type {kind} of ICMP");
+    ensure!(kind == REPLY_TYPE, "type {kind} of ICMP from {to}");
     Ok(())
 }
