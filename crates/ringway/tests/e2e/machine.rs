@@ -115,11 +115,6 @@ impl Machine {
         dir.join("qemu-log")
     }
 
-    /// Its process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.process.0.id()
-    }
-
     /// Waits until it has booted.
     pub(crate) fn booted(&mut self) {
         let status = self.status(BOOT_PATIENCE);

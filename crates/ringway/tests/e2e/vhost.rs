@@ -1,6 +1,6 @@
 //! Guests behind vhost-user sockets: stock QEMU with Debian's kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use crate::host::{Host, Running, SOON, describe, send, wait_for};
 use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
 use crate::virtio::{BATCH_MAX, dropped_by};
+use crate::{Measured, is_nightly, measured_turn, nightly_turn, shared_turn};
 
 /// A guest `a` with vif `vif1.0`, and a directory for a virtual machine.
 fn description(dir: &Path, mode: &str) -> String {
@@ -68,9 +69,9 @@ fn received_elsewhere(host: &Host, machine: &mut Machine) -> [i64; 2] {
     [least, most].map(|total| total - in_use)
 }
 
-/// Pings of a machine, each with the time of its reply.
-struct Pings {
-    process: Running,
+/// Pings, each with the time of its reply.
+pub(crate) struct Pings {
+    _process: Option<Running>,
     file: PathBuf,
 }
 
@@ -78,13 +79,21 @@ struct Pings {
 const BEFORE: usize = 100;
 const AFTER: usize = 200;
 
+/// Of `ping`.
+pub(crate) const OPTIONS: &str = "-nDi0.01";
+
 impl Pings {
-    /// Starts them, and waits for some replies.
+    /// Starts them from `a` to a machine, and waits for some replies.
     fn start(host: &Host) -> Pings {
         let file = host.file("pings");
-        let mut command = host.in_guest("a", &["ping", "-nD", "-i0.01", "-W5", ADDRESS]);
+        let mut command = host.in_guest("a", &["ping", OPTIONS, ADDRESS]);
         let process = Running::start(command.stdout(File::create(&file).expect("created")));
-        let pings = Pings { process, file };
+        Pings { _process: Some(process), ..Pings::of(host, file) }
+    }
+
+    /// Those that some process records in a file. Waits for some replies.
+    pub(crate) fn of(host: &Host, file: PathBuf) -> Pings {
+        let pings = Pings { _process: None, file };
         host.wait("replies", SOON, |_| (pings.replies().len() >= BEFORE).then_some(()));
         pings
     }
@@ -104,9 +113,9 @@ impl Pings {
 
     /// Waits for some more replies. Returns the number of pings up to the last reply, and how many
     /// of them had none.
-    fn end(self) -> (usize, usize) {
+    pub(crate) fn end(self) -> (usize, usize) {
         let enough = self.replies().len() + AFTER;
-        let replies = wait_for("more replies", SOON, || {
+        let replies = wait_for("more replies", 3 * SOON, || {
             Some(self.replies()).filter(|replies| replies.len() >= enough)
         });
         let sent = replies.iter().map(|(number, _)| *number).max().unwrap_or(0);
@@ -115,27 +124,15 @@ impl Pings {
     }
 }
 
-/// How long a machine had no network after its backend was killed.
-struct Pause {
-    /// From the kill to the first reply to a ping.
-    whole: Duration,
-    /// How long threads that take part in it waited for a CPU meanwhile, in total. Nothing if this
-    /// kernel does not count that.
-    waited: Option<Duration>,
-}
-
 /// Kills the backend, and prints how long a machine had no network: since the kill, and since its
-/// front-end was connected again. A frame that the backend has taken from one ring and not yet put
-/// into another is lost with it, so at most a batch may be missing that no counter has.
-fn kill_and_measure(host: &Host, machine: &Machine, what: &str) -> Pause {
+/// front-end was connected again. Returns the time from the kill to the first reply to a ping. A
+/// frame that the backend has taken from one ring and not yet put into another is lost with it, so
+/// at most a batch may be missing that no counter has.
+fn kill_and_measure(host: &Host, what: &str) -> Duration {
     let pings = Pings::start(host);
     let counted = dropped_by(host);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later");
-    let processes = || {
-        let members = host.members().into_iter().map(|member| member.pid);
-        members.chain([machine.pid(), pings.process.0.id()]).collect::<Vec<u32>>()
-    };
-    let (killed, before) = (now(), Waits::of(&processes()));
+    let killed = now();
     kill_backend(host);
     let connected = host.wait("the front-end", SOON, |host| {
         host.vif("vm1").filter(|vif| vif.state != "Waiting").map(|_| now())
@@ -143,12 +140,11 @@ fn kill_and_measure(host: &Host, machine: &Machine, what: &str) -> Pause {
     let first = host.wait("a reply", SOON, |_| {
         pings.replies().into_iter().map(|(_, time)| time).find(|time| *time > connected)
     });
-    let waited = Waits::of(&processes()).since(&before);
     let (sent, lost) = pings.end();
     let dropped = counted + dropped_by(host);
     println!(
         "{what}: connected {:?} after the kill, a reply {:?} after that; {lost} of {sent} pings \
-         lost, one each 10 ms, {dropped} frames dropped and counted; waited {waited:?} for CPUs",
+         lost, one each 10 ms, {dropped} frames dropped and counted",
         connected.saturating_sub(killed),
         first.saturating_sub(connected),
     );
@@ -156,7 +152,7 @@ fn kill_and_measure(host: &Host, machine: &Machine, what: &str) -> Pause {
     let unsent = connected.saturating_sub(killed).as_millis() / 10;
     let unsent = usize::try_from(unsent).expect("it was short");
     assert!(lost <= dropped + unsent + BATCH_MAX, "{lost} lost, {dropped} counted");
-    Pause { whole: first.saturating_sub(killed), waited }
+    first.saturating_sub(killed)
 }
 
 /// How often the backend is killed at most, until a pause is short enough.
@@ -171,21 +167,12 @@ const ARP_REPEAT: Duration = Duration::from_secs(1);
 /// Has Linux in a machine repeat them after 100 ms.
 const REPEAT_SOONER: &str = "echo 100 > /proc/sys/net/ipv4/neigh/eth0/retrans_time_ms";
 
-/// Kills the backend, and expects frames to cross again soon after the time that others take.
-///
-/// On a busy machine any pause may be long, so what the threads of the host, of the machine and of
-/// `ping` waited for a CPU does not count, nor what the hypervisor took from this machine. What
-/// such threads wait for one after the other is at most that sum. Delays of another kind, such as
-/// those of a disk, rarely happen three times in a row, and are short beside [`OWN_PAUSE`].
-fn kill_and_expect_network(host: &Host, machine: &Machine, what: &str, others: Duration) {
+/// Kills the backend, and expects frames to cross again; on a quiet machine, soon after the time
+/// that others take.
+fn kill_and_expect_network(turn: &Measured, host: &Host, what: &str, others: Duration) {
     for _ in 0..TRIES {
-        let Pause { whole, waited } = kill_and_measure(host, machine, what);
-        let Some(waited) = waited else {
-            println!("SKIPPED: this kernel does not count how long threads wait for a CPU");
-            return;
-        };
-        let own = whole.saturating_sub(others).saturating_sub(waited);
-        if own <= OWN_PAUSE {
+        let own = kill_and_measure(host, what).saturating_sub(others);
+        if own <= OWN_PAUSE || !turn.is_quiet {
             return;
         }
         println!("{what}: {own:?} are not explained");
@@ -193,46 +180,9 @@ fn kill_and_expect_network(host: &Host, machine: &Machine, what: &str, others: D
     panic!("{what}: no pause of {TRIES} was within {OWN_PAUSE:?} and {others:?}");
 }
 
-/// How long threads have waited for a CPU, by their folders in `/proc`.
-struct Waits {
-    of_threads: BTreeMap<PathBuf, Duration>,
-    /// The time that the hypervisor gave to others.
-    stolen: Duration,
-}
-
-impl Waits {
-    fn of(processes: &[u32]) -> Waits {
-        let of_thread = |thread: PathBuf| {
-            let text = std::fs::read_to_string(thread.join("schedstat")).ok()?;
-            let nanoseconds = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-            Some((thread, Duration::from_nanos(nanoseconds)))
-        };
-        let threads = processes.iter().flat_map(|process| {
-            let all = std::fs::read_dir(format!("/proc/{process}/task"));
-            all.into_iter().flatten().flatten().map(|thread| thread.path())
-        });
-        let of_threads = threads.filter_map(of_thread).collect();
-        // The eighth number of the first line, in units of 10 ms.
-        let all = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let stolen = all.split_ascii_whitespace().nth(8).and_then(|it| it.parse::<u64>().ok());
-        Waits { of_threads, stolen: Duration::from_millis(10 * stolen.unwrap_or(0)) }
-    }
-
-    /// The time since earlier, or nothing if the kernel does not count it.
-    fn since(&self, earlier: &Waits) -> Option<Duration> {
-        let Waits { of_threads, stolen } = self;
-        let waited = |(thread, time): (&PathBuf, &Duration)| {
-            time.saturating_sub(earlier.of_threads.get(thread).copied().unwrap_or_default())
-        };
-        let stolen = stolen.saturating_sub(earlier.stolen);
-        let total = of_threads.iter().map(waited).sum::<Duration>() + stolen;
-        (!of_threads.is_empty()).then_some(total)
-    }
-}
-
 #[test]
 fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backend_is_killed() {
-    let Some(_turn) = crate::turn(&[QEMU, "socat", "ping"]) else { return };
+    let Some(turn) = measured_turn(&[QEMU, "socat", "ping"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description(place.path(), "client"));
@@ -247,6 +197,7 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
         (0..CONNECTIONS).map(|_| EchoConnection::start(&host, "a")).collect();
     let all_go_on = |what: &str| echoes.iter().for_each(|echo| echo.expect_progress(&host, what));
     all_go_on("two queues");
+    assert_eq!(host.vif("vm1").expect("it is listed").error, None);
     let shown = host.text(&["vif", "show", "vm1"]);
     assert!(shown.contains("version_1") && shown.contains("mrg_rxbuf"), "{shown}");
     let memory = shown.lines().find(|line| line.starts_with("memory"));
@@ -266,11 +217,11 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
         let [after, _] = received_elsewhere(&host, &mut machine);
         assert!(after <= before, "{after} frames for other queues, {before} before");
     }
-    kill_and_expect_network(&host, &machine, "QEMU listens", ARP_REPEAT);
+    kill_and_expect_network(&turn, &host, "QEMU listens", ARP_REPEAT);
     all_go_on("after the backend was killed");
     machine.run(REPEAT_SOONER);
     let what = "QEMU listens, ARP requests are repeated after 100 ms";
-    kill_and_expect_network(&host, &machine, what, Duration::ZERO);
+    kill_and_expect_network(&turn, &host, what, Duration::ZERO);
     all_go_on("after the backend was killed twice");
     wait_for_queues(&host, 4);
     machine.run("ethtool -L eth0 combined 2");
@@ -293,32 +244,23 @@ fn held(pid: u32) -> (usize, usize) {
 /// QEMU passes the file of the guest's memory whether the guest uses it or not.
 #[test]
 fn a_virtual_machine_that_does_not_share_its_memory_is_named_with_the_remedy() {
-    let Some(_turn) = crate::shared_turn(&[QEMU]) else { return };
+    let Some(_turn) = shared_turn(&[QEMU]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description(place.path(), "client"));
     let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
-    for share in ["off", "on"] {
-        let memory = format!("memory-backend-memfd,id=p,size=512M,share={share}");
-        let more = ["-object", &memory, "-machine", "memory-backend=p"];
-        let mut machine = Machine::start_with(&image, place.path(), &chardev, &more);
-        machine.booted();
-        match share {
-            "off" => host.wait("the reason", SOON, |host| {
-                let error = host.vif("vm1")?.error?;
-                error.contains("probably not shared (QEMU: -object").then_some(())
-            }),
-            _ => {
-                EchoConnection::start(&host, "a").expect_progress(&host, "it is shared");
-                assert_eq!(host.vif("vm1").expect("it is listed").error, None);
-            }
-        }
-    }
+    let memory = "memory-backend-memfd,id=p,size=512M,share=off";
+    let more = ["-object", memory, "-machine", "memory-backend=p"];
+    let _machine = Machine::start_with(&image, place.path(), &chardev, &more);
+    host.wait("the reason", 6 * SOON, |host| {
+        let error = host.vif("vm1")?.error?;
+        error.contains("probably not shared (QEMU: -object").then_some(())
+    });
 }
 
 #[test]
 fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing_behind() {
-    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
@@ -357,7 +299,7 @@ fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing
 
 #[test]
 fn a_virtual_machine_that_starts_first_retries_the_socket_of_the_backend() {
-    let Some(_turn) = crate::turn(&[QEMU, "socat", "ping"]) else { return };
+    let Some(turn) = measured_turn(&[QEMU, "socat", "ping"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let chardev = format!("socket,id=c,path={}/net,reconnect=1", place.path().display());
@@ -369,23 +311,24 @@ fn a_virtual_machine_that_starts_first_retries_the_socket_of_the_backend() {
     echo.expect_progress(&host, "two queues");
     machine.run(REPEAT_SOONER);
     let what = "QEMU dials each second, ARP requests are repeated after 100 ms";
-    kill_and_expect_network(&host, &machine, what, REDIAL);
+    kill_and_expect_network(&turn, &host, what, REDIAL);
     echo.expect_progress(&host, "after the backend was killed");
 }
 
 #[test]
 fn a_running_machine_keeps_what_is_no_longer_configured() {
+    let Some(_turn) = shared_turn(&[QEMU, "socat"]) else { return };
     a_running_machine_keeps("", "");
 }
 
 #[test]
 fn a_running_machine_on_a_bridge_keeps_what_is_no_longer_configured() {
+    let Some(_turn) = nightly_turn("it boots two machines", &[QEMU, "socat"]) else { return };
     a_running_machine_keeps("[[bridge]]\nname = \"br7\"\n", "bridge = \"br7\"");
 }
 
 /// Restarts the backend with fewer features and queues and a lower MTU for a machine that runs.
 fn a_running_machine_keeps(bridge: &str, key: &str) {
-    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let described = |more: &str| {
@@ -435,7 +378,7 @@ fn a_running_machine_keeps(bridge: &str, key: &str) {
 
 #[test]
 fn a_virtual_machine_without_a_link_status_does_not_notice_that_the_backend_was_killed() {
-    let Some(_turn) = crate::turn(&[QEMU, "socat", "ping"]) else { return };
+    let Some(turn) = measured_turn(&[QEMU, "socat", "ping"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description_with(place.path(), "client", "", "mtu = 1400"));
@@ -452,7 +395,7 @@ fn a_virtual_machine_without_a_link_status_does_not_notice_that_the_backend_was_
     let changes = "cat /sys/class/net/eth0/carrier_changes";
     let before = machine.run(changes);
     let what = "QEMU listens, the guest sees no link status";
-    kill_and_expect_network(&host, &machine, what, Duration::ZERO);
+    kill_and_expect_network(&turn, &host, what, Duration::ZERO);
     echo.expect_progress(&host, "after the backend was killed");
     assert_eq!(machine.run(changes), before);
 }
@@ -467,9 +410,11 @@ const DEVICES: [(&str, &str, &str, bool); 4] = [
 
 #[test]
 fn a_virtual_machine_passes_data_whatever_its_device_offers() {
-    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
-    for (keys, properties, feature, is_taken) in DEVICES {
+    // Each boots a machine.
+    let count = if is_nightly() { DEVICES.len() } else { 1 };
+    for (keys, properties, feature, is_taken) in DEVICES.into_iter().take(count) {
         let place = tempfile::tempdir().expect("a directory");
         let host = Host::start(&description_with(place.path(), "client", "", keys));
         let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
@@ -488,7 +433,7 @@ fn a_virtual_machine_passes_data_whatever_its_device_offers() {
 
 #[test]
 fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
-    let Some(_turn) = crate::shared_turn(&[QEMU, "socat"]) else { return };
+    let Some(_turn) = shared_turn(&[QEMU, "socat"]) else { return };
     let Some(image) = Image::make() else { return };
     let place = tempfile::tempdir().expect("a directory");
     let description = description_with(place.path(), "client", "vlan = 5", "trunk = [5]");

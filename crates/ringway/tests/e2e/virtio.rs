@@ -18,9 +18,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::machine::{ADDRESS, EchoConnection, wait_for_file};
+use crate::machine::{ADDRESS, EchoConnection};
 use crate::panics::panic_over;
-use crate::vhost::{kill_backend, wait_for_queues};
+use crate::vhost::{OPTIONS, Pings, kill_backend, wait_for_queues};
 
 /// The end that creates the socket `net`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,22 +112,22 @@ fn either_end_may_create_the_socket_and_either_may_start_first() {
 /// backend; frames in the guest's queues are not. Frames without a port on the switch are counted.
 #[test]
 fn frames_in_a_guests_queues_outlive_killed_backends() {
-    let Some(_turn) = crate::turn(&["socat", "unshare", "ping"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));
-    let pings = dir.join("pings");
+    let file = dir.join("pings");
     let ping = format!(
         "(until ping -c1 -W1 10.77.0.1; do :; done; \
-         ping -nq -i0.01 -c{PINGS} -W30 10.77.0.1 > {}) > {}/first-pings & ",
-        pings.display(),
+         exec ping {OPTIONS} 10.77.0.1 > {}) > {}/first-pings & ",
+        file.display(),
         dir.display()
     );
     let _guest = guest_with(dir, "vm1", Maker::Backend, &ping);
     wait_for_queues(&host, 4);
     let echo = EchoConnection::start(&host, "a");
     echo.expect_progress(&host, "at first");
-    wait_for_file(&pings);
+    let pings = Pings::of(&host, file);
     let mut dropped = 0;
     for kill in 1..=KILLS {
         // Each backend has its own counters.
@@ -140,14 +140,10 @@ fn frames_in_a_guests_queues_outlive_killed_backends() {
             (log.matches("with the same queues").count() == kill).then_some(())
         });
     }
-    let received = host.wait("the pings", 12 * SOON, |_| {
-        let said = std::fs::read_to_string(&pings).ok()?;
-        said.split_once(" received")?.0.rsplit_once(' ')?.1.parse::<usize>().ok()
-    });
+    let (sent, lost) = pings.end();
     dropped += dropped_by(&host);
-    let lost = PINGS - received;
     println!(
-        "{lost} of {PINGS} pings lost, one each 10 ms, a backend killed {KILLS} times; {dropped} \
+        "{lost} of {sent} pings lost, one each 10 ms, a backend killed {KILLS} times; {dropped} \
          frames dropped and counted"
     );
     assert!(lost <= dropped + KILLS * BATCH_MAX, "{lost} lost, {dropped} counted");
@@ -166,7 +162,6 @@ pub(crate) fn dropped_by(host: &Host) -> usize {
     usize::try_from(drops.into_iter().sum::<u64>()).expect("a few")
 }
 
-const PINGS: usize = 1000;
 /// How often a backend is killed.
 const KILLS: usize = 3;
 /// Frames that a worker takes at once.
@@ -465,7 +460,7 @@ fn wait_for_error(host: &Host, name: &str, text: &str) {
 
 #[test]
 fn protocol_violations_of_a_front_end_cost_no_other_vif() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let vhosts = [("vm1", "server"), ("cut", "server"), ("half", "server"), ("files", "server")];
@@ -549,7 +544,7 @@ fn a_front_end_with_blocking_calls_stops_no_worker() {
 
 #[test]
 fn a_front_end_that_changes_its_rings_endlessly_rarely_involves_the_workers() {
-    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server"), ("busy", "server")]));
