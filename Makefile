@@ -79,7 +79,7 @@ miri: ## test the data path in an interpreter that finds undefined behaviour and
 
 virtio-migrate: ## migrate a virtual machine between two QEMUs under traffic; count lost pings
 	scripts/install-packages test
-	RINGWAY_TEST_MIGRATION=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
+	RINGWAY_NIGHTLY=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
 
 virtio-dpdk: ## pass data through every layout of DPDK's virtio driver; a few minutes
 	scripts/install-packages test

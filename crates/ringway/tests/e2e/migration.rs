@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -20,6 +21,9 @@ use crate::pair::ok;
 /// machine.
 const PINGS: &str = "1500";
 const PING_INTERVAL: &str = "0.01";
+
+/// A limit for each word of QEMU's monitor.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host for the machine, with an uplink and these Xen guests.
 fn description(dir: &Path, features: &str, guests: &[(&str, &str, &str)]) -> String {
@@ -100,7 +104,7 @@ fn move_machine(image: &Image, features: &str) -> u32 {
     wait_for_file(&dir.join("channel"));
     // Loading memory after the guest has started, which QEMU requests of the back-end.
     let mut target_monitor = UnixStream::connect(&postcopy).expect("QEMU has made it");
-    target_monitor.set_read_timeout(Some(SOON)).expect("our own socket");
+    target_monitor.set_read_timeout(Some(PATIENCE)).expect("our own socket");
     let refused = ask(&mut target_monitor, "migrate_set_capability postcopy-ram on");
     assert!(refused.contains("vhost-user backend not capable of postcopy"), "{refused}");
     let echo = EchoConnection::start(&host, "a");
@@ -111,7 +115,7 @@ fn move_machine(image: &Image, features: &str) -> u32 {
     let announcements = Announcements::record(&second);
 
     let mut monitor = UnixStream::connect(source.join("monitor")).expect("QEMU has made it");
-    monitor.set_read_timeout(Some(SOON)).expect("our own socket");
+    monitor.set_read_timeout(Some(PATIENCE)).expect("our own socket");
     ask(&mut monitor, &format!("migrate -d {channel}"));
     wait_for("the machine to have moved", 12 * SOON, || {
         let status = ask(&mut monitor, "info migrate");
@@ -162,15 +166,9 @@ impl Announcements {
 
 #[test]
 fn a_migrated_machine_keeps_its_connections_with_or_without_an_announcement() {
-    // Two boots of an emulated machine for each of two guests take minutes.
-    if std::env::var_os("RINGWAY_TEST_MIGRATION").is_none() {
-        let _ =
-            writeln!(std::io::stderr(), "SKIPPED: migration takes minutes: make virtio-migrate");
-        return;
-    }
-    let Some(_turn) = crate::turn(&[QEMU, "socat", "ping", "nsenter", "ip", "tshark"]) else {
-        return;
-    };
+    let programs = [QEMU, "socat", "ping", "nsenter", "ip", "tshark"];
+    let why = "it boots two machines for each of two guests";
+    let Some(_turn) = crate::nightly_turn(why, &programs) else { return };
     let Some(image) = Image::make() else { return };
     for (what, features) in [("announces itself", ""), ("is announced", "\"-guest_announce\"")] {
         let lost = move_machine(&image, features);
