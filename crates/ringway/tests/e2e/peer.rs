@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::host::{Running, SOON, names_in, send, wait_for};
 use crate::pair::{GUEST, Pair, VIF, inside, ok, text};
-use crate::{shared_turn, turn};
+use crate::{is_nightly, shared_turn};
 
 const TOOLS: [&str; 5] = ["ip", "iperf3", "ssh", "ssh-keygen", "sshd"];
 const HOST: &str = "10.98.0.1";
@@ -26,8 +26,8 @@ baselines = ["baseline-veth-bridge"]
 kind = "wire"
 about = "One guest, and its peer behind the uplink."
 [load]
-seconds = 2.0
-warmup-seconds = 0.5
+seconds = 1.0
+warmup-seconds = 0.2
 repeats = 1
 max-repeats = 1
 metric = "throughput-bps"
@@ -189,10 +189,13 @@ fn binary() -> &'static Path {
 
 #[test]
 fn a_study_runs_between_two_machines_and_leaves_nothing_on_either() {
-    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(machines) = Machines::new("peer") else { return };
     let pair = &machines.pair;
-    for (netns, peer, address) in [(&pair.host, "black", GUEST), (&pair.guest, "white", HOST)] {
+    // Each takes as long as its runs.
+    let count = if is_nightly() { 2 } else { 1 };
+    let ways = [(&pair.host, "black", GUEST), (&pair.guest, "white", HOST)];
+    for (netns, peer, address) in ways.into_iter().take(count) {
         let output = machines.lab_at(netns, peer, binary()).output().expect("it starts");
         assert_complete(&output);
         assert!(said(&output).contains("NOTICE: baselines are left out"), "{}", said(&output));
@@ -252,7 +255,7 @@ fn assert_run(run: &Value) {
 fn ctrl_c_and_a_lost_connection_end_both_machines() {
     let Some(_turn) = shared_turn(&TOOLS) else { return };
     let Some(machines) = Machines::new("lost") else { return };
-    let long = TINY.replace("\nseconds = 2.0", "\nseconds = 600.0");
+    let long = TINY.replace("\nseconds = 1.0", "\nseconds = 600.0");
     fs::write(machines.place.path().join("tiny.toml"), long).expect("written");
     let is_far = |pid: &String| {
         // The agent and its tools have no descriptor of the lab's; their names tell.

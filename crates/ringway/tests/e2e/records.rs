@@ -289,6 +289,7 @@ fn start(pair: &Pair, load: &[Step]) -> Vec<Load> {
         let mut command = match step {
             // Its server may still be busy with the client of the state before.
             Step::Shell(end, line) if line.starts_with("iperf3") => {
+                // waits: the server does not say when it has ended the last run.
                 shell(pair, *end, &format!("until {line}; do sleep 0.2; done"))
             }
             Step::Shell(end, line) => shell(pair, *end, line),
@@ -307,6 +308,7 @@ fn start(pair: &Pair, load: &[Step]) -> Vec<Load> {
         });
     }
     if !load.is_empty() {
+        // waits: what it does to the set-up takes a while, and the doctor looks for a while.
         std::thread::sleep(WARM_UP);
     }
     traffic
@@ -324,6 +326,7 @@ fn records_of_sick_and_healthy_hosts() {
         "ovsdb-server",
         "ovs-vsctl",
     ];
+    // Alone: it loads all CPUs, and some set-ups are of the whole machine.
     let Some(_turn) = turn(&[&TOOLS[..], &tools].concat()) else { return };
     let Some(dir) = std::env::var_os(RECORDS) else {
         return skipped(&format!("records: {RECORDS} names no directory"));

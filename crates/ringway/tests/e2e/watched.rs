@@ -11,10 +11,10 @@ use crate::host::{Host, describe};
 use crate::knobs::skipped;
 use crate::machine::EchoConnection;
 use crate::pair::{Pair, Traffic, ok, text, until};
-use crate::traffic::Iperf;
+use crate::shared_turn;
+use crate::traffic::{Iperf, UNTIL_STOPPED};
 use crate::vhost::wait_for_queues;
 use crate::virtio::{Maker, guest_with};
-use crate::{shared_turn, turn};
 
 /// A `doctor serve` in the host's namespace of a pair.
 struct Watch<'a> {
@@ -97,7 +97,7 @@ fn a_page_with_tls_and_a_password_requires_both() {
 
     let status = |words: &[&str]| {
         let mut curl = Command::new("curl");
-        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "20"]);
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "60"]);
         let output = curl.args(words).arg(&address).output().expect("it starts");
         text(&output.stdout)
     };
@@ -132,7 +132,7 @@ fn used(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_metric_of_the_rules_and_the_dashboard_is_served() {
-    let Some(_turn) = turn(&["ip", "iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["ip", "iperf3"]) else { return };
     let rules = std::fs::read_to_string(packaging("alerts.yml")).expect("shipped");
     let dashboard = std::fs::read_to_string(packaging("dashboard.json")).expect("shipped");
     let parsed: Value = serde_json::from_str(&dashboard).expect("JSON");
@@ -161,13 +161,13 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
     let echo = EchoConnection::start(&host, "a");
     echo.expect_progress(&host, "both kinds of guests");
     let watch = Watch::start(&pair, Some(host.dir()));
-    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 8);
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED);
     let mut page = String::new();
     until("every metric is served", || {
         page = watch.page();
         known.is_subset(&used(&page))
     });
-    transfer.finish();
+    transfer.stop();
     for (vif, direction) in
         [("vif1.0", "receive"), ("vif1.0", "transmit"), ("vm1", "receive"), ("vm1", "transmit")]
     {

@@ -14,9 +14,11 @@ const READ_FILE: &[Step] = &[machine(
      cat $DIR/file > /dev/null; done & done; wait",
 )];
 /// Datagrams for a TAP device with a short queue, and with a long one.
+// waits: another program makes the device.
 const FLOOD_TAP_SHORT: &str = "until ip link set tap0 up txqueuelen 50; do sleep 0.1; done; ip \
     addr add 10.98.7.1/24 dev tap0; ip neigh add 10.98.7.2 lladdr 02:00:00:00:00:02 dev tap0; exec \
     python3 -c \"$FLOOD\" 10.98.7.2";
+// waits: another program makes the device.
 const FLOOD_TAP_LONG: &str = "until ip link set tap0 up txqueuelen 500; do sleep 0.1; done; ip \
     addr add 10.98.7.1/24 dev tap0; ip neigh add 10.98.7.2 lladdr 02:00:00:00:00:02 dev tap0; exec \
     python3 -c \"$FLOOD\" 10.98.7.2";
@@ -28,6 +30,7 @@ const LONG_CHAIN: &str = "(echo '*filter'; echo ':long - [0:0]'; echo '-A INPUT 
     COMMIT) | iptables-legacy-restore";
 const FLOOD_GUEST: &[Step] = &[host("exec python3 -c \"$FLOOD\" 10.98.0.2")];
 /// Eight connections to the host every 300 ms.
+// waits: they are part of the set-up.
 const CONNECT_ALWAYS: &str = "sleep 0.5; while :; do python3 -c \"$CONNECT\" 8 & sleep 0.3; done";
 const OPEN_FIFTY: &[Step] =
     &[guest("exec python3 -c \"$LISTEN\" 0"), host("exec python3 -c \"$OPEN\" 50")];
@@ -145,6 +148,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "sick",
                     "A veth whose other end goes down and up",
                     &[guest(
+                        // waits: the link changes at a pace.
                         "while :; do ip link set eth0 down; sleep 0.3; ip link set eth0 up; sleep \
                          0.3; done",
                     )],
@@ -160,6 +164,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "sick-port",
                     "A bridge of one port, a veth whose other end goes down and up",
                     &[guest(
+                        // waits: the link changes at a pace.
                         "while :; do ip link set eth0 down; sleep 0.3; ip link set eth0 up; sleep \
                          0.3; done",
                     )],
@@ -479,6 +484,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "A program that accepts a connection and does not read what comes",
                     &[
                         host("exec python3 -c \"$LISTEN\" 0"),
+                        // waits: for the listener.
                         guest("sleep 0.5; exec cat /dev/zero > /dev/tcp/10.98.0.1/7000"),
                     ],
                     &[],
@@ -488,6 +494,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "A program that reads 0.4 MB a second of a connection that sends more",
                     &[
                         host("exec python3 -c \"$SLOW\" 0.05"),
+                        // waits: for the listener.
                         guest("sleep 0.5; exec cat /dev/zero > /dev/tcp/10.98.0.1/7000"),
                     ],
                     &[],
