@@ -3,14 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use ringway_control::VifStatus;
-
-use crate::host::{Host, Running, SOON};
-use crate::machine::ADDRESS;
+use crate::host::{Host, Running, SOON, ringway};
+use crate::machine::{ADDRESS, wait_for_file};
 use crate::vhost::wait_for_queues;
 use crate::virtio::{Maker, description, guest_at, guest_with};
 
@@ -21,62 +18,57 @@ const PORT: u16 = 9;
 /// Windows that it fits into from the start.
 const WINDOWS: &str = "ip route change 10.77.0.0/24 dev eth0 initcwnd 1000 initrwnd 1000";
 const BUFFERS: &str = "echo 4096 4194304 6291456 > /proc/sys/net/ipv4/tcp_rmem";
-/// A retransmission or a neighbour request is one more frame; then the test tries again.
-const TRIES: u32 = 10;
+/// The longest frame that was cut to the MTU.
+const CUT: u64 = 1514;
 
-/// Frames and bytes that a guest has transmitted and received.
-type Carried = [(u64, u64); 2];
-
-fn carried(vif: &VifStatus) -> Carried {
-    let tx = vif.queues.iter().map(|it| (it.tx_packets, it.tx_bytes));
-    let rx = vif.queues.iter().map(|it| (it.rx_packets, it.rx_bytes));
-    let sum = |sum: (u64, u64), one: (u64, u64)| (sum.0 + one.0, sum.1 + one.1);
-    [tx.fold((0, 0), sum), rx.fold((0, 0), sum)]
+/// The lengths of the frames of a vif, from its capture.
+struct Frames {
+    _capture: Running,
+    file: PathBuf,
 }
 
-/// What the sender transmitted and the receiver received, when it no longer changes.
-fn settled(host: &Host, sender: &str, receiver: &str) -> Carried {
-    let look = || {
-        let [from, to] = [sender, receiver].map(|name| carried(&host.vif(name).expect("served")));
-        [from[0], to[1]]
-    };
-    let mut last = look();
-    loop {
-        std::thread::sleep(Duration::from_millis(50));
-        let now = look();
-        if now == last {
-            return now;
+impl Frames {
+    fn of(host: &Host, vif: &str) -> Frames {
+        let file = host.file(&format!("{vif}.pcapng"));
+        let mut command = ringway();
+        command.env("RINGWAY_DIR", host.dir()).args(["capture", vif, "--snaplen", "64", "-w"]);
+        let capture = Running::start(command.arg(&file).stderr(Stdio::null()));
+        wait_for_file(&file);
+        Frames { _capture: capture, file }
+    }
+
+    /// How many there are so far of such a length.
+    fn count(&self, is_wanted: impl Fn(u32) -> bool) -> usize {
+        let bytes = fs::read(&self.file).expect("it was made");
+        let word = |start: usize| {
+            let word = bytes.get(start..)?.first_chunk()?;
+            Some(u32::from_ne_bytes(*word))
+        };
+        let (mut block, mut count) = (0, 0);
+        // A block is its type, its length, its content, and its length again.
+        while let (Some(kind), Some(len @ 12..)) = (word(block), word(block + 4)) {
+            let original_len = word(block + 24).filter(|_| kind == ENHANCED_PACKET_BLOCK);
+            count += usize::from(original_len.is_some_and(&is_wanted));
+            block += usize::try_from(len).expect("it is in a file");
         }
-        last = now;
+        count
     }
 }
 
-/// Tries until exactly one frame of a segment was transmitted and received.
-fn assert_crosses(
-    host: &Host,
-    sender: &str,
-    receiver: &str,
-    mut begin: impl FnMut() -> Option<Running>,
-) {
-    for attempt in 1..=TRIES {
-        let _receiving = begin();
-        let end = Instant::now() + Duration::from_secs(4);
-        let mut before = settled(host, sender, receiver);
-        while Instant::now() < end {
-            let now = settled(host, sender, receiver);
-            let is_one = |(now, before): (&(u64, u64), &(u64, u64))| {
-                now.0 == before.0 + 1 && now.1 >= before.1 + SEGMENT
-            };
-            if now.iter().zip(&before).all(is_one) {
-                let [sent, received] = [now[0].1 - before[0].1, now[1].1 - before[1].1];
-                println!("{sender}: 1 frame of {sent} bytes; {receiver}: 1 of {received} bytes");
-                return;
-            }
-            before = now;
+/// The type of a block with a frame.
+const ENHANCED_PACKET_BLOCK: u32 = 6;
+
+/// Waits until a segment was one frame at both ends, while a process of `a` runs again and again.
+fn assert_crosses(host: &Host, vifs: [&str; 2], start: impl Fn() -> Running) {
+    let ends = vifs.map(|vif| Frames::of(host, vif));
+    let mut process = start();
+    host.wait("a segment as one frame", 6 * SOON, |_| {
+        if process.0.try_wait().expect("our child").is_some() {
+            process = start();
         }
-        println!("{sender} to {receiver}: no single frame at try {attempt}");
-    }
-    panic!("no segment of {SEGMENT} bytes was one frame\n{}", host.log());
+        let whole = ends.iter().map(|end| end.count(|len| u64::from(len) >= SEGMENT));
+        whole.min().filter(|count| *count > 0)
+    });
 }
 
 /// A server that sends a byte, so that windows are known, and then a segment at once.
@@ -92,7 +84,7 @@ fn speaker(dir: &Path) -> String {
 
 #[test]
 fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
-    let Some(_turn) = crate::turn(&["socat", "unshare", "ip"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ip"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let speaks = speaker(dir);
@@ -101,29 +93,24 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
         let mut process = host.in_guest("a", &["sh", "-c", command]);
         Running::start(process.stderr(Stdio::null()))
     };
+    // waits: the route appears when the guest has its address.
     let windows = format!("({BUFFERS}; until {WINDOWS}; do sleep 0.1; done) 2>/dev/null");
     for is_to_xen in [false, true] {
         let host = Host::start(&description(dir, &[("vm1", "server")]));
         in_a(&host, &windows).wait("the windows", SOON);
         // Its other processes end with it.
-        let beside = match is_to_xen {
-            true => format!("{windows} & {speaks} &"),
+        let (beside, of_a) = match is_to_xen {
+            true => (format!("{windows} & {speaks} &"), receive(ADDRESS)),
             false => {
                 let receive = receive("10.77.0.1");
-                format!("{windows} & (while sleep 0.5; do {receive}; done) 2>/dev/null &")
+                let again = format!("(while sleep 1; do {receive}; done) 2>/dev/null");
+                (format!("{windows} & {again} &"), speaks.clone())
             }
         };
         let _guest = guest_with(dir, "vm1", Maker::Backend, &beside);
         wait_for_queues(&host, 4);
         host.ping("a", ADDRESS);
-        if is_to_xen {
-            assert_crosses(&host, "vm1", "vif1.0", || {
-                Some(in_a(&host, &format!("exec {}", receive(ADDRESS))))
-            });
-        } else {
-            let _speaker = in_a(&host, &format!("exec {speaks}"));
-            assert_crosses(&host, "vif1.0", "vm1", || None);
-        }
+        assert_crosses(&host, ["vm1", "vif1.0"], || in_a(&host, &format!("exec {of_a}")));
     }
 }
 
@@ -144,33 +131,59 @@ fn send_datagrams(file: &Path, to: &str) -> String {
     let (socket, option) = ("UDP-SENDTO", "setsockopt-int=17:103");
     let len = DATAGRAM * DATAGRAMS;
     format!(
+        // waits: no faster than a receiver takes it.
         "while sleep 0.4; do \
          socat -u -b {len} OPEN:{} {socket}:{to}:{PORT},{option}:{DATAGRAM}; done",
         file.display()
     )
 }
 
-/// Waits until one call was this many frames at its sender and its receiver, and its data arrived.
-fn assert_arrives(host: &Host, ends: [&str; 2], frames: [u64; 2], sent: &[u8], file: &Path) {
-    let len = u64::try_from(sent.len()).expect("short");
-    let [sender, receiver] = ends;
-    let mut before = settled(host, sender, receiver);
-    host.wait("a call as few frames", 12 * SOON, |host| {
-        let now = settled(host, sender, receiver);
-        let counted: Vec<(u64, u64)> =
-            now.iter().zip(&before).map(|(now, old)| (now.0 - old.0, now.1 - old.1)).collect();
-        before = now;
-        let is_right = counted.iter().zip(frames).all(|(it, frames)| it.0 == frames && it.1 > len);
-        is_right.then(|| println!("{sender} to {receiver}: {counted:?} frames and bytes"))
+/// What a call is at a vif.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    One,
+    Many,
+}
+
+/// Frames and bytes that a guest has transmitted, or received.
+fn carried(host: &Host, vif: &str, is_sender: bool) -> (u64, u64) {
+    let queues = host.vif(vif).expect("served").queues;
+    let of_queue = queues.iter().map(|it| match is_sender {
+        true => (it.tx_packets, it.tx_bytes),
+        false => (it.rx_packets, it.rx_bytes),
     });
-    let heard = std::fs::read(file).expect("it was made");
-    let mut windows = heard.windows(DATAGRAM * DATAGRAMS).step_by(DATAGRAM);
-    assert!(windows.any(|it| it == sent), "{} bytes, and not those that were sent", heard.len());
+    of_queue.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+/// Waits until the data of a call has arrived, which had these forms at its sender and its
+/// receiver.
+fn assert_arrives(host: &Host, [sender, receiver]: [(&str, Form); 2], sent: &[u8], file: &Path) {
+    let ends = [(sender, true), (receiver, false)];
+    // What is cut for a guest is cut after it was captured.
+    let captures = ends.map(|((vif, form), _)| (form == Form::One).then(|| Frames::of(host, vif)));
+    let (one, each) = (u32::try_from(sent.len()), u32::try_from(DATAGRAM));
+    let (one, each) = (one.expect("short"), each.expect("short"));
+    host.wait("the data of a call", 12 * SOON, |_| {
+        let are_whole = captures.iter().flatten().all(|frames| frames.count(|len| len > one) > 0);
+        let heard = fs::read(file).unwrap_or_default();
+        let mut windows = heard.windows(sent.len()).step_by(DATAGRAM);
+        (are_whole && windows.any(|it| it == sent)).then_some(())
+    });
+    for (((vif, form), is_sender), capture) in ends.into_iter().zip(captures) {
+        let (frames, bytes) = carried(host, vif, is_sender);
+        println!("{vif}, {form:?}: {frames} frames, {bytes} bytes");
+        let parts = capture.map(|frames| frames.count(|len| len > each && len <= one));
+        assert_eq!(parts.unwrap_or(0), 0, "{vif}: parts of calls");
+        assert!(
+            form == Form::One || bytes <= CUT * frames,
+            "{vif}: {frames} frames, {bytes} bytes"
+        );
+    }
 }
 
 #[test]
 fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() {
-    let Some(_turn) = crate::turn(&["socat", "unshare", "ip"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ip"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let mut sent = vec![0; DATAGRAM * DATAGRAMS];
@@ -178,7 +191,6 @@ fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() 
     let (data, heard) = (dir.join("sent"), dir.join("heard"));
     fs::write(&data, &sent).expect("written");
     let vms = [("vm1", "server"), ("vm2", "server")];
-    let many = u64::try_from(DATAGRAMS).expect("few");
     let is_ready = |host: &Host, name: &str| {
         host.wait("four queues", SOON, |host| (host.vif(name)?.queues.len() == 4).then_some(()));
         let virtio = host.vif(name).and_then(|vif| vif.virtio).expect("it is of virtio");
@@ -197,7 +209,7 @@ fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() 
         let _receiver = guest_at(SECOND, dir, "vm2", Maker::Backend, &hear);
         is_ready(&host, "vm1");
         is_ready(&host, "vm2");
-        assert_arrives(&host, ["vm1", "vm2"], [1, 1], &sent, &heard);
+        assert_arrives(&host, [("vm1", Form::One), ("vm2", Form::One)], &sent, &heard);
     }
     fs::remove_file(&heard).expect("it was made");
     {
@@ -206,7 +218,7 @@ fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() 
         let send = format!("{} &", send_datagrams(&data, "10.77.0.1"));
         let _sender = guest_with(dir, "vm1", Maker::Backend, &send);
         is_ready(&host, "vm1");
-        assert_arrives(&host, ["vm1", "vif1.0"], [1, many], &sent, &heard);
+        assert_arrives(&host, [("vm1", Form::One), ("vif1.0", Form::Many)], &sent, &heard);
     }
     fs::remove_file(&heard).expect("it was made");
     let host = Host::start(&description(dir, &vms));
@@ -214,5 +226,5 @@ fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() 
     let _receiver = guest_with(dir, "vm1", Maker::Backend, &hear);
     is_ready(&host, "vm1");
     let _sender = in_a(&host, &send_datagrams(&data, ADDRESS));
-    assert_arrives(&host, ["vif1.0", "vm1"], [many, many], &sent, &heard);
+    assert_arrives(&host, [("vif1.0", Form::Many), ("vm1", Form::Many)], &sent, &heard);
 }
