@@ -2,12 +2,13 @@
 # The functions that scenarios use. Runs in dom0 as `bash lib.sh SCENARIO`, with BACKEND (kernel or
 # ringway), SCENARIO (its name) and FOLDER (for its results) in the environment.
 #
-# A scenario passes if it reaches its end, and fails if a command fails. All helpers that wait have
-# a limit in seconds, which is generous because emulation beside other work is slow; none asserts a
-# speed.
+# A scenario passes if it reaches its end, and fails if a command fails. All helpers that wait, wait
+# for a state, with a limit in seconds that only ends a scenario which hangs; none asserts a speed.
 set -eEuo pipefail
 
 : "${BACKEND:?}" "${SCENARIO:?}" "${FOLDER:?}"
+# Limits are for a machine with nothing else to do, and last this many times as long.
+: "${PATIENCE:=1}"
 state=/run/rig
 guest_images=/mnt
 # Of `xl` when it makes guests.
@@ -55,13 +56,18 @@ expect() {
 
 # Waits until a command succeeds: SECONDS WHAT COMMAND...
 wait_until() {
-    local limit=$1 what=$2 end
+    local limit=$((PATIENCE * $1)) what=$2 end
     shift 2
     end=$((SECONDS + limit))
     until "$@" > /dev/null 2>&1; do
         [ $SECONDS -lt $end ] || fail "$what: not within $limit s"
-        sleep 0.3
+        sleep 0.3 # waits: looks again until the state is there
     done
+}
+
+# Runs a command, and ends it after a time: SECONDS COMMAND...
+within() {
+    timeout $((PATIENCE * $1)) "${@:2}"
 }
 
 only_with() {
@@ -313,7 +319,7 @@ $(printf '%s\n' "${settings[@]}")
 driver_domain = $([ "$role" = backend ] && echo 1 || echo 0)
 on_crash = "destroy"
 END
-    timeout 300 xl "${xl_options[@]}" create "$state/$name.cfg" || fail "xl create $name: status $?"
+    within 300 xl "${xl_options[@]}" create "$state/$name.cfg" || fail "xl create $name: status $?"
     guest_renew "$name"
 }
 
@@ -427,11 +433,11 @@ guest() {
     shift
     number=$EPOCHREALTIME
     xenstore-write "$path/command" "$number $(base64 -w 0 <<< "$*")"
-    local end=$((SECONDS + ${GUEST_LIMIT:-120}))
+    local end=$((SECONDS + PATIENCE * ${GUEST_LIMIT:-120}))
     while reply=$(xenstore-read "$path/answer" 2> /dev/null); [ "${reply%% *}" != "$number" ]; do
         [ $SECONDS -lt $end ] || return 124
         [ -n "$reply" ] || xenstore-exists "$path" || return 125
-        sleep 0.1
+        sleep 0.1 # waits: looks again until the answer is there
     done
     local status pieces
     read -r _ status pieces <<< "$reply"
@@ -478,7 +484,7 @@ no_guest_is_left() {
 guest_destroy() {
     local id
     id=$(guest_id "$1")
-    timeout 60 xl destroy "$1" || fail "xl destroy $1: status $?"
+    within 60 xl destroy "$1" || fail "xl destroy $1: status $?"
     wait_until 30 "domain $id is gone" domain_is_gone "$id"
 }
 
@@ -493,7 +499,7 @@ domain_is_gone() {
 grants_in_use() {
     xl dmesg --clear > /dev/null
     xl debug-keys g
-    sleep 1
+    wait_until 30 "Xen has listed the grants" eval 'xl dmesg | grep -q "gnttab_usage_print_all \] done"'
     xl dmesg | grep -cE '^\(XEN\) *\[ *(0x)?[0-9a-f]+\]' || true
 }
 
@@ -511,11 +517,11 @@ census() {
 # are released a moment later.
 census_again() {
     local try
-    for try in 1 2 3 4 5; do
+    for ((try = 1; try <= 5 * PATIENCE; try++)); do
         census > "$state/after"
         ! diff "$state/before" "$state/after" || break
         say "try $try: not as before yet"
-        sleep 3
+        sleep 3 # waits: looks again until all is released
     done
 }
 
@@ -578,7 +584,7 @@ iperf() {
     local address=$1 limit
     shift
     limit=${IPERF_LIMIT:-90}
-    timeout "$limit" iperf3 --client "$address" --connect-timeout 10000 --json "$@" \
+    within "$limit" iperf3 --client "$address" --connect-timeout 60000 --json "$@" \
         > "$state/iperf.json" 2> "$state/iperf.err" ||
         { say "iperf3: $(jq -r '.error // empty' "$state/iperf.json") $(cat "$state/iperf.err")"; return 1; }
     jq '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json"
@@ -593,7 +599,7 @@ check_payload() {
     sent=$(at "$from" "head -c $bytes /dev/urandom > /tmp/sent && sha256sum < /tmp/sent")
     at "$to" "socat -u $listen CREATE:/tmp/received.part && mv /tmp/received.part /tmp/received" begin
     # The receiver takes a moment to listen, so the sender tries again.
-    GUEST_LIMIT=240 at "$from" "timeout 200 socat -u OPEN:/tmp/sent TCP:$address:5555,retry=50,interval=0.2 &&
+    GUEST_LIMIT=240 at "$from" "timeout $((PATIENCE * 200)) socat -u OPEN:/tmp/sent TCP:$address:5555,retry=600,interval=0.2 &&
         rm /tmp/sent" || fail "$bytes bytes from $from to $to: not sent"
     wait_until 60 "$to has all bytes" at "$to" "test -e /tmp/received"
     expect "bytes from $from to $to" $bytes "$(at "$to" "wc -c < /tmp/received")"
@@ -615,9 +621,18 @@ check_conversation() {
 # Sets `busy`, the process, which writes its counts to busy.json in FOLDER.
 keep_busy() {
     iperf_serve "$1"
-    iperf3 --client 10.77.0.2 --connect-timeout 10000 --time "$2" --bidir --json > "$FOLDER/busy.json" 2>&1 &
+    iperf3 --client 10.77.0.2 --connect-timeout 60000 --time "$2" --bidir --json > "$FOLDER/busy.json" 2>&1 &
     busy=$!
-    sleep 3
+    wait_until 60 "a megabyte each way" has_carried "$(guest_vif "$1")" "$busy" "$FOLDER/busy.json"
+}
+
+# Whether iperf3 has exchanged a megabyte each way with a guest, and goes on: VIF PROCESS OUTPUT
+has_carried() {
+    local direction
+    kill -0 "$2" || fail "iperf3 ended: $(tail -n 1 "$3")"
+    for direction in rx tx; do
+        [ "$(cat "/sys/class/net/$1/statistics/${direction}_bytes")" -gt $((1 << 20)) ] || return
+    done
 }
 
 # Fails unless the connections of `keep_busy` survived to the end.
@@ -712,7 +727,8 @@ under_load() {
 # Runs a command while another one runs in dom0: OTHER, PLACE, COMMAND
 while_running() {
     local result=0
-    setsid timeout 300 bash -c "$1" > /tmp/load 2>&1 &
+    setsid timeout $((PATIENCE * 300)) bash -c "$1" > /tmp/load 2>&1 &
+    # waits: a rate is measured, so the other command should have left its beginning behind
     at "$2" "sleep 2 && $3" || result=$?
     kill -- -$! 2> /dev/null || true
     wait $! || true
@@ -723,7 +739,7 @@ while_running() {
 fetch() {
     local file=$2
     socat -u TCP-LISTEN:5556,reuseaddr "CREATE:$file" &
-    guest "$1" "socat -u OPEN:$file TCP:10.77.0.1:5556,retry=50,interval=0.2"
+    guest "$1" "socat -u OPEN:$file TCP:10.77.0.1:5556,retry=600,interval=0.2"
     wait $!
 }
 

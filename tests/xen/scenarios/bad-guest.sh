@@ -11,7 +11,7 @@ misbehave() {
     local what=$1 path writes=() start word
     shift
     say "bad guest: $what"
-    timeout 60 xl network-attach bad "mac=$(guest_mac 9)" bridge=br0 ||
+    within 60 xl network-attach bad "mac=$(guest_mac 9)" bridge=br0 ||
         fail "xl network-attach: status $?"
     path=$(guest_path bad)/device/vif/0
     wait_until 20 "the backend waits for the guest" backend_key_is bad state 2
@@ -25,7 +25,7 @@ misbehave() {
     [ "$BACKEND" = kernel ] || ! backend_key_is bad state 4 ||
         fail "$what: the vif is connected all the same"
     start=$EPOCHSECONDS
-    timeout 60 xl network-detach bad 0 || say "xl network-detach: status $?"
+    within 60 xl network-detach bad 0 || say "xl network-detach: status $?"
     measure "detach_seconds_${what// /_}" $((EPOCHSECONDS - start))
     xenstore-rm "$path" 2> /dev/null || true
 }

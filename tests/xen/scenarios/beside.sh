@@ -6,19 +6,21 @@ bridge_create
 
 rebind() {
     guest a "echo $1 > /sys/module/xen_netfront/parameters/max_queues
-        echo vif-0 > /sys/bus/xen/drivers/vif/unbind && sleep 1
+        echo vif-0 > /sys/bus/xen/drivers/vif/unbind && sleep 1 # waits: as long for both backends, which are compared
         echo vif-0 > /sys/bus/xen/drivers/vif/bind" > /dev/null
     configure
 }
 
 reload() {
+    # waits: as above
     guest a "modprobe -r xen-netfront && sleep 1 && modprobe xen-netfront max_queues=$1" ||
         say "$BACKEND: the module was not loaded again: status $?"
     configure
 }
 
 configure() {
-    guest a 'for try in 1 2 3 4 5 6 7 8 9 10; do [ ! -e /sys/class/net/eth0 ] || break; sleep 1; done
+    # waits: looks again until eth0 is there
+    guest a 'for try in $(seq 60); do [ ! -e /sys/class/net/eth0 ] || break; sleep 1; done
         ip address add 10.77.0.2/24 dev eth0; ip link set eth0 up' > /dev/null 2>&1 || true
 }
 
@@ -29,6 +31,7 @@ odd() {
 }
 
 down_and_up() {
+    # waits: an interface that is down for a moment is what is tested
     guest a 'ip link set eth0 down; sleep 1; ip link set eth0 up; ip address add 10.77.0.2/24 dev eth0' \
         > /dev/null 2>&1 || true
 }
@@ -44,9 +47,9 @@ try() {
     shift
     lost=''
     "$@" || say "$BACKEND: $step: status $?"
-    end=$((SECONDS + 20))
+    end=$((SECONDS + PATIENCE * 20))
     until vif_is_connected a || [ $SECONDS -ge $end ]; do
-        sleep 0.3
+        sleep 0.3 # waits: looks again until it is connected
     done
     states=$(frontend_key a state)/$(backend_key a state)
     for _ in 1 2 3 4 5; do

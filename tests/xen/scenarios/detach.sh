@@ -9,12 +9,12 @@ check_ping dom0 10.77.0.2
 vif=$(guest_vif a)
 
 say "detach"
-timeout 60 xl network-detach a 0 || fail "xl network-detach: status $?"
+within 60 xl network-detach a 0 || fail "xl network-detach: status $?"
 wait_until 30 "eth0 is gone" guest a 'test ! -e /sys/class/net/eth0'
 wait_until 30 "$vif is gone" test ! -e "/sys/class/net/$vif"
 
 say "attach"
-timeout 60 xl network-attach a "mac=$(guest_mac 2)" bridge=br0 || fail "xl network-attach: status $?"
+within 60 xl network-attach a "mac=$(guest_mac 2)" bridge=br0 || fail "xl network-attach: status $?"
 wait_until 60 "eth0 is there" guest a 'test -e /sys/class/net/eth0'
 guest a 'ip address add 10.77.0.2/24 dev eth0 && ip link set eth0 up'
 vif_wait a
@@ -22,7 +22,7 @@ check_ping dom0 10.77.0.2
 
 say "reboot"
 before=$(guest_id a)
-timeout 60 xl reboot a || fail "xl reboot: status $?"
+within 60 xl reboot a || fail "xl reboot: status $?"
 is_another_domain() {
     guest_renew a && [ "$(guest_id a)" != "$before" ]
 }
@@ -33,9 +33,9 @@ check_ping dom0 10.77.0.2
 
 say "save"
 boot=$(guest a cat /proc/sys/kernel/random/boot_id)
-timeout 200 xl save a "$state/a.save" || fail "xl save: status $?"
+within 200 xl save a "$state/a.save" || fail "xl save: status $?"
 say "restore"
-timeout 200 xl restore "$state/a.save" || fail "xl restore: status $?"
+within 200 xl restore "$state/a.save" || fail "xl restore: status $?"
 rm "$state/a.save"
 guest_renew a
 vif_wait a

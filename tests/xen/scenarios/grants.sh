@@ -35,7 +35,7 @@ is_connected() {
 say "vifs until one is too many"
 waits=no
 for ((index = 1; index <= vifs; index++)); do
-    timeout 120 xl network-attach a "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 backend=driver ||
+    within 120 xl network-attach a "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 backend=driver ||
         fail "xl network-attach: status $?"
     wait_until 120 "vif $index is connected, or says why it is not" is_connected_or_says_why $index
     is_connected $index || { waits=$index; break; }
@@ -54,7 +54,7 @@ for ((index = 1; index < waits; index++)); do
 done
 
 say "room is made"
-timeout 60 xl network-detach a 1 || fail "xl network-detach: status $?"
+within 60 xl network-detach a 1 || fail "xl network-detach: status $?"
 wait_until 180 "vif $waits is connected" is_connected "$waits"
 expect "its error" "" "$(error "$waits" || true)"
 check_ping driver 10.77.0.2

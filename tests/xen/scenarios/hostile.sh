@@ -133,7 +133,7 @@ rows=()
 honest_begin
 # The baseline beside a guest that does nothing.
 from=$(uptime_ms)
-sleep 5
+sleep 5 # waits: what the honest guest has in this time is measured
 read -r share pause <<< "$(honest_tcp "$from" "$(uptime_ms)")"
 rows+=("$(printf '%-24s %5s %6s %9s %9s' "(nothing happens)" "$share" - "$pause ms" -)")
 

@@ -18,13 +18,13 @@ say "vifs until one is refused"
 refused=no
 for ((index = 1; index <= vifs; index++)); do
     # The number is given, as libxl takes that of the last node and oxenstored lists 9 after 10.
-    timeout 120 xl network-attach a "devid=$index" "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 \
+    within 120 xl network-attach a "devid=$index" "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 \
         backend=driver || { refused=$index; break; }
     path=$(xenstore-read "$(guest_path a)/device/vif/$index/backend")
-    end=$((SECONDS + 60))
+    end=$((SECONDS + PATIENCE * 60))
     until [ "$(xenstore-read "$path/state")" = 4 ] || [ $SECONDS -ge $end ] ||
         error=$(guest driver ringway vif show "vif$(guest_id a).$index" --dir /run/ringway --json | jq -re '.error // empty'); do
-        sleep 1
+        sleep 1 # waits: looks again until it is connected, or says why it is not
     done
     [ "$(xenstore-read "$path/state")" = 4 ] || { refused=$index; break; }
 done

@@ -17,7 +17,7 @@ migrate() {
     ping -i 0.5 10.77.0.2 > "$FOLDER/pings" 2>&1 &
     pings=$!
     # With an empty command for the connection, xl runs the name of the host as the command.
-    timeout 1800 xl migrate -s '' a 'xl migrate-receive' || fail "xl migrate: status $?"
+    within 1800 xl migrate -s '' a 'xl migrate-receive' || fail "xl migrate: status $?"
     kill $pings
     guest_renew a
     [ "$(guest_id a)" != "$before" ] || fail "the guest is the domain that it was"

@@ -8,7 +8,7 @@ vif_wait a
 check_ping dom0 10.77.0.2
 keep_busy a 60
 xl pause a
-sleep 30
+sleep 30 # waits: the time of the pause is what is tested
 expect "states while it is paused" 4/4 "$(frontend_key a state)/$(backend_key a state)"
 xl unpause a
 busy_to_the_end

@@ -24,7 +24,7 @@ backend_start 4
 still_two "a restart with a higher limit"
 
 say "the guest's driver is bound again"
-guest a 'echo vif-0 > /sys/bus/xen/drivers/vif/unbind && sleep 1 && echo vif-0 > /sys/bus/xen/drivers/vif/bind'
+guest a 'echo vif-0 > /sys/bus/xen/drivers/vif/unbind && echo vif-0 > /sys/bus/xen/drivers/vif/bind'
 vif_wait a
 expect "queues of a new connection" 1 "$(frontend_key a multi-queue-num-queues)"
 wait_until 60 "eth0 is there" guest a 'test -e /sys/class/net/eth0'

@@ -11,6 +11,10 @@ cpus_online() {
     grep -c ^processor /proc/cpuinfo
 }
 
+has_one_cpu() {
+    [ "$(cpus_online)" = 1 ]
+}
+
 # Linux only registers a CPU that Xen gives back; a rule of the administrator's would start it.
 give_back() {
     xl mem-set 0 "${before}m"
@@ -26,14 +30,13 @@ keep_busy a 60
 
 say "one CPU"
 xl vcpu-set 0 1
-sleep 5
-expect "CPUs of dom0" 1 "$(cpus_online)"
+wait_until 30 "dom0 has one CPU" has_one_cpu
 check_ping dom0 10.77.0.2
 say "little memory"
 # In MiB: the memory in use, plus 160.
 left=$(awk '/^MemTotal/ { total = $2 } /^MemAvailable/ { free = $2 } END { print int((total - free) / 1024) + 160 }' /proc/meminfo)
 xl mem-set 0 "${left}m"
-sleep 10
+sleep 10 # waits: Linux gives what it can, and does not say when that is all
 measure dom0_memory_mib "$(xl list 0 | awk 'NR == 2 { print $3 }')"
 check_ping dom0 10.77.0.2
 check_payload dom0 a 10.77.0.2 4

@@ -24,6 +24,6 @@ if [ "$BACKEND" = ringway ]; then
 fi
 
 say "detach"
-timeout 60 xl network-detach a 0 || fail "xl network-detach: status $?"
+within 60 xl network-detach a 0 || fail "xl network-detach: status $?"
 wait_until 30 "web0 is gone" test ! -e /sys/class/net/web0
 guest_destroy a

@@ -14,7 +14,7 @@ done
 check_ping dom0 10.77.0.2
 check_payload dom0 a 10.77.3.2 4
 say "detach vif 1"
-timeout 60 xl network-detach a 1 || fail "xl network-detach: status $?"
+within 60 xl network-detach a 1 || fail "xl network-detach: status $?"
 wait_until 30 "vif 1 is gone" test ! -e "/sys/class/net/vif$(guest_id a).1"
 for index in 0 2 3; do
     check_ping dom0 "10.77.$index.2"
