@@ -49,7 +49,7 @@ impl Notices {
         (host, Notices { socket, lines: VecDeque::new() })
     }
 
-    /// Receives a message, unless there is none yet and the flags forbid to wait.
+    /// Receives a message, or returns without one if the flags forbid to wait.
     fn receive(&mut self, flags: RecvFlags) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let (mut control, mut message) = (RecvAncillaryBuffer::new(&mut space), [0; 4096]);
