@@ -22,6 +22,8 @@ pub(crate) const SEEDS_OF_TEST: &str = "0..10000";
 pub(crate) const SEEDS_OF_NIGHTLY: &str = "0..100000";
 /// Crates that can use loom's atomics, with a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
+/// Letters of a command that are shown: formatting names each of the doctor's checks.
+const LINE_SHOWN_MAX: usize = 200;
 /// The exit status of `tests/xen/run` on a machine that cannot boot Xen.
 const CANNOT_BOOT_XEN: i32 = 77;
 
@@ -143,7 +145,9 @@ pub(crate) fn more_interleavings(root: &Path) -> Result<()> {
 
 /// Runs cargo, with its output left as it is.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
-    println!("cargo {}", arguments.join(" "));
+    let line = arguments.join(" ");
+    let cut = line.char_indices().nth(LINE_SHOWN_MAX).map(|(end, _)| &line[..end]);
+    println!("cargo {}", cut.map_or_else(|| line.clone(), |start| format!("{start} ...")));
     let status = cargo(root, arguments).status()?;
     if !status.success() {
         bail!("cargo {} failed", arguments.join(" "));
