@@ -185,15 +185,20 @@ impl<'a> Guest<'a> {
         for dir in [vif.frontend_dir(), vif.backend_dir()] {
             self.store.remove(&dir).expect("domain 0 may");
         }
+        self.wait_until_gone(handle);
+    }
+
+    /// Waits until a vif has left, and then its device.
+    pub(crate) fn wait_until_gone(&self, handle: u32) {
         self.wait_until(handle, "to be gone", Option::is_none);
-        assert!(!has_link(handle), "its device is still there");
+        self.host.wait("its device to go", SOON, |_| (!has_link(handle)).then_some(()));
     }
 
     fn status(&self, handle: u32) -> Option<GuestVifStatus> {
         self.host.guest(NAME)?.vifs.into_iter().find(|vif| vif.handle == handle)
     }
 
-    pub(crate) fn wait_until(
+    fn wait_until(
         &self,
         handle: u32,
         what: &str,
@@ -253,7 +258,7 @@ pub(crate) fn ip(arguments: &[&str]) -> String {
     text_of(output, &format!("ip {arguments:?}"))
 }
 
-pub(crate) fn has_link(handle: u32) -> bool {
+fn has_link(handle: u32) -> bool {
     ip(&["-o", "link"]).contains(&format!(" eth{handle}:"))
 }
 

@@ -270,8 +270,7 @@ fn qubes_plugs_unplugs_and_restarts_a_qube() {
     for _ in 0..2 {
         let qube = plugged_qube(&host, &guest);
         qube.detach(false);
-        guest.wait_until(0, "to be gone", Option::is_none);
-        assert!(!discovered::has_link(0), "the qube's device is still there");
+        guest.wait_until_gone(0);
     }
     // A reboot creates another domain with the same vif (`on_reboot` is `destroy`).
     let qube = plugged_qube(&host, &guest);
@@ -304,7 +303,7 @@ fn qubes_gets_the_error_of_its_script() {
     }
     wait_state(&host, vif, "6");
     qube.detach(true);
-    guest.wait_until(0, "to be gone", Option::is_none);
+    guest.wait_until_gone(0);
     ip_ok(&host, &format!("route del {stale}"));
     // This does not affect the next vif.
     plugged_qube(&host, &guest).detach(false);
@@ -518,8 +517,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
         assert!(moved.status.success(), "{moved:?}");
         vm.ping(1);
         vm.unplug();
-        guest.wait_until(0, "to be gone", Option::is_none);
-        assert!(!discovered::has_link(0), "the VM's device is still there");
+        guest.wait_until_gone(0);
     }
     // A reboot creates another domain.
     let vm = plugged_vm(&host, &guest);
@@ -531,7 +529,7 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
     assert_ne!(guest.vif(0).frontend, vif.frontend);
     // xenopsd removes the device of a running guest.
     plugged_vm(&host, &guest).unplug_by_force();
-    guest.wait_until(0, "to be gone", Option::is_none);
+    guest.wait_until_gone(0);
     plugged_vm(&host, &guest).unplug();
     guest.stop();
 }
@@ -549,7 +547,7 @@ fn xcp_ng_gets_the_error_of_its_script() {
     // The script has not reported `error` to the backend, which continues to wait.
     assert_ne!(host.node(&vm.plug.vif.backend_state()).as_deref(), Some("4"));
     vm.unplug_by_force();
-    guest.wait_until(0, "to be gone", Option::is_none);
+    guest.wait_until_gone(0);
     plugged_vm(&host, &guest).unplug();
     guest.stop();
 }
