@@ -47,7 +47,7 @@ fn definition(image: &Image, dir: &Path, source: &str) -> String {
              <type arch='x86_64' machine='q35'>hvm</type>
              <kernel>{image}/vmlinux</kernel>
              <initrd>{image}/guest.cpio</initrd>
-             <cmdline>console=ttyS0 quiet panic=-1 guest.address={ADDRESS}/24</cmdline>
+             <cmdline>console=ttyS0 quiet panic=-1 no_timer_check guest.address={ADDRESS}/24</cmdline>
            </os>
            <features><acpi/></features>
            <on_reboot>destroy</on_reboot>
