@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::host::{Host, Running, describe, wait_for};
-use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU};
+use crate::machine::{ADDRESS, EchoConnection, Image, KERNEL_OPTIONS, Machine, QEMU};
 use crate::vhost::{kill_backend, wait_for_queues};
 
 const RUNNER: &str = "virt-qemu-run";
@@ -47,7 +47,7 @@ fn definition(image: &Image, dir: &Path, source: &str) -> String {
              <type arch='x86_64' machine='q35'>hvm</type>
              <kernel>{image}/vmlinux</kernel>
              <initrd>{image}/guest.cpio</initrd>
-             <cmdline>console=ttyS0 quiet panic=-1 no_timer_check guest.address={ADDRESS}/24</cmdline>
+             <cmdline>{KERNEL_OPTIONS} guest.address={ADDRESS}/24</cmdline>
            </os>
            <features><acpi/></features>
            <on_reboot>destroy</on_reboot>

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use crate::host::{Host, Running, SOON, wait_for};
 
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
+/// Options of the guest's kernel. On a busy machine, Linux gets none of the timer's interrupts
+/// within the time in which it tests the timer.
+pub(crate) const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 /// The address of a machine.
 pub(crate) const ADDRESS: &str = "10.77.0.9";
 /// How long a boot may take; on an idle machine it takes ten seconds.
@@ -74,9 +77,7 @@ impl Machine {
         let console = dir.join("console");
         let file = |name: &str| image.0.join(name).display().to_string();
         let serial = format!("file:{}", console.display());
-        // On a busy machine, Linux gets none of the timer's interrupts within its time limit.
-        let options = "console=ttyS0 quiet panic=-1 no_timer_check";
-        let kernel = format!("{options} guest.address={ADDRESS}/24");
+        let kernel = format!("{KERNEL_OPTIONS} guest.address={ADDRESS}/24");
         let mut command = Command::new(QEMU);
         command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-reboot"]);
         // Without mergeable buffers, Linux posts 70 KiB for each slot of a receive queue.
