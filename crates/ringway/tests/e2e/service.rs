@@ -6,7 +6,7 @@ use std::fs;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -187,7 +187,7 @@ impl Drop for BusyCpu {
 }
 
 /// How long a thread has waited for a CPU, by its folder in `/proc`.
-fn starved(thread: &PathBuf) -> Duration {
+fn starved(thread: &Path) -> Duration {
     let text = fs::read_to_string(thread.join("schedstat")).expect("this kernel counts it");
     let waited = text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok());
     Duration::from_nanos(waited.expect("a number"))
@@ -217,7 +217,7 @@ fn a_starved_backend_is_left_alone() {
     // Work for it, with which it makes little progress.
     let flood = Running::start(&mut host.in_guest("a", &["ping", "-q", "-i", "0.01", "10.77.0.2"]));
     host.wait("a thread to be starved", 12 * SOON, |_| {
-        (threads.iter().map(starved).max() >= Some(2 * WATCHDOG)).then_some(())
+        (threads.iter().map(|thread| starved(thread)).max() >= Some(2 * WATCHDOG)).then_some(())
     });
     drop(flood);
     drop(busy);
