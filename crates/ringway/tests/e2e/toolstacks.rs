@@ -125,7 +125,7 @@ fn start() -> Host {
 
 fn ping_from_guest(host: &Host, address: &str) {
     let mut ping = Command::new("ping");
-    ping.args(["-n", "-c", "3", "-i", "0.05", "-w", "5", address]);
+    ping.args(["-n", "-c", "3", "-i", "0.05", "-w", "30", address]);
     text_of(ping.output().expect("ping"), &host.log());
 }
 
@@ -245,7 +245,7 @@ fn plugged_qube<'a>(host: &'a Host, guest: &Guest<'a>) -> Qube<'a> {
     assert_eq!(guest.connected(0), 2);
     set_up_qube();
     ping_from_guest(host, GATEWAY);
-    let back = qube.0.run(&[], &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "5", QUBE[0]]);
+    let back = qube.0.run(&[], &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "30", QUBE[0]]);
     text_of(back, &host.log());
     let link = ip_ok(host, &format!("-d link show {}", qube.0.device()));
     for part in ["group 2", "fe:ff:ff:ff:ff:ff"] {
