@@ -185,16 +185,22 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn release(&mut self, name: &str) -> Reply {
-        let host = &mut self.services.host;
-        if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
-            host.quarantine.release(&vhost.charged());
-            vhost.check_quarantine(host);
+        let quarantine = &mut self.services.host.quarantine;
+        let was_any =
+            if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
+                let was_any = quarantine.release(&vhost.charged());
+                vhost.check_quarantine(&self.services.host);
+                was_any
+            } else {
+                let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
+                let was_any = self.services.host.quarantine.release(&vif.into());
+                self.restart_if_released(vif);
+                was_any
+            };
+        if was_any {
             return Reply::ok(&());
         }
-        let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
-        self.services.host.quarantine.release(&vif.into());
-        self.restart_if_released(vif);
-        Reply::ok(&())
+        Reply::error(&format!("{name} is not quarantined, and no panic is charged to it"))
     }
 
     /// For tests of the consequences of a defect: works only if the environment declares a test.

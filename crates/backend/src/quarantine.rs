@@ -105,12 +105,15 @@ impl Quarantine {
     }
 
     /// Forgets the panics of a vif, on an administrator's request or because the vif was removed.
-    pub(crate) fn release(&mut self, vif: &QuarantineKey) {
+    /// Returns whether there were any.
+    pub(crate) fn release(&mut self, vif: &QuarantineKey) -> bool {
         let before = self.notes.len();
         self.notes.retain(|note| note.vif != *vif);
-        if self.notes.len() < before {
+        let is_any = self.notes.len() < before;
+        if is_any {
             self.write();
         }
+        is_any
     }
 
     /// Forgets old panics. Returns whether there were any.
@@ -230,7 +233,7 @@ mod tests {
         let reason = quarantine.reason(&vif(1)).expect("twice is too often");
         assert!(reason.contains("ringway vif release vif1.0"), "{reason}");
         assert_eq!(quarantine.reason(&vif(2)), None);
-        quarantine.release(&vif(1));
+        assert!(quarantine.release(&vif(1)) && !quarantine.release(&vif(1)));
         assert_eq!(quarantine.reason(&vif(1)), None);
         assert_eq!(Quarantine::read(&dir).notes.len(), 1);
         quarantine.release(&vif(2));

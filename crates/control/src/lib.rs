@@ -106,7 +106,7 @@ pub enum GuestRequest {
     SetQueues {
         /// The vif's number in the guest.
         handle: u32,
-        /// Not checked here: the backend refuses a number that it does not offer.
+        /// Refused, and nothing changes, unless the backend offers so many now.
         queues: u16,
     },
 }

@@ -161,10 +161,10 @@ impl<H: Hypervisor> Frontend<H> {
                 })
             }
             GuestRequest::SetQueues { handle, queues } => match self.nics.get_mut(&handle) {
-                Some(nic) => {
-                    nic.set_queues(queues, &mut self.services)?;
-                    Reply::ok(&())
-                }
+                Some(nic) => match nic.set_queues(queues, &mut self.services)? {
+                    Ok(()) => Reply::ok(&()),
+                    Err(reason) => Reply::error(&reason),
+                },
                 None => {
                     let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
                     let known = if known.is_empty() { "none".into() } else { known.join(", ") };

@@ -107,15 +107,32 @@ impl<H: Hypervisor> Nic<H> {
         self.end.backend_changed(store, &mut Serving { link: &mut self.link, host })
     }
 
-    /// Connects again with another number of queues, on a user's request.
+    /// Connects again with another number of queues, on a user's request. Refuses a number that the
+    /// backend does not offer now: it would close the vif, and the guest would be offline.
     pub(crate) fn set_queues(
         &mut self,
         queues: u16,
         services: &mut Services<H>,
-    ) -> Result<(), Lost> {
+    ) -> Result<Result<(), String>, Lost> {
+        // Without a backend there is no offer, and the vif connects once there is one.
+        let keys = self.backend_keys(&mut services.store)?;
+        let offer = keys.and_then(|keys| Offer::read(&keys).ok());
+        let max = offer.map_or(u16::MAX, |offer| offer.queues_max);
+        if !(1..=max).contains(&queues) {
+            return Ok(Err(format!(
+                "queues is {queues}, expected 1 to {max}: the backend offers {max}; `ringway vif \
+                 set` changes max-queues there"
+            )));
+        }
         self.preferences = Preferences { queues: QueueCount::Exactly(queues), ..self.preferences };
         let Services { store, host } = services;
-        self.end.reconnect(store, &mut Serving { link: &mut self.link, host }, self.preferences)
+        let mut serving = Serving { link: &mut self.link, host };
+        self.end.reconnect(store, &mut serving, self.preferences).map(Ok)
+    }
+
+    /// What the backend offers now; `None` if there is no backend.
+    fn backend_keys(&self, store: &mut Client) -> Result<Option<Keys>, Lost> {
+        unless_refused(device::read_keys(store, &self.link.vif.backend_dir(), KeySet::Offer), None)
     }
 
     /// Connects again if a worker has given up a queue.
@@ -148,8 +165,7 @@ impl<H: Hypervisor> Nic<H> {
         placements: &[Placement],
     ) -> Result<GuestVifStatus, Lost> {
         let link = &self.link;
-        let read = device::read_keys(store, &link.vif.backend_dir(), KeySet::Offer);
-        let keys = unless_refused(read, None)?;
+        let keys = self.backend_keys(store)?;
         let offer = keys.as_ref().and_then(|keys| Offer::read(keys).ok());
         let refusal = keys.and_then(|keys| keys.error());
         let queue = |(index, counters): (u16, &Arc<QueueCounters>)| {

@@ -46,6 +46,9 @@ fn a_panic_ends_the_process_and_all_vifs_are_served_again() {
 fn a_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
     let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = start();
+    let refused = host.verb(&["vif", "release", "vif1.0"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("not quarantined"), "{complaint}");
     panic_over(&host, "vif1.0", 1);
     panic_over(&host, "vif1.0", 2);
     let left_out = host.wait("the quarantine", SOON, |host| {
