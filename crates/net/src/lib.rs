@@ -18,7 +18,8 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage,
 };
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
+    LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -88,6 +89,8 @@ pub enum LinkSetting<'a> {
     TxQueueLen(u32),
     /// A note for people and programs (`ifalias`), of at most 255 bytes.
     Alias(&'a str),
+    /// The kernel gives it no IPv6 address of its own accord; set it before the link is up.
+    NoLinkLocalAddress,
     /// Moved into the network namespace of this process.
     NetnsOf(u32),
     /// Moved into this network namespace.
@@ -175,6 +178,10 @@ impl Netlink {
                 LinkSetting::GsoMaxSize(size) => LinkAttribute::GsoMaxSize(size),
                 LinkSetting::TxQueueLen(len) => LinkAttribute::TxQueueLen(len),
                 LinkSetting::Alias(alias) => LinkAttribute::IfAlias(alias.to_owned()),
+                LinkSetting::NoLinkLocalAddress => {
+                    let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+                    LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])])
+                }
                 LinkSetting::NetnsOf(pid) => LinkAttribute::NetNsPid(pid),
                 LinkSetting::Netns(fd) => LinkAttribute::NetNsFd(fd.as_raw_fd()),
             };
@@ -238,6 +245,27 @@ impl Netlink {
                 explain(&error, format_args!("link {name}: add address {address}/{prefix_len}"))
             },
         )
+    }
+
+    /// Takes an address from a link.
+    ///
+    /// # Errors
+    /// If there is no such link, or it does not have the address.
+    pub fn remove_address(
+        &mut self,
+        name: &str,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.index = self.link(name)?.index;
+        message.header.family = family(address);
+        message.header.prefix_len = prefix_len;
+        message.attributes =
+            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        self.change(RouteNetlinkMessage::DelAddress(message), 0).map_err(|error| {
+            explain(&error, format_args!("link {name}: remove address {address}/{prefix_len}"))
+        })
     }
 
     /// Adds a route to `destination` over a link: through a gateway there, or without one directly.

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use ringway_net::LinkSetting::{
-    Address, Alias, Down, GsoMaxSize, Master, Mtu, Name, Netns, NetnsOf, NoMaster, TxQueueLen, Up,
+    Address, Alias, Down, GsoMaxSize, Master, Mtu, Name, Netns, NetnsOf, NoLinkLocalAddress,
+    NoMaster, TxQueueLen, Up,
 };
 use ringway_net::{Link, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
@@ -25,12 +26,13 @@ fn main() -> Outcome {
         }
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 5] = [
+    let tests: [Test; 6] = [
         ("a_new_namespace_has_lo_only_and_errors_name_the_link", errors),
         ("settings_of_a_link_read_back_as_set", settings),
         ("a_bridge_has_ports_and_loses_them", bridge),
         ("a_link_moves_between_namespaces_by_process_and_by_descriptor", netns),
         ("addresses_and_routes_carry_connections", addresses_and_routes),
+        ("a_link_has_the_addresses_that_it_was_given_and_no_others", own_addresses),
     ];
     for (name, test) in tests {
         // Each test has a thread with an empty network namespace of its own.
@@ -60,6 +62,29 @@ fn errors() -> Outcome {
     let error = net.add_bridge("br0").expect_err("the name is taken");
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(error.to_string().starts_with("link br0: add bridge: "), "{error}");
+    Ok(())
+}
+
+fn own_addresses() -> Outcome {
+    let mut net = Netlink::open()?;
+    net.add_veth("a", "b")?;
+    net.set("a", &[NoLinkLocalAddress])?;
+    for name in ["a", "b"] {
+        net.set(name, &[Up])?;
+    }
+    let of = |net: &mut Netlink, name: &str| -> Result<Vec<IpAddr>, Box<dyn Error>> {
+        let index = net.link(name)?.index;
+        let all = net.addresses()?.into_iter();
+        Ok(all.filter(|(of, _)| *of == index).map(|(_, address)| address).collect())
+    };
+    assert_eq!(of(&mut net, "b")?.len(), 1, "its link-local one");
+    assert_eq!(of(&mut net, "a")?.len(), 0);
+    let given = "10.0.0.1".parse()?;
+    net.add_address("a", given, 24)?;
+    assert_eq!(of(&mut net, "a")?, [given]);
+    net.remove_address("a", given, 24)?;
+    assert_eq!(of(&mut net, "a")?.len(), 0);
+    net.remove_address("a", given, 24).expect_err("it has none");
     Ok(())
 }
 

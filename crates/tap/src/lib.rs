@@ -117,6 +117,11 @@ impl Tap {
         Ok(())
     }
 
+    /// Whether the device was deleted while its files were open.
+    pub fn is_deleted(&self) -> bool {
+        self.files.first().is_some_and(|file| file.name().is_err())
+    }
+
     /// Sets whether the device is deleted with its last file.
     ///
     /// # Errors
