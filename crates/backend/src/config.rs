@@ -53,6 +53,8 @@ pub struct BackendConfig {
 pub struct Uplink {
     /// Its name.
     pub name: String,
+    /// The host's Ethernet address on it.
+    pub mac: MacAddr,
     /// The host's addresses on it, with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Its queues.

@@ -1,5 +1,6 @@
 //! Replies to the command line.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,8 +9,9 @@ use ringway_control::{
     MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, VirtioStatus,
     WorkerStatus, offload_names,
 };
-use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid};
+use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
+use ringway_net::Link;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES};
 use ringway_vhost_shell::{Mode, State};
@@ -26,7 +28,7 @@ use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
-use crate::device::vif_name;
+use crate::purpose::vif_name;
 use crate::served::{Served, flood_limit, storm_limits};
 use crate::services::{AnyQueue, Hosting, Services};
 use crate::vhost::VhostVif;
@@ -249,14 +251,24 @@ impl<H: Hypervisor> Backend<H> {
     fn status(&mut self) -> Result<BackendStatus, Lost> {
         let Services { store, host } = &mut self.services;
         let placements = host.workers.placements();
+        // What is so, not what was configured: an administrator may move devices.
+        let has_devices = (self.vifs.values().map(|shell| &shell.served))
+            .chain(self.vhosts.iter().map(|vhost| &vhost.served))
+            .any(|served| served.device.is_some());
+        let links = has_devices.then(|| host.netlink.links().ok()).flatten().unwrap_or_default();
         let mut vifs = Vec::new();
         for (vif, shell) in &self.vifs {
             let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
             // A driver domain may be unable to read the name, which may be any text.
             let guest = unless_refused(name, None)?;
-            vifs.push(vif_status(shell, guest, host, &placements));
+            vifs.push(vif_status(shell, guest, host, &placements, &links));
         }
-        vifs.extend(self.vhosts.iter().map(|it| vhost_status(it, host, &placements)));
+        vifs.extend(self.vhosts.iter().map(|it| vhost_status(it, host, &placements, &links)));
+        let mut taken = self.taken_addresses();
+        for vif in vifs.iter_mut().filter(|vif| vif.error.is_none()) {
+            vif.error = taken.remove(&vif.name);
+        }
+        let host = &self.services.host;
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.name.clone(),
             state: "Connected".to_owned(),
@@ -275,6 +287,32 @@ impl<H: Hypervisor> Backend<H> {
             groups: groups_status(&self.services.host.switch, |port| self.port_name(port)),
             ..BackendStatus::default()
         })
+    }
+
+    /// Vifs whose address is bound to another port, by name, with a text that says so.
+    fn taken_addresses(&self) -> BTreeMap<String, String> {
+        let host = &self.services.host;
+        let bound = host.switch.entries(host.ticks()).into_iter();
+        let bound: Vec<_> = bound.filter(|(_, entry)| entry.is_static).collect();
+        let on_switch = self.all_served().filter(|served| served.device.is_none());
+        let taken = on_switch.filter_map(|served| {
+            let (mac, connection) = (served.rules.mac()?, served.connection.as_ref()?);
+            let vlan = served.rules.vlan();
+            let is_in = |vid: &Option<Vid>| match vid {
+                Some(vid) => vlan.untagged == Some(*vid) || vlan.tagged.contains(vid),
+                None => *vlan == VlanRules::default(),
+            };
+            let (_, other) = bound.iter().find(|(vid, entry)| {
+                is_in(vid) && entry.mac == mac && entry.port != connection.port
+            })?;
+            let other = self.port_name(other.port);
+            let text = format!(
+                "its mac {mac} is that of {other}, so its frames are dropped: give one of the two \
+                 another mac, or remove it"
+            );
+            Some((served.name.clone(), text))
+        });
+        taken.collect()
     }
 
     fn port_name(&self, port: PortId) -> String {
@@ -306,6 +344,7 @@ fn vif_status<H: Hypervisor>(
     guest: Option<String>,
     host: &Hosting<H>,
     placements: &[Placement],
+    links: &[Link],
 ) -> VifStatus {
     let served = &shell.served;
     let vif = served.vif;
@@ -316,7 +355,7 @@ fn vif_status<H: Hypervisor>(
         kind: "xen".to_owned(),
         domid: Some(vif.frontend.0),
         handle: vif.handle,
-        ..served_status(served, host, placements)
+        ..served_status(served, host, placements, links)
     }
 }
 
@@ -325,6 +364,7 @@ fn served_status<H: Hypervisor>(
     served: &Served,
     host: &Hosting<H>,
     placements: &[Placement],
+    links: &[Link],
 ) -> VifStatus {
     let config = &host.config;
     let rules = &served.rules;
@@ -345,10 +385,7 @@ fn served_status<H: Hypervisor>(
         multicast: connection
             .filter(|it| it.device_port.is_none())
             .and_then(|it| multicast_status(&host.switch, it.port)),
-        attached_to: served
-            .device
-            .as_ref()
-            .map_or("switch".to_owned(), |it| it.attached_to.clone()),
+        attached_to: served.device.as_ref().map_or("switch".to_owned(), |it| it.place(links)),
         tenant: None,
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
@@ -363,6 +400,7 @@ fn vhost_status<H: Hypervisor>(
     vhost: &VhostVif,
     host: &Hosting<H>,
     placements: &[Placement],
+    links: &[Link],
 ) -> VifStatus {
     let names = |features: Features| features.names().map(str::to_owned).collect();
     let session = vhost.end.session();
@@ -381,11 +419,15 @@ fn vhost_status<H: Hypervisor>(
         Mode::Client => "client",
         Mode::Server => "server",
     };
+    let mut status = served_status(&vhost.served, host, placements, links);
+    if let (None, Some(bridge)) = (&vhost.served.device, &vhost.config.bridge) {
+        // It waits for this bridge.
+        status.attached_to.clone_from(bridge);
+    }
     VifStatus {
         kind: "virtio".to_owned(),
         state: state.to_owned(),
         error: vhost.error(),
-        attached_to: vhost.config.bridge.clone().unwrap_or_else(|| "switch".to_owned()),
         max_queues: session.map_or(vhost.config.queues, |session| session.offer().pairs),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),
@@ -403,7 +445,7 @@ fn vhost_status<H: Hypervisor>(
             memory_mib: regions.iter().map(|region| region.size).sum::<u64>() >> 20,
             memory_sealed: !vhost.may_lose_memory(),
         }),
-        ..served_status(&vhost.served, host, placements)
+        ..status
     }
 }
 

@@ -1,27 +1,33 @@
-//! A vif's network device on the host: a TAP device, named like those of the kernel's backend.
+//! The network devices of this process on the host: TAP devices of vifs and of the uplink.
 //!
-//! If the toolstack has a hotplug script, the script places the device, which outlives this
-//! process: a restarted backend finds it by its note (`ifalias`) and takes it over, with its bridge
-//! and its current name, because a stock script renames it if the toolstack asks for it
-//! (`vifname`). Without a script, we put it on its bridge, and it is deleted with the process.
+//! All outlive the process. Its successor finds a device by its note (`ifalias`), whatever its
+//! current name is, and takes it over as it is: an administrator or a toolstack's script may have
+//! given it a name, a bridge, flags of a bridge's port, addresses, routes, queueing disciplines and
+//! filters. If the toolstack has a hotplug script, the script places a vif's device. Otherwise we
+//! put it on its bridge, and the uplink gets what the description says.
 
 use std::io;
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
-use ringway_datapath::{Completion, MacAddr, OffloadCaps};
+use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_net::{Link, LinkSetting, Netlink};
 use ringway_tap::{Lifetime, Tap};
 use ringway_xenbus::{Hotplug, Keys, Vif};
 
+use crate::applied::{Applied, AppliedNotes};
+use crate::config::Uplink;
+use crate::purpose::{Purpose, is_ours, is_tap, vif_name};
+
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
-pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
+const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
 /// Address of the host's end: the largest that is not a group's, so that no bridge chooses it for
 /// its own. A guest with the same one would not receive its replies.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
-/// How often to check whether the name of a new device is free, and the pause after each: the
-/// device of a killed process may exist for another moment.
+/// How often to check whether the name of a new device is free, and the pause after each: a device
+/// that was removed may exist for another moment.
 const NAME_CHECKS: u32 = 20;
 const NAME_CHECK_PAUSE: Duration = Duration::from_millis(10);
 /// How often a device may be renamed while it is looked up and opened.
@@ -30,106 +36,369 @@ const RENAMES_MAX: usize = 4;
 /// A vif's network device.
 pub(crate) struct VifDevice {
     pub(crate) tap: Tap,
+    purpose: Purpose,
     /// The kernel's number for it. Its name may change.
     pub(crate) index: u32,
+    /// Its MTU, apart from what its guest uses since before that was lowered.
+    pub(crate) mtu: u32,
     /// Queues that the device was created with: no more can be in use.
     pub(crate) queues_made: u16,
-    /// What the device is attached to, for display.
+    /// What the device is attached to, as configured.
     pub(crate) attached_to: String,
 }
 
-/// The name by which people and scripts know a vif.
-pub(crate) fn vif_name(vif: Vif) -> String {
-    format!("vif{}.{}", vif.frontend, vif.handle)
+/// What to do about a configured MTU that is less than that of the bridge: Linux would lower the
+/// bridge's, and with it that of the host and of all other guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LowMtu {
+    Refuse,
+    /// The device gets that of the bridge.
+    Warn,
+}
+
+/// A device that we put on a bridge.
+pub(crate) struct Bridged<'a> {
+    pub(crate) purpose: Purpose,
+    pub(crate) name: &'a str,
+    pub(crate) bridge: &'a str,
+    pub(crate) queues: u16,
+    /// The configured MTU.
+    pub(crate) mtu: Option<u16>,
+    /// What its guest uses since an earlier session.
+    pub(crate) mtu_min: u16,
+    pub(crate) low_mtu: LowMtu,
 }
 
 impl VifDevice {
-    /// Makes the device that the toolstack wants, if it wants one. `owner` distinguishes the
-    /// devices of this backend from those of others, and stays the same across restarts.
+    /// Makes the device that the toolstack wants, if it wants one, or takes it over.
     pub(crate) fn make(
         net: &mut Netlink,
+        notes: &mut AppliedNotes,
         vif: Vif,
         keys: &Keys,
         queues: u16,
-        owner: &str,
-        completion: Completion,
     ) -> io::Result<Option<VifDevice>> {
         let renamed = keys.device_name().map_err(io::Error::other)?;
         let mtu = keys.mtu_configured().map_err(io::Error::other)?;
-        let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
-        let (tap, index) = match (keys.script(), keys.bridge()) {
-            (Some(_), _) => {
-                let (name, hotplug) = (vif_name(vif), Hotplug::read(keys));
-                let wanted = Wanted { name, renamed, hotplug };
-                let note = note(owner, vif);
-                let (tap, index, origin) = open_persistent(net, &wanted, &note, queues, mtu)?;
-                if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
-                    // The toolstack does not run it twice, and only the script knows what it did.
-                    tracing::warn!(
-                        name = wanted.name,
-                        "this is a new network device, and no hotplug script runs for it: no \
-                         interface has the ifalias {note:?}"
-                    );
-                }
-                (tap, index)
-            }
-            (None, Some(bridge)) => {
-                let tap = bridged(net, &vif_name(vif), bridge, (queues, completion), mtu)?;
-                let index = net.link(tap.name())?.index;
-                (tap, index)
-            }
-            (None, None) => return Ok(None),
-        };
+        let purpose = Purpose::Xen(vif);
+        let name = vif_name(vif);
+        if keys.script().is_none() {
+            let Some(bridge) = keys.bridge() else { return Ok(None) };
+            let bridged = Bridged {
+                purpose,
+                name: &name,
+                bridge,
+                queues,
+                mtu,
+                mtu_min: 0,
+                low_mtu: LowMtu::Warn,
+            };
+            return VifDevice::make_bridged(net, notes, &bridged).map(Some);
+        }
+        let hotplug = Hotplug::read(keys);
+        let wanted = Wanted { name, renamed, hotplug };
+        let note = purpose.note(&notes.owner);
+        let (tap, index, origin) = open_for_script(net, &wanted, &note, queues, mtu)?;
+        if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
+            // The toolstack does not run it twice, and only the script knows what it did.
+            tracing::warn!(
+                name = wanted.name,
+                "this is a new network device, and no hotplug script runs for it: no interface has \
+                 the ifalias {note:?}"
+            );
+        }
         tap.set_offloads(OffloadCaps::ALL)?;
+        let mtu = net.link(tap.name())?.mtu;
         let attached_to = keys.bridge().or(renamed).unwrap_or(tap.name()).to_owned();
-        Ok(Some(VifDevice { tap, index, queues_made: queues, attached_to }))
+        Ok(Some(VifDevice { tap, purpose, index, mtu, queues_made: queues, attached_to }))
     }
 
-    /// Makes the device of a virtio vif, which is deleted with this process.
+    /// Makes a device on a bridge, or takes it over.
     pub(crate) fn make_bridged(
         net: &mut Netlink,
-        name: &str,
-        bridge: &str,
-        queues: u16,
-        mtu: Option<u16>,
+        notes: &mut AppliedNotes,
+        wanted: &Bridged<'_>,
     ) -> io::Result<VifDevice> {
-        let explain = |error: io::Error| {
+        wanted.open(net, notes).map_err(|error| {
+            let Bridged { name, bridge, .. } = wanted;
             let what = format!("network device {name} on bridge {bridge}: {error}");
             io::Error::new(error.kind(), what)
-        };
-        let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
-        check_names(net, name, bridge).map_err(explain)?;
-        let made = bridged(net, name, bridge, (queues, Completion::Copied), mtu);
-        let tap = made.map_err(explain)?;
-        tap.set_offloads(OffloadCaps::ALL)?;
-        let index = net.link(tap.name())?.index;
-        Ok(VifDevice { tap, index, queues_made: queues, attached_to: bridge.to_owned() })
+        })
     }
 
-    /// Lets the device be deleted with its last queue: now, unless workers still have some.
-    pub(crate) fn remove(self) -> io::Result<()> {
+    /// Where the device is: its bridge, or if it is on none, its own name.
+    pub(crate) fn place(&self, links: &[Link]) -> String {
+        let Some(link) = links.iter().find(|link| link.index == self.index) else {
+            return format!("{} (deleted)", self.tap.name());
+        };
+        let master = link.master.and_then(|index| links.iter().find(|it| it.index == index));
+        master.map_or(&link.name, |master| &master.name).clone()
+    }
+
+    /// Deletes the device with its last queue: now, unless workers still have some.
+    pub(crate) fn remove(self, notes: &mut AppliedNotes) -> io::Result<()> {
+        notes.forget(&self.purpose);
         self.tap.set_lifetime(Lifetime::LastFile)
+    }
+}
+
+impl Bridged<'_> {
+    fn open(&self, net: &mut Netlink, notes: &mut AppliedNotes) -> io::Result<VifDevice> {
+        let note = self.purpose.note(&notes.owner);
+        let before = notes.of(&self.purpose).cloned();
+        let (tap, applied) = match find(net, self.name, &note)? {
+            Some(found) => {
+                let before = before.filter(|before| before.index == found.index);
+                let (tap, found) = take_over(net, &note, found, self.queues)?;
+                let applied = self.update(net, &found, before)?;
+                (tap, applied)
+            }
+            None => {
+                log_deleted(self.name, before.as_ref());
+                self.make(net, notes)?
+            }
+        };
+        tap.set_offloads(OffloadCaps::ALL)?;
+        tap.set_lifetime(Lifetime::Persistent)?;
+        let link = net.link(tap.name())?;
+        if let Some(applied) = applied {
+            notes.keep(&self.purpose, applied);
+        }
+        Ok(VifDevice {
+            tap,
+            purpose: self.purpose.clone(),
+            index: link.index,
+            mtu: link.mtu,
+            queues_made: self.queues,
+            attached_to: self.bridge.to_owned(),
+        })
+    }
+
+    fn make(
+        &self,
+        net: &mut Netlink,
+        notes: &mut AppliedNotes,
+    ) -> io::Result<(Tap, Option<Applied>)> {
+        let bridge = self.bridge_link(net)?;
+        let mtu = self.mtu_on(&bridge)?;
+        wait_for_name(net, self.name)?;
+        let tap = Tap::create_multi_queue(self.name, self.queues)?;
+        let note = self.purpose.note(&notes.owner);
+        let address = LinkSetting::Address(HOST_ADDRESS.0);
+        // No frames of the host's own IPv6 reach the guest: its link has no address.
+        let settings =
+            [LinkSetting::Alias(&note), GSO_MAX, address, LinkSetting::NoLinkLocalAddress];
+        net.set(self.name, &settings)?;
+        // The MTU first: that of a bridge is the least of its ports.
+        net.set(self.name, &[LinkSetting::Mtu(mtu)])?;
+        net.set(self.name, &[LinkSetting::Master(self.bridge), LinkSetting::Up])?;
+        let index = net.link(self.name)?.index;
+        Ok((tap, Some(self.applied(index, &bridge))))
+    }
+
+    /// Applies to a device that was taken over what has changed in the description.
+    fn update(
+        &self,
+        net: &mut Netlink,
+        found: &Link,
+        before: Option<Applied>,
+    ) -> io::Result<Option<Applied>> {
+        net.set(&found.name, &[GSO_MAX])?;
+        let Some(before) = before else {
+            self.log_place(net, found);
+            return Ok(None);
+        };
+        let put_on = before.bridge.clone().unwrap_or_default();
+        let is_other = put_on.0 != self.bridge;
+        // If its bridge exists, an administrator has taken it off.
+        let is_lost = found.master.is_none()
+            && !net.links()?.iter().any(|link| link.index == put_on.1 && is_bridge(link));
+        if is_other || is_lost {
+            let bridge = self.bridge_link(net)?;
+            let mtu = self.mtu_on(&bridge)?;
+            net.set(&found.name, &[LinkSetting::Mtu(mtu)])?;
+            net.set(&found.name, &[LinkSetting::Master(self.bridge)])?;
+            tracing::info!(name = found.name, bridge = self.bridge, "is put on its bridge again");
+            return Ok(Some(self.applied(found.index, &bridge)));
+        }
+        if before.mtu != self.mtu.map(u32::from) {
+            let bridge = self.bridge_link(net)?;
+            net.set(&found.name, &[LinkSetting::Mtu(self.mtu_on(&bridge)?)])?;
+        }
+        self.log_place(net, found);
+        Ok(Some(Applied { mtu: self.mtu.map(u32::from), ..before }))
+    }
+
+    /// Says so if an administrator has taken the device from its bridge.
+    fn log_place(&self, net: &mut Netlink, found: &Link) {
+        let bridge = net.link(self.bridge).ok().map(|bridge| bridge.index);
+        if bridge.is_none() || found.master != bridge {
+            let (name, bridge) = (&found.name, self.bridge);
+            tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
+        }
+    }
+
+    fn bridge_link(&self, net: &mut Netlink) -> io::Result<Link> {
+        let bridge = net.link(self.bridge)?;
+        if !is_bridge(&bridge) {
+            let what = format!("{} is not a bridge", self.bridge);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        Ok(bridge)
+    }
+
+    /// The MTU of the device: the configured one, otherwise that of the bridge.
+    fn mtu_on(&self, bridge: &Link) -> io::Result<u32> {
+        let configured = self.mtu.map(u32::from).unwrap_or(bridge.mtu);
+        if configured < bridge.mtu {
+            let what = format!(
+                "mtu is {configured}, less than the {} of bridge {}, which would be lowered for \
+                 all on it: expected at least {0}, or lower that of the bridge first",
+                bridge.mtu, bridge.name
+            );
+            if self.low_mtu == LowMtu::Refuse {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+            tracing::warn!(name = self.name, "{what}: the device gets {}", bridge.mtu);
+        }
+        Ok(configured.max(bridge.mtu).max(self.mtu_min.into()))
+    }
+
+    fn applied(&self, index: u32, bridge: &Link) -> Applied {
+        Applied {
+            index,
+            name: self.name.to_owned(),
+            mtu: self.mtu.map(u32::from),
+            bridge: Some((bridge.name.clone(), bridge.index)),
+            ..Applied::default()
+        }
+    }
+}
+
+/// Makes the device of the uplink, or takes it over.
+pub(crate) fn open_uplink(
+    net: &mut Netlink,
+    notes: &mut AppliedNotes,
+    uplink: &Uplink,
+) -> io::Result<Tap> {
+    let purpose = Purpose::Uplink;
+    let note = purpose.note(&notes.owner);
+    let before = notes.of(&purpose).cloned();
+    let mut found = find(net, &uplink.name, &note)?;
+    let known = |link: &Link| before.clone().filter(|before| before.index == link.index);
+    if let Some(link) = found.take_if(|link| known(link).is_some_and(|it| it.name != uplink.name)) {
+        // The description names another device.
+        net.delete(&link.name)?;
+    }
+    let (tap, applied) = match found {
+        Some(found) => {
+            let before = known(&found);
+            let (tap, found) = take_over(net, &note, found, uplink.queues)?;
+            net.set(&found.name, &[GSO_MAX])?;
+            (tap, Some(update_uplink(net, &found, uplink, before)?))
+        }
+        None => {
+            log_deleted(&uplink.name, before.as_ref());
+            wait_for_name(net, &uplink.name)?;
+            let tap = Tap::create_multi_queue(&uplink.name, uplink.queues)?;
+            let address = LinkSetting::Address(uplink.mac.0);
+            let settings =
+                [LinkSetting::Alias(&note), GSO_MAX, address, LinkSetting::Mtu(uplink.mtu)];
+            net.set(&uplink.name, &settings)?;
+            net.set(&uplink.name, &[LinkSetting::Up])?;
+            for (address, prefix_len) in &uplink.addresses {
+                net.add_address(&uplink.name, *address, *prefix_len)?;
+            }
+            let index = net.link(&uplink.name)?.index;
+            (tap, Some(applied_uplink(index, uplink)))
+        }
+    };
+    tap.set_offloads(OffloadCaps::ALL)?;
+    tap.set_lifetime(Lifetime::Persistent)?;
+    if let Some(applied) = applied {
+        notes.keep(&purpose, applied);
+    }
+    Ok(tap)
+}
+
+/// Applies to an uplink that was taken over what has changed in the description.
+fn update_uplink(
+    net: &mut Netlink,
+    found: &Link,
+    uplink: &Uplink,
+    before: Option<Applied>,
+) -> io::Result<Applied> {
+    let now = applied_uplink(found.index, uplink);
+    // Without notes, the device counts as made from this description.
+    let before = before.unwrap_or_else(|| now.clone());
+    if before.mac != now.mac {
+        net.set(&found.name, &[LinkSetting::Address(uplink.mac.0)])?;
+    }
+    if before.mtu != now.mtu {
+        net.set(&found.name, &[LinkSetting::Mtu(uplink.mtu)])?;
+    }
+    let is_in = |addresses: &[(IpAddr, u8)], one: &&(IpAddr, u8)| addresses.contains(one);
+    for (address, len) in before.addresses.iter().filter(|it| !is_in(&now.addresses, it)) {
+        // An administrator may have moved it.
+        if let Err(error) = net.remove_address(&found.name, *address, *len) {
+            tracing::debug!("{error}");
+        }
+    }
+    for (address, len) in now.addresses.iter().filter(|it| !is_in(&before.addresses, it)) {
+        match net.add_address(&found.name, *address, *len) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(now)
+}
+
+fn applied_uplink(index: u32, uplink: &Uplink) -> Applied {
+    Applied {
+        index,
+        name: uplink.name.clone(),
+        mac: Some(uplink.mac),
+        mtu: Some(uplink.mtu),
+        bridge: None,
+        addresses: uplink.addresses.clone(),
+    }
+}
+
+/// Why the uplink of a host cannot have this name, if so: another interface has it. `owner` is that
+/// of the host's devices.
+///
+/// # Errors
+/// What the kernel reports.
+pub fn uplink_obstacle(net: &mut Netlink, name: &str, owner: &str) -> io::Result<Option<String>> {
+    match net.link(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(link) if Purpose::Uplink.is_of(&link, owner) => Ok(None),
+        // It may go with a process that ends at this moment.
+        Ok(link) if is_tap(&link) => match wait_for_name(net, name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(Some(error.to_string()))
+            }
+            outcome => outcome.map(|()| None),
+        },
+        Ok(_) => Ok(Some(in_use(name).to_string())),
     }
 }
 
 /// A device that waits for a script: down, and on no bridge. A device left by an earlier process of
 /// ours is taken as it is, whatever its current name.
-fn open_persistent(
+fn open_for_script(
     net: &mut Netlink,
     wanted: &Wanted<'_>,
     note: &str,
     queues: u16,
-    mtu: Option<LinkSetting<'_>>,
+    mtu: Option<u16>,
 ) -> io::Result<(Tap, u32, Origin)> {
-    for _ in 0..RENAMES_MAX {
-        let Some(found) = wanted.find(net, note)? else { break };
-        let tap = Tap::create_multi_queue(&found.name, queues)?;
-        // If the device was renamed meanwhile, opening the old name would make a new device.
-        if net.link(&found.name).is_ok_and(|link| link.index == found.index) {
-            let settings: Vec<_> = [GSO_MAX].into_iter().chain(mtu).collect();
-            net.set(&found.name, &settings)?;
-            return Ok((tap, found.index, Origin::TakenOver));
-        }
+    let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
+    if let Some(found) = wanted.find(net, note)? {
+        let (tap, found) = take_over(net, note, found, queues)?;
+        net.set(&found.name, &[GSO_MAX])?;
+        return Ok((tap, found.index, Origin::TakenOver));
     }
     let name = &wanted.name;
     let tap = Tap::create_multi_queue(name, queues)?;
@@ -193,13 +462,38 @@ enum Origin {
     TakenOver,
 }
 
-/// Checks that a new device can have this name, and that the bridge is one.
-fn check_names(net: &mut Netlink, name: &str, bridge: &str) -> io::Result<()> {
-    let is_bridge = net.link(bridge)?.kind.as_deref() == Some("bridge");
-    if !is_bridge {
-        let what = format!("{bridge} is not a bridge");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+/// The device left by an earlier process, found by its note, because it may have been renamed.
+fn find(net: &mut Netlink, name: &str, note: &str) -> io::Result<Option<Link>> {
+    match net.link(name) {
+        Ok(found) if is_ours(&found, note) => return Ok(Some(found)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
+    Ok(net.links()?.into_iter().find(|link| is_ours(link, note)))
+}
+
+/// Opens a device that was found, whatever name it has by now.
+fn take_over(
+    net: &mut Netlink,
+    note: &str,
+    mut found: Link,
+    queues: u16,
+) -> io::Result<(Tap, Link)> {
+    for _ in 0..RENAMES_MAX {
+        let tap = Tap::create_multi_queue(&found.name, queues)?;
+        // If the device was renamed meanwhile, opening the old name has made a new device.
+        if net.link(&found.name).is_ok_and(|link| link.index == found.index) {
+            return Ok((tap, found));
+        }
+        drop(tap);
+        let renamed = net.links()?.into_iter().find(|link| is_ours(link, note));
+        found = renamed.ok_or_else(|| io::Error::other("the network device was removed"))?;
+    }
+    Err(io::Error::other(format!("the network device {} is renamed again and again", found.name)))
+}
+
+/// Waits until a new device can have this name.
+fn wait_for_name(net: &mut Netlink, name: &str) -> io::Result<()> {
     for _ in 0..NAME_CHECKS {
         match net.link(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -216,113 +510,13 @@ pub(crate) fn in_use(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, what)
 }
 
-/// A device on a bridge, for as long as this process exists.
-fn bridged(
-    net: &mut Netlink,
-    name: &str,
-    bridge: &str,
-    (queues, completion): (u16, Completion),
-    mtu: Option<LinkSetting<'_>>,
-) -> io::Result<Tap> {
-    let tap = match completion {
-        Completion::Copied => Tap::create(name, queues)?,
-        Completion::Sent => Tap::create_multi_queue(name, queues)?,
-    };
-    let settings = [GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0), LinkSetting::Master(bridge)];
-    let settings = settings.into_iter().chain(mtu).chain([LinkSetting::Up]);
-    net.set(tap.name(), &settings.collect::<Vec<_>>())?;
-    Ok(tap)
-}
-
-/// Deletes the devices that an earlier process of this owner left for vifs that no longer exist,
-/// and returns their names. Devices for which `is_kept` is true stay.
-pub(crate) fn delete_stale(
-    net: &mut Netlink,
-    owner: &str,
-    is_kept: impl Fn(Vif, &Link) -> bool,
-) -> io::Result<Vec<String>> {
-    let mut deleted = Vec::new();
-    for link in net.links()? {
-        let note_of = |link: &Link| vif_of_note(owner, link.alias.as_deref()?);
-        let Some(vif) = note_of(&link).filter(|_| is_tap(&link)) else { continue };
-        if !is_kept(vif, &link) {
-            net.delete(&link.name)?;
-            deleted.push(link.name);
-        }
+/// Says so if a device that existed is gone: what an administrator had set on it is lost.
+fn log_deleted(name: &str, before: Option<&Applied>) {
+    if before.is_some() {
+        tracing::warn!(name, "the network device was deleted: it is made again");
     }
-    Ok(deleted)
 }
 
-fn is_tap(link: &Link) -> bool {
-    link.kind.as_deref() == Some("tun")
-}
-
-fn is_ours(link: &Link, note: &str) -> bool {
-    is_tap(link) && link.alias.as_deref() == Some(note)
-}
-
-/// The note on a persistent device: its owner and its vif.
-fn note(owner: &str, vif: Vif) -> String {
-    format!("ringway {owner} {}", vif.backend_dir())
-}
-
-/// The vif in a note of this owner.
-fn vif_of_note(owner: &str, note: &str) -> Option<Vif> {
-    let dir = note.strip_prefix("ringway ")?.strip_prefix(owner)?.strip_prefix(' ')?;
-    Vif::from_backend_path(dir).filter(|vif| vif.backend_dir() == dir)
-}
-
-#[cfg(test)]
-mod tests {
-    use ringway_wire::DomId;
-
-    use super::*;
-
-    #[test]
-    fn a_virtio_vif_takes_over_no_interface_and_needs_a_bridge() {
-        // The namespace is that of the thread.
-        if let Err(error) = ringway_sys::namespace::unshare_network() {
-            println!("SKIPPED: {error}");
-            return;
-        }
-        let mut net = Netlink::open().expect("netlink");
-        let theirs = match Tap::create_multi_queue("vm1", 1) {
-            Ok(theirs) => theirs,
-            Err(error) => {
-                println!("SKIPPED: {error}");
-                return;
-            }
-        };
-        let refusal = |net: &mut Netlink, name: &str, bridge: &str| {
-            let made = VifDevice::make_bridged(net, name, bridge, 1, None);
-            made.err().expect("refused").to_string()
-        };
-        assert!(refusal(&mut net, "vm2", "lo").ends_with(": lo is not a bridge"));
-        assert!(refusal(&mut net, "vm2", "vm1").ends_with(": vm1 is not a bridge"));
-        assert!(refusal(&mut net, "vm2", "br0").contains("br0"));
-        net.add_bridge("br0").expect("a bridge");
-        let taken = refusal(&mut net, "vm1", "br0");
-        assert!(taken.contains("an interface vm1 exists already"), "{taken}");
-        drop(theirs);
-        VifDevice::make_bridged(&mut net, "vm1", "br0", 1, None).expect("the name is free");
-    }
-
-    #[test]
-    fn a_note_is_recognized_only_by_its_owner() {
-        let vif = Vif { backend: DomId(0), frontend: DomId(7), handle: 1 };
-        let text = note("/run/ringway/a b", vif);
-        assert_eq!(vif_of_note("/run/ringway/a b", &text), Some(vif));
-        for (owner, text) in [
-            ("/run/ringway/a", text.as_str()),
-            ("/run/ringway/b", &text),
-            ("/run/ringway/a b", "ringway /run/ringway/a b"),
-            ("/run/ringway/a b", "ringway /run/ringway/a b /local/domain/0/backend/vif/7"),
-            ("/run/ringway/a b", &format!("{text}/state")),
-            ("/run/ringway/a b", ""),
-        ] {
-            assert_eq!(vif_of_note(owner, text), None, "{owner} {text}");
-        }
-        // The kernel keeps 255 bytes; a run directory is shorter, as it fits a socket's address.
-        assert!(note(&"x".repeat(108), vif).len() <= 255);
-    }
+fn is_bridge(link: &Link) -> bool {
+    link.kind.as_deref() == Some("bridge")
 }

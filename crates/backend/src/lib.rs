@@ -5,6 +5,7 @@
 //! Frames never pass through it. All state of a backend can be recovered from XenStore and the
 //! shared rings, so it may be killed and restarted at any time.
 
+mod applied;
 mod capture;
 mod changed;
 mod config;
@@ -17,6 +18,7 @@ mod log;
 mod mirrors;
 mod opener;
 mod policy;
+mod purpose;
 pub mod quarantine;
 mod reports;
 mod round_robin;
@@ -27,6 +29,7 @@ mod service;
 mod services;
 mod serving;
 mod sockets;
+mod stale;
 mod switch_process;
 mod uplink;
 mod vhost;
@@ -43,10 +46,11 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink, VhostVif};
+pub use device::uplink_obstacle;
 pub use liveness::Liveness;
+pub use purpose::Purpose;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::{Link, Netlink};
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -55,6 +59,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use scope::Tenancy;
 pub use service::{Report, Service};
 pub use sockets::Sockets;
+pub use stale::delete_devices;
 pub use switch_process::run_switch;
 
 use crate::reports::Reports;
@@ -359,24 +364,6 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Deletes network devices of vifs that were removed while no backend ran. A failure does not
-    /// affect other vifs.
-    fn delete_stale_devices(&mut self) {
-        let Backend { services: Services { host, .. }, vifs, .. } = self;
-        let is_kept = |vif: Vif, link: &Link| {
-            let shell = vifs.get(&vif);
-            // A vif that failed may have been repaired.
-            shell
-                .is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.index == link.index))
-        };
-        // The supervisor reports the vifs of other processes.
-        let owner = host.config.owner.clone();
-        let scope = &self.scope;
-        delete_devices(&mut host.netlink, &owner, |vif, link| {
-            !scope.has(vif) || is_kept(vif, link)
-        });
-    }
-
     /// Notes the watch events that have arrived.
     fn take_watches(&mut self) -> Result<Watches, Lost> {
         let mut must_scan = false;
@@ -532,7 +519,7 @@ impl<H: Hypervisor> Backend<H> {
     fn drop_if_finished(&mut self, vif: Vif) {
         if self.vifs.get(&vif).is_some_and(VifShell::is_finished) {
             if let Some(shell) = self.vifs.remove(&vif) {
-                shell.remove_device();
+                shell.remove_device(&mut self.services.host);
             }
             self.services.host.quarantine.release(&vif.into());
         }
@@ -543,7 +530,7 @@ impl<H: Hypervisor> Backend<H> {
         while let Some(event) = self.services.host.next_port_event() {
             let (port, reason) = (event.port_id, event.down.to_string());
             let shell = self.vifs.values_mut().find(|shell| shell.has_port(event.port_id));
-            let is_uplink = self.uplink.as_ref().is_some_and(|up| up.port == event.port_id);
+            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == event.port_id);
             // Drops the port, which unmaps its rings.
             drop(event.queue);
             if let Some(shell) = shell {
@@ -552,21 +539,11 @@ impl<H: Hypervisor> Backend<H> {
             } else if let Some(vhost) = self.vhosts.iter_mut().find(|it| it.served.has_port(port)) {
                 let fault = format!("queue {}: {reason}", event.queue_index);
                 vhost.close(&mut self.services.host, &fault);
-            } else if is_uplink {
-                return Err(io::Error::other(format!("the uplink failed: {reason}")));
+            } else if let Some(uplink) = uplink {
+                return Err(uplink.failure(&reason));
             }
         }
         Ok(())
-    }
-}
-
-/// Deletes network devices that an earlier process of `owner` left for vifs, unless `is_kept` is
-/// true for the vif and its device.
-pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &Link) -> bool) {
-    match device::delete_stale(netlink, owner, is_kept) {
-        Ok(deleted) if deleted.is_empty() => {}
-        Ok(deleted) => tracing::info!(?deleted, "removed network devices of former vifs"),
-        Err(error) => tracing::warn!("cannot remove network devices of former vifs: {error}"),
     }
 }
 

@@ -11,6 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::Backend;
+use crate::config::VhostVif as VhostConfig;
+use crate::served::Served;
 use crate::sockets::PassedOn;
 use crate::vhost::{Added, VhostVif};
 
@@ -161,6 +163,12 @@ impl<H: Hypervisor> Backend<H> {
         if self.uplink.as_ref().is_some_and(|uplink| uplink.name == config.name) {
             return Err(format!("{} is the name of the uplink: choose another", config.name));
         }
+        let other = self.with_mac_of(&config).filter(|_| phase == Phase::Serving);
+        if let (Some(mac), Some(other)) = (config.mac, other) {
+            return Err(format!(
+                "mac {mac} is that of {other}: choose another, or remove that vif first"
+            ));
+        }
         let mirror = &config.rules.mirror;
         let refusal = self.refuse_mirror(&config.name, mirror);
         // At the start, other vifs are not known yet.
@@ -183,6 +191,20 @@ impl<H: Hypervisor> Backend<H> {
         }
         self.vhosts.push(vhost);
         Ok(())
+    }
+
+    /// The vif with the address of a new one, where frames of both could meet.
+    fn with_mac_of(&self, config: &VhostConfig) -> Option<&str> {
+        let mac = config.mac?;
+        let place = (config.bridge.as_deref(), config.rules.vlan.untagged);
+        let place_of = |served: &Served| {
+            let device = served.device.as_ref();
+            (device.map(|device| device.attached_to.clone()), served.rules.vlan().untagged)
+        };
+        let place = (place.0.map(str::to_owned), place.1);
+        let mut served = self.all_served();
+        let other = served.find(|it| it.rules.mac() == Some(mac) && place_of(it) == place);
+        other.map(|other| other.name.as_str())
     }
 
     /// What to wait for.

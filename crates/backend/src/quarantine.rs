@@ -16,7 +16,7 @@ use ringway_control::RunDir;
 use ringway_switch::PortId;
 use ringway_xenbus::Vif;
 
-use crate::device::vif_name;
+use crate::purpose::vif_name;
 
 /// Panics after which a vif is not served.
 pub const PANICS_MAX: usize = 2;

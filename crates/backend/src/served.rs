@@ -152,10 +152,17 @@ impl Served {
     pub(crate) fn mtu<H: Hypervisor>(&self, host: &Hosting<H>) -> u32 {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
             (Some(mtu), _) => mtu.into(),
-            (None, Some(_)) => MTU_DEFAULT.into(),
+            (None, Some(device)) => device.mtu,
             (None, None) => host.mtu(),
         };
         mtu.max(self.limited.mtu_min.into())
+    }
+
+    /// The largest MTU that a front-end may use if none is configured: on the switch any, on a
+    /// bridge that of the device.
+    pub(crate) fn mtu_max(&self) -> u16 {
+        let mtu = self.device.as_ref().map(|device| device.mtu);
+        mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX)
     }
 
     /// The limits of the vif's port.
@@ -175,8 +182,6 @@ impl Served {
     }
 }
 
-/// The MTU of a network device for which none is configured, in bytes.
-pub(crate) const MTU_DEFAULT: u16 = 1500;
 /// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
 /// bridge.
 const FRAMING: usize = 14 + 4;

@@ -16,6 +16,7 @@ use ringway_xenbus::{BadKeys, Features, Keys, Offer};
 use ringway_xenstore::Client;
 
 use crate::BackendConfig;
+use crate::applied::AppliedNotes;
 use crate::liveness::Liveness;
 use crate::quarantine::{self, Quarantine};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -37,6 +38,8 @@ pub(crate) struct Services<H: Hypervisor> {
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
+    /// What was applied to the devices of this process.
+    pub(crate) devices: AppliedNotes,
     pub(crate) config: BackendConfig,
     pub(crate) workers: Workers<AnyQueue<H>>,
     pub(crate) switch: Arc<Switch>,
@@ -85,6 +88,7 @@ impl<H: Hypervisor> Hosting<H> {
         Ok(Hosting {
             hypervisor,
             netlink,
+            devices: AppliedNotes::read(&config.dir, &config.owner),
             workers,
             by_port,
             quarantine: Quarantine::read(&config.dir),

@@ -28,6 +28,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
 use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
+use crate::purpose::Purpose;
 use crate::reports::Reports;
 use crate::services::{AnyQueue, Hosting};
 use crate::sockets::Sockets;
@@ -99,6 +100,15 @@ pub fn run_switch(
     let reports = Reports::start(config.service.clone())?;
     let mut host = Hosting::start(Trunks, config, netlink, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
+    // Vifs of virtio are not served by tenants' processes.
+    let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
+        Purpose::Uplink => uplink.is_some(),
+        Purpose::Xen(_) => true,
+        Purpose::Virtio(_) => false,
+    };
+    for purpose in crate::delete_devices(&mut host.netlink, &host.devices.owner, is_kept) {
+        host.devices.forget(&purpose);
+    }
     reports.ready();
     let tenants = BTreeMap::new();
     let process = SwitchProcess { host, uplink, tenants, link, reports };
@@ -289,8 +299,9 @@ impl SwitchProcess {
                 let tenant = tenant.clone();
                 self.detach(&tenant);
                 self.cut_off(tenant, &reason);
-            } else if self.uplink.as_ref().is_some_and(|uplink| uplink.port == event.port_id) {
-                return Err(io::Error::other(format!("the uplink failed: {reason}")));
+            } else if let Some(uplink) = self.uplink.as_ref().filter(|it| it.port == event.port_id)
+            {
+                return Err(uplink.failure(&reason));
             }
         }
         Ok(())

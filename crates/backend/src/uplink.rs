@@ -7,13 +7,12 @@ use std::sync::Arc;
 use ringway_control::TrunkRules;
 use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::LinkSetting;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
-use crate::device::GSO_MAX;
+use crate::device::open_uplink;
 use crate::served::unlimited;
 use crate::services::Hosting;
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
@@ -26,8 +25,8 @@ pub(crate) struct UplinkPort {
     pub(crate) port: PortId,
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     pub(crate) name: String,
-    /// Kept because dropping it deletes the device.
-    _tap: Option<Tap>,
+    /// The device; a trunk has none.
+    tap: Option<Tap>,
 }
 
 impl<H: Hypervisor> Hosting<H> {
@@ -35,14 +34,7 @@ impl<H: Hypervisor> Hosting<H> {
     pub(crate) fn attach_uplink(&mut self) -> io::Result<Option<UplinkPort>> {
         let Some(uplink) = self.config.uplink.clone() else { return Ok(None) };
         let is_waited_for = self.config.completion == Completion::Sent;
-        let make = if is_waited_for { Tap::create_multi_queue } else { Tap::create };
-        let tap = make(&uplink.name, uplink.queues)?;
-        tap.set_offloads(OffloadCaps::ALL)?;
-        let settings = [LinkSetting::Mtu(uplink.mtu), GSO_MAX, LinkSetting::Up];
-        self.netlink.set(tap.name(), &settings)?;
-        for (address, prefix_len) in uplink.addresses {
-            self.netlink.add_address(tap.name(), address, prefix_len)?;
-        }
+        let tap = open_uplink(&mut self.netlink, &mut self.devices, &uplink)?;
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
         self.switch.set_multicast_router(port, uplink.multicast_router);
@@ -71,7 +63,7 @@ impl<H: Hypervisor> Hosting<H> {
         let limits = Limits::default();
         self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
         let name = tap.name().to_owned();
-        Ok(Some(UplinkPort { port, counters, name, _tap: Some(tap) }))
+        Ok(Some(UplinkPort { port, counters, name, tap: Some(tap) }))
     }
 
     /// Attaches a trunk to the switch, by its tenant's end.
@@ -104,7 +96,7 @@ impl<H: Hypervisor> Hosting<H> {
         let limits = Limits::default();
         self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
         let name = TRUNK_NAME.to_owned();
-        Ok(UplinkPort { port, counters: all_counters, name, _tap: None })
+        Ok(UplinkPort { port, counters: all_counters, name, tap: None })
     }
 
     /// Changes what the tenant's end of a trunk carries.
@@ -127,6 +119,16 @@ impl<H: Hypervisor> Hosting<H> {
         let addresses_max = self.config.switch.fdb_entries_max;
         let _ = self.switch.bind(None, port, addresses_max, self.ticks());
         Ok(Arc::new(PortPolicy::open().in_vlans(vlan)))
+    }
+}
+
+impl UplinkPort {
+    /// The error of a process that cannot serve its uplink any more. The next process makes the
+    /// device again if it was deleted.
+    pub(crate) fn failure(&self, reason: &str) -> io::Error {
+        let is_deleted = self.tap.as_ref().is_some_and(Tap::is_deleted);
+        let reason = if is_deleted { "its network device was deleted" } else { reason };
+        io::Error::other(format!("the uplink {} failed: {reason}", self.name))
     }
 }
 

@@ -34,13 +34,13 @@ use ringway_xenstore::RateLimit;
 
 use crate::changed::Settings;
 use crate::config::VhostVif as Config;
-use crate::device::VifDevice;
+use crate::device::LowMtu;
 use crate::inflight::InflightArea;
 use crate::kept::Floor;
 use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::QuarantineKey;
 use crate::rules::{RefusalLog, Rules};
-use crate::served::{Connection, Limited, MTU_DEFAULT, Served};
+use crate::served::{Connection, Limited, Served};
 use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
@@ -117,8 +117,10 @@ impl VhostVif {
         let share = MappingShare::new().map_err(io::Error::other)?;
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
         let floor = Floor::read(host.config.dir.vhost(&config.name));
-        let (device, unattached) = match unattached::make_device(&config, &floor, host).transpose()
-        {
+        // A user sees at once that an MTU cannot be; a description is served as far as possible.
+        let low_mtu = if may_wait { LowMtu::Warn } else { LowMtu::Refuse };
+        let made = unattached::make_device(&config, &floor, low_mtu, host).transpose();
+        let (device, unattached) = match made {
             Ok(device) => (device, None),
             Err(error) if may_wait => (None, Some(Unattached::new(&error, now))),
             Err(error) => return Err(error),
@@ -240,8 +242,10 @@ impl VhostVif {
 
     /// Handles a queue that a worker gave up: the guest is disconnected, and may reconnect.
     pub(crate) fn close<H: Hypervisor>(&mut self, host: &mut Hosting<H>, reason: &str) {
+        let now = Instant::now();
         let VhostVif { served, config, end, parts, .. } = self;
-        end.close(&mut Serving { served, config, parts, host }, reason, Instant::now());
+        end.close(&mut Serving { served, config, parts, host }, reason, now);
+        self.check_device(now);
     }
 }
 
@@ -254,7 +258,8 @@ impl VhostVif {
             let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
         host.quarantine.release(&self.charged());
-        if let Some(Err(error)) = self.served.device.map(VifDevice::remove) {
+        let removed = self.served.device.map(|device| device.remove(&mut host.devices));
+        if let Some(Err(error)) = removed {
             tracing::debug!(%error, "the network device was already gone");
         }
     }
@@ -278,7 +283,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
             floor,
             protocol: self.config.protocol,
             pairs: self.config.queues,
-            mtu_max: self.config.limits.mtu.unwrap_or(u16::MAX),
+            mtu_max: self.config.limits.mtu.unwrap_or_else(|| self.served.mtu_max()),
         }
     }
 
@@ -414,13 +419,12 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 impl<H: Hypervisor> Serving<'_, H> {
     /// Lets frames be as long as the front-end and its guest expect since an earlier session.
     fn keep_mtu(&mut self, kept: u16) {
-        let Serving { served, config, host, .. } = self;
+        let Serving { served, host, .. } = self;
         if std::mem::replace(&mut served.limited.mtu_min, kept) == kept {
             return;
         }
         let Some(device) = &served.device else { return };
-        let mtu = config.limits.mtu.unwrap_or(MTU_DEFAULT).max(kept);
-        let setting = LinkSetting::Mtu(mtu.into());
+        let setting = LinkSetting::Mtu(device.mtu.max(kept.into()));
         if let Err(error) = host.netlink.set(device.tap.name(), &[setting]) {
             tracing::debug!(vif = served.name, %error, "the network device keeps its MTU");
         }

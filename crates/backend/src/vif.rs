@@ -14,8 +14,9 @@ use ringway_xenbus::backend::Input;
 use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
+use crate::device::{HOST_ADDRESS, VifDevice};
 use crate::log::LogAllowance;
+use crate::purpose::vif_name;
 use crate::rules::Rules;
 use crate::served::{Limited, Served};
 use crate::services::{Hosting, Services};
@@ -167,10 +168,10 @@ impl VifShell {
     }
 
     /// Releases the network device after the vif was removed.
-    pub(crate) fn remove_device(self) {
+    pub(crate) fn remove_device<H: Hypervisor>(self, host: &mut Hosting<H>) {
         let Some(vif_device) = self.served.device else { return };
         let name = vif_device.tap.name().to_owned();
-        if let Err(error) = vif_device.remove() {
+        if let Err(error) = vif_device.remove(&mut host.devices) {
             tracing::debug!(name, %error, "the network device was already gone");
         }
     }
@@ -185,14 +186,13 @@ fn prepare<H: Hypervisor>(
     if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
         return Err(Unservable::Mac(mac));
     }
-    let completion = host.completion(keys)?;
+    host.completion(keys)?;
     if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
         return Err(Unservable::NotOnSwitch);
     }
     let offer = host.offer(keys.max_queues_limit()?);
     // A connected guest keeps the offer of the backend's previous run.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
-    let owner = host.config.owner.clone();
-    let vif_device = VifDevice::make(&mut host.netlink, vif, keys, queues, &owner, completion)?;
+    let vif_device = VifDevice::make(&mut host.netlink, &mut host.devices, vif, keys, queues)?;
     Ok((offer, rules, vif_device))
 }

@@ -88,6 +88,11 @@ impl RunDir {
         file_name.starts_with(VHOST) && file_name.ends_with(LIMITS)
     }
 
+    /// What was applied to the network devices of a process, for its successor.
+    pub fn devices(&self) -> PathBuf {
+        self.0.join("devices.json")
+    }
+
     /// A file that is locked while the host runs.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")

@@ -214,6 +214,7 @@ impl Source<'_> {
             socket_group: host.socket_group,
             uplink: uplink.map(|section| Uplink {
                 name: InterfaceName(uplink_name(&section)),
+                mac: section.mac,
                 addresses: section.addresses,
                 queues: section.queues.and_then(Within::get).unwrap_or(1),
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
@@ -467,7 +468,7 @@ impl Source<'_> {
             tenant: section.tenant.as_ref().map(|it| it.get_ref().clone()),
             addresses,
             gateway: section.gateway.as_ref().map(|gateway| *gateway.get_ref()),
-            mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
+            mtu: section.mtu.and_then(Within::get),
             queues: section.queues.and_then(Within::get),
             bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
             max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),

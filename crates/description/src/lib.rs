@@ -138,6 +138,9 @@ pub struct Offloads {
 pub struct Uplink {
     /// Its name.
     pub name: InterfaceName,
+    /// Its Ethernet address, if the description has one.
+    #[serde(default)]
+    pub mac: Option<Mac>,
     /// The host's addresses on it.
     pub addresses: Vec<Cidr>,
     /// Its queues.
@@ -309,8 +312,8 @@ pub struct GuestVif {
     pub addresses: Vec<Cidr>,
     /// The gateway of the guest's default route.
     pub gateway: Option<IpAddr>,
-    /// Its MTU in bytes.
-    pub mtu: u16,
+    /// Its MTU in bytes, if the description has one.
+    pub mtu: Option<u16>,
     /// Queues to request; if `None`, as many as are offered, at most one per CPU.
     pub queues: Option<u16>,
     /// The Linux bridge that it is attached to instead of the switch.

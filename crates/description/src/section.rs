@@ -69,6 +69,7 @@ pub(crate) struct HostSection {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct UplinkSection {
     pub(crate) name: Option<Spanned<InterfaceName>>,
+    pub(crate) mac: Option<Mac>,
     #[serde(default)]
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) queues: Option<Queues>,

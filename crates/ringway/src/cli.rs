@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::options::Common;
 use crate::verb::{
-    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run, top, vif,
+    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run, stop, top, vif,
     xenstore,
 };
 
@@ -21,6 +21,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(run::Run),
+    Stop(stop::StopHost),
     Guest(guest::Guest),
     Vif(vif::Vif),
     Top(top::Top),
@@ -88,6 +89,7 @@ mod tests {
         for line in [
             "run --workers 2 --max-queues 4",
             "run --completion sent",
+            "stop --remove-devices",
             "top --interval 2",
             "capture vif1.0 -w - --snaplen 96",
             "vif set vif1.0 max-queues 2",

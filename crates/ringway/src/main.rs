@@ -14,6 +14,7 @@ mod socket_group;
 mod stop;
 mod table;
 mod target;
+mod uplink_mac;
 mod verb;
 
 use std::process::ExitCode;
@@ -25,8 +26,8 @@ use ringway_description as description;
 use crate::cli::{Cli, Verb};
 use crate::output::ReaderLeft;
 use crate::verb::{
-    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run, top, vif,
-    xenstore,
+    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run,
+    stop as stop_verb, top, vif, xenstore,
 };
 
 fn main() -> ExitCode {
@@ -49,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     logging::start(common.log_level, &verb.process_name());
     match verb {
         Verb::Run(args) => run::run(args, &common)?,
+        Verb::Stop(args) => stop_verb::run(&args)?,
         Verb::Guest(args) => return guest::run(&args),
         Verb::Vif(args) => vif::run(&args)?,
         Verb::Top(args) => top::run(&args)?,

@@ -10,8 +10,9 @@ use rustix::event::PollFlags;
 
 use super::VhostVif;
 use crate::config::VhostVif as Config;
-use crate::device::{VifDevice, in_use};
+use crate::device::{Bridged, LowMtu, VifDevice, in_use};
 use crate::kept::Floor;
+use crate::purpose::Purpose;
 use crate::services::Hosting;
 
 /// The pause between attempts.
@@ -43,13 +44,19 @@ impl Unattached {
 pub(super) fn make_device<H: Hypervisor>(
     config: &Config,
     floor: &Floor,
+    low_mtu: LowMtu,
     host: &mut Hosting<H>,
 ) -> Option<io::Result<VifDevice>> {
-    let bridge = config.bridge.as_deref()?;
-    let queues = config.queues.max(floor.pairs());
-    let mtu = config.limits.mtu.into_iter().chain(Some(floor.mtu()).filter(|mtu| *mtu > 0));
-    let mtu = mtu.max();
-    Some(VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, queues, mtu))
+    let wanted = Bridged {
+        purpose: Purpose::Virtio(config.name.clone()),
+        name: &config.name,
+        bridge: config.bridge.as_deref()?,
+        queues: config.queues.max(floor.pairs()),
+        mtu: config.limits.mtu,
+        mtu_min: floor.mtu(),
+        low_mtu,
+    };
+    Some(VifDevice::make_bridged(&mut host.netlink, &mut host.devices, &wanted))
 }
 
 impl VhostVif {
@@ -61,9 +68,11 @@ impl VhostVif {
             Some(unattached) if now < unattached.retry => return false,
             Some(_) => {}
         }
-        let made = match host.netlink.link(&self.config.name) {
-            Ok(_) => Err(in_use(&self.config.name)),
-            Err(_) => make_device(&self.config, &self.parts.floor, host).transpose(),
+        let name = &self.config.name;
+        let purpose = Purpose::Virtio(name.clone());
+        let made = match host.netlink.link(name) {
+            Ok(link) if !purpose.is_of(&link, &host.devices.owner) => Err(in_use(name)),
+            _ => make_device(&self.config, &self.parts.floor, LowMtu::Warn, host).transpose(),
         };
         match made {
             Ok(device) => {
@@ -74,6 +83,14 @@ impl VhostVif {
             Err(error) => self.unattached = Some(Unattached::new(&error, now)),
         }
         self.unattached.is_none()
+    }
+
+    /// Notes that the device was deleted, if so: it is made again at once.
+    pub(super) fn check_device(&mut self, now: Instant) {
+        if self.served.device.take_if(|device| device.tap.is_deleted()).is_some() {
+            let reason = "its network device was deleted".to_owned();
+            self.unattached = Some(Unattached { reason, retry: now });
+        }
     }
 
     /// Why it is not attached to its bridge, if so.

@@ -194,6 +194,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         ("guest = 1\n".to_owned(), 1, ["guest: expected a list", "guest = 1"]),
         ("[uplink]\nname = \"all\"\n".to_owned(), 2, ["uplink.name: `all`", "another"]),
         ("[uplink]\nname = \"vif7.0\"\n".to_owned(), 2, ["uplink.name", "Xen vif"]),
+        ("[uplink]\nmac = \"01:00:00:00:00:01\"\n".to_owned(), 2, ["uplink.mac", "group"]),
         (
             format!("{guest}trunk = [\n  1,\n  5000,\n]\n"),
             4,

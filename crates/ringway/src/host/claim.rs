@@ -50,6 +50,8 @@ pub(crate) struct Claim {
     /// Determined at the start, because a process that enters a user namespace becomes root there.
     is_default: bool,
     state: State,
+    /// Whether network devices outlive this host, and with them the notes about them.
+    keeps_devices: bool,
     _lock: File,
 }
 
@@ -67,7 +69,13 @@ impl Claim {
         let before = read_state(&dir);
         remove_leftovers(&before);
         remove_files(&dir)?;
-        Ok(Claim { is_default: path == default_dir(), dir, state: State::default(), _lock: lock })
+        Ok(Claim {
+            is_default: path == default_dir(),
+            dir,
+            state: State::default(),
+            keeps_devices: true,
+            _lock: lock,
+        })
     }
 
     pub(crate) fn dir(&self) -> &RunDir {
@@ -84,6 +92,13 @@ impl Claim {
                 let _ = fs::remove_file(entry.path());
             }
         }
+    }
+
+    /// Forgets the network devices of earlier hosts, and at the end those of this one: they do not
+    /// outlive it.
+    pub(crate) fn forget_devices(&mut self) {
+        self.keeps_devices = false;
+        remove_device_notes(&self.dir);
     }
 
     /// Writes the description for the host's processes.
@@ -107,6 +122,9 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        if !self.keeps_devices {
+            remove_device_notes(&self.dir);
+        }
         if let Err(error) = remove_files(&self.dir) {
             tracing::warn!("{}: {error:#}", self.dir.path().display());
         }
@@ -265,7 +283,7 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
             || ["state.json", "state.new", DESCRIPTION].contains(&name.as_ref()) && kind.is_file();
         if is_ours {
             fs::remove_file(entry.path())?;
-        } else if (name == "switch" || name.starts_with("tenant-")) && kind.is_dir() {
+        } else if is_of_process(&name) && kind.is_dir() {
             let of_process = RunDir::new(entry.path());
             remove_files(&of_process)?;
             let _ = fs::remove_file(of_process.panics());
@@ -274,6 +292,23 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a directory of this name in the run directory is that of a process.
+fn is_of_process(name: &str) -> bool {
+    name == "switch" || name.starts_with("tenant-")
+}
+
+/// Removes the notes of all processes about network devices, and directories that are empty then.
+pub(super) fn remove_device_notes(dir: &RunDir) {
+    let _ = fs::remove_file(dir.devices());
+    for entry in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
+        if is_of_process(&entry.file_name().to_string_lossy()) {
+            let _ = fs::remove_file(RunDir::new(entry.path()).devices());
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(dir.path());
 }
 
 #[cfg(test)]
@@ -335,6 +370,25 @@ mod tests {
             assert!(!path.join(name).exists(), "{name}");
         }
         assert!(!path.join("tenant-a").exists());
+    }
+
+    #[test]
+    fn notes_about_network_devices_stay_as_long_as_the_devices() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(dir.path());
+        fs::create_dir(run.switch().path()).expect("ours");
+        let notes = [run.devices(), run.switch().devices()];
+        for note in &notes {
+            fs::write(note, "{}").expect("written");
+        }
+        drop(Claim::take(dir.path()).expect("free"));
+        assert!(notes.iter().all(|note| note.exists()));
+        let mut claim = Claim::take(dir.path()).expect("free");
+        claim.forget_devices();
+        assert!(!notes.iter().any(|note| note.exists()));
+        fs::write(run.devices(), "{}").expect("written");
+        drop(claim);
+        assert!(!run.devices().exists() && !run.switch().path().exists());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod bridges;
 mod claim;
+mod devices;
 mod isolation;
 pub(crate) mod nodes;
 mod process;
@@ -16,6 +17,7 @@ pub(crate) mod this_domain;
 pub(crate) mod xen;
 
 pub(crate) use claim::{default_dir, read_description, read_state};
+pub(crate) use devices::{Ending, owner, remove_all};
 pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;
 pub(crate) use supervisor::Supervisor;

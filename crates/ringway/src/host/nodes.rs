@@ -24,6 +24,9 @@ pub(crate) fn make_host(store: &mut Client) -> Result<(), XsError> {
     })
 }
 
+/// The MTU of a vif for which none is configured.
+const MTU_DEFAULT: u16 = 1500;
+
 /// Creates the nodes of a guest and its vifs in one transaction.
 pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Result<(), XsError> {
     let home = domain_path(domid);
@@ -46,7 +49,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
     let made = Device {
         vif,
         mac: described.mac.0,
-        mtu: described.mtu,
+        mtu: described.mtu.unwrap_or(MTU_DEFAULT),
         bridge: described.bridge.as_ref().map(ToString::to_string),
         max_queues: described.max_queues,
         completion: described.completion.map(|setting| setting.0),
@@ -69,7 +72,7 @@ pub(crate) fn limits(described: &GuestVif) -> VifLimits {
         broadcast: described.storm.broadcast,
         multicast: described.storm.multicast,
         unknown: described.storm.unknown,
-        mtu: Some(described.mtu),
+        mtu: Some(described.mtu.unwrap_or(MTU_DEFAULT)),
     }
 }
 

@@ -48,6 +48,17 @@ impl ProcessRecord {
         if self.is_alive() { Ok(pidfd) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
+    /// Asks it to end. Returns a descriptor that is readable once it has; `None` if it had before.
+    pub(crate) fn terminate(&self) -> io::Result<Option<OwnedFd>> {
+        match self.open() {
+            Ok(pidfd) => {
+                pidfd_send_signal(&pidfd, Signal::TERM)?;
+                Ok(Some(pidfd))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Kills it, and waits until it is gone. Fine if it is gone already.
     pub(crate) fn kill(&self) -> io::Result<()> {
         let Ok(pidfd) = self.open() else { return Ok(()) };

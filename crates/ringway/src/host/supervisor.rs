@@ -21,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 use super::HypervisorKind;
 use super::bridges::Bridges;
 use super::claim::Claim;
+use super::devices::{Ending, HostDevices, check_uplink};
 use super::isolation::{self, Isolation};
 use super::nodes;
 use super::process::{Process, ProcessRecord};
@@ -52,6 +53,7 @@ pub(crate) struct Supervisor {
     store: Client,
     toolstack: EmuHypervisor,
     broker: Process,
+    _devices: HostDevices,
     _bridges: Bridges,
     claim: Claim,
     host: Host,
@@ -94,17 +96,24 @@ enum GuestState {
 impl Supervisor {
     /// Starts a host in a directory. Must be called before this process starts a thread, as it may
     /// move into namespaces of its own.
+    ///
+    /// `ending` says which network devices go with it.
     pub(crate) fn start(
         host: Host,
         dir: &Path,
         level: LevelFilter,
         show: Show,
+        ending: Ending,
     ) -> Result<Supervisor> {
         let mut claim = Claim::take(dir)?;
         // The domains of this host are not those of an earlier one, even if their numbers are the
         // same.
         claim.forget_vifs();
         let is_private = enter_namespaces(host.network)?;
+        if is_private || ending == Ending::All {
+            claim.forget_devices();
+        }
+        check_uplink(&host, dir)?;
         claim.write_description(&host)?;
         let ours = ProcessRecord::of("ringway run", std::process::id())?;
         claim.record(|state| {
@@ -114,6 +123,7 @@ impl Supervisor {
             }
         })?;
         let bridges = Bridges::make(&host.bridges)?;
+        let devices = HostDevices::take(dir, ending);
         let broker = start_broker(&claim, level)?;
         let toolstack = EmuHypervisor::connect(dir, nodes::BACKEND)
             .context("connect to the broker as domain 0")?;
@@ -149,6 +159,7 @@ impl Supervisor {
             store,
             toolstack,
             broker,
+            _devices: devices,
             _bridges: bridges,
             claim,
             host,

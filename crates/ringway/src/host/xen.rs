@@ -20,6 +20,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::HypervisorKind;
 use super::claim::Claim;
+use super::devices::check_uplink;
 use super::isolation::{self, Isolation};
 use super::process::ProcessRecord;
 use super::progress::{Event, Show};
@@ -56,6 +57,7 @@ pub(crate) fn serve(
              loaded again, and run `modprobe -r xen-netback`"
         );
     }
+    check_uplink(&host, dir)?;
     let (hypervisor, mut store) = connect_backend()?;
     let domid = hypervisor.domid();
     let mut claim = claim(dir, &host)?;

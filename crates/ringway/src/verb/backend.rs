@@ -11,12 +11,14 @@ use ringway_confine::BACKEND_DEVICES;
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
+use ringway_xenbus::VifLimits;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::confine;
 use crate::description::{Host, VHOSTS_MAX, Vhost};
-use crate::host::{HypervisorKind, nodes, read_description, this_domain};
+use crate::host::{HypervisorKind, nodes, owner, read_description, this_domain};
 use crate::stop::Stop;
+use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
 
 /// The switch process opens the device of its uplink.
@@ -141,6 +143,9 @@ const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     let described: Vhost = serde_json::from_value(passed).map_err(|error| error.to_string())?;
     let (features, protocol) = described.features();
+    let limits = nodes::limits(&described.vif);
+    // One on a bridge takes that of the bridge.
+    let mtu = if described.vif.bridge.is_some() { described.vif.mtu } else { limits.mtu };
     Ok(VhostVif {
         name: described.name.0.clone(),
         socket: PathBuf::from(&described.socket.0),
@@ -152,7 +157,7 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
         protocol,
         mac: described.mac.map(|mac| mac.0),
         rules: described.vif.rules(),
-        limits: nodes::limits(&described.vif),
+        limits: VifLimits { mtu, ..limits },
     })
 }
 
@@ -167,7 +172,7 @@ pub(crate) fn config(
     let hash_seed = RandomState::new().build_hasher().finish();
     Ok(BackendConfig {
         dir,
-        owner: host_dir.path().display().to_string(),
+        owner: owner(host_dir.path()),
         workers: host.backend_workers()?,
         max_queues: host.max_queues,
         completion: host.completion,
@@ -176,6 +181,7 @@ pub(crate) fn config(
         read_vhost,
         uplink: host.uplink.as_ref().map(|uplink| Uplink {
             name: uplink.name.0.clone(),
+            mac: uplink.mac.map_or_else(|| uplink_mac(&uplink.name.0, host_dir), |mac| mac.0),
             addresses: uplink
                 .addresses
                 .iter()

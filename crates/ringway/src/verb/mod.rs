@@ -10,6 +10,7 @@ pub(crate) mod guest;
 pub(crate) mod lab;
 pub(crate) mod opener;
 pub(crate) mod run;
+pub(crate) mod stop;
 pub(crate) mod top;
 mod vhost_guest;
 pub(crate) mod vif;

@@ -8,7 +8,7 @@ use ringway_datapath::Completion;
 use ringway_worker::Policy;
 
 use crate::description::{self, Host};
-use crate::host::{HypervisorKind, Show, Supervisor, default_dir, xen};
+use crate::host::{Ending, HypervisorKind, Show, Supervisor, default_dir, xen};
 use crate::options::{Common, number};
 use crate::stop::Stop;
 
@@ -85,7 +85,9 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
     let stop = Stop::on_signals()?;
     match args.hypervisor {
         HypervisorKind::Emulated => {
-            Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
+            // Without a description, the host is an example, and no other one follows it.
+            let ending = if args.config.is_some() { Ending::OfGuests } else { Ending::All };
+            Supervisor::start(host, &dir, common.log_level, show, ending)?.run(&stop)
         }
         HypervisorKind::Xen => xen::serve(host, &dir, common.log_level, show, &stop),
     }

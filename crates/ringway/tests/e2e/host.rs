@@ -124,12 +124,35 @@ impl Host {
     ) -> Host {
         let config = place.path().join("host.toml");
         fs::write(&config, description).expect("written");
+        let mut command = Host::command(&place, &config);
+        command.envs(variables.iter().copied());
+        Host::launch(place, command)
+    }
+
+    /// Starts a host in the network namespace of a process.
+    pub(crate) fn start_beside(pid: u32, place: TempDir, description: &str) -> Host {
+        let config = place.path().join("host.toml");
+        fs::write(&config, description).expect("written");
+        let run = Host::command(&place, &config);
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &pid.to_string()]);
+        command.arg(run.get_program()).args(run.get_args()).stdin(Stdio::null());
+        for variable in run.get_envs().map(|(name, _)| name) {
+            command.env_remove(variable);
+        }
+        Host::launch(place, command)
+    }
+
+    fn command(place: &TempDir, config: &Path) -> Command {
+        let mut command = ringway();
+        command.args(["run", "--json", "--config"]).arg(config);
+        command.arg("--dir").arg(place.path().join("run"));
+        command
+    }
+
+    fn launch(place: TempDir, mut command: Command) -> Host {
         let file = |name: &str| File::create(place.path().join(name)).expect("created");
         let (events, log) = (file("events"), file("log"));
-        let dir = place.path().join("run");
-        let mut command = ringway();
-        command.args(["run", "--json", "--config"]).arg(&config).arg("--dir").arg(&dir);
-        command.envs(variables.iter().copied());
         let supervisor = Running::start(command.stdout(events).stderr(log));
         let mut host = Host { supervisor, members: Vec::new(), place };
         host.wait("the guests to connect", 3 * SOON, |host| host.event("ready"));

@@ -83,7 +83,8 @@ fn a_guest_is_connected_after_its_script_has_placed_the_device() {
     });
     assert_eq!(host.node(&vif.backend_state()).as_deref(), Some("2"));
     let status = host.vif(&guest.name()).expect("it is listed");
-    assert_eq!((status.queues.len(), status.attached_to.as_str()), (1, "xenbr0"));
+    // The script has not put it on the bridge.
+    assert_eq!((status.queues.len(), status.attached_to.as_str()), (1, "guest-tap"));
     write(&host, vif, "hotplug-status", "connected");
     wait_state(&host, vif, "4");
 
@@ -246,7 +247,7 @@ fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> Strin
 }
 
 /// Stops the backend, does something, and then lets the next backend start.
-fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
+pub(crate) fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
     let backend = host.pid_of("backend");
     host.signal(Signal::STOP);
     send(backend, signal);

@@ -274,7 +274,7 @@ fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
 
 #[test]
 fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
@@ -292,6 +292,8 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
     echo.expect_progress(&host, "over a bridge");
     kill_backend(&host);
     echo.expect_progress(&host, "after the backend was killed");
+    crate::toolstack::ip_ok(&host, "link del vm1");
+    echo.expect_progress(&host, "after the device was deleted");
     for (vif, of) in [("vm1", "all"), ("vif1.0", "all")] {
         let refused = host.verb(&["vif", "set", vif, "mirror", of]);
         let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -334,14 +336,7 @@ fn a_virtio_vif_waits_for_a_bridge_that_does_not_exist_yet() {
     assert!(vif.error.is_some_and(|error| error.contains("on bridge br9")), "{}", host.log());
     assert!(host.log().contains("not attached until the reason is gone"), "{}", host.log());
     let _guest = guest(dir, "vm1", Maker::Backend);
-    let backend = host.pid_of("backend").to_string();
-    let mut ip = Command::new("nsenter");
-    ip.args(["-t", &backend, "-n"]);
-    if !rustix::process::geteuid().is_root() {
-        ip.args(["-U", "--preserve-credentials"]);
-    }
-    let made = ip.args(["ip", "link", "add", "br9", "type", "bridge"]).output().expect("it starts");
-    assert!(made.status.success(), "{made:?}");
+    crate::toolstack::ip_ok(&host, "link add br9 type bridge");
     wait_for_queues(&host, 4);
     assert_eq!(host.vif("vm1").expect("it is there").error, None);
 }

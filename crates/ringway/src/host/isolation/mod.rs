@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{Liveness, Report, Service, delete_devices};
+use ringway_backend::{Liveness, Purpose, Report, Service, delete_devices};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::TenantName;
 use ringway_net::Netlink;
@@ -32,6 +32,7 @@ use self::fanout::{Fanout, Respondents};
 pub(crate) use self::roster::Defaults;
 use self::roster::{Change, Roster, number};
 use super::HypervisorKind;
+use super::devices::owner;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, Show};
 
@@ -157,9 +158,15 @@ impl Isolation {
             self.apply(change);
         }
         if std::mem::take(&mut self.must_sweep) {
-            let owner = self.setup.dir.path().display().to_string();
+            let owner = owner(self.setup.dir.path());
             match Netlink::open() {
-                Ok(mut net) => delete_devices(&mut net, &owner, |vif, _| self.roster.has(vif)),
+                Ok(mut net) => {
+                    delete_devices(&mut net, &owner, |purpose, _| match purpose {
+                        Purpose::Xen(vif) => self.roster.has(*vif),
+                        // The switch process removes what it does not need.
+                        Purpose::Virtio(_) | Purpose::Uplink => true,
+                    });
+                }
                 Err(error) => {
                     tracing::warn!("cannot remove network devices of former vifs: {error}");
                 }

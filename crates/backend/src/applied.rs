@@ -1,0 +1,175 @@
+//! What was applied of a description to the network devices of a process: notes in its run
+//! directory for the next process.
+//!
+//! A device outlives its process, and an administrator may change it: move its address to a bridge,
+//! take it off its bridge. The next process therefore applies only what has changed in the
+//! description since.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ringway_control::RunDir;
+use ringway_datapath::MacAddr;
+use serde_json::{Value, json};
+
+use crate::purpose::Purpose;
+use crate::quarantine::read_at_most;
+
+/// The version of the file's form. A file of another version counts as absent.
+const VERSION: u64 = 1;
+/// Bytes of the file: several hundred for each of a thousand devices.
+const LEN_MAX: u64 = 1 << 20;
+
+/// What was applied to one device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Applied {
+    /// The kernel's number of the device: a later device with its name is another one.
+    pub(crate) index: u32,
+    /// The configured name.
+    pub(crate) name: String,
+    pub(crate) mac: Option<MacAddr>,
+    /// The configured MTU.
+    pub(crate) mtu: Option<u32>,
+    /// The bridge that it was put on, and the kernel's number of that bridge.
+    pub(crate) bridge: Option<(String, u32)>,
+    /// Its addresses, with prefix lengths.
+    pub(crate) addresses: Vec<(IpAddr, u8)>,
+}
+
+/// The notes of a process about its devices.
+#[derive(Debug)]
+pub(crate) struct AppliedNotes {
+    /// Identifies the devices of this host.
+    pub(crate) owner: String,
+    path: PathBuf,
+    devices: BTreeMap<String, Applied>,
+}
+
+impl AppliedNotes {
+    /// The notes of earlier processes in a run directory. An unreadable file counts as absent.
+    pub(crate) fn read(dir: &RunDir, owner: &str) -> AppliedNotes {
+        let path = dir.devices();
+        let content = read_at_most(&path, LEN_MAX).unwrap_or_default();
+        let content: Value = serde_json::from_slice(&content).unwrap_or_default();
+        let devices = content["devices"].as_object().filter(|_| content["version"] == VERSION);
+        let devices = devices.into_iter().flatten();
+        let devices =
+            devices.filter_map(|(path, applied)| Some((path.clone(), Applied::parse(applied)?)));
+        AppliedNotes { owner: owner.to_owned(), path, devices: devices.collect() }
+    }
+
+    pub(crate) fn of(&self, purpose: &Purpose) -> Option<&Applied> {
+        self.devices.get(&purpose.path())
+    }
+
+    pub(crate) fn keep(&mut self, purpose: &Purpose, applied: Applied) {
+        let path = purpose.path();
+        if self.devices.get(&path) != Some(&applied) {
+            self.devices.insert(path, applied);
+            self.write();
+        }
+    }
+
+    /// Forgets a device that was removed.
+    pub(crate) fn forget(&mut self, purpose: &Purpose) {
+        if self.devices.remove(&purpose.path()).is_some() {
+            self.write();
+        }
+    }
+
+    fn write(&self) {
+        let devices: BTreeMap<&String, Value> =
+            self.devices.iter().map(|(path, applied)| (path, applied.value())).collect();
+        let content = json!({ "version": VERSION, "devices": devices });
+        let written = match self.devices.is_empty() {
+            true => fs::remove_file(&self.path),
+            false => fs::write(&self.path, content.to_string()),
+        };
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::warn!(
+                "{}: {error}: the next process will not know what was applied to network devices",
+                self.path.display()
+            ),
+            _ => {}
+        }
+    }
+}
+
+impl Applied {
+    fn value(&self) -> Value {
+        let bridge = self.bridge.as_ref().map(|(name, index)| json!([name, index]));
+        let addresses: Vec<Value> =
+            self.addresses.iter().map(|(address, len)| json!([address.to_string(), len])).collect();
+        json!({
+            "index": self.index,
+            "name": self.name,
+            "mac": self.mac.map(|mac| mac.0),
+            "mtu": self.mtu,
+            "bridge": bridge,
+            "addresses": addresses,
+        })
+    }
+
+    fn parse(value: &Value) -> Option<Applied> {
+        let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let byte = |value: &Value| value.as_u64().and_then(|number| u8::try_from(number).ok());
+        let mac = value["mac"].as_array();
+        let mac = mac.and_then(|mac| mac.iter().map(byte).collect::<Option<Vec<u8>>>());
+        let address = |pair: &Value| Some((pair[0].as_str()?.parse().ok()?, byte(&pair[1])?));
+        let bridge = &value["bridge"];
+        Some(Applied {
+            index: number(&value["index"])?,
+            name: value["name"].as_str()?.to_owned(),
+            mac: mac.and_then(|mac| mac.try_into().ok()).map(MacAddr),
+            mtu: number(&value["mtu"]),
+            bridge: bridge[0].as_str().map(str::to_owned).zip(number(&bridge[1])),
+            addresses: value["addresses"].as_array()?.iter().filter_map(address).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_read_back_by_the_next_process_and_other_versions_count_as_absent() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = RunDir::new(place.path());
+        let uplink = Applied {
+            index: 7,
+            name: "ringway0".to_owned(),
+            mac: Some(MacAddr([2, 0, 0, 0, 0, 9])),
+            mtu: Some(9000),
+            bridge: None,
+            addresses: vec![("10.0.0.1".parse().expect("one"), 24)],
+        };
+        let vm1 = Purpose::Virtio("vm1".to_owned());
+        let bridged = Applied {
+            index: 8,
+            name: "vm1".to_owned(),
+            bridge: Some(("br0".to_owned(), 3)),
+            ..Applied::default()
+        };
+        let mut notes = AppliedNotes::read(&dir, "here");
+        notes.keep(&Purpose::Uplink, uplink.clone());
+        notes.keep(&vm1, bridged.clone());
+        let mut next = AppliedNotes::read(&dir, "here");
+        assert_eq!(next.of(&Purpose::Uplink), Some(&uplink));
+        assert_eq!(next.of(&vm1), Some(&bridged));
+        next.forget(&Purpose::Uplink);
+        let next = AppliedNotes::read(&dir, "here");
+        assert_eq!((next.of(&Purpose::Uplink), next.of(&vm1)), (None, Some(&bridged)));
+        let text = fs::read_to_string(dir.devices()).expect("written");
+        for other in [text.replace("\"version\":1", "\"version\":2"), "{".to_owned()] {
+            fs::write(dir.devices(), other).expect("written");
+            assert_eq!(AppliedNotes::read(&dir, "here").of(&vm1), None);
+        }
+        let mut last = next;
+        last.forget(&vm1);
+        assert!(!dir.devices().exists());
+    }
+}

@@ -1,0 +1,78 @@
+//! Network devices of a host, which outlive its processes.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use ringway_backend::{Purpose, delete_devices, uplink_obstacle};
+use ringway_control::RunDir;
+use ringway_net::Netlink;
+
+use super::claim::remove_device_notes;
+use crate::description::Host;
+
+/// How the devices of a host are marked: by its run directory. A host with another one may serve
+/// another XenStore, where the same names mean other vifs.
+pub(crate) fn owner(dir: &Path) -> String {
+    dir.display().to_string()
+}
+
+/// Checks that the uplink can have its name, before anything is started: a backend that cannot make
+/// it would be started again and again.
+///
+/// # Errors
+/// The reason, with the remedy.
+pub(crate) fn check_uplink(host: &Host, dir: &Path) -> Result<()> {
+    let Some(uplink) = &host.uplink else { return Ok(()) };
+    match uplink_obstacle(&mut Netlink::open()?, &uplink.name.0, &owner(dir))? {
+        Some(reason) => bail!("[uplink] name: {reason}"),
+        None => Ok(()),
+    }
+}
+
+/// Deletes all devices of the hosts with this run directory, and the notes about them.
+pub(crate) fn remove_all(dir: &RunDir) -> Result<()> {
+    delete_devices(&mut Netlink::open()?, &owner(dir.path()), |_, _| false);
+    remove_device_notes(dir);
+    Ok(())
+}
+
+/// Which devices end with an emulated host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Those of Xen's vifs: their domains are this host's.
+    OfGuests,
+    /// All: the host has no description that a next one would have, too.
+    All,
+}
+
+/// The devices of an emulated host. Dropping it deletes those that end with the host.
+pub(crate) struct HostDevices {
+    owner: String,
+    ending: Ending,
+}
+
+impl HostDevices {
+    /// Deletes what a killed host left.
+    pub(crate) fn take(dir: &Path, ending: Ending) -> HostDevices {
+        let devices = HostDevices { owner: owner(dir), ending };
+        devices.delete(Ending::OfGuests);
+        devices
+    }
+
+    fn delete(&self, ending: Ending) {
+        let is_kept =
+            |purpose: &Purpose| ending == Ending::OfGuests && !matches!(purpose, Purpose::Xen(_));
+        match Netlink::open() {
+            Ok(mut net) => {
+                delete_devices(&mut net, &self.owner, |purpose, _| is_kept(purpose));
+            }
+            Err(error) => tracing::warn!("cannot remove network devices: {error}"),
+        }
+    }
+}
+
+impl Drop for HostDevices {
+    fn drop(&mut self) {
+        self.delete(self.ending);
+    }
+}
