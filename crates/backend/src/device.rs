@@ -520,3 +520,6 @@ fn log_deleted(name: &str, before: Option<&Applied>) {
 fn is_bridge(link: &Link) -> bool {
     link.kind.as_deref() == Some("bridge")
 }
+
+#[cfg(test)]
+mod tests;

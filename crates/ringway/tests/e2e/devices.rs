@@ -1,0 +1,317 @@
+//! Network devices of the host outlive the processes that serve them, with all that an
+//! administrator has set on them.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::host::{Host, Running, SOON, describe, pair, ringway, send, start_time};
+use crate::hostile::Hostile;
+use crate::shared_turn;
+use crate::toolstack::{end_backend, wait_state};
+
+/// A tool in the network namespace of a process; `None` if it fails.
+fn tool(pid: u32, line: &str) -> Option<String> {
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &pid.to_string(), "--net"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    let output = command.args(line.split(' ')).output().expect("util-linux");
+    let text = String::from_utf8(output.stdout).expect("text");
+    output.status.success().then_some(text)
+}
+
+/// The same for one that must succeed.
+fn tool_ok(pid: u32, line: &str) -> String {
+    tool(pid, line).unwrap_or_else(|| panic!("{line}"))
+}
+
+/// All that the tools of an administrator show of an interface.
+fn shown(pid: u32, name: &str) -> String {
+    let lines = ["ip -d -o link show dev", "ip -o addr show dev", "ip route show dev"];
+    let lines = lines.into_iter().chain(["ip -6 route show dev", "tc qdisc show dev"]);
+    let text: String =
+        lines.map(|line| tool(pid, &format!("{line} {name}")).unwrap_or_default()).collect();
+    // What the kernel itself changes: timers of the bridge, what it knows about the carrier, and
+    // whether it has seen that an address is no duplicate.
+    let mut words: Vec<&str> =
+        text.split_whitespace().filter(|word| *word != "tentative").collect();
+    for index in 1..words.len() {
+        if words[index - 1].ends_with("_timer") || words[index] == "UNKNOWN" {
+            words[index] = "UP";
+        }
+    }
+    words.join(" ")
+}
+
+/// The kernel's number of an interface.
+fn index(pid: u32, name: &str) -> String {
+    let text = tool_ok(pid, &format!("ip -o link show dev {name}"));
+    text.split(':').next().expect("a number").to_owned()
+}
+
+/// The Ethernet address of an interface; `None` if it does not exist.
+fn mac(pid: u32, name: &str) -> Option<String> {
+    let text = tool(pid, &format!("ip -o link show dev {name}"))?;
+    let mac = text.split_whitespace().skip_while(|word| *word != "link/ether").nth(1);
+    mac.map(str::to_owned)
+}
+
+/// Waits until an interface is shown as before: between two processes it has no carrier.
+fn wait_as_before(host: &Host, name: &str, before: &str) {
+    let pid = host.pid_of("ringway run");
+    let mut last = String::new();
+    for _ in 0..3000 {
+        last = shown(pid, name);
+        if last == before {
+            return;
+        }
+        // waits: the kernel reports the carrier of an interface some time after its queues exist.
+        std::thread::park_timeout(SOON / 3000);
+    }
+    panic!("before:\n{before}\nafter:\n{last}\n{}", host.log());
+}
+
+fn uplink() -> String {
+    "[uplink]\nname = 'up0'\naddresses = ['10.77.0.254/24']\n".to_owned()
+}
+
+#[test]
+fn an_uplink_is_what_the_administrator_made_of_it_after_a_kill_of_its_process() {
+    let programs = ["nsenter", "ip", "tc", "bridge", "ping"];
+    let Some(_turn) = shared_turn(&programs) else { return };
+    for isolate in ["", "isolate = true\n"] {
+        let host = Host::start(
+            &(pair().replacen("[host]\n", &format!("[host]\n{isolate}"), 1) + &uplink()),
+        );
+        let pid = host.pid_of("ringway run");
+        let ok = |line: &str| tool_ok(pid, line);
+        host.ping("a", "10.77.0.254");
+        let address = mac(pid, "up0");
+        // As docs/xen.md says.
+        ok("ip link add br0 type bridge");
+        ok("ip link set up0 master br0");
+        ok("ip addr del 10.77.0.254/24 dev up0");
+        ok("ip addr add 10.77.0.254/24 dev br0");
+        ok("ip link set br0 up");
+        ok("bridge link set dev up0 isolated on hairpin on");
+        ok("ip addr add 10.78.0.1/24 dev up0");
+        ok("ip route add 10.79.0.0/24 via 10.78.0.2 dev up0");
+        ok("ip link set up0 mtu 1480");
+        ok("tc qdisc replace dev up0 root handle 7: pfifo limit 77");
+        host.ping("a", "10.77.0.254");
+        let before = shown(pid, "up0");
+        for part in ["isolated on", "10.78.0.1/24", "10.79.0.0/24", "limit 77p", "master br0"] {
+            assert!(before.contains(part), "{part}: {before}");
+        }
+        let name = if isolate.is_empty() { "backend" } else { "switch" };
+        for _ in 0..2 {
+            let killed = host.pid_of(name);
+            send(killed, Signal::KILL);
+            host.wait("another process", SOON, |host| {
+                let now = host.members().into_iter().find(|member| member.name == name)?;
+                (now.pid != killed && start_time(killed).is_none()).then_some(())
+            });
+            wait_as_before(&host, "up0", &before);
+            host.ping("a", "10.77.0.254");
+        }
+        assert_eq!(mac(pid, "up0"), address);
+
+        // Deleted by an administrator: made again with its address.
+        ok("ip link del up0");
+        host.wait("another uplink", SOON, |_| mac(pid, "up0"));
+        assert_eq!(mac(pid, "up0"), address);
+        host.wait("the log line", SOON, |host| {
+            host.log().contains("was deleted: it is made again").then_some(())
+        });
+        assert!(host.log().contains("its network device was deleted"), "{}", host.log());
+        ok("ip addr del 10.77.0.254/24 dev br0");
+        host.ping("a", "10.77.0.254");
+    }
+}
+
+/// A guest of Xen and vifs of virtio on a bridge.
+fn on_bridge(place: &tempfile::TempDir, vhosts: &[&str]) -> String {
+    let mut text = describe("max-queues = 2", &[("a", "", "bridge = 'br7'")])
+        + "[[bridge]]\nname = 'br7'\naddresses = ['10.77.0.254/24']\n";
+    for name in vhosts {
+        let socket = place.path().join(name).display().to_string();
+        text += &format!(
+            "[[vhost]]\nname = '{name}'\nsocket = '{socket}'\nmode = 'server'\nbridge = 'br7'\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
+    let programs = ["nsenter", "ip", "tc", "bridge", "ping", "xenstore-read"];
+    let Some(_turn) = shared_turn(&programs) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&on_bridge(&place, &["vm1"]));
+    let pid = host.pid_of("ringway run");
+    let ok = |line: &str| tool_ok(pid, line);
+    let names = ["vif1.0", "vm1"];
+    for name in names {
+        // A port of a bridge has no address of the host's own IPv6, so guests get none of its
+        // frames.
+        assert_eq!(ok(&format!("ip -6 -o addr show dev {name}")), "");
+        ok(&format!("bridge link set dev {name} isolated on learning off"));
+        ok(&format!("tc qdisc replace dev {name} root handle 7: pfifo limit 77"));
+        ok(&format!("ip link set {name} txqueuelen 33"));
+    }
+    host.ping("a", "10.77.0.254");
+    let before = names.map(|name| shown(pid, name));
+    end_backend(&host, Signal::KILL, || {});
+    for (name, before) in names.iter().zip(&before) {
+        assert!(before.contains("isolated on") && before.contains("learning off"), "{before}");
+        wait_as_before(&host, name, before);
+    }
+    host.ping("a", "10.77.0.254");
+
+    // What is, not what was configured: a quarantine on another bridge, or on none.
+    let attached_to = |host: &Host, name: &str| host.vif(name).map(|vif| vif.attached_to);
+    ok("ip link add br8 type bridge");
+    ok("ip link set vm1 master br8");
+    ok("ip link set vif1.0 nomaster");
+    for _ in 0..2 {
+        assert_eq!(attached_to(&host, "vm1").as_deref(), Some("br8"));
+        assert_eq!(attached_to(&host, "vif1.0").as_deref(), Some("vif1.0"));
+        end_backend(&host, Signal::KILL, || {});
+    }
+    host.wait("the log", SOON, |host| {
+        (host.log_count("is not on bridge br7, and stays where it was put") >= 4).then_some(())
+    });
+
+    // A vif that is added and removed at run time, also by another process.
+    let socket = place.path().join("vm2").display().to_string();
+    let add = ["vif", "add", "vm2", "--vhost", &socket, "--mode", "server", "--bridge", "br7"];
+    ok("ip link set br7 mtu 2000");
+    let refused = host.verb(&[&add[..], &["--set", "mtu=1500"]].concat());
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{reason}");
+    assert!(reason.contains("mtu is 1500") && reason.contains("2000 of bridge br7"), "{reason}");
+    assert!(tool(pid, "ip link show vm2").is_none() && host.vif("vm2").is_none());
+    host.text(&add);
+    assert!(ok("ip link show vm2").contains("mtu 2000"));
+    end_backend(&host, Signal::KILL, || {});
+    ok("ip link show vm2");
+    host.text(&["vif", "remove", "vm2"]);
+    assert!(tool(pid, "ip link show vm2").is_none());
+    for name in names {
+        ok(&format!("ip link show {name}"));
+    }
+}
+
+#[test]
+fn an_address_in_use_is_refused_and_shown() {
+    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&pair());
+    let mac = host.vif("vif1.0").and_then(|vif| vif.mac).expect("it has one");
+    let socket = place.path().join("vm1").display().to_string();
+    let add = ["vif", "add", "vm1", "--vhost", &socket, "--mode", "server", "--mac", &mac];
+    let refused = host.verb(&add);
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{reason}");
+    assert!(reason.contains(&mac) && reason.contains("that of vif1.0"), "{reason}");
+    assert!(host.vif("vm1").is_none());
+    assert_eq!(host.vif("vif1.0").and_then(|vif| vif.error), None);
+
+    // A toolstack's vif is served, and its error says why it has no network.
+    let mut guest = Hostile::with_keys(&host, &[("mac", &mac)]);
+    guest.publish(&[]);
+    wait_state(&host, guest.vif(), "4");
+    let error = host.wait("the error", SOON, |host| host.vif(&guest.name())?.error);
+    assert!(error.contains(&mac) && error.contains("that of vif1.0"), "{error}");
+    assert_eq!(host.vif("vif1.0").and_then(|vif| vif.error), None);
+}
+
+/// A process with a network namespace of its own, which hosts share one after the other.
+fn network() -> Option<Running> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: only root can run a host in a network namespace that exists");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let holder = Running::start(&mut command);
+    let own = std::fs::read_link("/proc/self/ns/net").expect("ours");
+    let its = format!("/proc/{}/ns/net", holder.0.id());
+    crate::host::wait_for("a network namespace", SOON, || {
+        std::fs::read_link(&its).ok().filter(|its| *its != own)
+    });
+    tool_ok(holder.0.id(), "ip link set lo up");
+    Some(holder)
+}
+
+#[test]
+fn devices_outlive_a_host_until_they_are_not_wanted_or_removed() {
+    let Some(_turn) = shared_turn(&["nsenter", "unshare", "ip", "bridge"]) else { return };
+    let Some(network) = network() else { return };
+    let pid = network.0.id();
+    let ok = |line: &str| tool_ok(pid, line);
+    let place = tempfile::tempdir().expect("a directory");
+    let sockets = tempfile::tempdir().expect("a directory");
+    let description = |names: &[&str]| {
+        on_bridge(&sockets, names).replacen("network = \"private\"", "", 1).replace(
+            "[[bridge]]\nname = 'br7'\naddresses = ['10.77.0.254/24']\n",
+            "[[bridge]]\nname = 'br6'\n",
+        ) + &uplink()
+    };
+    // The administrator's own bridge, for which the guest's is a stand-in.
+    let description =
+        |names: &[&str]| description(names).replacen("bridge = 'br7'", "bridge = 'br6'", 1);
+    ok("ip link add br7 type bridge");
+    let host = Host::start_beside(pid, place, &description(&["vm1", "vm2"]));
+    ok("bridge link set dev vm1 isolated on");
+    ok("ip addr add 10.78.0.1/24 dev up0");
+    let before = ["vm1", "up0"].map(|name| index(pid, name));
+    let dir = host.dir().display().to_string();
+    let stop = |more: &[&str]| {
+        ringway_in(pid).args(["stop", "--dir", &dir]).args(more).output().expect("started")
+    };
+    assert!(stop(&[]).status.success());
+    let (_, place, log) = host.ended();
+    for name in ["vm1", "vm2", "up0", "br7"] {
+        assert!(tool(pid, &format!("ip link show {name}")).is_some(), "{name}: {log}");
+    }
+    for name in ["vif1.0", "br6"] {
+        assert!(tool(pid, &format!("ip link show {name}")).is_none(), "{name}: {log}");
+    }
+    let none = stop(&[]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no host runs in"), "{none:?}");
+
+    let host = Host::start_beside(pid, place, &description(&["vm1"]));
+    assert_eq!(["vm1", "up0"].map(|name| index(pid, name)), before);
+    assert!(ok("bridge -d link show dev vm1").contains("isolated on"));
+    assert!(ok("ip addr show dev up0").contains("10.78.0.1/24"));
+    assert!(tool(pid, "ip link show vm2").is_none(), "the description no longer names it");
+    let removed = stop(&["--remove-devices"]);
+    assert!(removed.status.success(), "{removed:?}");
+    let (_, place, _) = host.ended();
+    for name in ["vm1", "up0", "vif1.0"] {
+        assert!(tool(pid, &format!("ip link show {name}")).is_none(), "{name}");
+    }
+    ok("ip link show br7");
+    assert!(!place.path().join("run").exists(), "nothing is left");
+
+    // The name of an interface that is not ours.
+    ok("ip link add up0 type bridge");
+    let config = place.path().join("host.toml");
+    let mut refused = ringway_in(pid);
+    refused.args(["run", "--dir", &dir, "--config"]).arg(&config);
+    let refused = refused.output().expect("started");
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{reason}");
+    assert!(reason.contains("[uplink] name: an interface up0 exists already"), "{reason}");
+}
+
+/// The program in the network namespace of a process.
+fn ringway_in(pid: u32) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["--net", "--target", &pid.to_string()]).arg(ringway().get_program());
+    command.env_remove("RINGWAY_DIR").env_remove("RINGWAY_LOG").stdin(Stdio::null());
+    command
+}
