@@ -48,7 +48,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
     logging::start(common.log_level, &verb.process_name());
     match verb {
-        Verb::Run(args) => run::run(args, &common)?,
+        Verb::Run(args) => run::run(&args, &common)?,
         Verb::Guest(args) => return guest::run(&args),
         Verb::Vif(args) => vif::run(&args)?,
         Verb::Top(args) => top::run(&args)?,

@@ -5,6 +5,7 @@
 //! that fails half-way leaves nothing behind. If the supervisor itself is killed, its processes die
 //! with it, and a state file lists for the next one what else there was.
 
+mod accepted;
 mod bridges;
 mod claim;
 mod isolation;
@@ -15,7 +16,8 @@ mod supervisor;
 pub(crate) mod this_domain;
 pub(crate) mod xen;
 
-pub(crate) use claim::{default_dir, read_description, read_state};
+pub(crate) use accepted::{Accepted, Keep};
+pub(crate) use claim::{check_path, default_dir, read_description, read_state};
 pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;
 pub(crate) use supervisor::Supervisor;

@@ -19,6 +19,7 @@ use ringway_xenstore::{Client, DomId};
 use tracing::level_filters::LevelFilter;
 
 use super::HypervisorKind;
+use super::accepted::Keep;
 use super::bridges::Bridges;
 use super::claim::Claim;
 use super::isolation::{self, Isolation};
@@ -130,6 +131,7 @@ impl Supervisor {
                     show,
                     queues: host.trunk_queues()?,
                     defaults: isolation::Defaults::of(&host),
+                    notice: host.notice(),
                 };
                 Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
             }
@@ -163,8 +165,10 @@ impl Supervisor {
     }
 
     /// Supervises the host until it should end, and ends it in order.
-    pub(crate) fn run(mut self, stop: &Stop) -> Result<()> {
-        let outcome = self.run_until(stop).map_err(|error| self.explain(error));
+    ///
+    /// The description that it was started with is kept, and taken, as soon as it serves.
+    pub(crate) fn run(mut self, stop: &Stop, accepted: &mut Option<Keep>) -> Result<()> {
+        let outcome = self.run_until(stop, accepted).map_err(|error| self.explain(error));
         if outcome.is_ok() {
             tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
             self.end();
@@ -172,12 +176,12 @@ impl Supervisor {
         outcome
     }
 
-    fn run_until(&mut self, stop: &Stop) -> Result<()> {
+    fn run_until(&mut self, stop: &Stop, accepted: &mut Option<Keep>) -> Result<()> {
         self.record_processes()?;
         loop {
             self.check_broker()?;
             self.check_backend()?;
-            self.note_connections()?;
+            self.note_connections(accepted)?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
             }
@@ -372,8 +376,9 @@ impl Supervisor {
         self.toolstack.destroy_domain(domid).with_context(|| format!("destroy domain {domid}"))
     }
 
-    /// Records which guests have connected, and reports when all of them have.
-    fn note_connections(&mut self) -> Result<()> {
+    /// Records which guests have connected, and reports when all of them have. The description is
+    /// accepted by then, and kept.
+    fn note_connections(&mut self, accepted: &mut Option<Keep>) -> Result<()> {
         for slot in &mut self.guests {
             let GuestState::Running(domid, _) = slot.state else { continue };
             let mut is_connected = true;
@@ -397,6 +402,9 @@ impl Supervisor {
         };
         if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
             self.is_ready = true;
+            if let Some(accepted) = accepted.take() {
+                accepted.keep();
+            }
             let guests = self.guests.iter().filter_map(|slot| match &slot.state {
                 GuestState::Running(domid, process) => Some(ReadyGuest {
                     name: &slot.guest.name.0,
