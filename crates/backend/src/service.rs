@@ -95,6 +95,14 @@ impl Service {
         Service { notice: notice.map(Arc::from), ..self }
     }
 
+    /// Passes on what a child of this process has sent to what it took for the service manager.
+    pub fn pass_on(&self, message: &[u8]) {
+        let Recipient::Service(socket) = &self.recipient else { return };
+        if let Err(error) = socket.send(message) {
+            tracing::debug!("cannot pass on a report to the service manager: {error}");
+        }
+    }
+
     /// The supervisor at the other end of a link.
     pub fn of_supervisor(link: Arc<Link>) -> Service {
         Service {

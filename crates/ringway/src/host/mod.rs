@@ -10,6 +10,7 @@ mod bridges;
 mod claim;
 mod isolation;
 pub(crate) mod nodes;
+mod notices;
 mod process;
 mod progress;
 mod supervisor;

@@ -93,7 +93,18 @@ impl Process {
         name: &str,
         level: LevelFilter,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        files: [Stdio; 2],
+    ) -> Result<Process> {
+        Process::start_in(name, level, arguments, files, None)
+    }
+
+    /// As [`start_with`](Process::start_with), with a variable in the environment.
+    pub(crate) fn start_in(
+        name: &str,
+        level: LevelFilter,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         [stdin, stdout]: [Stdio; 2],
+        variable: Option<(&str, &OsStr)>,
     ) -> Result<Process> {
         let mut child = Command::new("/proc/self/exe")
             .arg0("ringway")
@@ -105,6 +116,7 @@ impl Process {
             // The service manager expects keep-alive messages from the supervisor, not from its
             // children.
             .env_remove("WATCHDOG_PID")
+            .envs(variable)
             .stdin(stdin)
             .stdout(stdout)
             // Ctrl-C goes to the supervisor alone, which ends the others in order.

@@ -24,6 +24,7 @@ use super::bridges::Bridges;
 use super::claim::Claim;
 use super::isolation::{self, Isolation};
 use super::nodes;
+use super::notices::Notices;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, ReadyGuest, Show};
 use crate::description::{Guest, Host, HostNetwork, OnExit};
@@ -54,6 +55,7 @@ pub(crate) struct Supervisor {
     toolstack: EmuHypervisor,
     broker: Process,
     _bridges: Bridges,
+    notices: Notices,
     claim: Claim,
     host: Host,
     level: LevelFilter,
@@ -114,6 +116,7 @@ impl Supervisor {
                 state.bridges = host.bridges.iter().map(|bridge| bridge.name.0.clone()).collect();
             }
         })?;
+        let notices = Notices::open(claim.dir())?;
         let bridges = Bridges::make(&host.bridges)?;
         let broker = start_broker(&claim, level)?;
         let toolstack = EmuHypervisor::connect(dir, nodes::BACKEND)
@@ -136,7 +139,7 @@ impl Supervisor {
                 Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
             }
             false => {
-                let process = Some(start_backend(&claim, level)?);
+                let process = Some(start_backend(&claim, &notices, level)?);
                 Serving::Together(Backend { process, restarts: 0, due: Instant::now() })
             }
         };
@@ -152,6 +155,7 @@ impl Supervisor {
             toolstack,
             broker,
             _bridges: bridges,
+            notices,
             claim,
             host,
             level,
@@ -181,6 +185,7 @@ impl Supervisor {
         loop {
             self.check_broker()?;
             self.check_backend()?;
+            self.notices.pass_on()?;
             self.note_connections(accepted)?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
@@ -191,6 +196,7 @@ impl Supervisor {
                 continue;
             }
             let mut fds = vec![stop.as_fd(), self.store.as_fd(), self.broker.as_fd()];
+            fds.push(self.notices.as_fd());
             match &self.backend {
                 Serving::Together(backend) => fds.extend(backend.process.as_ref().map(AsFd::as_fd)),
                 Serving::Isolated(isolation) => fds.extend(isolation.wakers()),
@@ -273,7 +279,7 @@ impl Supervisor {
         if backend.due > Instant::now() {
             return Ok(());
         }
-        let process = start_backend(&self.claim, self.level)?;
+        let process = start_backend(&self.claim, &self.notices, self.level)?;
         backend.restarts += 1;
         let (restarts, pid) = (backend.restarts, process.record().pid);
         backend.process = Some(process);
@@ -397,7 +403,7 @@ impl Supervisor {
             }
         }
         let is_served = match &self.backend {
-            Serving::Together(_) => true,
+            Serving::Together(_) => self.notices.is_ready(),
             Serving::Isolated(isolation) => isolation.is_complete(),
         };
         if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
@@ -447,6 +453,8 @@ impl Supervisor {
     fn end(&mut self) {
         if let Serving::Isolated(isolation) = &mut self.backend {
             isolation.stopping();
+        } else {
+            self.notices.stopping();
         }
         let deadline = Instant::now() + END_TIMEOUT;
         let mut ending: Vec<&mut Process> = self
@@ -511,10 +519,11 @@ fn start_broker(claim: &Claim, level: LevelFilter) -> Result<Process> {
     Ok(broker)
 }
 
-fn start_backend(claim: &Claim, level: LevelFilter) -> Result<Process> {
+fn start_backend(claim: &Claim, notices: &Notices, level: LevelFilter) -> Result<Process> {
     let dir = claim.dir().path().as_os_str();
     let arguments = ["backend".as_ref(), "--dir".as_ref(), dir];
-    Process::start("backend", level, arguments, Stdio::null())
+    let (files, variable) = ([Stdio::null(), Stdio::null()], Some(notices.variable()));
+    Process::start_in("backend", level, arguments, files, variable)
 }
 
 /// Before the host is ready, a process that gives up has a lasting reason.

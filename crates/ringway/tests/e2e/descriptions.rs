@@ -109,3 +109,38 @@ fn a_start_with_a_wrong_description_serves_the_last_accepted_one() {
     fs::remove_file(place.path().join("run.accepted")).expect("ours");
     fails(place.path());
 }
+
+#[test]
+fn a_start_that_fails_for_a_lasting_reason_is_not_tried_again() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let config = place.path().join("host.toml");
+    // The device exists, and is not ringway's.
+    fs::write(&config, "[host]\nnetwork = \"private\"\n[uplink]\nname = \"lo\"\n")
+        .expect("written");
+    let mut run = ringway();
+    run.args(["run", "--config"]).arg(&config).arg("--dir").arg(place.path().join("run"));
+    let output = run.output().expect("it can be started");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("TAP lo: the name is not valid, or taken"), "{text}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("ready"), "{output:?}");
+    assert_eq!(names_in(place.path()), ["host.toml"]);
+}
+
+#[test]
+fn a_description_that_fails_only_at_the_start_is_replaced_by_the_last_accepted_one() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    host.signal(Signal::TERM);
+    let (_, place, _) = host.ended();
+    let taken = format!("{}\n[uplink]\nname = \"lo\"\n", pair());
+    let host = Host::start_in(place, &taken);
+    host.ping("a", "10.77.0.2");
+    let log = host.log();
+    for part in ["TAP lo: ", "the last accepted description instead"] {
+        assert!(log.contains(part), "{part} is not in {log}");
+    }
+    let listed = host.text(&["vif", "list"]);
+    assert!(listed.contains("serving the last accepted description, not "), "{listed}");
+}

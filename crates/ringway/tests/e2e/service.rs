@@ -97,6 +97,39 @@ const KEEP_ALIVE: &str = "WATCHDOG=1";
 const CONNECTED: &str = "STATUS=2 vifs, 2 connected";
 
 #[test]
+fn readiness_is_reported_by_the_process_that_the_service_manager_started() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let place = tempfile::tempdir().expect("a directory can be made");
+    let path = place.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bound");
+    set_socket_passcred(&socket, true).expect("set");
+    let host = Host::start_with(place, &pair(), &[("NOTIFY_SOCKET", path.as_os_str())]);
+    let supervisor = host.pid_of("ringway run");
+    host.signal(Signal::TERM);
+    let (mut senders, mut is_ready) = (Vec::new(), false);
+    socket.set_read_timeout(Some(SOON)).expect("set");
+    loop {
+        let (mut text, mut space) = ([0; 4096], [MaybeUninit::uninit(); 64]);
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut text)];
+        let received = recvmsg(&socket, &mut parts, &mut control, RecvFlags::empty());
+        let len = received.expect("another message").bytes;
+        senders.extend(control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid.as_raw_nonzero().get()),
+            _ => None,
+        }));
+        let text = String::from_utf8_lossy(&text[..len]).into_owned();
+        is_ready |= text.contains("READY=1");
+        if text.contains("STOPPING=1") {
+            break;
+        }
+    }
+    assert!(is_ready);
+    assert!(!senders.is_empty());
+    assert!(senders.iter().all(|pid| u32::try_from(*pid) == Ok(supervisor)), "{senders:?}");
+}
+
+#[test]
 fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     let Some(_turn) = shared_turn(&[]) else { return };
     // As if the supervisor itself were the target.
