@@ -176,6 +176,20 @@ fn the_configuration_of_the_package_is_a_description_without_guests() {
 }
 
 #[test]
+fn the_configuration_of_a_host_of_virtual_machines_is_a_description() {
+    let text = include_str!("../../../../packaging/host.toml");
+    let host = parse_plain("as it is", text).expect("good");
+    assert!(host.guests.is_empty() && host.vhosts.is_empty() && host.uplink.is_none());
+    // Every commented-out line is valid.
+    let used: Vec<&str> = text
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
+        .collect();
+    let host = parse_plain("all of it", &used.join("\n")).expect("good");
+    assert!(host.uplink.is_some() && host.vhosts.len() == 1);
+}
+
+#[test]
 fn processes_get_the_parsed_description() {
     let host = Host::example(Usage::default()).expect("good");
     let json = serde_json::to_string(&host).expect("writable");

@@ -123,7 +123,15 @@ impl Process {
             .process_group(0)
             .spawn()
             .with_context(|| format!("start the {name} process"))?;
-        let described = ProcessRecord::of(name, child.id()).and_then(|record| {
+        let described = match ProcessRecord::of(name, child.id()) {
+            // A service manager may hide processes that have given up their rights (`hidepid` of
+            // proc(5)), and this one was quick. A later run cannot find it either.
+            Err(_) if matches!(child.try_wait(), Ok(None)) => {
+                Ok(ProcessRecord { name: name.to_owned(), pid: child.id(), start_time: 0 })
+            }
+            record => record,
+        };
+        let described = described.and_then(|record| {
             let pid = as_pid(child.id()).ok_or(io::ErrorKind::InvalidInput)?;
             Ok((record, pidfd_open(pid, PidfdFlags::empty())?))
         });

@@ -16,6 +16,7 @@ use ringway_sys::namespace;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{Client, DomId};
+use rustix::thread::{CapabilitySet, capabilities};
 use tracing::level_filters::LevelFilter;
 
 use super::HypervisorKind;
@@ -490,10 +491,13 @@ impl Supervisor {
 /// own.
 fn enter_namespaces(network: HostNetwork) -> Result<bool> {
     let is_root = rustix::process::geteuid().is_root();
-    if is_root && network == HostNetwork::Caller {
+    // A service may have this right and no other of root's.
+    let may =
+        |right| is_root || capabilities(None).is_ok_and(|sets| sets.effective.contains(right));
+    if network == HostNetwork::Caller && may(CapabilitySet::NET_ADMIN) {
         return Ok(false);
     }
-    if !is_root {
+    if !may(CapabilitySet::SYS_ADMIN) {
         namespace::enter_user_namespace()?;
     }
     namespace::unshare_network()?;
