@@ -123,6 +123,9 @@ impl<H: Hypervisor> Backend<H> {
         if limit == MIRROR {
             return self.set_mirror(vif, value);
         }
+        if let Some(reason) = self.refuse_flood_limit(name, limit) {
+            return Ok(Reply::error(&reason));
+        }
         let key = match limit_key(limit, value) {
             Ok(key) => key,
             Err(reason) => return Ok(Reply::error(&reason)),
@@ -136,6 +139,9 @@ impl<H: Hypervisor> Backend<H> {
         if limit == MIRROR {
             return self.set_vhost_mirror(name, value);
         }
+        if let Some(reason) = self.refuse_flood_limit(name, limit) {
+            return Reply::error(&reason);
+        }
         let key = match limit_key(limit, value) {
             Ok(key) => key,
             Err(reason) => return Reply::error(&reason),
@@ -148,6 +154,20 @@ impl<H: Hypervisor> Backend<H> {
             Ok(()) => Reply::ok(&()),
             Err(reason) => Reply::error(&reason),
         }
+    }
+
+    /// Why a limit of floods would have no effect: it is the switch's, and a bridge has none.
+    fn refuse_flood_limit(&self, name: &str, limit: &str) -> Option<String> {
+        let limit = LimitName::ALL.into_iter().find(|it| it.name() == limit)?;
+        if matches!(limit, LimitName::Rate | LimitName::RateRx | LimitName::Weight) {
+            return None;
+        }
+        let device = self.served(name)?.device.as_ref()?;
+        Some(format!(
+            "{name} is on the bridge {}, which floods its frames itself: expected a vif on the \
+             switch, or the limit `rate`",
+            device.attached_to
+        ))
     }
 
     fn set_vhost_mirror(&mut self, name: &str, value: &str) -> Reply {

@@ -27,6 +27,8 @@ pub struct Service {
     watchdog: Option<Duration>,
     stuck_after: Duration,
     recipient: Recipient,
+    /// What an administrator should know, after the number of vifs.
+    notice: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -59,7 +61,12 @@ pub enum Report {
 
 impl Default for Service {
     fn default() -> Service {
-        Service { watchdog: None, stuck_after: STUCK_AFTER, recipient: Recipient::None }
+        Service {
+            watchdog: None,
+            stuck_after: STUCK_AFTER,
+            recipient: Recipient::None,
+            notice: None,
+        }
     }
 }
 
@@ -80,7 +87,20 @@ impl Service {
             socket.map_or(Recipient::None, |socket| Recipient::Service(Arc::new(socket)));
         let watchdog = sd_notify::watchdog_enabled();
         let stuck_after = watchdog.map_or(STUCK_AFTER, |interval| interval.min(STUCK_AFTER));
-        Service { watchdog, stuck_after, recipient }
+        Service { watchdog, stuck_after, recipient, notice: None }
+    }
+
+    /// Adds something to the status that a service manager shows.
+    pub fn with_notice(self, notice: Option<&str>) -> Service {
+        Service { notice: notice.map(Arc::from), ..self }
+    }
+
+    /// Passes on what a child of this process has sent to what it took for the service manager.
+    pub fn pass_on(&self, message: &[u8]) {
+        let Recipient::Service(socket) = &self.recipient else { return };
+        if let Err(error) = socket.send(message) {
+            tracing::debug!("cannot pass on a report to the service manager: {error}");
+        }
     }
 
     /// The supervisor at the other end of a link.
@@ -89,6 +109,7 @@ impl Service {
             watchdog: Some(SUPERVISED_WATCHDOG),
             stuck_after: STUCK_AFTER,
             recipient: Recipient::Supervisor(link),
+            notice: None,
         }
     }
 
@@ -107,7 +128,7 @@ impl Service {
     pub fn report(&self, report: Report) {
         let sent = match &self.recipient {
             Recipient::None => Ok(()),
-            Recipient::Service(socket) => notify_manager(socket, report),
+            Recipient::Service(socket) => notify_manager(socket, report, self.notice.as_deref()),
             Recipient::Supervisor(link) => notify_supervisor(link, report),
         };
         if let Err(error) = sent {
@@ -116,14 +137,15 @@ impl Service {
     }
 }
 
-fn notify_manager(socket: &UnixDatagram, report: Report) -> io::Result<()> {
+fn notify_manager(socket: &UnixDatagram, report: Report, notice: Option<&str>) -> io::Result<()> {
     let status;
     let state = match report {
         Report::Ready => NotifyState::Ready,
         Report::Alive => NotifyState::Watchdog,
         Report::Stopping => NotifyState::Stopping,
         Report::Vifs { count, connected } => {
-            status = format!("{count} vifs, {connected} connected");
+            let notice = notice.map_or_else(String::new, |notice| format!("; {notice}"));
+            status = format!("{count} vifs, {connected} connected{notice}");
             NotifyState::Status(&status)
         }
     };

@@ -37,6 +37,11 @@ impl RunDir {
         self.0.join("backend.sock")
     }
 
+    /// Where the backend process reports what is for the service manager.
+    pub fn notices(&self) -> PathBuf {
+        self.0.join("notices.sock")
+    }
+
     /// The control socket of the process that opens sockets for the backend.
     pub fn opener(&self) -> PathBuf {
         self.0.join("opener.sock")

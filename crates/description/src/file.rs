@@ -1,18 +1,27 @@
-//! Parses a description from TOML. Every error names file, line and key, and what was expected.
+//! Parses a description from TOML. Every fault is found, and names file, line and key, and what was
+//! expected.
 
+mod document;
 mod explain;
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules};
+use ringway_datapath::{
+    Completion, IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules,
+};
+use ringway_worker::Policy;
 use toml::Spanned;
 
+use document::{Document, Missing};
+
 use crate::section::{
-    FileSection, GuestSection, ONLY_OF_GUEST, UplinkSection, VifSection, per_second, storm,
+    BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, UplinkSection, VifSection, per_second,
+    storm,
 };
 use crate::value::{Cidr, FeatureText, InterfaceName, Mac, Network, Within};
 use crate::{
@@ -27,119 +36,273 @@ const VIFS_MAX: usize = 32;
 /// The name of the connection of a tenant's process to the others, as a port.
 const TRUNK: &str = "trunk";
 /// Bytes of a description: far more than the longest with all guests.
-const FILE_LEN_MAX: u64 = 4 << 20;
+pub const FILE_LEN_MAX: u64 = 4 << 20;
 
-/// An invalid description.
+/// An invalid description: all that is wrong with it, by line.
 #[derive(Debug)]
 pub struct DescriptionError {
     file: String,
+    faults: Vec<Fault>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fault {
     /// The line, counted from 1, and its text.
     at: Option<(usize, String)>,
     message: String,
+}
+
+impl DescriptionError {
+    fn of_file(file: &str, message: String) -> DescriptionError {
+        DescriptionError { file: file.to_owned(), faults: vec![Fault { at: None, message }] }
+    }
+
+    /// How much is wrong.
+    pub fn faults(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// The first fault in one line, and how many there are.
+    pub fn summary(&self) -> String {
+        let Some(Fault { at, message }) = self.faults.first() else { return self.file.clone() };
+        let line = at.as_ref().map_or_else(String::new, |(line, _)| format!(", line {line}"));
+        let others = match self.faults.len() - 1 {
+            0 => String::new(),
+            others => format!(" (and {others} more)"),
+        };
+        format!("{}{line}: {message}{others}", self.file)
+    }
 }
 
 impl std::error::Error for DescriptionError {}
 
 impl fmt::Display for DescriptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.at {
-            Some((line, content)) => {
-                write!(f, "{}, line {line}: {}\n  {line} | {content}", self.file, self.message)
+        for (index, Fault { at, message }) in self.faults.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{}", self.file)?;
+            match at {
+                Some((line, content)) => {
+                    write!(f, ", line {line}: {message}\n  {line} | {content}")?;
+                }
+                None => write!(f, ": {message}")?,
             }
-            None => write!(f, "{}: {}", self.file, self.message),
         }
+        Ok(())
     }
 }
 
-/// Reads the description of a host.
+/// How a description will be used.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Usage {
+    /// Overrides the number of workers.
+    pub workers: Option<usize>,
+    /// Overrides how queues are placed on them.
+    pub policy: Option<Policy>,
+    /// Overrides the maximum number of queues.
+    pub max_queues: Option<u16>,
+    /// Overrides when the backend responds to transmitted frames.
+    pub completion: Option<Completion>,
+    /// Tenants have their own processes, whether the description says so or not.
+    pub isolate: bool,
+    /// Guests and bridges come from another toolstack.
+    pub has_toolstack: bool,
+}
+
+/// Reads the description of a host: its text, and what it says.
 ///
 /// # Errors
-/// What is wrong, and where.
-pub fn read(path: &Path) -> Result<Host, DescriptionError> {
+/// Everything that is wrong, and where.
+pub fn read(path: &Path, usage: Usage) -> Result<(String, Host), DescriptionError> {
     let file = path.display().to_string();
-    let fail = |message| DescriptionError { file: file.clone(), at: None, message };
+    let fail = |message| DescriptionError::of_file(&file, message);
     let len = fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
     if len > FILE_LEN_MAX {
         return Err(fail(format!("has {len} bytes, expected at most {FILE_LEN_MAX}")));
     }
     let content = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-    parse(&file, &content)
+    let host = parse(&file, &content, usage)?;
+    Ok((content, host))
 }
 
 /// Parses a description in memory; `file` is its name in errors.
 ///
 /// # Errors
-/// What is wrong, and where.
-pub fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
-    let source = Source { file, content };
-    let sections = source.sections()?;
-    source.check_ports(&sections)?;
-    source.check(sections)
+/// Everything that is wrong, and where.
+pub fn parse(file: &str, content: &str, usage: Usage) -> Result<Host, DescriptionError> {
+    let (source, sections) = Source::new(file, content);
+    source.check_ports(&sections);
+    source.check_devices(&sections);
+    if usage.has_toolstack {
+        source.refuse_domains(&sections);
+    }
+    let guests = sections.guest.iter().filter_map(|guest| guest.get_ref().name.as_ref());
+    let guests: Vec<usize> = guests.map(start).collect();
+    let vhost = sections.vhost.first().map(start);
+    let isolate = sections.host.isolate.as_ref().filter(|it| *it.get_ref()).map(start);
+    let mut host = source.check(sections);
+    usage.override_in(&mut host);
+    if host.is_isolated {
+        if vhost.is_some() {
+            let message = "[[vhost]] cannot be combined with `isolate`: remove either";
+            source.fault(isolate.or(vhost), message);
+        }
+        for (guest, reason) in host.obstacles_to_isolation() {
+            source.fault(guests.get(guest).copied(), &reason);
+        }
+    }
+    source.judge(host)
+}
+
+impl Usage {
+    fn override_in(&self, host: &mut Host) {
+        host.workers.count = self.workers.or(host.workers.count);
+        host.workers.policy = self.policy.unwrap_or(host.workers.policy);
+        host.max_queues = self.max_queues.unwrap_or(host.max_queues);
+        host.completion = self.completion.unwrap_or(host.completion);
+        host.is_isolated |= self.isolate;
+    }
 }
 
 /// Parses the `[[vhost]]` of a vif that is added to a running host.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// Everything that is wrong, and where.
 pub fn parse_vhost(content: &str) -> Result<Vhost, DescriptionError> {
-    let source = Source { file: "the vif", content };
-    let host = source.check(source.sections()?)?;
+    let (source, sections) = Source::new("the vif", content);
+    let host = source.check(sections);
+    let host = source.judge(host)?;
     let [vhost] = <[Vhost; 1]>::try_from(host.vhosts)
-        .map_err(|_| source.refuse(None, "expected one [[vhost]]"))?;
+        .map_err(|_| DescriptionError::of_file("the vif", "expected one [[vhost]]".to_owned()))?;
     Ok(vhost)
 }
 
-/// The origin of a description, for errors in its parts.
+/// The origin of a description, and what is wrong with it.
 struct Source<'a> {
     file: &'a str,
     content: &'a str,
+    missing: Missing,
+    faults: RefCell<Vec<Fault>>,
 }
 
 /// Ethernet addresses of vifs, and what frames to them have in common: the bridge and the VLAN.
 type Macs = HashMap<Mac, Vec<(Option<InterfaceName>, Option<u16>)>>;
 
-impl Source<'_> {
-    fn sections(&self) -> Result<FileSection, DescriptionError> {
-        toml::from_str(self.content).map_err(|error| {
-            let offset = error.span().map(|span| span.start);
-            self.refuse(offset, &explain::explain(self.content, offset, error.message()))
-        })
+impl<'a> Source<'a> {
+    fn new(file: &'a str, content: &'a str) -> (Source<'a>, FileSection) {
+        let Document { sections, faults, missing } = Document::read(content);
+        let source = Source { file, content, missing, faults: RefCell::default() };
+        for (offset, message) in faults {
+            source.fault(offset, &message);
+        }
+        (source, sections)
     }
 
-    fn refuse(&self, offset: Option<usize>, message: &str) -> DescriptionError {
+    /// Notes that something is wrong.
+    fn fault(&self, offset: Option<usize>, message: &str) {
         let at = offset.and_then(|offset| {
             let before = self.content.get(..offset)?;
             let line = before.matches('\n').count();
-            let content = self.content.lines().nth(line)?.trim();
+            let content = self.content.lines().nth(line).unwrap_or_default().trim();
             Some((line + 1, content.to_owned()))
         });
-        DescriptionError { file: self.file.to_owned(), at, message: message.to_owned() }
+        self.faults.borrow_mut().push(Fault { at, message: message.to_owned() });
     }
 
-    fn refuse_at<T>(&self, what: &Spanned<T>, message: &str) -> DescriptionError {
-        self.refuse(Some(what.span().start), message)
+    fn fault_at<T>(&self, what: &Spanned<T>, message: &str) {
+        self.fault(Some(start(what)), message);
+    }
+
+    /// What was parsed, if nothing is wrong with it.
+    fn judge<T>(self, parsed: T) -> Result<T, DescriptionError> {
+        let mut faults = self.faults.into_inner();
+        if faults.is_empty() {
+            return Ok(parsed);
+        }
+        faults.sort();
+        faults.dedup();
+        Err(DescriptionError { file: self.file.to_owned(), faults })
+    }
+
+    /// Notes that a section lacks a key that it needs; where it begins, and another key of it.
+    fn lacks<T>(&self, section: &Spanned<T>, (name, key): (&str, &str), near: Option<usize>) {
+        if !self.missing.has(start(section), key) {
+            let path = name.trim_matches(['[', ']']);
+            let message = format!("{path}.{key}: is missing; each {name} needs one");
+            self.fault(near.or(Some(start(section))), &message);
+        }
+    }
+
+    /// Guests and bridges, where others make them.
+    fn refuse_domains(&self, sections: &FileSection) {
+        let first = [
+            ("guest", sections.guest.first().map(start)),
+            ("bridge", sections.bridge.first().map(start)),
+        ];
+        for (section, at) in first {
+            if at.is_some() {
+                let message = format!(
+                    "the description has a section [[{section}]]: remove it, because with \
+                     --hypervisor xen the toolstack manages guests and bridges"
+                );
+                self.fault(at, &message);
+            }
+        }
+    }
+
+    /// Checks that no two network devices of the host get one name.
+    fn check_devices(&self, sections: &FileSection) {
+        let bridges = sections.bridge.iter().filter_map(|it| it.get_ref().name.as_ref());
+        let bridges: HashSet<&str> = bridges.map(|name| name.get_ref().0.as_str()).collect();
+        if let Some(uplink) = &sections.uplink {
+            let name = uplink_name(uplink.get_ref());
+            if bridges.contains(name.as_str()) {
+                let at = uplink.get_ref().name.as_ref().map_or(start(uplink), start);
+                let message =
+                    format!("uplink.name: `{name}` is the name of a [[bridge]]: choose another");
+                self.fault(Some(at), &message);
+            }
+        }
+        for vhost in sections.vhost.iter().map(Spanned::get_ref) {
+            let Some(name) = vhost.name.as_ref().filter(|_| vhost.bridge.is_some()) else {
+                continue;
+            };
+            if bridges.contains(name.get_ref().0.as_str()) {
+                let message = format!(
+                    "vhost.name: `{}` is the name of a [[bridge]], and its network device would \
+                     have it, too: choose another",
+                    name.get_ref()
+                );
+                self.fault_at(name, &message);
+            }
+        }
     }
 
     /// Checks the names of ports, of which a mirror may name each. Vifs that are added later, to
     /// a host that may have other ports, are checked by the backend.
-    fn check_ports(&self, sections: &FileSection) -> Result<(), DescriptionError> {
-        let uplink = sections.uplink.as_ref().map(uplink_name);
-        if let Some(name) = sections.uplink.as_ref().and_then(|uplink| uplink.name.as_ref()) {
+    fn check_ports(&self, sections: &FileSection) {
+        let section = sections.uplink.as_ref().map(Spanned::get_ref);
+        let uplink = section.map(uplink_name);
+        if let Some(name) = section.and_then(|uplink| uplink.name.as_ref()) {
             let text = name.get_ref().0.as_str();
             if text == Mirrored::ALL || is_xen_vif(text) {
                 let message = format!(
                     "uplink.name: `{text}` is a name for all ports or for a Xen vif: choose another"
                 );
-                return Err(self.refuse_at(name, &message));
+                self.fault_at(name, &message);
             }
         }
-        let names = || sections.vhost.iter().filter_map(|vhost| vhost.name.as_ref());
+        let vhosts = || sections.vhost.iter().map(Spanned::get_ref);
+        let names = || vhosts().filter_map(|vhost| vhost.name.as_ref());
         if let Some(name) = names().find(|name| uplink.as_deref() == Some(&name.get_ref().0)) {
             let message = format!(
                 "vhost.name: `{}` is the name of the uplink: choose another",
                 name.get_ref()
             );
-            return Err(self.refuse_at(name, &message));
+            self.fault_at(name, &message);
+        }
+        if self.missing.has_any(&["name", "vhost", "uplink"]) {
+            return;
         }
         let is_port = |port: &str| {
             [Mirrored::ALL, TRUNK].contains(&port)
@@ -147,56 +310,37 @@ impl Source<'_> {
                 || uplink.as_deref() == Some(port)
                 || names().any(|name| name.get_ref().0 == port)
         };
-        let of_guests = sections.guest.iter().flat_map(|guest| &guest.vif);
-        let of_guests = of_guests.flat_map(|vif| &vif.mirror).map(|it| ("guest.vif", it));
-        let of_vhosts = sections.vhost.iter().flat_map(|vif| &vif.mirror).map(|it| ("vhost", it));
-        match of_guests.chain(of_vhosts).find(|(_, it)| !is_port(&it.get_ref().0.port)) {
-            None => Ok(()),
-            Some((section, it)) => {
+        let of_guests = sections.guest.iter().flat_map(|guest| &guest.get_ref().vif);
+        let of_guests = of_guests.flat_map(|vif| &vif.get_ref().mirror).map(|it| ("guest.vif", it));
+        let of_vhosts = vhosts().flat_map(|vif| &vif.mirror).map(|it| ("vhost", it));
+        for (section, it) in of_guests.chain(of_vhosts) {
+            if !is_port(&it.get_ref().0.port) {
                 let message = format!(
                     "{section}.mirror: there is no port `{}`: expected `all`, a vif such as \
                      vif1.0, a [[vhost]], or the uplink",
                     it.get_ref().0.port
                 );
-                Err(self.refuse_at(it, &message))
+                self.fault_at(it, &message);
             }
         }
     }
 
-    fn check(&self, sections: FileSection) -> Result<Host, DescriptionError> {
+    /// Checks the rest. What is wrong is left out of the result.
+    fn check(&self, sections: FileSection) -> Host {
         let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
-        let mut names = HashSet::new();
-        for bridge in &bridge {
-            if !names.insert(bridge.name.get_ref()) {
-                return Err(
-                    self.refuse_at(&bridge.name, "bridge.name: another bridge has this name")
-                );
-            }
-        }
-        let bridges: Vec<Bridge> = bridge
-            .iter()
-            .map(|section| Bridge {
-                name: section.name.get_ref().clone(),
-                addresses: section.addresses.clone(),
-            })
-            .collect();
-        if let Some(isolate) = host.isolate.as_ref().filter(|it| *it.get_ref()) {
-            if !vhost.is_empty() {
-                let message = "[[vhost]] cannot be combined with `isolate`: remove either";
-                return Err(self.refuse_at(isolate, message));
-            }
-        }
+        let bridges = self.bridges(&bridge);
         let mut macs = Macs::new();
-        let guests = self.guests(&guest, &bridges, &mut macs)?;
-        let vhosts = self.vhosts(&vhost, &mut macs)?;
+        let guests = self.guests(&guest, &bridges, &mut macs);
+        let vhosts = self.vhosts(&vhost, &mut macs);
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
         let vifs = vifs + vhosts.len();
         // A vif on a bridge takes two ports, its own and that of its TAP device; the uplink takes
         // one.
-        let ports = u16::try_from((2 * vifs + 1).max(64)).map_err(|_| {
-            self.refuse(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2))
-        })?;
-        Ok(Host {
+        let ports = u16::try_from((2 * vifs + 1).max(64)).unwrap_or_else(|_| {
+            self.fault(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2));
+            u16::MAX
+        });
+        Host {
             dir: host.dir,
             network: host.network,
             is_isolated: host.isolate.is_some_and(Spanned::into_inner),
@@ -212,7 +356,7 @@ impl Source<'_> {
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),
             socket_group: host.socket_group,
-            uplink: uplink.map(|section| Uplink {
+            uplink: uplink.map(Spanned::into_inner).map(|section| Uplink {
                 name: InterfaceName(uplink_name(&section)),
                 mac: section.mac,
                 addresses: section.addresses,
@@ -247,111 +391,125 @@ impl Source<'_> {
             bridges,
             guests,
             vhosts,
-        })
+            refused: None,
+        }
+    }
+
+    fn bridges(&self, sections: &[Spanned<BridgeSection>]) -> Vec<Bridge> {
+        let (mut names, mut bridges) = (HashSet::new(), Vec::new());
+        for section in sections {
+            let Some(name) = &section.get_ref().name else {
+                self.lacks(section, ("[[bridge]]", "name"), None);
+                continue;
+            };
+            if !names.insert(name.get_ref()) {
+                self.fault_at(name, "bridge.name: another bridge has this name");
+            }
+            bridges.push(Bridge {
+                name: name.get_ref().clone(),
+                addresses: section.get_ref().addresses.clone(),
+            });
+        }
+        bridges
     }
 
     fn guests(
         &self,
-        sections: &[GuestSection],
+        sections: &[Spanned<GuestSection>],
         bridges: &[Bridge],
         macs: &mut Macs,
-    ) -> Result<Vec<Guest>, DescriptionError> {
+    ) -> Vec<Guest> {
         let mut names = HashSet::new();
         let mut guests = Vec::new();
+        if let Some(section) = sections.get(GUESTS_MAX) {
+            self.fault_at(section, &format!("guest: expected at most {GUESTS_MAX} of them"));
+        }
         for (number, section) in (1_u16..).zip(sections) {
-            let name = section.name.get_ref();
-            if guests.len() >= GUESTS_MAX {
-                let message = format!("guest: expected at most {GUESTS_MAX} of them");
-                return Err(self.refuse_at(&section.name, &message));
+            let (whole, section) = (section, section.get_ref());
+            if let Some(name) = section.name.as_ref().filter(|it| !names.insert(it.get_ref())) {
+                let message = format!("guest.name: another guest is called `{}`", name.get_ref());
+                self.fault_at(name, &message);
             }
-            if !names.insert(name) {
-                let message = format!("guest.name: another guest is called `{name}`");
-                return Err(self.refuse_at(&section.name, &message));
-            }
-            if section.vif.len() > VIFS_MAX {
-                let message = format!("guest.vif: expected at most {VIFS_MAX} for a guest");
-                return Err(self.refuse_at(&section.name, &message));
+            if let Some(vif) = section.vif.get(VIFS_MAX) {
+                self.fault_at(vif, &format!("guest.vif: expected at most {VIFS_MAX} for a guest"));
             }
             let mut vifs = Vec::new();
-            for (handle, section) in (0_u8..).zip(&section.vif) {
+            for (handle, whole) in (0_u8..).zip(&section.vif) {
+                let section = whole.get_ref();
                 let of_virtio = (section.name.as_ref().map(Spanned::span))
                     .or(section.socket.as_ref().map(Spanned::span))
                     .or(section.mode.as_ref().map(Spanned::span))
                     .or(section.features.as_ref().map(Spanned::span));
                 if let Some(at) = of_virtio {
                     let message = "guest.vif.name, socket, mode, features: only in [[vhost]]";
-                    return Err(self.refuse(Some(at.start), message));
+                    self.fault(Some(at.start), message);
                 }
-                let vif = self.vif(section, (number, handle), Some(bridges))?;
+                let vif = self.vif(whole, ("guest.vif", number, handle), Some(bridges));
                 let others = macs.entry(vif.mac).or_default();
                 others.push((vif.bridge.clone(), vif.vlan));
                 if others.len() > 1 {
                     let message = format!("guest.vif.mac: another vif has `{}`", vif.mac);
-                    let at = section.mac.as_ref().map(|mac| mac.span().start);
-                    return Err(self.refuse(at, &message));
+                    self.fault(Some(section.mac.as_ref().map_or(start(whole), start)), &message);
                 }
                 vifs.push(vif);
             }
+            let Some(name) = &section.name else {
+                self.lacks(whole, ("[[guest]]", "name"), None);
+                continue;
+            };
             guests.push(Guest {
-                name: name.clone(),
+                name: name.get_ref().clone(),
                 memory_mib: section.memory_mib.and_then(Within::get).unwrap_or(256),
                 on_exit: section.on_exit,
                 vifs,
             });
         }
-        Ok(guests)
+        guests
     }
 
     /// Vifs of virtual machines behind sockets.
-    fn vhosts(
-        &self,
-        sections: &[VifSection],
-        macs: &mut Macs,
-    ) -> Result<Vec<Vhost>, DescriptionError> {
+    fn vhosts(&self, sections: &[Spanned<VifSection>], macs: &mut Macs) -> Vec<Vhost> {
         let (mut names, mut sockets, mut vhosts) = (HashSet::new(), HashSet::new(), Vec::new());
-        for section in sections {
-            let missing = |key: &str| {
-                let place = section.name.as_ref().map(|name| name.span().start);
-                let place = place.or(section.socket.as_ref().map(|socket| socket.span().start));
-                self.refuse(place, &format!("vhost.{key}: is missing; each [[vhost]] needs one"))
-            };
-            let name = section.name.as_ref().ok_or_else(|| missing("name"))?;
-            let socket = section.socket.as_ref().ok_or_else(|| missing("socket"))?;
-            if vhosts.len() >= usize::from(VHOSTS_MAX) {
-                let message = format!("vhost: expected at most {VHOSTS_MAX} of them");
-                return Err(self.refuse_at(name, &message));
+        if let Some(section) = sections.get(usize::from(VHOSTS_MAX)) {
+            self.fault_at(section, &format!("vhost: expected at most {VHOSTS_MAX} of them"));
+        }
+        for whole in sections {
+            let section = whole.get_ref();
+            let (name, socket) = (section.name.as_ref(), section.socket.as_ref());
+            let near = name.map(start).or(socket.map(start));
+            if name.is_none() {
+                self.lacks(whole, ("[[vhost]]", "name"), near);
             }
-            if !names.insert(name.get_ref()) {
+            if socket.is_none() {
+                self.lacks(whole, ("[[vhost]]", "socket"), near);
+            }
+            if let Some(name) = name.filter(|it| !names.insert(it.get_ref())) {
                 let message = format!("vhost.name: another vhost is called `{}`", name.get_ref());
-                return Err(self.refuse_at(name, &message));
+                self.fault_at(name, &message);
             }
-            if !sockets.insert(socket.get_ref()) {
+            if let Some(socket) = socket.filter(|it| !sockets.insert(it.get_ref())) {
                 let message = format!("vhost.socket: another vhost has `{}`", socket.get_ref());
-                return Err(self.refuse_at(socket, &message));
+                self.fault_at(socket, &message);
             }
-            self.refuse_of_guests(section)?;
-            if let Some(bridge) = &section.bridge {
+            self.refuse_of_guests(section);
+            if let (Some(name), Some(bridge)) = (name, &section.bridge) {
                 if name.get_ref().0.parse::<InterfaceName>().is_err() {
                     let message = format!(
                         "vhost.bridge: the network device on it gets the name `{}`: expected \
                          a vhost.name of at most 15 letters, digits, `-`, `_` and `.`",
                         name.get_ref()
                     );
-                    return Err(self.refuse_at(bridge, &message));
+                    self.fault_at(bridge, &message);
                 }
             }
-            let of_vhost = |mut error: DescriptionError| {
-                error.message = error.message.replace("guest.vif.", "vhost.");
-                error
-            };
-            let vif = self.vif(section, (0, 0), None).map_err(of_vhost)?;
+            let vif = self.vif(whole, ("vhost", 0, 0), None);
             if let Some(mac) = &section.mac {
                 // A guest may have one address in several networks.
                 let (others, place) = (macs.entry(*mac.get_ref()).or_default(), vif.bridge.clone());
                 let place = (place, vif.vlan);
                 if others.contains(&place) {
                     let message = format!("vhost.mac: another vif has `{}`", mac.get_ref());
-                    return Err(self.refuse_at(mac, &message));
+                    self.fault_at(mac, &message);
                 }
                 others.push(place);
             }
@@ -364,8 +522,9 @@ impl Source<'_> {
             {
                 let message =
                     format!("vhost.features: `{name}` is in the list twice: remove one of them");
-                return Err(self.refuse_at(at, &message));
+                self.fault_at(at, &message);
             }
+            let (Some(name), Some(socket)) = (name, socket) else { continue };
             vhosts.push(Vhost {
                 name: name.get_ref().clone(),
                 socket: socket.get_ref().clone(),
@@ -379,11 +538,11 @@ impl Source<'_> {
                 vif,
             });
         }
-        Ok(vhosts)
+        vhosts
     }
 
     /// Keys that apply only to an emulated guest or to a Xen vif.
-    fn refuse_of_guests(&self, section: &VifSection) -> Result<(), DescriptionError> {
+    fn refuse_of_guests(&self, section: &VifSection) {
         let given = [
             section.tenant.as_ref().map(Spanned::span),
             section.addresses.first().map(Spanned::span),
@@ -392,78 +551,83 @@ impl Source<'_> {
             section.completion.as_ref().map(Spanned::span),
             section.max_unanswered.as_ref().map(Spanned::span),
         ];
-        let mut given = ONLY_OF_GUEST.into_iter().zip(given);
-        match given.find_map(|(key, at)| Some((key, at?))) {
-            None => Ok(()),
-            Some((key, at)) => {
-                let remedy = match key {
-                    "max-queues" => "use `queues` here",
-                    "addresses" => {
-                        "set addresses in the guest, and use `allowed-ips` to limit them"
-                    }
-                    _ => "remove it",
-                };
-                let message = format!("vhost.{key}: only in [[guest.vif]]; {remedy}");
-                Err(self.refuse(Some(at.start), &message))
-            }
+        let given = ONLY_OF_GUEST.into_iter().zip(given);
+        for (key, at) in given.filter_map(|(key, at)| Some((key, at?))) {
+            let remedy = match key {
+                "max-queues" => "use `queues` here",
+                "addresses" => "set addresses in the guest, and use `allowed-ips` to limit them",
+                _ => "remove it",
+            };
+            let message = format!("vhost.{key}: only in [[guest.vif]]; {remedy}");
+            self.fault(Some(at.start), &message);
         }
     }
 
+    /// A vif in a section of this name, with a number for its guest and itself.
     fn vif(
         &self,
-        section: &VifSection,
-        (guest, handle): (u16, u8),
+        whole: &Spanned<VifSection>,
+        (of, guest, handle): (&str, u16, u8),
         bridges: Option<&[Bridge]>,
-    ) -> Result<GuestVif, DescriptionError> {
+    ) -> GuestVif {
+        let section = whole.get_ref();
+        // A bridge whose name could not be read may be the one.
+        let bridges = bridges.filter(|_| !self.missing.has_any(&["name", "bridge"]));
         // A virtio vif may be on any bridge of the host.
         if let (Some(bridge), Some(bridges)) = (&section.bridge, bridges) {
             if !bridges.iter().any(|known| known.name == *bridge.get_ref()) {
                 let known: Vec<String> =
                     bridges.iter().map(|bridge| format!("`{}`", bridge.name)).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let expected = match known.is_empty() {
+                    true => "expected one that is described, or no `bridge`".to_owned(),
+                    false => format!("expected one of {}", known.join(", ")),
+                };
                 let message = format!(
-                    "guest.vif.bridge: there is no [[bridge]] `{}`: expected one of {known}",
+                    "{of}.bridge: there is no [[bridge]] `{}`: {expected}",
                     bridge.get_ref()
                 );
-                return Err(self.refuse_at(bridge, &message));
+                self.fault_at(bridge, &message);
             }
         }
         let addresses: Vec<Cidr> =
             section.addresses.iter().map(|address| *address.get_ref()).collect();
         if let Some(gateway) = &section.gateway {
             let is_near = |cidr: &Cidr| is_on_link(*cidr, *gateway.get_ref());
-            if !addresses.iter().any(is_near) {
+            let is_known = !self.missing.has(start(whole), "addresses") && of == "guest.vif";
+            if is_known && !addresses.iter().any(is_near) {
                 let message = format!(
-                    "guest.vif.gateway: `{}` is in none of the vif's networks: expected an \
+                    "{of}.gateway: `{}` is in none of the vif's networks: expected an \
                      address in a network of the vif's own addresses",
                     gateway.get_ref()
                 );
-                return Err(self.refuse_at(gateway, &message));
+                self.fault_at(gateway, &message);
             }
         }
-        let allowed_ips = self.allowed_ips(section)?;
+        let allowed_ips = self.allowed_ips(section, of);
         let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
             .or(section.trunk.first().map(Spanned::span))
             .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
             .or(section.multicast_router.as_ref().map(Spanned::span))
             .or(section.mirror.first().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = "guest.vif.vlan, trunk, private, multicast-router, mirror: only for vifs \
-                           on the switch; remove them or `bridge`";
-            return Err(self.refuse(Some(at.start), message));
+            let message = format!(
+                "{of}.vlan, trunk, private, multicast-router, mirror: only for vifs on the switch; \
+                 remove them or `bridge`"
+            );
+            self.fault(Some(at.start), &message);
         }
-        if section.trunk.len() > VlanRules::TAGGED_MAX {
-            let message = format!("guest.vif.trunk: expected at most {}", VlanRules::TAGGED_MAX);
-            return Err(self.refuse_at(&section.trunk[0], &message));
+        if let Some(one_more) = section.trunk.get(VlanRules::TAGGED_MAX) {
+            let message = format!("{of}.trunk: expected at most {}", VlanRules::TAGGED_MAX);
+            self.fault_at(one_more, &message);
         }
-        if section.mirror.len() > Mirrored::LIST_MAX {
-            let message = format!("guest.vif.mirror: expected at most {}", Mirrored::LIST_MAX);
-            return Err(self.refuse_at(&section.mirror[0], &message));
+        if let Some(one_more) = section.mirror.get(Mirrored::LIST_MAX) {
+            let message = format!("{of}.mirror: expected at most {}", Mirrored::LIST_MAX);
+            self.fault_at(one_more, &message);
         }
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen; the rest distinguishes guests and vifs.
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
-        Ok(GuestVif {
+        GuestVif {
             mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
             tenant: section.tenant.as_ref().map(|it| it.get_ref().clone()),
             addresses,
@@ -494,23 +658,27 @@ impl Source<'_> {
                 .multicast_router
                 .as_ref()
                 .map_or_else(MulticastRouter::default, |it| it.get_ref().0),
-        })
+        }
     }
 
     /// The listed addresses, or those assigned to the guest if it is locked to them.
-    fn allowed_ips(&self, section: &VifSection) -> Result<Vec<Network>, DescriptionError> {
+    fn allowed_ips(&self, section: &VifSection, of: &str) -> Vec<Network> {
         let Some(listed) = &section.allowed_ips else {
             let is_locked = section.locking_mode.is_some_and(|it| it.0 == LockingMode::Locked);
             let own = section.addresses.iter().filter(|_| is_locked);
-            return Ok(own.map(|own| Network(IpNetwork::host(own.get_ref().address))).collect());
+            return own.map(|own| Network(IpNetwork::host(own.get_ref().address))).collect();
         };
         if listed.get_ref().len() > IpNetwork::LIST_MAX {
-            let message =
-                format!("guest.vif.allowed-ips: expected at most {}", IpNetwork::LIST_MAX);
-            return Err(self.refuse_at(listed, &message));
+            let message = format!("{of}.allowed-ips: expected at most {}", IpNetwork::LIST_MAX);
+            self.fault_at(listed, &message);
         }
-        Ok(listed.get_ref().clone())
+        listed.get_ref().clone()
     }
+}
+
+/// Where something begins.
+fn start<T>(what: &Spanned<T>) -> usize {
+    what.span().start
 }
 
 fn uplink_name(section: &UplinkSection) -> String {

@@ -1,6 +1,6 @@
 //! The description of one host: its guests, bridges, uplink and limits.
 //!
-//! [`parse`] reads it from TOML, with every default filled in, and refuses an invalid one with the
+//! [`parse`] reads it from TOML, with every default filled in, and refuses an invalid one with each
 //! line at fault. The supervisor hands the result to its processes as JSON. Nothing here starts or
 //! changes anything. Read [`Host`] first.
 
@@ -22,7 +22,7 @@ use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
-pub use file::{DescriptionError, parse, parse_vhost, read};
+pub use file::{DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read};
 pub use value::{
     Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText,
     SocketMode, SocketPath, TenantName, VhostName,
@@ -93,6 +93,9 @@ pub struct Host {
     /// Virtio vifs: of virtual machines behind vhost-user sockets.
     #[serde(default)]
     pub vhosts: Vec<Vhost>,
+    /// Why this is not the description in the file, but the last accepted one.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 /// The network namespace that represents the host.
@@ -401,14 +404,20 @@ pub struct CompletionSetting(#[serde(with = "value::text")] pub Completion);
 
 impl Host {
     /// Two guests, `a` and `b`, and an uplink, in 10.77.0.0/24 and fd77::/64.
-    pub fn example() -> Host {
+    ///
+    /// # Errors
+    /// If the usage does not suit them.
+    pub fn example(usage: Usage) -> Result<Host, DescriptionError> {
         let text = include_str!("../../ringway/examples/two-guests.toml");
-        file::parse("the built-in example", text).expect("a test reads it")
+        file::parse("the built-in example", text, usage)
     }
 
     /// A host whose guests come from elsewhere.
-    pub fn empty() -> Host {
-        file::parse("the empty description", "").expect("a test reads it")
+    ///
+    /// # Errors
+    /// If the usage does not suit it.
+    pub fn empty(usage: Usage) -> Result<Host, DescriptionError> {
+        file::parse("the empty description", "", usage)
     }
 
     /// The backend's threads.
@@ -419,53 +428,60 @@ impl Host {
         self.workers.config("worker")
     }
 
-    /// Why tenants of this host cannot have processes of their own; `None` if they can.
-    pub fn obstacle_to_isolation(&self) -> Option<String> {
-        if let Some(vhost) = self.vhosts.first() {
-            return Some(format!(
-                "[[vhost]] {} cannot be combined with --isolate: remove either",
-                vhost.name
-            ));
-        }
+    /// Why tenants of these guests cannot have processes of their own, each reason with the index
+    /// of a guest; empty if they can.
+    fn obstacles_to_isolation(&self) -> Vec<(usize, String)> {
+        let mut obstacles = Vec::new();
         let on_switch = || {
-            let vifs = self.guests.iter().flat_map(|it| it.vifs.iter().map(move |vif| (it, vif)));
-            vifs.filter(|(_, vif)| vif.bridge.is_none())
+            let guests = self.guests.iter().enumerate();
+            let vifs = guests.flat_map(|(at, it)| it.vifs.iter().map(move |vif| (at, it, vif)));
+            vifs.filter(|(.., vif)| vif.bridge.is_none())
         };
-        for (guest, vif) in on_switch() {
+        for (at, guest, vif) in on_switch() {
             let completion = vif.completion.map_or(self.completion, |setting| setting.0);
             if completion == Completion::Sent {
-                return Some(format!(
+                let reason = format!(
                     "guest {} has completion = \"sent\", which does not work across processes: \
                      remove it, or give the vif a bridge, or do not isolate tenants",
                     guest.name
-                ));
+                );
+                obstacles.push((at, reason));
             }
             let uplink = self.uplink.as_ref().map(|uplink| uplink.name.to_string());
             let mut mirrored = vif.mirror.iter().map(|it| &it.0.port);
             if let Some(port) = mirrored.find(|port| uplink.as_ref() == Some(*port)) {
-                return Some(format!(
+                let reason = format!(
                     "guest {} has a mirror of {port}, whose frames no tenant's process sees: \
                      expected vifs of its own tenant, or trunk, its connection to the others",
                     guest.name
-                ));
+                );
+                obstacles.push((at, reason));
             }
-            let is_other = |(another, other): &(&Guest, &GuestVif)| {
+            let is_other = |(_, another, other): &(usize, &Guest, &GuestVif)| {
                 let is_same_tenant = match (&vif.tenant, &other.tenant) {
                     (None, None) => guest.name == another.name,
                     (one, another) => one == another,
                 };
                 is_same_tenant && vif.reach() != other.reach()
             };
-            if let Some((another, _)) = on_switch().find(is_other) {
-                return Some(format!(
+            // Each pair is met once from either side.
+            if let Some((_, another, _)) = on_switch().take_while(|it| it.0 <= at).find(is_other) {
+                let reason = format!(
                     "guests {} and {} belong to one tenant, which has one trunk: its vifs must \
                      all be in VLANs or none, and all be private or none; give one of them \
                      another `tenant`",
-                    guest.name, another.name
-                ));
+                    another.name, guest.name
+                );
+                obstacles.push((at, reason));
             }
         }
-        None
+        obstacles
+    }
+
+    /// What an administrator should know of this description, if there is something.
+    pub fn notice(&self) -> Option<String> {
+        let refused = self.refused.as_ref()?;
+        Some(format!("serving the last accepted description, not {refused}"))
     }
 
     /// Queues of each trunk: one per worker, up to the maximum.

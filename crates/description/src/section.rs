@@ -30,15 +30,15 @@ type Mtu = Within<68, 65521>;
 pub(crate) struct FileSection {
     #[serde(default)]
     pub(crate) host: HostSection,
-    pub(crate) uplink: Option<UplinkSection>,
+    pub(crate) uplink: Option<Spanned<UplinkSection>>,
     #[serde(default)]
     pub(crate) switch: SwitchSection,
     #[serde(default)]
-    pub(crate) bridge: Vec<BridgeSection>,
+    pub(crate) bridge: Vec<Spanned<BridgeSection>>,
     #[serde(default)]
-    pub(crate) guest: Vec<GuestSection>,
+    pub(crate) guest: Vec<Spanned<GuestSection>>,
     #[serde(default)]
-    pub(crate) vhost: Vec<VifSection>,
+    pub(crate) vhost: Vec<Spanned<VifSection>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -112,7 +112,7 @@ pub(crate) struct SwitchSection {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct BridgeSection {
-    pub(crate) name: Spanned<InterfaceName>,
+    pub(crate) name: Option<Spanned<InterfaceName>>,
     #[serde(default)]
     pub(crate) addresses: Vec<Cidr>,
 }
@@ -120,12 +120,12 @@ pub(crate) struct BridgeSection {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct GuestSection {
-    pub(crate) name: Spanned<GuestName>,
+    pub(crate) name: Option<Spanned<GuestName>>,
     pub(crate) memory_mib: Option<Within<1, 16384>>,
     #[serde(default)]
     pub(crate) on_exit: OnExit,
     #[serde(default)]
-    pub(crate) vif: Vec<VifSection>,
+    pub(crate) vif: Vec<Spanned<VifSection>>,
 }
 
 /// Keys of [`VifSection`] that only `[[vhost]]` has.

@@ -1,6 +1,7 @@
 //! The types of a description's values; each describes valid values for error messages.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -9,7 +10,7 @@ use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{PROTOCOL_FEATURE_NAMES, protocol_names};
 use ringway_wire::virtio::Features;
 use ringway_xenbus::Rate;
-use serde::de::{Deserialize, Deserializer, Error};
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the zero byte).
@@ -432,11 +433,24 @@ impl<const MIN: u64, const MAX: u64> Within<MIN, MAX> {
 
 impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Within<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = i128::from(i64::deserialize(deserializer)?);
-        let is_within = (i128::from(MIN)..=i128::from(MAX)).contains(&number);
+        deserializer.deserialize_i64(WithinVisitor)
+    }
+}
+
+/// A visitor, so that the parser knows the place of a number that is refused, also in a list.
+struct WithinVisitor<const MIN: u64, const MAX: u64>;
+
+impl<const MIN: u64, const MAX: u64> Visitor<'_> for WithinVisitor<MIN, MAX> {
+    type Value = Within<MIN, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("i64")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
         match u64::try_from(number) {
-            Ok(number) if is_within => Ok(Within(number)),
-            _ => Err(D::Error::custom(format!(
+            Ok(number) if (MIN..=MAX).contains(&number) => Ok(Within(number)),
+            _ => Err(E::custom(format!(
                 "{number} is out of range: expected a whole number from {MIN} to {MAX}"
             ))),
         }
@@ -459,7 +473,22 @@ pub(crate) mod text {
     pub(crate) fn deserialize<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        deserializer.deserialize_str(TextVisitor(PhantomData))
+    }
+
+    /// A visitor, so that the parser knows the place of a text that is refused, also in a list.
+    struct TextVisitor<T>(PhantomData<T>);
+
+    impl<T: FromStr<Err = String>> Visitor<'_> for TextVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
     }
 }
 

@@ -87,6 +87,10 @@ const VIF: Family = gauge(
     "ringway_doctor_vif_info",
     "Always 1: a vif of ringway, and whether its guest uses Xen's protocol or virtio.",
 );
+const REFUSED: Family = gauge(
+    "ringway_doctor_description_refused",
+    "1 if ringway serves the last accepted description because the one in the file is wrong.",
+);
 const NIC_BYTES: Family = counter("ringway_doctor_interface_bytes_total", "Bytes of an interface.");
 const NIC_DROPS: Family =
     counter("ringway_doctor_interface_drops_total", "Packets that an interface dropped.");
@@ -175,6 +179,10 @@ impl Page {
     /// receives what the guest transmits. Their kind is a series of its own, so that queries of
     /// the counters of all interfaces need not change.
     fn ringway_queues(&mut self, span: &Span<Vifs>) {
+        if !span.after.all.is_empty() {
+            let is_refused = span.after.all.iter().any(|vif| vif.notice.is_some());
+            self.add(REFUSED, &[], f64::from(u8::from(is_refused)));
+        }
         for vif in &span.after.all {
             // The uplink has no kind, and neither have vifs in records of older versions.
             if !vif.kind.is_empty() {
@@ -281,7 +289,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 14] {
+pub fn names() -> [&'static str; 15] {
     [
         WORST,
         FINDINGS,
@@ -289,6 +297,7 @@ pub fn names() -> [&'static str; 14] {
         QUEUE_PACKETS,
         IMBALANCE,
         VIF,
+        REFUSED,
         NIC_BYTES,
         NIC_DROPS,
         BACKLOG_DROPS,
@@ -347,7 +356,8 @@ mod tests {
             put(&command_path(&["ethtool", "-S", "eth\"0"]), statistics);
             let vif = |name: &str, kind: &str| {
                 format!(
-                    "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\"queues\":[]}}"
+                    "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\"queues\":[],\
+                     \"notice\":\"wrong\"}}"
                 )
             };
             let vifs = [vif("uplink", ""), vif("vif1.0", "xen"), vif("vm1", "virtio")];
@@ -369,6 +379,7 @@ mod tests {
             "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
             "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\"} 1",
             "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\"} 1",
+            "ringway_doctor_description_refused 1",
         ] {
             assert!(text.contains(line), "no {line} in\n{text}");
         }

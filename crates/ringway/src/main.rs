@@ -49,7 +49,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
     logging::start(common.log_level, &verb.process_name());
     match verb {
-        Verb::Run(args) => run::run(args, &common)?,
+        Verb::Run(args) => run::run(&args, &common)?,
         Verb::Stop(args) => stop_verb::run(&args)?,
         Verb::Guest(args) => return guest::run(&args),
         Verb::Vif(args) => vif::run(&args)?,

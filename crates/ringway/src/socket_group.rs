@@ -20,7 +20,11 @@ pub(crate) fn join(group: &GroupText) -> Result<SocketGroup> {
     Ok(group)
 }
 
-fn find(GroupText(name): &GroupText) -> Result<SocketGroup> {
+/// Finds a group of this machine by name or number.
+///
+/// # Errors
+/// If there is no such group.
+pub(crate) fn find(GroupText(name): &GroupText) -> Result<SocketGroup> {
     // The greatest number means no change to the system.
     let id = match name.parse().ok().filter(|id| *id != u32::MAX) {
         Some(id) => Some(Gid::from_raw(id)),

@@ -49,6 +49,11 @@ impl Target {
         self.ask_backend(&BackendRequest::Status)
     }
 
+    /// What an administrator should know of the host, if there is something.
+    pub(crate) fn notice(&self) -> Option<String> {
+        read_description(&self.dir()).ok()?.notice()
+    }
+
     /// The control socket of the process that serves a vif: the backend's, or that of the vif's
     /// tenant where tenants have processes of their own.
     pub(crate) fn serving(&self, vif: &str) -> Result<PathBuf> {

@@ -11,19 +11,22 @@ use crate::{arm64, report, reproducible, run};
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
 /// Files that its users rely on.
-const CONTENTS: [&str; 13] = [
+const CONTENTS: [&str; 16] = [
     "./usr/bin/ringway",
     "./usr/lib/systemd/system/ringway.service",
     "./usr/lib/systemd/system/ringway-devd.service",
+    "./usr/lib/systemd/system/ringway-host.service",
     "./usr/lib/sysusers.d/ringway.conf",
     "./usr/lib/udev/rules.d/60-ringway.rules",
     "./etc/ringway/ringway.toml",
+    "./etc/ringway/host.toml",
     "./usr/share/man/man1/ringway.1.gz",
     "./usr/share/man/man1/ringway-run.1.gz",
     "./usr/share/bash-completion/completions/ringway",
     "./usr/share/zsh/vendor-completions/_ringway",
     "./usr/share/fish/vendor_completions.d/ringway.fish",
     "./usr/share/doc/ringway/xen.md",
+    "./usr/share/doc/ringway/virtio.md",
     "./usr/share/doc/ringway/examples/no-xen-netback.conf",
 ];
 /// Folders that must stay empty: a file there would change a host that merely installs the package.

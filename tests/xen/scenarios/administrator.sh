@@ -46,6 +46,7 @@ sed -i 's/^Version: .*/&+newer/' "$state/newer/DEBIAN/control"
 dpkg-deb --root-owner-group --build "$state/newer" /payload/ringway_NEWER.deb > /dev/null
 rings=$(xenstore-ls "$(guest_path a)/device/vif/0" | grep -E 'ring-ref|event-channel')
 keep_busy a 60
+page check
 page restart
 busy_to_the_end
 works "the newer package"

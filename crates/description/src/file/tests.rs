@@ -7,13 +7,18 @@ use ringway_wire::virtio::Features;
 use super::*;
 use crate::SocketMode;
 
+/// Without options that override what it says.
+fn parse_plain(file: &str, content: &str) -> Result<Host, DescriptionError> {
+    parse(file, content, Usage::default())
+}
+
 fn refusal(content: &str) -> String {
-    parse("host.toml", content).expect_err(content).to_string()
+    parse("host.toml", content, Usage::default()).expect_err(content).to_string()
 }
 
 #[test]
 fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
-    let host = parse(
+    let host = parse_plain(
         "host.toml",
         "[host]\nsocket-group = 'kvm'\n\
          [[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
@@ -31,13 +36,12 @@ fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
     assert_eq!(features.without(usual).names().collect::<Vec<_>>(), ["ring_packed"]);
     assert_eq!(usual.without(features).names().collect::<Vec<_>>(), ["host_ecn"]);
     assert_eq!(protocol & !without_rarp, VHOST_USER_PROTOCOL_F_RARP);
-    assert!(host.obstacle_to_isolation().expect("one process").contains("[[vhost]] vm1"));
 }
 
 /// What a vif of virtio offers with this list of features.
 fn offers(features: &str) -> (Features, u64) {
     let text = "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nfeatures = ";
-    let host = parse("host.toml", &format!("{text}[{features}]\n"));
+    let host = parse_plain("host.toml", &format!("{text}[{features}]\n"));
     host.expect(features).vhosts[0].features()
 }
 
@@ -112,7 +116,7 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     assert!(taken.contains("line 6: vhost.socket: another vhost has `/run/vm1.sock`"), "{taken}");
     let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
     let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
-    assert!(many.contains("line 386: vhost: expected at most 128 of them"), "{many}");
+    assert!(many.contains("line 385: vhost: expected at most 128 of them"), "{many}");
     let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
     assert!(named.contains("`vif1.0` is not a virtio vif name"), "{named}");
     let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
@@ -127,7 +131,10 @@ fn a_virtio_vif_is_refused_in_a_host_that_isolates_tenants() {
     let both = refusal(&format!("[host]\nisolate = true\n{vhost}"));
     let expected = "host.toml, line 2: [[vhost]] cannot be combined with `isolate`: remove either";
     assert!(both.starts_with(expected), "{both}");
-    assert!(parse("host.toml", &format!("[host]\nisolate = false\n{vhost}")).is_ok());
+    assert!(parse_plain("host.toml", &format!("[host]\nisolate = false\n{vhost}")).is_ok());
+    let isolate = Usage { isolate: true, ..Usage::default() };
+    let by_option = parse("host.toml", vhost, isolate).expect_err("refused").to_string();
+    assert!(by_option.starts_with("host.toml, line 1: [[vhost]] cannot be"), "{by_option}");
 }
 
 #[test]
@@ -140,7 +147,7 @@ fn a_vif_that_is_added_to_a_running_host_may_name_ports_of_that_host() {
 
 #[test]
 fn the_example_has_two_guests_and_an_uplink() {
-    let host = Host::example();
+    let host = Host::example(Usage::default()).expect("good");
     let names: Vec<&str> = host.guests.iter().map(|guest| guest.name.0.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     assert_eq!(host.guests[1].vifs[0].addresses[0].to_string(), "10.77.0.2/24");
@@ -149,7 +156,8 @@ fn the_example_has_two_guests_and_an_uplink() {
 
 #[test]
 fn the_full_example_is_a_description() {
-    let host = parse("full", include_str!("../../../ringway/examples/full.toml")).expect("good");
+    let host =
+        parse_plain("full", include_str!("../../../ringway/examples/full.toml")).expect("good");
     assert!(host.socket_group.is_some());
     assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
 }
@@ -157,19 +165,33 @@ fn the_full_example_is_a_description() {
 #[test]
 fn the_configuration_of_the_package_is_a_description_without_guests() {
     let text = include_str!("../../../../packaging/ringway.toml");
-    assert!(parse("as it is", text).expect("good").guests.is_empty());
+    assert!(parse_plain("as it is", text).expect("good").guests.is_empty());
     // Every commented-out line is valid.
     let used: Vec<&str> = text
         .lines()
         .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
         .collect();
-    let host = parse("all of it", &used.join("\n")).expect("good");
+    let host = parse_plain("all of it", &used.join("\n")).expect("good");
     assert_eq!(host.workers.count, Some(2));
 }
 
 #[test]
+fn the_configuration_of_a_host_of_virtual_machines_is_a_description() {
+    let text = include_str!("../../../../packaging/host.toml");
+    let host = parse_plain("as it is", text).expect("good");
+    assert!(host.guests.is_empty() && host.vhosts.is_empty() && host.uplink.is_none());
+    // Every commented-out line is valid.
+    let used: Vec<&str> = text
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
+        .collect();
+    let host = parse_plain("all of it", &used.join("\n")).expect("good");
+    assert!(host.uplink.is_some() && host.vhosts.len() == 1);
+}
+
+#[test]
 fn processes_get_the_parsed_description() {
-    let host = Host::example();
+    let host = Host::example(Usage::default()).expect("good");
     let json = serde_json::to_string(&host).expect("writable");
     let again: Host = serde_json::from_str(&json).expect("readable");
     assert_eq!(serde_json::to_string(&again).expect("writable"), json);
@@ -197,7 +219,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         ("[uplink]\nmac = \"01:00:00:00:00:01\"\n".to_owned(), 2, ["uplink.mac", "group"]),
         (
             format!("{guest}trunk = [\n  1,\n  5000,\n]\n"),
-            4,
+            6,
             ["guest.vif.trunk: 5000 is out of range", "from 1 to 4094"],
         ),
         (format!("{guest}mirror = [\"zz\"]\n"), 4, ["guest.vif.mirror", "no port `zz`"]),
@@ -208,14 +230,18 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         (format!("{guest}completion = \"now\"\n"), 4, ["completion", "copied or sent"]),
         (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
         ("[host\n".to_owned(), 1, ["[host", "]"]),
-        ("[[guest]]\nmemory-mib = 8\n".to_owned(), 1, ["guest", "missing field `name`"]),
+        (
+            "[[guest]]\nmemory-mib = 8\n".to_owned(),
+            1,
+            ["guest.name: is missing", "each [[guest]] needs one"],
+        ),
         ("[[guest]]\nname = \"../a\"\n".to_owned(), 2, ["name", "expected 1 to 32"]),
         (format!("{guest}mac = \"1:2\"\n"), 4, ["mac", "00:16:3e:00:00:02"]),
         (format!("{guest}mac = \"01:00:00:00:00:00\"\n"), 4, ["mac", "even first byte"]),
         (format!("{guest}addresses = [\"10.0.0.1\"]\n"), 4, ["addresses", "10.77.0.1/24"]),
         (format!("{guest}addresses = [\"10.0.0.1/33\"]\n"), 4, ["/33", "10.77.0.1/24"]),
         (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "own addresses"]),
-        (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
+        (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one that is described"]),
         (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
         (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
         ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
@@ -249,7 +275,8 @@ fn isolation_is_refused_if_responses_wait_for_frames_on_a_trunk() {
         let bridge = "[[bridge]]\nname = \"br0\"\n";
         let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");
         let text = format!("[host]\n{host}\n{bridge}{guest}\n");
-        parse("host.toml", &text).expect("good").obstacle_to_isolation()
+        let obstacles = parse_plain("host.toml", &text).expect("good").obstacles_to_isolation();
+        obstacles.into_iter().next().map(|(_, reason)| reason)
     };
     let sent = "completion = \"sent\"";
     assert_eq!(obstacle("", "tenant = \"red\""), None);
@@ -299,7 +326,7 @@ fn an_address_is_in_one_network_once() {
     assert!(found.contains("line 8: vhost.mac: another vif has"), "{found}");
     for more in ["bridge = \"br0\"\n", "vlan = 7\n"] {
         let both = format!("{one}{}", vhost("vm2", more));
-        assert!(parse("host.toml", &both).is_ok(), "{both}");
+        assert!(parse_plain("host.toml", &both).is_ok(), "{both}");
     }
 }
 
@@ -314,4 +341,103 @@ fn a_gateway_is_on_link_by_prefix_and_version() {
     assert!(is_near("fd77::1/64", "fd77::ffff"));
     assert!(!is_near("0.0.0.0/0", "::1"));
     assert!(is_near("::/0", "fd77::1"));
+}
+
+#[test]
+fn every_fault_is_named_with_its_line() {
+    let text = "[host]\nworkers = 0\nworker = 1\ncpus = [1, 2000, 3000]\n\
+                [uplink]\nname = 'br0'\nmtu = 'big'\n\
+                [[bridge]]\nname = 'br0'\n\
+                [[guest]]\nmemory-mib = 8\n\
+                [[guest.vif]]\nmtu = 9\nmac = '00:16:3e:00:00:01'\nbridge = 'br1'\n\
+                [[guest]]\nname = 'b'\n\
+                [[guest.vif]]\nmac = '00:16:3e:00:00:01'\naddresses = ['10.0.0.1', '10.0.0.2']\n\
+                [[vhost]]\nname = 'br0'\nbridge = 'br0'\nqueues = 99\ntenant = 'a'\n\
+                [vhosts]\n";
+    let error = parse_plain("host.toml", text).expect_err("refused");
+    let shown = error.to_string();
+    let lines: Vec<&str> = shown.lines().filter(|line| line.starts_with("host.toml")).collect();
+    let expected = [
+        (2, "host.workers: 0 is out of range"),
+        (3, "unknown field `worker`"),
+        (4, "host.cpus: 2000 is out of range"),
+        (4, "host.cpus: 3000 is out of range"),
+        (6, "uplink.name: `br0` is the name of a [[bridge]]"),
+        (7, "uplink.mtu: expected a whole number without quotes"),
+        (10, "guest.name: is missing; each [[guest]] needs one"),
+        (13, "guest.vif.mtu: 9 is out of range"),
+        (15, "guest.vif.bridge: there is no [[bridge]] `br1`: expected one of `br0`"),
+        (19, "guest.vif.mac: another vif has"),
+        (20, "guest.vif.addresses: `10.0.0.1` is not an address with a prefix"),
+        (20, "guest.vif.addresses: `10.0.0.2` is not an address with a prefix"),
+        (22, "vhost.name: `br0` is the name of a [[bridge]]"),
+        (22, "vhost.name: `br0` is the name of the uplink"),
+        (22, "vhost.socket: is missing"),
+        (24, "vhost.queues: 99 is out of range"),
+        (25, "vhost.tenant: only in [[guest.vif]]"),
+        (26, "unknown field `vhosts`"),
+    ];
+    for (line, part) in expected {
+        let start = format!("host.toml, line {line}: {part}");
+        assert!(lines.iter().any(|it| it.starts_with(&start)), "{start} is not in\n{shown}");
+    }
+    assert_eq!((lines.len(), error.faults()), (expected.len(), expected.len()), "{shown}");
+}
+
+#[test]
+fn a_fault_is_not_followed_by_faults_that_it_causes() {
+    for (text, line, part) in [
+        ("[[guest]]\nname = '../a'\n", 2, "guest.name: `../a`"),
+        ("[[vhost]]\nname = 'a'\nsocket = 'a'\n", 3, "vhost.socket: `a`"),
+        ("[[bridge]]\nnam = 'b'\nname = 7\n", 2, "unknown field `nam`"),
+        ("[[guest]]\nname = 'a'\n[[guest.vif]]\nbridge = 'b'\n[[bridge]]\nname = 1\n", 6, "b"),
+        (
+            "[[guest]]\nname = 'a'\n[[guest.vif]]\naddresses = 1\ngateway = '10.0.0.1'\n",
+            4,
+            "guest.vif.addresses: expected a list",
+        ),
+    ] {
+        let found = refusal(text);
+        let lines: Vec<&str> = found.lines().filter(|it| it.starts_with("host.toml")).collect();
+        let is_about = |it: &&&str| it.contains(&format!("line {line}: ")) && it.contains(part);
+        assert_eq!(lines.iter().filter(is_about).count(), 1, "{found}");
+        let others = usize::from(part.starts_with("unknown"));
+        assert_eq!(lines.len(), 1 + others, "{found}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_syntax_are_named_along_with_others() {
+    let found = refusal(
+        "[host]\nworkers = two\nmax-queues = 0\n[uplink]\nname = \"up\nmtu = 9\n\
+         [[guest]]\nname = 'a'\nname = 'b'\n",
+    );
+    for (line, part) in [
+        (2, "host.workers: "),
+        (3, "host.max-queues: 0 is out of range"),
+        (5, "uplink.name: invalid basic string"),
+        (6, "uplink.mtu: 9 is out of range"),
+        (9, "duplicate key"),
+    ] {
+        let start = format!("host.toml, line {line}: {part}");
+        assert!(found.lines().any(|it| it.starts_with(&start)), "{start} is not in\n{found}");
+    }
+    let swallowed =
+        "[[guest]]\nname = 'a'\n[[guest.vif]]\naddresses = ['10.0.0.1/24'\nmtu = 1500\n";
+    let found = refusal(swallowed);
+    assert_eq!(found.matches("host.toml, line").count(), 1, "{found}");
+    // However much is wrong, it comes to an end.
+    let many: String = (0..500).map(|n| format!("k{n} = 1\n")).collect();
+    let found = refusal(&format!("[host]\n{many}")).matches("host.toml, line").count();
+    assert!((90..=110).contains(&found), "{found}");
+}
+
+#[test]
+fn guests_and_bridges_of_another_toolstack_are_refused() {
+    let xen = Usage { has_toolstack: true, ..Usage::default() };
+    let text = "[[bridge]]\nname = 'b'\n[[guest]]\nname = 'a'\n";
+    let refused = parse("host.toml", text, xen).expect_err("refused");
+    assert_eq!(refused.faults(), 2, "{refused}");
+    assert!(refused.to_string().contains("line 3: the description has a section [[guest]]"));
+    parse("host.toml", "[[vhost]]\nname = 'a'\nsocket = '/a'\n", xen).expect("it is good");
 }

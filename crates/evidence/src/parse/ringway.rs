@@ -25,6 +25,10 @@ pub struct Vif {
     pub max_queues: u64,
     /// Those in use.
     pub queues: Vec<Queue>,
+    /// What ringway says of the host, if it serves the last accepted description instead of a wrong
+    /// one.
+    #[serde(default)]
+    pub notice: Option<String>,
     /// Details of a virtio vif; records of older versions lack them.
     #[serde(default)]
     pub virtio: Option<Virtio>,

@@ -35,6 +35,18 @@ pub(crate) fn default_dir() -> PathBuf {
     }
 }
 
+/// Checks the path of a run directory.
+///
+/// # Errors
+/// If paths of sockets in it would be too long.
+pub(crate) fn check_path(path: &Path) -> Result<()> {
+    let len = path.as_os_str().len();
+    if len > DIR_LEN_MAX {
+        bail!("--dir {}: has {len} bytes, expected at most {DIR_LEN_MAX}", path.display());
+    }
+    Ok(())
+}
+
 /// What a host has made and started.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct State {
@@ -58,11 +70,7 @@ pub(crate) struct Claim {
 impl Claim {
     /// Takes a directory and removes what a killed host left in it.
     pub(crate) fn take(path: &Path) -> Result<Claim> {
-        let shown = path.display();
-        let len = path.as_os_str().len();
-        if len > DIR_LEN_MAX {
-            bail!("--dir {shown}: has {len} bytes, expected at most {DIR_LEN_MAX}");
-        }
+        check_path(path)?;
         make_private(path)?;
         let dir = RunDir::new(path);
         let lock = lock(&dir)?;
@@ -165,7 +173,7 @@ fn make_private(path: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .with_context(|| format!("make the run directory {shown}"))?;
+        .with_context(|| format!("make the run directory {shown}; --dir names another"))?;
     let found = fs::symlink_metadata(path).with_context(|| format!("run directory {shown}"))?;
     let uid = geteuid().as_raw();
     if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {

@@ -5,18 +5,21 @@
 //! that fails half-way leaves nothing behind. If the supervisor itself is killed, its processes die
 //! with it, and a state file lists for the next one what else there was.
 
+mod accepted;
 mod bridges;
 mod claim;
 mod devices;
 mod isolation;
 pub(crate) mod nodes;
+mod notices;
 mod process;
 mod progress;
 mod supervisor;
 pub(crate) mod this_domain;
 pub(crate) mod xen;
 
-pub(crate) use claim::{default_dir, read_description, read_state};
+pub(crate) use accepted::{Accepted, Keep};
+pub(crate) use claim::{check_path, default_dir, read_description, read_state};
 pub(crate) use devices::{Ending, owner, remove_all};
 pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;

@@ -104,7 +104,18 @@ impl Process {
         name: &str,
         level: LevelFilter,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        files: [Stdio; 2],
+    ) -> Result<Process> {
+        Process::start_in(name, level, arguments, files, None)
+    }
+
+    /// As [`start_with`](Process::start_with), with a variable in the environment.
+    pub(crate) fn start_in(
+        name: &str,
+        level: LevelFilter,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         [stdin, stdout]: [Stdio; 2],
+        variable: Option<(&str, &OsStr)>,
     ) -> Result<Process> {
         let mut child = Command::new("/proc/self/exe")
             .arg0("ringway")
@@ -116,13 +127,22 @@ impl Process {
             // The service manager expects keep-alive messages from the supervisor, not from its
             // children.
             .env_remove("WATCHDOG_PID")
+            .envs(variable)
             .stdin(stdin)
             .stdout(stdout)
             // Ctrl-C goes to the supervisor alone, which ends the others in order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("start the {name} process"))?;
-        let described = ProcessRecord::of(name, child.id()).and_then(|record| {
+        let described = match ProcessRecord::of(name, child.id()) {
+            // A service manager may hide processes that have given up their rights (`hidepid` of
+            // proc(5)), and this one was quick. A later run cannot find it either.
+            Err(_) if matches!(child.try_wait(), Ok(None)) => {
+                Ok(ProcessRecord { name: name.to_owned(), pid: child.id(), start_time: 0 })
+            }
+            record => record,
+        };
+        let described = described.and_then(|record| {
             let pid = as_pid(child.id()).ok_or(io::ErrorKind::InvalidInput)?;
             Ok((record, pidfd_open(pid, PidfdFlags::empty())?))
         });

@@ -16,14 +16,17 @@ use ringway_sys::namespace;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{Client, DomId};
+use rustix::thread::{CapabilitySet, capabilities};
 use tracing::level_filters::LevelFilter;
 
 use super::HypervisorKind;
+use super::accepted::Keep;
 use super::bridges::Bridges;
 use super::claim::Claim;
 use super::devices::{Ending, HostDevices, check_uplink};
 use super::isolation::{self, Isolation};
 use super::nodes;
+use super::notices::Notices;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, ReadyGuest, Show};
 use crate::description::{Guest, Host, HostNetwork, OnExit};
@@ -55,6 +58,7 @@ pub(crate) struct Supervisor {
     broker: Process,
     _devices: HostDevices,
     _bridges: Bridges,
+    notices: Notices,
     claim: Claim,
     host: Host,
     level: LevelFilter,
@@ -122,6 +126,7 @@ impl Supervisor {
                 state.bridges = host.bridges.iter().map(|bridge| bridge.name.0.clone()).collect();
             }
         })?;
+        let notices = Notices::open(claim.dir())?;
         let bridges = Bridges::make(&host.bridges)?;
         let devices = HostDevices::take(dir, ending);
         let broker = start_broker(&claim, level)?;
@@ -140,11 +145,12 @@ impl Supervisor {
                     show,
                     queues: host.trunk_queues()?,
                     defaults: isolation::Defaults::of(&host),
+                    notice: host.notice(),
                 };
                 Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
             }
             false => {
-                let process = Some(start_backend(&claim, level)?);
+                let process = Some(start_backend(&claim, &notices, level)?);
                 Serving::Together(Backend { process, restarts: 0, due: Instant::now() })
             }
         };
@@ -161,6 +167,7 @@ impl Supervisor {
             broker,
             _devices: devices,
             _bridges: bridges,
+            notices,
             claim,
             host,
             level,
@@ -174,8 +181,10 @@ impl Supervisor {
     }
 
     /// Supervises the host until it should end, and ends it in order.
-    pub(crate) fn run(mut self, stop: &Stop) -> Result<()> {
-        let outcome = self.run_until(stop).map_err(|error| self.explain(error));
+    ///
+    /// The description that it was started with is kept, and taken, as soon as it serves.
+    pub(crate) fn run(mut self, stop: &Stop, accepted: &mut Option<Keep>) -> Result<()> {
+        let outcome = self.run_until(stop, accepted).map_err(|error| self.explain(error));
         if outcome.is_ok() {
             tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
             self.end();
@@ -183,12 +192,13 @@ impl Supervisor {
         outcome
     }
 
-    fn run_until(&mut self, stop: &Stop) -> Result<()> {
+    fn run_until(&mut self, stop: &Stop, accepted: &mut Option<Keep>) -> Result<()> {
         self.record_processes()?;
         loop {
             self.check_broker()?;
             self.check_backend()?;
-            self.note_connections()?;
+            self.notices.pass_on()?;
+            self.note_connections(accepted)?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
             }
@@ -198,6 +208,7 @@ impl Supervisor {
                 continue;
             }
             let mut fds = vec![stop.as_fd(), self.store.as_fd(), self.broker.as_fd()];
+            fds.push(self.notices.as_fd());
             match &self.backend {
                 Serving::Together(backend) => fds.extend(backend.process.as_ref().map(AsFd::as_fd)),
                 Serving::Isolated(isolation) => fds.extend(isolation.wakers()),
@@ -280,7 +291,7 @@ impl Supervisor {
         if backend.due > Instant::now() {
             return Ok(());
         }
-        let process = start_backend(&self.claim, self.level)?;
+        let process = start_backend(&self.claim, &self.notices, self.level)?;
         backend.restarts += 1;
         let (restarts, pid) = (backend.restarts, process.record().pid);
         backend.process = Some(process);
@@ -383,8 +394,9 @@ impl Supervisor {
         self.toolstack.destroy_domain(domid).with_context(|| format!("destroy domain {domid}"))
     }
 
-    /// Records which guests have connected, and reports when all of them have.
-    fn note_connections(&mut self) -> Result<()> {
+    /// Records which guests have connected, and reports when all of them have. The description is
+    /// accepted by then, and kept.
+    fn note_connections(&mut self, accepted: &mut Option<Keep>) -> Result<()> {
         for slot in &mut self.guests {
             let GuestState::Running(domid, _) = slot.state else { continue };
             let mut is_connected = true;
@@ -403,11 +415,14 @@ impl Supervisor {
             }
         }
         let is_served = match &self.backend {
-            Serving::Together(_) => true,
+            Serving::Together(_) => self.notices.is_ready(),
             Serving::Isolated(isolation) => isolation.is_complete(),
         };
         if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
             self.is_ready = true;
+            if let Some(accepted) = accepted.take() {
+                accepted.keep();
+            }
             let guests = self.guests.iter().filter_map(|slot| match &slot.state {
                 GuestState::Running(domid, process) => Some(ReadyGuest {
                     name: &slot.guest.name.0,
@@ -450,6 +465,8 @@ impl Supervisor {
     fn end(&mut self) {
         if let Serving::Isolated(isolation) = &mut self.backend {
             isolation.stopping();
+        } else {
+            self.notices.stopping();
         }
         let deadline = Instant::now() + END_TIMEOUT;
         let mut ending: Vec<&mut Process> = self
@@ -485,10 +502,13 @@ impl Supervisor {
 /// own.
 fn enter_namespaces(network: HostNetwork) -> Result<bool> {
     let is_root = rustix::process::geteuid().is_root();
-    if is_root && network == HostNetwork::Caller {
+    // A service may have this right and no other of root's.
+    let may =
+        |right| is_root || capabilities(None).is_ok_and(|sets| sets.effective.contains(right));
+    if network == HostNetwork::Caller && may(CapabilitySet::NET_ADMIN) {
         return Ok(false);
     }
-    if !is_root {
+    if !may(CapabilitySet::SYS_ADMIN) {
         namespace::enter_user_namespace()?;
     }
     namespace::unshare_network()?;
@@ -514,10 +534,11 @@ fn start_broker(claim: &Claim, level: LevelFilter) -> Result<Process> {
     Ok(broker)
 }
 
-fn start_backend(claim: &Claim, level: LevelFilter) -> Result<Process> {
+fn start_backend(claim: &Claim, notices: &Notices, level: LevelFilter) -> Result<Process> {
     let dir = claim.dir().path().as_os_str();
     let arguments = ["backend".as_ref(), "--dir".as_ref(), dir];
-    Process::start("backend", level, arguments, Stdio::null())
+    let (files, variable) = ([Stdio::null(), Stdio::null()], Some(notices.variable()));
+    Process::start_in("backend", level, arguments, files, variable)
 }
 
 /// Before the host is ready, a process that gives up has a lasting reason.

@@ -19,6 +19,7 @@ use ringway_xenstore::{Client, DomId, unless_refused};
 use tracing::level_filters::LevelFilter;
 
 use super::HypervisorKind;
+use super::accepted::Keep;
 use super::claim::Claim;
 use super::devices::check_uplink;
 use super::isolation::{self, Isolation};
@@ -45,8 +46,8 @@ pub(crate) fn serve(
     level: LevelFilter,
     show: Show,
     stop: &Stop,
+    accepted: Option<Keep>,
 ) -> Result<()> {
-    check(&host)?;
     // Busy polling takes CPU time from other virtual CPUs, including those of the guests served.
     host.workers.poll_us.get_or_insert(0);
     if Path::new(KERNEL_BACKEND).exists() {
@@ -63,12 +64,18 @@ pub(crate) fn serve(
     let mut claim = claim(dir, &host)?;
     if host.is_isolated {
         drop(hypervisor);
+        if let Some(accepted) = accepted {
+            accepted.keep();
+        }
         return supervise(&host, &mut store, &mut claim, (domid, level, show), stop);
     }
     let own = RunDir::new(dir);
     let opener = opener::start(&own)?;
     let config = backend::config(&host, (&own, own.clone()), Service::from_env())?;
     let sockets = Sockets::open(&config.dir)?.with_opener(opener);
+    if let Some(accepted) = accepted {
+        accepted.keep();
+    }
     // Everything that needs more privileges is open, and no thread has been started.
     confine(dir, BACKEND_DEVICES, Role::Vifs)?;
     let dir = dir.display().to_string();
@@ -98,6 +105,7 @@ fn supervise(
         show,
         queues: host.trunk_queues()?,
         defaults: isolation::Defaults::of(host),
+        notice: host.notice(),
     };
     let mut isolation = Isolation::start(setup, store)?;
     let dir = claim.dir().path().display().to_string();
@@ -180,31 +188,5 @@ fn raise_grant_limit() {
         && fs::write(LIMIT_FILE, GRANTS_WANTED.to_string()).is_ok()
     {
         tracing::info!("raised {LIMIT_FILE} from {} to {GRANTS_WANTED}", limit.unwrap_or(0));
-    }
-}
-
-/// Checks that a description is valid on Xen, where ringway does not create the domains.
-fn check(host: &Host) -> Result<()> {
-    let foreign = [("guest", host.guests.is_empty()), ("bridge", host.bridges.is_empty())];
-    for (section, is_empty) in foreign {
-        if !is_empty {
-            bail!(
-                "the description has a section [[{section}]]: remove it, because with \
-                 --hypervisor xen the toolstack manages guests and bridges"
-            );
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guests_of_an_emulated_host_are_refused() {
-        let refusal = check(&Host::example()).expect_err("it has guests").to_string();
-        assert!(refusal.contains("[[guest]]"), "{refusal}");
-        check(&Host::empty()).expect("it has none");
     }
 }

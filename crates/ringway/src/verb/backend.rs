@@ -195,6 +195,6 @@ pub(crate) fn config(
         }),
         locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),
-        service,
+        service: service.with_notice(host.notice().as_deref()),
     })
 }

@@ -20,7 +20,7 @@ use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::confine::confine;
-use crate::description::{Guest as Description, Host};
+use crate::description::{self, Guest as Description, Host};
 use crate::host::{ProcessRecord, default_dir, read_description, xen};
 use crate::options::number;
 use crate::output::{print, print_json};
@@ -328,7 +328,7 @@ fn run_frontend(args: &Here) -> Result<()> {
     ringway_sys::process::raise_open_files_limit()?;
     let domain = xen::Guest::of_this_domain()?;
     let dir = std::path::absolute(args.dir.clone().unwrap_or_else(default_dir))?;
-    let mut host = Host::empty();
+    let mut host = Host::empty(description::Usage::default())?;
     host.workers.count = args.workers.map(usize::from);
     host.workers.poll_us = Some(0);
     host.guests = vec![domain.description()];

@@ -1,15 +1,19 @@
 //! `ringway run`: an emulated host on this machine, until Ctrl-C.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_datapath::Completion;
 use ringway_worker::Policy;
 
-use crate::description::{self, Host};
-use crate::host::{Ending, HypervisorKind, Show, Supervisor, default_dir, xen};
+use crate::description::{self, Host, Usage};
+use crate::host::{
+    Accepted, Ending, HypervisorKind, Keep, Show, Supervisor, check_path, default_dir, xen,
+};
 use crate::options::{Common, number};
+use crate::output::print;
+use crate::socket_group;
 use crate::stop::Stop;
 
 /// Run the backend until Ctrl-C: on Xen, or with an emulated host and its guests.
@@ -25,10 +29,14 @@ use crate::stop::Stop;
 ///
 /// For a user other than root, the host is a network namespace inside a new user namespace.
 ///
-/// Options override the description in --config.
+/// Options override the description in --config. Once a host serves, its description is kept: in
+/// $STATE_DIRECTORY if that is set, as for a service, else in the file DIR.accepted beside the run
+/// directory. A start with a description that has faults prints them and serves the kept one, if
+/// that was read from the same FILE; remove it to prevent this.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ringway run\n  \
                         ringway run --config host.toml --workers 4 --policy static\n  \
+                        ringway run --check host.toml\n  \
                         ringway run --hypervisor xen")]
 pub(crate) struct Run {
     /// Where the guests run
@@ -37,6 +45,9 @@ pub(crate) struct Run {
     /// Description of the host in TOML: guests, switch, limits
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Check the description in FILE, as --config would read it: print every fault, and start nothing
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    check: Option<PathBuf>,
     /// Run directory; the default is /run/ringway/default for root
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
     dir: Option<PathBuf>,
@@ -60,26 +71,26 @@ pub(crate) struct Run {
     json: bool,
 }
 
-pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
-    let mut host = match (&args.config, args.hypervisor) {
-        (Some(file), _) => description::read(file)?,
-        (None, HypervisorKind::Emulated) => Host::example(),
-        (None, HypervisorKind::Xen) => Host::empty(),
-    };
-    host.workers.count = args.workers.map(usize::from).or(host.workers.count);
-    host.workers.policy = args.policy.unwrap_or(host.workers.policy);
-    host.max_queues = args.max_queues.unwrap_or(host.max_queues);
-    host.completion = args.completion.unwrap_or(host.completion);
-    host.is_isolated |= args.isolate;
-    if let Some(reason) = host.obstacle_to_isolation().filter(|_| host.is_isolated) {
-        match &args.config {
-            Some(file) => bail!("{}: {reason}", file.display()),
-            None => bail!("{reason}"),
+impl Run {
+    fn usage(&self) -> Usage {
+        Usage {
+            workers: self.workers.map(usize::from),
+            policy: self.policy,
+            max_queues: self.max_queues,
+            completion: self.completion,
+            isolate: self.isolate,
+            has_toolstack: self.hypervisor == HypervisorKind::Xen,
         }
     }
-    let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
-    // The processes get this path, and may have another working directory.
-    let dir = std::path::absolute(dir)?;
+}
+
+pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
+    let usage = args.usage();
+    if let Some(file) = &args.check {
+        return check(file, usage, args.dir.as_deref());
+    }
+    let Start { host, mut accepted } = Start::of(args, usage)?;
+    let dir = run_dir(args.dir.as_deref(), &host)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;
     let stop = Stop::on_signals()?;
@@ -87,8 +98,79 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
         HypervisorKind::Emulated => {
             // Without a description, the host is an example, and no other one follows it.
             let ending = if args.config.is_some() { Ending::OfGuests } else { Ending::All };
-            Supervisor::start(host, &dir, common.log_level, show, ending)?.run(&stop)
+            let serve = |host, accepted: &mut Option<Keep>| {
+                Supervisor::start(host, &dir, common.log_level, show, ending)?.run(&stop, accepted)
+            };
+            let Err(error) = serve(host, &mut accepted) else { return Ok(()) };
+            // What is still to be kept has never served.
+            let before = accepted.and_then(|Keep { kept, content }| {
+                let (before, host) = kept.read(usage)?;
+                (before != content).then_some((kept, host))
+            });
+            let Some((kept, mut host)) = before else { return Err(error) };
+            tracing::error!("{error:#}");
+            warn(&kept);
+            host.refused = Some(format!("{}: {error:#}", kept.file().display()));
+            serve(host, &mut None)
         }
-        HypervisorKind::Xen => xen::serve(host, &dir, common.log_level, show, &stop),
+        HypervisorKind::Xen => xen::serve(host, &dir, common.log_level, show, &stop, accepted),
+    }
+}
+
+/// The processes get this path, and may have another working directory.
+fn run_dir(given: Option<&Path>, host: &Host) -> Result<PathBuf> {
+    let dir = given.map(Path::to_owned).or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
+    Ok(std::path::absolute(dir)?)
+}
+
+/// Checks a description as a start would.
+fn check(file: &Path, usage: Usage, dir: Option<&Path>) -> Result<()> {
+    let (_, host) = description::read(file, usage)?;
+    check_path(&run_dir(dir, &host)?)?;
+    if let Some(group) = &host.socket_group {
+        socket_group::find(group).with_context(|| file.display().to_string())?;
+    }
+    print(&format!("{}: no faults\n", file.display()))
+}
+
+fn warn(accepted: &Accepted) {
+    tracing::warn!(
+        "this host serves the last accepted description instead, as kept in {}: correct {} and \
+         start it again; without the kept one it would not start",
+        accepted.kept().display(),
+        accepted.file().display()
+    );
+}
+
+/// What a host starts with.
+struct Start {
+    host: Host,
+    /// The description to keep once the host serves, and where, if it came from a file.
+    accepted: Option<Keep>,
+}
+
+impl Start {
+    fn of(args: &Run, usage: Usage) -> Result<Start> {
+        let Some(file) = &args.config else {
+            let host = match args.hypervisor {
+                HypervisorKind::Emulated => Host::example(usage)?,
+                HypervisorKind::Xen => Host::empty(usage)?,
+            };
+            return Ok(Start { host, accepted: None });
+        };
+        let error = match description::read(file, usage) {
+            Ok((content, host)) => {
+                let kept = Accepted::of(file, &run_dir(args.dir.as_deref(), &host)?)?;
+                return Ok(Start { host, accepted: Some(Keep { kept, content }) });
+            }
+            Err(error) => error,
+        };
+        let dir = args.dir.clone().unwrap_or_else(default_dir);
+        let kept = Accepted::of(file, &dir)?;
+        let Some((_, mut host)) = kept.read(usage) else { bail!(error) };
+        tracing::error!("{error}");
+        warn(&kept);
+        host.refused = Some(error.summary());
+        Ok(Start { host, accepted: None })
     }
 }

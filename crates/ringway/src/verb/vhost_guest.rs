@@ -11,7 +11,7 @@ use ringway_frontend::{Interface, VhostConfig, VhostSockets};
 use ringway_vhost_shell::Mode;
 
 use crate::confine::confine;
-use crate::description::{Cidr, Host, Mac};
+use crate::description::{self, Cidr, Host, Mac};
 use crate::options::number;
 use crate::stop::Stop;
 
@@ -61,7 +61,7 @@ pub(crate) fn run(
     ringway_sys::process::raise_open_files_limit()?;
     ringway_sys::guest_memory::prepare();
     let socket = std::path::absolute(socket)?;
-    let mut host = Host::empty();
+    let mut host = Host::empty(description::Usage::default())?;
     host.workers.count = workers.map(usize::from);
     host.workers.poll_us = Some(0);
     let config = VhostConfig {

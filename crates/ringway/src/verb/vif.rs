@@ -356,8 +356,9 @@ fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
 
 fn list(args: &List) -> Result<()> {
     let vifs = vifs(&args.target, None)?;
+    let notice = args.target.notice();
     if args.json {
-        return print_json(&vifs);
+        return print_json(&with_notice(&vifs, notice.as_deref())?);
     }
     let head = ["VIF", "KIND", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
     // Tenants are shown only if they have processes of their own.
@@ -385,7 +386,18 @@ fn list(args: &List) -> Result<()> {
         }
         cells
     });
-    print(&table::render(&head, rows))
+    let notice = notice.map_or_else(String::new, |notice| format!("\n{notice}\n"));
+    print(&(table::render(&head, rows) + &notice))
+}
+
+/// Vifs for programs, each with what an administrator should know of the host, if there is something.
+fn with_notice(vifs: &[VifStatus], notice: Option<&str>) -> Result<serde_json::Value> {
+    let mut listed = serde_json::to_value(vifs)?;
+    let Some(notice) = notice else { return Ok(listed) };
+    for vif in listed.as_array_mut().into_iter().flatten() {
+        vif.as_object_mut().map(|keys| keys.insert("notice".to_owned(), notice.into()));
+    }
+    Ok(listed)
 }
 
 fn show(args: &ShowOne) -> Result<()> {

@@ -42,7 +42,9 @@ fn wait_or<T>(
 /// A command that runs the program under test.
 pub(crate) fn ringway() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
-    for variable in ["RINGWAY_DIR", "RINGWAY_LOG", "RINGWAY_CONFINE", "NOTIFY_SOCKET"] {
+    for variable in
+        ["RINGWAY_DIR", "RINGWAY_LOG", "RINGWAY_CONFINE", "NOTIFY_SOCKET", "STATE_DIRECTORY"]
+    {
         command.env_remove(variable);
     }
     command.stdin(Stdio::null());

@@ -19,6 +19,7 @@ mod backend;
 mod completion;
 mod confinement;
 mod demo;
+mod descriptions;
 mod devices;
 mod discovered;
 mod dpdk;

@@ -72,6 +72,26 @@ fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
 }
 
 #[test]
+fn an_order_that_would_change_nothing_is_refused() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let bridge = "[[bridge]]\nname = \"br0\"\n";
+    let host = Host::start(&format!(
+        "[host]\nnetwork = \"private\"\n{bridge}[[guest]]\nname = \"a\"\n\
+         [[guest.vif]]\nbridge = \"br0\"\nqueues = 1\n"
+    ));
+    for (arguments, parts) in [
+        (&["vif", "release", "vif1.0"][..], ["vif1.0", "not quarantined"]),
+        (&["vif", "set", "vif1.0", "broadcast-rate", "5"], ["bridge br0", "vif on the switch"]),
+        (&["vif", "set", "vif1.0", "flood-mbit", "5"], ["bridge br0", "vif on the switch"]),
+    ] {
+        let text = refusal(&host.verb(arguments), &arguments.join(" "));
+        expect_parts(&text, &parts);
+    }
+    host.text(&["vif", "set", "vif1.0", "rate", "100Mb/s"]);
+    host.text(&["vif", "set", "vif1.0", "weight", "2"]);
+}
+
+#[test]
 fn a_running_host_refuses_requests_for_missing_vifs_and_continues() {
     let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());

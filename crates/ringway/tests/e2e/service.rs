@@ -5,8 +5,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,7 +20,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::host::{Host, Running, SOON, pair, send};
+use crate::host::{Host, Running, SOON, number, pair, ringway, send};
 use crate::shared_turn;
 
 /// How long the service manager waits for a keep-alive message.
@@ -97,6 +99,17 @@ const KEEP_ALIVE: &str = "WATCHDOG=1";
 const CONNECTED: &str = "STATUS=2 vifs, 2 connected";
 
 #[test]
+fn readiness_is_reported_by_the_process_that_the_service_manager_started() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let (host, mut notices) = Notices::of(&pair(), &[]);
+    let supervisor = host.pid_of("ringway run");
+    let mut all = notices.up_to("READY=1");
+    host.signal(Signal::TERM);
+    all.extend(notices.up_to("STOPPING=1"));
+    assert!(all.iter().all(|(sender, _)| *sender == supervisor), "{supervisor}: {all:?}");
+}
+
+#[test]
 fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     let Some(_turn) = shared_turn(&[]) else { return };
     // As if the supervisor itself were the target.
@@ -111,22 +124,86 @@ fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     if !before.iter().any(|(_, line)| line == CONNECTED) {
         notices.up_to(CONNECTED);
     }
-    // They are of the process that does the work, so one that is stopped sends none.
-    let backend = host.pid_of("backend");
-    notices.expect_keep_alive(2, backend);
+    // They are passed on from the process that does the work, so there are none while it is stopped.
+    let (supervisor, backend) = (host.pid_of("ringway run"), host.pid_of("backend"));
+    notices.expect_keep_alive(2, supervisor);
     send(backend, Signal::STOP);
-    // waits: longer than a thread may be stuck.
-    thread::sleep(2 * WATCHDOG);
+    // waits: for what was sent before.
+    thread::sleep(WATCHDOG);
     notices.forget();
+    // waits: longer than a thread may be stuck, with the time before.
+    thread::sleep(WATCHDOG);
+    assert!(notices.receive(RecvFlags::DONTWAIT).is_err(), "{:?}", notices.lines);
     send(backend, Signal::CONT);
     // It was not stuck, and the watchdog does not report it.
-    notices.expect_keep_alive(2, backend);
+    notices.expect_keep_alive(2, supervisor);
     assert_eq!(host.pid_of("backend"), backend);
 
     host.signal(Signal::TERM);
     notices.up_to("STOPPING=1");
     let (status, _place, log) = host.ended();
     assert!(status.success(), "{status}\n{log}");
+}
+
+/// Runs a program as ringway-host.service does: in the network of its caller, with three rights of
+/// root's, and without a view of processes that have fewer. Needs root.
+const AS_SERVICE: &str = "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 12345 \
+    --regid 12345 --clear-groups --no-new-privs --bounding-set=-all,+net_admin,+dac_override,+setgid \
+    --inh-caps=+net_admin,+dac_override,+setgid --ambient-caps=+net_admin,+dac_override,+setgid \
+    \"$@\"";
+
+#[test]
+fn a_service_without_root_serves_the_network_of_its_host() {
+    let Some(_turn) = shared_turn(&["ip", "setpriv", "unshare"]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        crate::say("SKIPPED: a service without root: only root may start one");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory can be made");
+    let (dir, path) = (place.path().join("own/run"), place.path().join("notify"));
+    fs::create_dir_all(&dir).expect("made");
+    fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    for dir in [&place.path().join("own"), &dir] {
+        fs::set_permissions(dir, PermissionsExt::from_mode(0o700)).expect("ours");
+        std::os::unix::fs::chown(dir, Some(12345), Some(12345)).expect("root may");
+    }
+    let config = place.path().join("host.toml");
+    fs::write(&config, "[uplink]\naddresses = [\"10.77.0.254/24\"]\n").expect("written");
+    let mut notices =
+        Notices { socket: UnixDatagram::bind(&path).expect("bound"), lines: VecDeque::new() };
+    set_socket_passcred(&notices.socket, true).expect("our own socket");
+    notices.socket.set_read_timeout(Some(PATIENCE)).expect("our own socket");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--net",
+        "--mount",
+        "sh",
+        "-c",
+        AS_SERVICE,
+        "sh",
+        ringway().get_program().to_str().expect("a path"),
+    ]);
+    command.args(["run", "--config"]).arg(&config).arg("--dir").arg(&dir);
+    command.env("NOTIFY_SOCKET", &path).env("STATE_DIRECTORY", place.path().join("own"));
+    let mut service = Running::start(&mut command);
+    notices.up_to("READY=1");
+    let net = format!("--net=/proc/{}/ns/net", service.0.id());
+    let shown = Command::new("nsenter").args([&net, "ip", "addr", "show", "ringway0"]).output();
+    let shown = String::from_utf8_lossy(&shown.expect("util-linux").stdout).into_owned();
+    assert!(shown.contains("10.77.0.254/24"), "{shown}");
+    assert!(place.path().join("own/host.toml.accepted").exists());
+    for _ in 0..3 {
+        notices.up_to("STATUS=0 vifs, 0 connected");
+        let state = fs::read(dir.join("state.json")).expect("it keeps its state");
+        let state: serde_json::Value = serde_json::from_slice(&state).expect("JSON");
+        let processes = state["processes"].as_array().expect("a list");
+        let backend = processes.iter().find(|it| it["name"] == "backend").expect("it runs");
+        send(number(&backend["pid"]), Signal::KILL);
+    }
+    notices.up_to("STATUS=0 vifs, 0 connected");
+    send(service.0.id(), Signal::TERM);
+    notices.up_to("STOPPING=1");
+    assert!(service.wait("the service to end", SOON).success());
 }
 
 /// A host whose backend has a watchdog and can be disturbed.

@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     /// Queues of each trunk.
     pub(crate) queues: u16,
     pub(crate) defaults: Defaults,
+    /// What the service manager is to show with the state of the vifs.
+    pub(crate) notice: Option<String>,
 }
 
 /// The processes of an isolated backend. Dropping it ends them at once.
@@ -113,6 +115,7 @@ impl Isolation {
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };
         let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
+        let service = service.with_notice(setup.notice.as_deref());
         let liveness = Liveness::start(&service)?;
         store.transport_mut().watch_by(liveness.pulse());
         let mut isolation = Isolation {

@@ -1,0 +1,193 @@
+//! The last description that a host accepted: kept, so that a start with a file that is wrong or
+//! half edited serves what ran before.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+use crate::description::{self, Host, Usage};
+
+/// Where a service manager lets a service keep files.
+const STATE_DIRECTORY: &str = "STATE_DIRECTORY";
+/// The end of the file's name.
+const SUFFIX: &str = ".accepted";
+/// The beginning of its first line, with the length of the rest and the path that it was read from.
+const HEAD: &str = "# ringway accepted these ";
+/// Bytes of it: those of a description, and of a path.
+const LEN_MAX: u64 = description::FILE_LEN_MAX + 8192;
+
+/// What to keep once a host serves it.
+pub(crate) struct Keep {
+    pub(crate) kept: Accepted,
+    pub(crate) content: String,
+}
+
+impl Keep {
+    /// Keeps it. A host that cannot serves nevertheless.
+    pub(crate) fn keep(&self) {
+        if let Err(error) = self.kept.keep(&self.content) {
+            tracing::warn!("{error:#}: a start with a wrong description would fail");
+        }
+    }
+}
+
+/// A description in a file, and where the last accepted one from that file is kept.
+pub(crate) struct Accepted {
+    file: PathBuf,
+    kept: PathBuf,
+}
+
+impl Accepted {
+    /// For a description and a run directory: in the service's directory for such files, or beside
+    /// the run directory, where the processes of a host may not write.
+    ///
+    /// # Errors
+    /// If there is no working directory.
+    pub(crate) fn of(file: &Path, dir: &Path) -> io::Result<Accepted> {
+        let file = std::path::absolute(file)?;
+        let state = env::var_os(STATE_DIRECTORY).filter(|dirs| !dirs.is_empty());
+        let state = state.and_then(|dirs| env::split_paths(&dirs).next());
+        let with_suffix = |name: &Path| {
+            let mut name = OsString::from(name);
+            name.push(SUFFIX);
+            PathBuf::from(name)
+        };
+        let kept = match (state, file.file_name()) {
+            (Some(state), Some(name)) => state.join(with_suffix(Path::new(name))),
+            _ => with_suffix(&std::path::absolute(dir)?),
+        };
+        Ok(Accepted { file, kept })
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    pub(crate) fn kept(&self) -> &Path {
+        &self.kept
+    }
+
+    /// Keeps what was read from the file, for later starts.
+    ///
+    /// # Errors
+    /// What the system reports.
+    fn keep(&self, content: &str) -> Result<()> {
+        if self.text().as_deref() == Some(content) {
+            return Ok(());
+        }
+        self.replace(content)
+            .with_context(|| format!("keep the accepted description in {}", self.kept.display()))
+    }
+
+    /// A reader finds the old content or the new one.
+    fn replace(&self, content: &str) -> io::Result<()> {
+        let new = self.kept.with_extension("new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let written = file
+            .write_all((self.head(content) + content).as_bytes())
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&new, &self.kept));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written?;
+        // The rename, too, should be there after a reboot.
+        self.kept.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+    }
+
+    fn head(&self, content: &str) -> String {
+        format!("{HEAD}{} bytes of {:?}\n", content.len(), self.file)
+    }
+
+    /// The last accepted description that was read from the file, if one is kept and still good.
+    pub(crate) fn read(&self, usage: Usage) -> Option<(String, Host)> {
+        let content = self.text()?;
+        let host = description::parse(&self.kept.display().to_string(), &content, usage);
+        match host {
+            Ok(host) => Some((content, host)),
+            Err(error) => {
+                tracing::warn!("the last accepted description is not valid any more\n{error}");
+                None
+            }
+        }
+    }
+
+    /// The text of the kept description. One that is torn, of another file, or that another user
+    /// can write to, counts as missing.
+    fn text(&self) -> Option<String> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let flags = i32::try_from(flags.bits()).ok()?;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.kept).ok()?;
+        let found = file.metadata().ok()?;
+        if !found.is_file() || found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
+            return None;
+        }
+        let mut text = String::new();
+        file.take(LEN_MAX).read_to_string(&mut text).ok()?;
+        let (head, content) = text.split_once('\n')?;
+        (format!("{head}\n") == self.head(content)).then(|| content.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const TEXT: &str = "[host]\nworkers = 3\n";
+
+    fn kept(place: &Path) -> Accepted {
+        Accepted { file: place.join("host.toml"), kept: place.join("run.accepted") }
+    }
+
+    #[test]
+    fn what_was_accepted_last_is_read_again_for_the_same_file_only() {
+        let place = tempfile::tempdir().expect("a directory");
+        let accepted = kept(place.path());
+        assert!(accepted.read(Usage::default()).is_none());
+        accepted.keep("[host]\nworkers = 2\n").expect("kept");
+        accepted.keep(TEXT).expect("kept");
+        let (content, host) = accepted.read(Usage::default()).expect("it is kept");
+        assert_eq!((content.as_str(), host.workers.count), (TEXT, Some(3)));
+        let mode = fs::metadata(&accepted.kept).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let names = fs::read_dir(place.path()).expect("a directory").count();
+        assert_eq!(names, 1, "nothing else is left");
+        let other = Accepted { file: place.path().join("other.toml"), ..kept(place.path()) };
+        assert!(other.read(Usage::default()).is_none());
+    }
+
+    #[test]
+    fn a_kept_description_that_cannot_be_trusted_counts_as_missing() {
+        let place = tempfile::tempdir().expect("a directory");
+        let accepted = kept(place.path());
+        let is_read = || accepted.read(Usage::default()).is_some();
+        accepted.keep(TEXT).expect("kept");
+        let whole = fs::read(&accepted.kept).expect("a file");
+        // A shorter description would be valid, too.
+        fs::write(&accepted.kept, &whole[..whole.len() - 12]).expect("written");
+        assert!(!is_read());
+        fs::write(&accepted.kept, &whole).expect("written");
+        assert!(is_read());
+        let mode = fs::Permissions::from_mode(0o622);
+        fs::set_permissions(&accepted.kept, mode).expect("ours");
+        assert!(!is_read());
+        fs::remove_file(&accepted.kept).expect("ours");
+        let elsewhere = place.path().join("elsewhere");
+        fs::write(&elsewhere, &whole).expect("written");
+        std::os::unix::fs::symlink(&elsewhere, &accepted.kept).expect("a link");
+        assert!(!is_read());
+    }
+}
