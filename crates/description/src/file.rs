@@ -3,30 +3,29 @@
 
 mod document;
 mod explain;
+mod vif;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
-use std::net::IpAddr;
 use std::path::Path;
 
-use ringway_datapath::{
-    Completion, IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules,
-};
+use ringway_datapath::{Completion, Mirrored, MulticastRouter};
 use ringway_worker::Policy;
 use toml::Spanned;
 
 use document::{Document, Missing};
+use vif::offloads;
 
 use crate::section::{
     BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, UplinkSection, VifSection, per_second,
     storm,
 };
-use crate::value::{Cidr, FeatureText, InterfaceName, Mac, Network, Within};
+use crate::value::{FeatureText, InterfaceName, Mac, Within};
 use crate::{
-    Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
-    Offloads, Storm, Switch, Uplink, VHOSTS_MAX, Vhost, Workers,
+    Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, Host, Multicast, Storm, Switch,
+    Uplink, VHOSTS_MAX, Vhost, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -562,118 +561,6 @@ impl<'a> Source<'a> {
             self.fault(Some(at.start), &message);
         }
     }
-
-    /// A vif in a section of this name, with a number for its guest and itself.
-    fn vif(
-        &self,
-        whole: &Spanned<VifSection>,
-        (of, guest, handle): (&str, u16, u8),
-        bridges: Option<&[Bridge]>,
-    ) -> GuestVif {
-        let section = whole.get_ref();
-        // A bridge whose name could not be read may be the one.
-        let bridges = bridges.filter(|_| !self.missing.has_any(&["name", "bridge"]));
-        // A virtio vif may be on any bridge of the host.
-        if let (Some(bridge), Some(bridges)) = (&section.bridge, bridges) {
-            if !bridges.iter().any(|known| known.name == *bridge.get_ref()) {
-                let known: Vec<String> =
-                    bridges.iter().map(|bridge| format!("`{}`", bridge.name)).collect();
-                let expected = match known.is_empty() {
-                    true => "expected one that is described, or no `bridge`".to_owned(),
-                    false => format!("expected one of {}", known.join(", ")),
-                };
-                let message = format!(
-                    "{of}.bridge: there is no [[bridge]] `{}`: {expected}",
-                    bridge.get_ref()
-                );
-                self.fault_at(bridge, &message);
-            }
-        }
-        let addresses: Vec<Cidr> =
-            section.addresses.iter().map(|address| *address.get_ref()).collect();
-        if let Some(gateway) = &section.gateway {
-            let is_near = |cidr: &Cidr| is_on_link(*cidr, *gateway.get_ref());
-            let is_known = !self.missing.has(start(whole), "addresses") && of == "guest.vif";
-            if is_known && !addresses.iter().any(is_near) {
-                let message = format!(
-                    "{of}.gateway: `{}` is in none of the vif's networks: expected an \
-                     address in a network of the vif's own addresses",
-                    gateway.get_ref()
-                );
-                self.fault_at(gateway, &message);
-            }
-        }
-        let allowed_ips = self.allowed_ips(section, of);
-        let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
-            .or(section.trunk.first().map(Spanned::span))
-            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
-            .or(section.multicast_router.as_ref().map(Spanned::span))
-            .or(section.mirror.first().map(Spanned::span));
-        if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = format!(
-                "{of}.vlan, trunk, private, multicast-router, mirror: only for vifs on the switch; \
-                 remove them or `bridge`"
-            );
-            self.fault(Some(at.start), &message);
-        }
-        if let Some(one_more) = section.trunk.get(VlanRules::TAGGED_MAX) {
-            let message = format!("{of}.trunk: expected at most {}", VlanRules::TAGGED_MAX);
-            self.fault_at(one_more, &message);
-        }
-        if let Some(one_more) = section.mirror.get(Mirrored::LIST_MAX) {
-            let message = format!("{of}.mirror: expected at most {}", Mirrored::LIST_MAX);
-            self.fault_at(one_more, &message);
-        }
-        let [high, low] = guest.to_be_bytes();
-        // The prefix that is assigned to Xen; the rest distinguishes guests and vifs.
-        let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
-        GuestVif {
-            mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
-            tenant: section.tenant.as_ref().map(|it| it.get_ref().clone()),
-            addresses,
-            gateway: section.gateway.as_ref().map(|gateway| *gateway.get_ref()),
-            mtu: section.mtu.and_then(Within::get),
-            queues: section.queues.and_then(Within::get),
-            bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
-            max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),
-            completion: section.completion.as_ref().map(|it| *it.get_ref()),
-            max_unanswered: section.max_unanswered.as_ref().and_then(|it| it.get_ref().get()),
-            offloads: offloads(section.sg, section.csum, section.gso),
-            rate: section.rate.clone(),
-            rate_rx: section.rate_rx.clone(),
-            weight: section.weight.and_then(Within::get),
-            flood_rate: section.flood_rate.and_then(Within::get),
-            flood_mbit: section.flood_mbit.and_then(Within::get),
-            storm: storm!(section),
-            locking_mode: section.locking_mode,
-            allowed_ips,
-            addresses_max: section.addresses_per_vif.and_then(Within::get),
-            is_router: section.router,
-            is_dhcp_server: section.dhcp_server,
-            vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
-            trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
-            is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
-            mirror: section.mirror.iter().map(|it| it.get_ref().clone()).collect(),
-            multicast_router: section
-                .multicast_router
-                .as_ref()
-                .map_or_else(MulticastRouter::default, |it| it.get_ref().0),
-        }
-    }
-
-    /// The listed addresses, or those assigned to the guest if it is locked to them.
-    fn allowed_ips(&self, section: &VifSection, of: &str) -> Vec<Network> {
-        let Some(listed) = &section.allowed_ips else {
-            let is_locked = section.locking_mode.is_some_and(|it| it.0 == LockingMode::Locked);
-            let own = section.addresses.iter().filter(|_| is_locked);
-            return own.map(|own| Network(IpNetwork::host(own.get_ref().address))).collect();
-        };
-        if listed.get_ref().len() > IpNetwork::LIST_MAX {
-            let message = format!("{of}.allowed-ips: expected at most {}", IpNetwork::LIST_MAX);
-            self.fault_at(listed, &message);
-        }
-        listed.get_ref().clone()
-    }
 }
 
 /// Where something begins.
@@ -691,24 +578,6 @@ fn is_xen_vif(name: &str) -> bool {
     numbers.is_some_and(|(domain, handle)| {
         domain.parse::<u16>().is_ok() && handle.parse::<u32>().is_ok()
     })
-}
-
-fn offloads(sg: Option<bool>, csum: Option<bool>, gso: Option<bool>) -> Offloads {
-    Offloads {
-        sg: sg.unwrap_or(Offloads::ALL.sg),
-        csum: csum.unwrap_or(Offloads::ALL.csum),
-        gso: gso.unwrap_or(Offloads::ALL.gso),
-    }
-}
-
-fn is_on_link(network: Cidr, other: IpAddr) -> bool {
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, true),
-        IpAddr::V6(address) => (address.to_bits(), false),
-    };
-    let ((one, one_is_v4), (two, two_is_v4)) = (bits(network.address), bits(other));
-    let shift = 128_u32.saturating_sub(u32::from(network.prefix_len));
-    one_is_v4 == two_is_v4 && (one ^ two).checked_shr(shift).unwrap_or(0) == 0
 }
 
 /// What a backend offers by default (`multi-queue-series:maximum`).

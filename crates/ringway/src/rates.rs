@@ -70,6 +70,42 @@ pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
     rates
 }
 
+/// A table of what each queue does in a second.
+pub(crate) fn rate_table(rates: &[QueueRate]) -> String {
+    let rows = rates.iter().map(rate_row);
+    table::render(&RATE_HEAD, rows)
+}
+
+/// The columns of [`rate_row`].
+pub(crate) const RATE_HEAD: [&str; 10] = [
+    "VIF",
+    "KIND",
+    "GUEST",
+    ">QUEUE",
+    ">WORKER",
+    ">TX PPS",
+    ">TX BIT/S",
+    ">RX PPS",
+    ">RX BIT/S",
+    ">DROPS/S",
+];
+
+/// A queue's rates for people.
+pub(crate) fn rate_row(rate: &QueueRate) -> Vec<String> {
+    vec![
+        rate.vif.clone(),
+        rate.kind.clone(),
+        rate.guest.clone(),
+        rate.queue.to_string(),
+        rate.worker.to_string(),
+        table::scaled(rate.tx_packets_per_second, ""),
+        table::scaled(rate.tx_bits_per_second, ""),
+        table::scaled(rate.rx_packets_per_second, ""),
+        table::scaled(rate.rx_bits_per_second, ""),
+        table::scaled(rate.drops_per_second, ""),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

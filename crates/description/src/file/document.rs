@@ -1,5 +1,5 @@
-//! A TOML document from which what is wrong is taken out, until the rest can be read: so all that is
-//! wrong is found, and not only the first.
+//! A TOML document from which what is wrong is taken out, until the rest can be read: so all that
+//! is wrong is found, and not only the first.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -4,6 +4,7 @@ use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_RARP, protocol_names};
 use ringway_wire::virtio::Features;
 
+use super::vif::is_on_link;
 use super::*;
 use crate::SocketMode;
 

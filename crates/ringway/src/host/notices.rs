@@ -1,5 +1,5 @@
-//! What the backend process reports to its service manager, passed on by the process that the service
-//! manager has started: it takes no other's word.
+//! What the backend process reports to its service manager, passed on by the process that the
+//! service manager has started: it takes no other's word.
 
 use std::fs;
 use std::io;

@@ -45,7 +45,7 @@ pub(crate) struct Run {
     /// Description of the host in TOML: guests, switch, limits
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check the description in FILE, as --config would read it: print every fault, and start nothing
+    /// Check the description in FILE as --config would read it: print all faults, start nothing
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     check: Option<PathBuf>,
     /// Run directory; the default is /run/ringway/default for root

@@ -15,9 +15,9 @@ use ratatui::{DefaultTerminal, Frame};
 use crate::options::number;
 use crate::output::print;
 use crate::rates::{self, QueueRate, Reading};
+use crate::rates::{RATE_HEAD, rate_row, rate_table};
 use crate::stop::Stop;
 use crate::target::Target;
-use crate::verb::vif::{RATE_HEAD, rate_row, rate_table};
 
 /// How long a key may wait to be read.
 const KEY_PAUSE: Duration = Duration::from_millis(50);

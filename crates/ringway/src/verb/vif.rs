@@ -390,7 +390,7 @@ fn list(args: &List) -> Result<()> {
     print(&(table::render(&head, rows) + &notice))
 }
 
-/// Vifs for programs, each with what an administrator should know of the host, if there is something.
+/// Vifs for programs, each with what an administrator should know of the host.
 fn with_notice(vifs: &[VifStatus], notice: Option<&str>) -> Result<serde_json::Value> {
     let mut listed = serde_json::to_value(vifs)?;
     let Some(notice) = notice else { return Ok(listed) };
@@ -568,45 +568,9 @@ fn watch(args: &Stats) -> Result<()> {
         if args.json {
             print(&(serde_json::to_string(&rates)? + "\n"))?;
         } else {
-            print(&(rate_table(&rates) + "\n"))?;
+            print(&(rates::rate_table(&rates) + "\n"))?;
         }
         before = after;
     }
     Ok(())
-}
-
-/// A table of what each queue does in a second.
-pub(crate) fn rate_table(rates: &[rates::QueueRate]) -> String {
-    let rows = rates.iter().map(rate_row);
-    table::render(&RATE_HEAD, rows)
-}
-
-/// The columns of [`rate_row`].
-pub(crate) const RATE_HEAD: [&str; 10] = [
-    "VIF",
-    "KIND",
-    "GUEST",
-    ">QUEUE",
-    ">WORKER",
-    ">TX PPS",
-    ">TX BIT/S",
-    ">RX PPS",
-    ">RX BIT/S",
-    ">DROPS/S",
-];
-
-/// A queue's rates for people.
-pub(crate) fn rate_row(rate: &rates::QueueRate) -> Vec<String> {
-    vec![
-        rate.vif.clone(),
-        rate.kind.clone(),
-        rate.guest.clone(),
-        rate.queue.to_string(),
-        rate.worker.to_string(),
-        table::scaled(rate.tx_packets_per_second, ""),
-        table::scaled(rate.tx_bits_per_second, ""),
-        table::scaled(rate.rx_packets_per_second, ""),
-        table::scaled(rate.rx_bits_per_second, ""),
-        table::scaled(rate.drops_per_second, ""),
-    ]
 }

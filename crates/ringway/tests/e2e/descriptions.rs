@@ -68,6 +68,7 @@ fn a_start_with_a_wrong_description_serves_the_last_accepted_one() {
     let manager = UnixDatagram::bind(&path).expect("bound");
     let host = Host::start_with(place, &wrong, &[("NOTIFY_SOCKET", path.as_os_str())]);
     host.ping("a", "10.77.0.2");
+    // waits: this limit only ends a test that hangs.
     manager.set_read_timeout(Some(SOON)).expect("set");
     let mut message = [0; 4096];
     let is_status =

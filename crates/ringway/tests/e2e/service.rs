@@ -124,7 +124,7 @@ fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     if !before.iter().any(|(_, line)| line == CONNECTED) {
         notices.up_to(CONNECTED);
     }
-    // They are passed on from the process that does the work, so there are none while it is stopped.
+    // They are passed on from the process that does the work: while it is stopped, none comes.
     let (supervisor, backend) = (host.pid_of("ringway run"), host.pid_of("backend"));
     notices.expect_keep_alive(2, supervisor);
     send(backend, Signal::STOP);
@@ -148,7 +148,8 @@ fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
 /// Runs a program as ringway-host.service does: in the network of its caller, with three rights of
 /// root's, and without a view of processes that have fewer. Needs root.
 const AS_SERVICE: &str = "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 12345 \
-    --regid 12345 --clear-groups --no-new-privs --bounding-set=-all,+net_admin,+dac_override,+setgid \
+    --regid 12345 --clear-groups --no-new-privs \
+    --bounding-set=-all,+net_admin,+dac_override,+setgid \
     --inh-caps=+net_admin,+dac_override,+setgid --ambient-caps=+net_admin,+dac_override,+setgid \
     \"$@\"";
 
