@@ -4,11 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ringway_description::{Host, InterfaceName, QUEUES_MAX, parse};
+use ringway_description::{Host, InterfaceName, QUEUES_MAX, Usage, parse};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let host = match parse("host.toml", text) {
+    let host = match parse("host.toml", text, Usage::default()) {
         Ok(host) => host,
         Err(refusal) => {
             assert!(refusal.to_string().starts_with("host.toml"), "{refusal}");
