@@ -124,7 +124,7 @@ fn a_start_that_fails_for_a_lasting_reason_is_not_tried_again() {
     let output = run.output().expect("it can be started");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("TAP lo: the name is not valid, or taken"), "{text}");
+    assert!(text.contains("an interface lo exists already"), "{text}");
     assert!(!String::from_utf8_lossy(&output.stdout).contains("ready"), "{output:?}");
     assert_eq!(names_in(place.path()), ["host.toml"]);
 }
@@ -139,7 +139,7 @@ fn a_description_that_fails_only_at_the_start_is_replaced_by_the_last_accepted_o
     let host = Host::start_in(place, &taken);
     host.ping("a", "10.77.0.2");
     let log = host.log();
-    for part in ["TAP lo: ", "the last accepted description instead"] {
+    for part in ["an interface lo exists already", "the last accepted description instead"] {
         assert!(log.contains(part), "{part} is not in {log}");
     }
     let listed = host.text(&["vif", "list"]);
