@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_control::{BackendRequest, RunDir};
+use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal};
@@ -266,7 +267,8 @@ impl Drop for BusyCpu {
 
 /// How long a thread has waited for a CPU, by its folder in `/proc`.
 fn starved(thread: &Path) -> Duration {
-    let text = fs::read_to_string(thread.join("schedstat")).expect("this kernel counts it");
+    // A thread that serves one request may have ended.
+    let Ok(text) = fs::read_to_string(thread.join("schedstat")) else { return Duration::ZERO };
     let waited = text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok());
     Duration::from_nanos(waited.expect("a number"))
 }
@@ -289,8 +291,9 @@ fn a_starved_backend_is_left_alone() {
         let id =
             thread.file_name().and_then(|id| id.to_str()?.parse().ok()).and_then(Pid::from_raw);
         let id = id.expect("a thread's number");
-        sched_setaffinity(Some(id), &only).expect("it is allowed");
-        rustix::process::setpriority_process(Some(id), 19).expect("lower is allowed");
+        let set = sched_setaffinity(Some(id), &only)
+            .and_then(|()| rustix::process::setpriority_process(Some(id), 19));
+        assert!(matches!(set, Ok(()) | Err(Errno::SRCH)), "{set:?}");
     }
     // Work for it, with which it makes little progress.
     let flood = Running::start(&mut host.in_guest("a", &["ping", "-q", "-i", "0.01", "10.77.0.2"]));
