@@ -5,8 +5,10 @@
 //! identified by name, as in configuration files; [`Netlink`] turns it into the kernel's index
 //! where a message needs one.
 
+mod bridge_port;
 pub mod neighbours;
 pub mod socket;
+mod watch;
 
 use std::fmt::Display;
 use std::io;
@@ -28,6 +30,9 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::socket::NetlinkSocket;
+
+pub use bridge_port::PortSettings;
+pub use watch::LinkWatch;
 
 /// Access to one network namespace: that of the thread that opened it, whichever thread uses it.
 #[derive(Debug)]
@@ -141,11 +146,11 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}")))
     }
 
-    /// All addresses, each with the index of its link.
+    /// All addresses, each with the index of its link and the length of its prefix.
     ///
     /// # Errors
     /// What the kernel reports.
-    pub fn addresses(&mut self) -> io::Result<Vec<(u32, IpAddr)>> {
+    pub fn addresses(&mut self) -> io::Result<Vec<(u32, IpAddr, u8)>> {
         let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let replies = self
             .socket
@@ -230,12 +235,7 @@ impl Netlink {
     /// # Errors
     /// `NotFound` if there is no such link, `AlreadyExists` if it has the address.
     pub fn add_address(&mut self, name: &str, address: IpAddr, prefix_len: u8) -> io::Result<()> {
-        let mut message = AddressMessage::default();
-        message.header.index = self.link(name)?.index;
-        message.header.family = family(address);
-        message.header.prefix_len = prefix_len;
-        message.attributes =
-            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        let mut message = self.address_message(name, address, prefix_len)?;
         if address.is_ipv6() {
             message.header.flags |= AddressHeaderFlags::Nodad;
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -257,12 +257,7 @@ impl Netlink {
         address: IpAddr,
         prefix_len: u8,
     ) -> io::Result<()> {
-        let mut message = AddressMessage::default();
-        message.header.index = self.link(name)?.index;
-        message.header.family = family(address);
-        message.header.prefix_len = prefix_len;
-        message.attributes =
-            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        let message = self.address_message(name, address, prefix_len)?;
         self.change(RouteNetlinkMessage::DelAddress(message), 0).map_err(|error| {
             explain(&error, format_args!("link {name}: remove address {address}/{prefix_len}"))
         })
@@ -313,6 +308,21 @@ impl Netlink {
         self.add_route(name, anywhere, 0, Some(gateway))
     }
 
+    fn address_message(
+        &mut self,
+        name: &str,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> io::Result<AddressMessage> {
+        let mut message = AddressMessage::default();
+        message.header.index = self.link(name)?.index;
+        message.header.family = family(address);
+        message.header.prefix_len = prefix_len;
+        message.attributes =
+            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        Ok(message)
+    }
+
     fn add_link(&mut self, name: &str, info: Vec<LinkInfo>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.attributes =
@@ -325,9 +335,9 @@ impl Netlink {
     }
 }
 
-fn as_address(message: RouteNetlinkMessage) -> Option<(u32, IpAddr)> {
+fn as_address(message: RouteNetlinkMessage) -> Option<(u32, IpAddr, u8)> {
     let RouteNetlinkMessage::NewAddress(message) = message else { return None };
-    let index = message.header.index;
+    let (index, len) = (message.header.index, message.header.prefix_len);
     let found = |local: bool| {
         message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) if local => Some(*address),
@@ -337,7 +347,7 @@ fn as_address(message: RouteNetlinkMessage) -> Option<(u32, IpAddr)> {
     };
     // On a link between two ends, the other attribute is the address of the far one. IPv6 has no
     // local attribute.
-    Some((index, found(true).or_else(|| found(false))?))
+    Some((index, found(true).or_else(|| found(false))?, len))
 }
 
 fn as_link(message: RouteNetlinkMessage) -> Option<Link> {

@@ -144,7 +144,7 @@ impl Announcements {
     /// # Errors
     /// The kernel's error.
     pub fn open() -> io::Result<Announcements> {
-        let socket = NetlinkSocket::subscribe(NETLINK_ROUTE, GROUP, BUFFER_BYTES)?;
+        let socket = NetlinkSocket::subscribe(NETLINK_ROUTE, &[GROUP], BUFFER_BYTES)?;
         Ok(Announcements { socket })
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
     NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkDeserializable, NetlinkHeader,
@@ -102,17 +103,23 @@ impl NetlinkSocket {
         }
     }
 
-    /// Opens a socket that receives what the kernel announces to a multicast group. Events that
+    /// Opens a socket that receives what the kernel announces to multicast groups. Events that
     /// arrive while `buffer_bytes` are full are lost.
     ///
     /// # Errors
     /// As [`open`](NetlinkSocket::open).
-    pub fn subscribe(protocol: isize, group: u32, buffer_bytes: u32) -> io::Result<NetlinkSocket> {
+    pub fn subscribe(
+        protocol: isize,
+        groups: &[u32],
+        buffer_bytes: u32,
+    ) -> io::Result<NetlinkSocket> {
         let socket = NetlinkSocket::open(protocol)?;
         // The kernel may grant less.
         socket.socket.set_rx_buf_sz(buffer_bytes)?;
         socket.socket.set_non_blocking(true)?;
-        socket.socket.add_membership(group)?;
+        for group in groups {
+            socket.socket.add_membership(*group)?;
+        }
         Ok(socket)
     }
 
@@ -139,6 +146,15 @@ impl NetlinkSocket {
         Ok(())
     }
 
+    /// Drops one datagram of a group.
+    ///
+    /// # Errors
+    /// As [`receive_each`](NetlinkSocket::receive_each).
+    pub fn discard(&mut self) -> io::Result<()> {
+        self.buffer.clear();
+        self.socket.recv(&mut self.buffer, 0).map(drop)
+    }
+
     fn send<M>(&mut self, message: M, flags: u16) -> io::Result<()>
     where
         M: NetlinkSerializable,
@@ -152,6 +168,12 @@ impl NetlinkSocket {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.socket.send(&bytes, 0).map(drop)
+    }
+}
+
+impl AsFd for NetlinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

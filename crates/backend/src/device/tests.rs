@@ -156,8 +156,8 @@ fn an_uplink_is_taken_over_with_what_an_administrator_did_and_what_the_descripti
     assert_eq!((first.address, first.mtu), (Some(wanted.mac.0), 9000));
     let addresses = |net: &mut Netlink| -> Vec<String> {
         let of_it = net.addresses().expect("listed").into_iter();
-        let of_it = of_it.filter(|(index, address)| *index == first.index && address.is_ipv4());
-        of_it.map(|(_, address)| address.to_string()).collect()
+        let of_it = of_it.filter(|(index, address, _)| *index == first.index && address.is_ipv4());
+        of_it.map(|(_, address, _)| address.to_string()).collect()
     };
     assert_eq!(addresses(&mut net), ["10.9.0.1", "10.9.1.1"]);
 

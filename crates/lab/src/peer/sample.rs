@@ -46,7 +46,7 @@ pub fn interface_with(addresses: &[Ipv4Addr]) -> Result<Option<Interface>, PartE
     };
     let (own, links) = read().map_err(PartError::at("list this machine's addresses"))?;
     let found = addresses.iter().find_map(|address| {
-        let (index, _) = own.iter().find(|(_, own)| *own == IpAddr::V4(*address))?;
+        let (index, ..) = own.iter().find(|(_, own, _)| *own == IpAddr::V4(*address))?;
         let link = links.iter().find(|link| link.index == *index)?;
         Some((*address, link))
     });
