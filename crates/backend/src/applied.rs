@@ -35,6 +35,8 @@ pub(crate) struct Applied {
     pub(crate) mtu: Option<u32>,
     /// The bridge that it was put on, and the kernel's number of that bridge.
     pub(crate) bridge: Option<(String, u32)>,
+    /// The bridge that it belongs on: the last one that it was on, unless it was taken off.
+    pub(crate) home: Option<(String, u32)>,
     /// Its addresses, with prefix lengths.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
 }
@@ -73,6 +75,14 @@ impl AppliedNotes {
         }
     }
 
+    /// Changes the notes about a device, if there are any.
+    pub(crate) fn update(&mut self, purpose: &Purpose, change: impl FnOnce(&mut Applied)) {
+        if let Some(mut applied) = self.of(purpose).cloned() {
+            change(&mut applied);
+            self.keep(purpose, applied);
+        }
+    }
+
     /// Forgets a device that was removed.
     pub(crate) fn forget(&mut self, purpose: &Purpose) {
         if self.devices.remove(&purpose.path()).is_some() {
@@ -100,7 +110,7 @@ impl AppliedNotes {
 
 impl Applied {
     fn value(&self) -> Value {
-        let bridge = self.bridge.as_ref().map(|(name, index)| json!([name, index]));
+        let bridge = |it: &Option<(String, u32)>| it.as_ref().map(|it| json!([it.0, it.1]));
         let addresses: Vec<Value> =
             self.addresses.iter().map(|(address, len)| json!([address.to_string(), len])).collect();
         json!({
@@ -108,7 +118,8 @@ impl Applied {
             "name": self.name,
             "mac": self.mac.map(|mac| mac.0),
             "mtu": self.mtu,
-            "bridge": bridge,
+            "bridge": bridge(&self.bridge),
+            "home": bridge(&self.home),
             "addresses": addresses,
         })
     }
@@ -119,13 +130,14 @@ impl Applied {
         let mac = value["mac"].as_array();
         let mac = mac.and_then(|mac| mac.iter().map(byte).collect::<Option<Vec<u8>>>());
         let address = |pair: &Value| Some((pair[0].as_str()?.parse().ok()?, byte(&pair[1])?));
-        let bridge = &value["bridge"];
+        let bridge = |of: &Value| of[0].as_str().map(str::to_owned).zip(number(&of[1]));
         Some(Applied {
             index: number(&value["index"])?,
             name: value["name"].as_str()?.to_owned(),
             mac: mac.and_then(|mac| mac.try_into().ok()).map(MacAddr),
             mtu: number(&value["mtu"]),
-            bridge: bridge[0].as_str().map(str::to_owned).zip(number(&bridge[1])),
+            bridge: bridge(&value["bridge"]),
+            home: bridge(&value["home"]),
             addresses: value["addresses"].as_array()?.iter().filter_map(address).collect(),
         })
     }
@@ -145,6 +157,7 @@ mod tests {
             mac: Some(MacAddr([2, 0, 0, 0, 0, 9])),
             mtu: Some(9000),
             bridge: None,
+            home: None,
             addresses: vec![("10.0.0.1".parse().expect("one"), 24)],
         };
         let vm1 = Purpose::Virtio("vm1".to_owned());
@@ -152,6 +165,7 @@ mod tests {
             index: 8,
             name: "vm1".to_owned(),
             bridge: Some(("br0".to_owned(), 3)),
+            home: Some(("br1".to_owned(), 4)),
             ..Applied::default()
         };
         let mut notes = AppliedNotes::read(&dir, "here");

@@ -292,6 +292,7 @@ impl<H: Hypervisor> Backend<H> {
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.name.clone(),
             state: "Connected".to_owned(),
+            error: uplink.fault(),
             attached_to: "switch".to_owned(),
             multicast: multicast_status(&host.switch, uplink.port),
             queues: queue_statuses(uplink.port, &uplink.counters, &placements),
@@ -371,7 +372,7 @@ fn vif_status<H: Hypervisor>(
     VifStatus {
         state: shell.state().to_string(),
         guest,
-        error: shell.error().map(str::to_owned),
+        error: shell.error().map(str::to_owned).or_else(|| served.fault()),
         kind: "xen".to_owned(),
         domid: Some(vif.frontend.0),
         handle: vif.handle,
@@ -389,6 +390,8 @@ fn served_status<H: Hypervisor>(
     let config = &host.config;
     let rules = &served.rules;
     let connection = served.connection.as_ref();
+    let place = served.device.as_ref().map(|device| device.place(links));
+    let (attached_to, is_down) = place.unwrap_or_else(|| ("switch".to_owned(), false));
     VifStatus {
         name: served.name.clone(),
         mac: rules.mac().map(|mac| mac.to_string()),
@@ -405,7 +408,8 @@ fn served_status<H: Hypervisor>(
         multicast: connection
             .filter(|it| it.device_port.is_none())
             .and_then(|it| multicast_status(&host.switch, it.port)),
-        attached_to: served.device.as_ref().map_or("switch".to_owned(), |it| it.place(links)),
+        attached_to,
+        is_down,
         tenant: None,
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
@@ -447,7 +451,7 @@ fn vhost_status<H: Hypervisor>(
     VifStatus {
         kind: "virtio".to_owned(),
         state: state.to_owned(),
-        error: vhost.error(),
+        error: vhost.error().or_else(|| vhost.served.fault()),
         max_queues: session.map_or(vhost.config.queues, |session| session.offer().pairs),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),

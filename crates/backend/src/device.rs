@@ -6,6 +6,8 @@
 //! filters. If the toolstack has a hotplug script, the script places a vif's device. Otherwise we
 //! put it on its bridge, and the uplink gets what the description says.
 
+mod follow;
+
 use std::io;
 use std::net::IpAddr;
 use std::thread;
@@ -20,6 +22,9 @@ use crate::applied::{Applied, AppliedNotes};
 use crate::config::Uplink;
 use crate::purpose::{Purpose, is_ours, is_tap, vif_name};
 
+pub(crate) use follow::HostLinks;
+use follow::{BridgeId, Seen};
+
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
 const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
 /// Address of the host's end: the largest that is not a group's, so that no bridge chooses it for
@@ -33,8 +38,8 @@ const NAME_CHECK_PAUSE: Duration = Duration::from_millis(10);
 /// How often a device may be renamed while it is looked up and opened.
 const RENAMES_MAX: usize = 4;
 
-/// A vif's network device.
-pub(crate) struct VifDevice {
+/// The network device of a vif or of the uplink.
+pub(crate) struct HostDevice {
     pub(crate) tap: Tap,
     purpose: Purpose,
     /// The kernel's number for it. Its name may change.
@@ -45,6 +50,15 @@ pub(crate) struct VifDevice {
     pub(crate) queues_made: u16,
     /// What the device is attached to, as configured.
     pub(crate) attached_to: String,
+    /// What was configured, if we have put it on its bridge.
+    placed: Option<Bridged>,
+    /// The bridge that it belongs on: the last one that it was on, unless it was taken off.
+    home: Option<BridgeId>,
+    seen: Seen,
+    /// Whether it was made again, and its queues are not attached yet.
+    pub(crate) is_detached: bool,
+    /// Why it does not work as it should, if so.
+    pub(crate) fault: Option<String>,
 }
 
 /// What to do about a configured MTU that is less than that of the bridge: Linux would lower the
@@ -57,10 +71,11 @@ pub(crate) enum LowMtu {
 }
 
 /// A device that we put on a bridge.
-pub(crate) struct Bridged<'a> {
+#[derive(Debug, Clone)]
+pub(crate) struct Bridged {
     pub(crate) purpose: Purpose,
-    pub(crate) name: &'a str,
-    pub(crate) bridge: &'a str,
+    pub(crate) name: String,
+    pub(crate) bridge: String,
     pub(crate) queues: u16,
     /// The configured MTU.
     pub(crate) mtu: Option<u16>,
@@ -69,7 +84,7 @@ pub(crate) struct Bridged<'a> {
     pub(crate) low_mtu: LowMtu,
 }
 
-impl VifDevice {
+impl HostDevice {
     /// Makes the device that the toolstack wants, if it wants one, or takes it over.
     pub(crate) fn make(
         net: &mut Netlink,
@@ -77,7 +92,7 @@ impl VifDevice {
         vif: Vif,
         keys: &Keys,
         queues: u16,
-    ) -> io::Result<Option<VifDevice>> {
+    ) -> io::Result<Option<HostDevice>> {
         let renamed = keys.device_name().map_err(io::Error::other)?;
         let mtu = keys.mtu_configured().map_err(io::Error::other)?;
         let purpose = Purpose::Xen(vif);
@@ -86,19 +101,19 @@ impl VifDevice {
             let Some(bridge) = keys.bridge() else { return Ok(None) };
             let bridged = Bridged {
                 purpose,
-                name: &name,
-                bridge,
+                name,
+                bridge: bridge.to_owned(),
                 queues,
                 mtu,
                 mtu_min: 0,
                 low_mtu: LowMtu::Warn,
             };
-            return VifDevice::make_bridged(net, notes, &bridged).map(Some);
+            return HostDevice::make_bridged(net, notes, &bridged).map(Some);
         }
         let hotplug = Hotplug::read(keys);
         let wanted = Wanted { name, renamed, hotplug };
         let note = purpose.note(&notes.owner);
-        let (tap, index, origin) = open_for_script(net, &wanted, &note, queues, mtu)?;
+        let (tap, origin) = open_for_script(net, &wanted, &note, queues, mtu)?;
         if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
             // The toolstack does not run it twice, and only the script knows what it did.
             tracing::warn!(
@@ -108,17 +123,17 @@ impl VifDevice {
             );
         }
         tap.set_offloads(OffloadCaps::ALL)?;
-        let mtu = net.link(tap.name())?.mtu;
+        let link = net.link(tap.name())?;
         let attached_to = keys.bridge().or(renamed).unwrap_or(tap.name()).to_owned();
-        Ok(Some(VifDevice { tap, purpose, index, mtu, queues_made: queues, attached_to }))
+        Ok(Some(HostDevice { attached_to, ..HostDevice::new(tap, purpose, link, queues) }))
     }
 
     /// Makes a device on a bridge, or takes it over.
     pub(crate) fn make_bridged(
         net: &mut Netlink,
         notes: &mut AppliedNotes,
-        wanted: &Bridged<'_>,
-    ) -> io::Result<VifDevice> {
+        wanted: &Bridged,
+    ) -> io::Result<HostDevice> {
         wanted.open(net, notes).map_err(|error| {
             let Bridged { name, bridge, .. } = wanted;
             let what = format!("network device {name} on bridge {bridge}: {error}");
@@ -126,13 +141,30 @@ impl VifDevice {
         })
     }
 
-    /// Where the device is: its bridge, or if it is on none, its own name.
-    pub(crate) fn place(&self, links: &[Link]) -> String {
+    fn new(tap: Tap, purpose: Purpose, link: Link, queues_made: u16) -> HostDevice {
+        HostDevice {
+            tap,
+            purpose,
+            index: link.index,
+            mtu: link.mtu,
+            queues_made,
+            attached_to: String::new(),
+            placed: None,
+            home: None,
+            seen: Seen::new(link),
+            is_detached: false,
+            fault: None,
+        }
+    }
+
+    /// Where the device is, its bridge, or if it is on none, its own name; and whether it was set
+    /// down.
+    pub(crate) fn place(&self, links: &[Link]) -> (String, bool) {
         let Some(link) = links.iter().find(|link| link.index == self.index) else {
-            return format!("{} (deleted)", self.tap.name());
+            return (format!("{} (deleted)", self.tap.name()), false);
         };
         let master = link.master.and_then(|index| links.iter().find(|it| it.index == index));
-        master.map_or(&link.name, |master| &master.name).clone()
+        (master.map_or(&link.name, |master| &master.name).clone(), !link.is_up)
     }
 
     /// Deletes the device with its last queue: now, unless workers still have some.
@@ -142,11 +174,11 @@ impl VifDevice {
     }
 }
 
-impl Bridged<'_> {
-    fn open(&self, net: &mut Netlink, notes: &mut AppliedNotes) -> io::Result<VifDevice> {
+impl Bridged {
+    fn open(&self, net: &mut Netlink, notes: &mut AppliedNotes) -> io::Result<HostDevice> {
         let note = self.purpose.note(&notes.owner);
         let before = notes.of(&self.purpose).cloned();
-        let (tap, applied) = match find(net, self.name, &note)? {
+        let (tap, applied) = match find(net, &self.name, &note)? {
             Some(found) => {
                 let before = before.filter(|before| before.index == found.index);
                 let (tap, found) = take_over(net, &note, found, self.queues)?;
@@ -154,24 +186,20 @@ impl Bridged<'_> {
                 (tap, applied)
             }
             None => {
-                log_deleted(self.name, before.as_ref());
+                log_deleted(&self.name, before.as_ref());
                 self.make(net, notes)?
             }
         };
         tap.set_offloads(OffloadCaps::ALL)?;
         tap.set_lifetime(Lifetime::Persistent)?;
         let link = net.link(tap.name())?;
+        let home = home(net, &link, applied.as_ref())?;
         if let Some(applied) = applied {
-            notes.keep(&self.purpose, applied);
+            notes.keep(&self.purpose, Applied { home: home.clone(), ..applied });
         }
-        Ok(VifDevice {
-            tap,
-            purpose: self.purpose.clone(),
-            index: link.index,
-            mtu: link.mtu,
-            queues_made: self.queues,
-            attached_to: self.bridge.to_owned(),
-        })
+        let device = HostDevice::new(tap, self.purpose.clone(), link, self.queues);
+        let (attached_to, placed) = (self.bridge.clone(), Some(self.clone()));
+        Ok(HostDevice { attached_to, placed, home, ..device })
     }
 
     fn make(
@@ -181,18 +209,18 @@ impl Bridged<'_> {
     ) -> io::Result<(Tap, Option<Applied>)> {
         let bridge = self.bridge_link(net)?;
         let mtu = self.mtu_on(&bridge)?;
-        wait_for_name(net, self.name)?;
-        let tap = Tap::create_multi_queue(self.name, self.queues)?;
+        wait_for_name(net, &self.name)?;
+        let tap = Tap::create_multi_queue(&self.name, self.queues)?;
         let note = self.purpose.note(&notes.owner);
         let address = LinkSetting::Address(HOST_ADDRESS.0);
         // No frames of the host's own IPv6 reach the guest: its link has no address.
         let settings =
             [LinkSetting::Alias(&note), GSO_MAX, address, LinkSetting::NoLinkLocalAddress];
-        net.set(self.name, &settings)?;
+        net.set(&self.name, &settings)?;
         // The MTU first: that of a bridge is the least of its ports.
-        net.set(self.name, &[LinkSetting::Mtu(mtu)])?;
-        net.set(self.name, &[LinkSetting::Master(self.bridge), LinkSetting::Up])?;
-        let index = net.link(self.name)?.index;
+        net.set(&self.name, &[LinkSetting::Mtu(mtu)])?;
+        net.set(&self.name, &[LinkSetting::Master(&self.bridge), LinkSetting::Up])?;
+        let index = net.link(&self.name)?.index;
         Ok((tap, Some(self.applied(index, &bridge))))
     }
 
@@ -208,16 +236,15 @@ impl Bridged<'_> {
             self.log_place(net, found);
             return Ok(None);
         };
-        let put_on = before.bridge.clone().unwrap_or_default();
-        let is_other = put_on.0 != self.bridge;
+        let is_other = before.bridge.as_ref().is_none_or(|put_on| put_on.0 != self.bridge);
         // If its bridge exists, an administrator has taken it off.
-        let is_lost = found.master.is_none()
-            && !net.links()?.iter().any(|link| link.index == put_on.1 && is_bridge(link));
+        let is_lost = home(net, found, Some(&before))?
+            .is_some_and(|home| found.master.is_none() && home.0 == self.bridge);
         if is_other || is_lost {
             let bridge = self.bridge_link(net)?;
             let mtu = self.mtu_on(&bridge)?;
             net.set(&found.name, &[LinkSetting::Mtu(mtu)])?;
-            net.set(&found.name, &[LinkSetting::Master(self.bridge)])?;
+            net.set(&found.name, &[LinkSetting::Master(&self.bridge)])?;
             tracing::info!(name = found.name, bridge = self.bridge, "is put on its bridge again");
             return Ok(Some(self.applied(found.index, &bridge)));
         }
@@ -231,15 +258,15 @@ impl Bridged<'_> {
 
     /// Says so if an administrator has taken the device from its bridge.
     fn log_place(&self, net: &mut Netlink, found: &Link) {
-        let bridge = net.link(self.bridge).ok().map(|bridge| bridge.index);
+        let bridge = net.link(&self.bridge).ok().map(|bridge| bridge.index);
         if bridge.is_none() || found.master != bridge {
-            let (name, bridge) = (&found.name, self.bridge);
+            let (name, bridge) = (&found.name, &self.bridge);
             tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
         }
     }
 
     fn bridge_link(&self, net: &mut Netlink) -> io::Result<Link> {
-        let bridge = net.link(self.bridge)?;
+        let bridge = net.link(&self.bridge)?;
         if !is_bridge(&bridge) {
             let what = format!("{} is not a bridge", self.bridge);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -267,7 +294,7 @@ impl Bridged<'_> {
     fn applied(&self, index: u32, bridge: &Link) -> Applied {
         Applied {
             index,
-            name: self.name.to_owned(),
+            name: self.name.clone(),
             mtu: self.mtu.map(u32::from),
             bridge: Some((bridge.name.clone(), bridge.index)),
             ..Applied::default()
@@ -280,7 +307,7 @@ pub(crate) fn open_uplink(
     net: &mut Netlink,
     notes: &mut AppliedNotes,
     uplink: &Uplink,
-) -> io::Result<Tap> {
+) -> io::Result<HostDevice> {
     let purpose = Purpose::Uplink;
     let note = purpose.note(&notes.owner);
     let before = notes.of(&purpose).cloned();
@@ -295,7 +322,7 @@ pub(crate) fn open_uplink(
             let before = known(&found);
             let (tap, found) = take_over(net, &note, found, uplink.queues)?;
             net.set(&found.name, &[GSO_MAX])?;
-            (tap, Some(update_uplink(net, &found, uplink, before)?))
+            (tap, update_uplink(net, &found, uplink, before)?)
         }
         None => {
             log_deleted(&uplink.name, before.as_ref());
@@ -310,15 +337,28 @@ pub(crate) fn open_uplink(
                 net.add_address(&uplink.name, *address, *prefix_len)?;
             }
             let index = net.link(&uplink.name)?.index;
-            (tap, Some(applied_uplink(index, uplink)))
+            (tap, applied_uplink(index, uplink))
         }
     };
     tap.set_offloads(OffloadCaps::ALL)?;
     tap.set_lifetime(Lifetime::Persistent)?;
-    if let Some(applied) = applied {
-        notes.keep(&purpose, applied);
+    let link = net.link(tap.name())?;
+    let home = home(net, &link, Some(&applied))?;
+    notes.keep(&purpose, Applied { home: home.clone(), ..applied });
+    Ok(HostDevice { home, ..HostDevice::new(tap, purpose, link, uplink.queues) })
+}
+
+/// The bridge that a device belongs on: its bridge, or the one that it was on and that has been
+/// deleted since. One that exists without it is not its bridge any more: an administrator has
+/// taken the device off.
+fn home(net: &mut Netlink, found: &Link, before: Option<&Applied>) -> io::Result<Option<BridgeId>> {
+    let links = net.links()?;
+    let bridge = |index| links.iter().find(|link| link.index == index);
+    if let Some(master) = found.master.and_then(bridge) {
+        return Ok(Some((master.name.clone(), master.index)));
     }
-    Ok(tap)
+    let before = before.and_then(|before| before.home.clone());
+    Ok(before.filter(|(_, index)| bridge(*index).is_none()))
 }
 
 /// Applies to an uplink that was taken over what has changed in the description.
@@ -331,6 +371,7 @@ fn update_uplink(
     let now = applied_uplink(found.index, uplink);
     // Without notes, the device counts as made from this description.
     let before = before.unwrap_or_else(|| now.clone());
+    let now = Applied { home: before.home.clone(), ..now };
     if before.mac != now.mac {
         net.set(&found.name, &[LinkSetting::Address(uplink.mac.0)])?;
     }
@@ -360,6 +401,7 @@ fn applied_uplink(index: u32, uplink: &Uplink) -> Applied {
         mac: Some(uplink.mac),
         mtu: Some(uplink.mtu),
         bridge: None,
+        home: None,
         addresses: uplink.addresses.clone(),
     }
 }
@@ -393,12 +435,12 @@ fn open_for_script(
     note: &str,
     queues: u16,
     mtu: Option<u16>,
-) -> io::Result<(Tap, u32, Origin)> {
+) -> io::Result<(Tap, Origin)> {
     let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
     if let Some(found) = wanted.find(net, note)? {
         let (tap, found) = take_over(net, note, found, queues)?;
         net.set(&found.name, &[GSO_MAX])?;
-        return Ok((tap, found.index, Origin::TakenOver));
+        return Ok((tap, Origin::TakenOver));
     }
     let name = &wanted.name;
     let tap = Tap::create_multi_queue(name, queues)?;
@@ -406,8 +448,7 @@ fn open_for_script(
     let settings = [LinkSetting::Alias(note), GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0)];
     net.set(name, &settings.into_iter().chain(mtu).collect::<Vec<_>>())?;
     tap.set_lifetime(Lifetime::Persistent)?;
-    let index = net.link(name)?.index;
-    Ok((tap, index, Origin::New))
+    Ok((tap, Origin::New))
 }
 
 /// The device of a vif with a script.

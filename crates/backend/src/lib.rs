@@ -65,7 +65,7 @@ pub use switch_process::run_switch;
 use crate::reports::Reports;
 use crate::round_robin::{RoundRobin, VifEvents};
 use crate::scope::{Duty, Order, Scope};
-use crate::services::{Hosting, Services};
+use crate::services::{Followed, Hosting, Services};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
 
@@ -107,7 +107,7 @@ pub fn run<H: Hypervisor>(
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, opener } = sockets;
+    let Sockets { control, netlink, links, opener } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
@@ -120,7 +120,7 @@ pub fn run<H: Hypervisor>(
     remove_stale_errors(&mut store, hypervisor.domid())?;
     let reports = Reports::start(config.service.clone())?;
     store.transport_mut().watch_by(reports.liveness.pulse());
-    let mut host = Hosting::start(hypervisor, config, netlink, &reports.liveness)?;
+    let mut host = Hosting::start(hypervisor, config, (netlink, links), &reports.liveness)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
@@ -143,7 +143,7 @@ pub fn run_tenant<H: Hypervisor>(
     tenancy: Tenancy,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, .. } = sockets;
+    let Sockets { control, netlink, links, .. } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
     let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
@@ -153,7 +153,7 @@ pub fn run_tenant<H: Hypervisor>(
     }
     let reports = Reports::start(config.service.clone())?;
     store.transport_mut().watch_by(reports.liveness.pulse());
-    let mut host = Hosting::start(hypervisor, config, netlink, &reports.liveness)?;
+    let mut host = Hosting::start(hypervisor, config, (netlink, links), &reports.liveness)?;
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
@@ -203,6 +203,7 @@ impl<H: Hypervisor> Backend<H> {
         let mut busy = Duration::ZERO;
         loop {
             self.reports.liveness.beat();
+            self.services.host.links.take_changes();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.serve_call(call)?;
@@ -214,6 +215,7 @@ impl<H: Hypervisor> Backend<H> {
             // a reply does not make the descriptor readable.
             let watches = self.take_watches()?;
             self.serve_opener()?;
+            self.follow_links();
             let has_more = self.turn_vhosts()?;
             let is_due = swept.elapsed() >= HOUSEKEEPING;
             if is_due {
@@ -231,6 +233,7 @@ impl<H: Hypervisor> Backend<H> {
                 PollFd::new(&self.services.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
+                PollFd::new(self.services.host.links.waker(), PollFlags::IN),
             ];
             let orders = self.scope.waker();
             fds.extend(orders.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
@@ -264,6 +267,18 @@ impl<H: Hypervisor> Backend<H> {
         }
         self.report_counts();
         self.release_expired();
+    }
+
+    /// Follows what has become of the network devices of this process.
+    fn follow_links(&mut self) {
+        let Backend { services: Services { host, .. }, vifs, vhosts, uplink, .. } = self;
+        host.follow_links(|now, host| {
+            let shells = vifs.values_mut().map(|shell| &mut shell.served);
+            let all = shells.chain(vhosts.iter_mut().map(|vhost| &mut vhost.served));
+            let all = all.map(|served| served.follow_device(now, host)).max();
+            let of_uplink = uplink.as_mut().map(|uplink| uplink.follow_device(now, host));
+            all.max(of_uplink).unwrap_or(Followed::Done)
+        });
     }
 
     /// Waits for an event, for the end of `pause`, or until workers have had more work than `busy`,
@@ -423,7 +438,8 @@ impl<H: Hypervisor> Backend<H> {
                 None => {}
             }
         }
-        let due = self.vhosts.iter().filter_map(vhost::VhostVif::due).min();
+        let due = self.vhosts.iter().filter_map(vhost::VhostVif::due);
+        let due = due.chain(self.services.host.links.due()).min();
         due.map_or(pause, |due| pause.min(due.saturating_duration_since(now)))
     }
 
@@ -529,6 +545,11 @@ impl<H: Hypervisor> Backend<H> {
     fn take_port_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.services.host.next_port_event() {
             let (port, reason) = (event.port_id, event.down.to_string());
+            let is_lost = self.all_served().any(|served| served.has_lost_device(port));
+            if is_lost || self.uplink.as_ref().is_some_and(|uplink| uplink.has_lost_device(port)) {
+                self.services.host.links.note_change();
+                continue;
+            }
             let shell = self.vifs.values_mut().find(|shell| shell.has_port(event.port_id));
             let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == event.port_id);
             // Drops the port, which unmaps its rings.

@@ -15,10 +15,10 @@ use ringway_worker::{
 };
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
-use crate::device::VifDevice;
+use crate::device::{HostDevice, HostLinks};
 use crate::log::{LeftOut, LogAllowance};
 use crate::rules::Rules;
-use crate::services::Hosting;
+use crate::services::{Followed, Hosting};
 
 /// The state of a vif other than its handshake.
 pub(crate) struct Served {
@@ -29,7 +29,7 @@ pub(crate) struct Served {
     /// What its guest may send, and the guest's address.
     pub(crate) rules: Rules,
     /// Its network device, if the vif is not on the switch.
-    pub(crate) device: Option<VifDevice>,
+    pub(crate) device: Option<HostDevice>,
     /// When a frame that its guest transmits is completed.
     pub(crate) completion: Completion,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
@@ -116,8 +116,32 @@ impl Served {
         caps: OffloadCaps,
         host: &mut Hosting<H>,
     ) -> io::Result<Option<PortId>> {
+        if self.device.is_none() {
+            return Ok(None);
+        }
+        let port = host.allocate_port()?;
+        if let Err(error) = self.attach_device_at(port, to, (count, caps), host) {
+            host.free_port(port);
+            return Err(error);
+        }
+        Ok(Some(port))
+    }
+
+    fn attach_device_at<H: Hypervisor>(
+        &mut self,
+        port: PortId,
+        to: PortId,
+        (count, caps): (u16, OffloadCaps),
+        host: &mut Hosting<H>,
+    ) -> io::Result<()> {
         let policy = self.device_policy(host);
-        let Some(vif_device) = &mut self.device else { return Ok(None) };
+        let Some(vif_device) = &mut self.device else { return Ok(()) };
+        vif_device.is_detached = vif_device.tap.is_deleted();
+        if vif_device.is_detached {
+            // It is made again soon. Meanwhile, frames to it are lost.
+            host.links.note_change();
+            return Ok(());
+        }
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
@@ -125,7 +149,6 @@ impl Served {
         if self.completion == Completion::Sent {
             vif_device.tap.hold_receipts(&mut queues)?;
         }
-        let port = host.allocate_port()?;
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters,
@@ -140,12 +163,54 @@ impl Served {
         }
         let forwarding = Forwarding::Patch(to);
         let limits = Limits::default();
-        let attached = host.workers.attach_limited(port, &forwarding, &policy, &limits, taps);
-        if let Err(error) = attached {
-            host.free_port(port);
-            return Err(error);
+        host.workers.attach_limited(port, &forwarding, &policy, &limits, taps)
+    }
+
+    /// Follows what has become of the vif's network device: its guest stays connected.
+    pub(crate) fn follow_device<H: Hypervisor>(
+        &mut self,
+        now: &HostLinks,
+        host: &mut Hosting<H>,
+    ) -> Followed {
+        let Some(device) = &mut self.device else { return Followed::Done };
+        let mut done = device.follow(now, &mut host.netlink, &mut host.devices);
+        if done.is_ok() && device.is_detached {
+            done = self.attach_device_again(host);
         }
-        Ok(Some(port))
+        let Err(error) = done else { return Followed::Done };
+        if let Some(device) = &mut self.device {
+            device.set_fault(&self.name, format!("its network device was deleted: {error}"));
+        }
+        Followed::Again
+    }
+
+    /// Attaches the queues of a device that was made again, in place of those of the deleted one.
+    fn attach_device_again<H: Hypervisor>(&mut self, host: &mut Hosting<H>) -> io::Result<()> {
+        let connection = self.connection.as_ref();
+        let ports = connection.and_then(|it| Some((it.port, it.device_port?)));
+        if let (Some((to, port)), Some(connection)) = (ports, connection) {
+            let count = u16::try_from(connection.queues.len()).unwrap_or(u16::MAX);
+            let caps = connection.caps;
+            host.workers.detach(port);
+            host.drop_reports(port);
+            self.attach_device_at(port, to, (count, caps), host)?;
+        }
+        if let Some(device) = &mut self.device {
+            device.is_detached = false;
+        }
+        Ok(())
+    }
+
+    /// Why its network device does not work as it should, if so.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.device.as_ref().and_then(|device| device.fault.clone())
+    }
+
+    /// Whether the queues of a port are those of a network device that was deleted.
+    pub(crate) fn has_lost_device(&self, port: PortId) -> bool {
+        let connection = self.connection.as_ref();
+        let device = self.device.as_ref().filter(|device| device.tap.is_deleted());
+        device.is_some() && connection.is_some_and(|it| it.device_port == Some(port))
     }
 
     /// The MTU of the vif, in bytes.

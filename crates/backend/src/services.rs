@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::Completion;
 use ringway_hypervisor::Hypervisor;
-use ringway_net::Netlink;
+use ringway_net::{LinkWatch, Netlink};
 use ringway_netback::VifQueue;
 use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
@@ -17,6 +17,7 @@ use ringway_xenstore::Client;
 
 use crate::BackendConfig;
 use crate::applied::AppliedNotes;
+use crate::device::HostLinks;
 use crate::liveness::Liveness;
 use crate::quarantine::{self, Quarantine};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -38,6 +39,7 @@ pub(crate) struct Services<H: Hypervisor> {
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
+    pub(crate) links: Links,
     /// What was applied to the devices of this process.
     pub(crate) devices: AppliedNotes,
     pub(crate) config: BackendConfig,
@@ -51,6 +53,60 @@ pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
     /// The zero of switch time.
     started: Instant,
+}
+
+/// Says when the devices of this process have to be compared with what the kernel has.
+#[derive(Debug)]
+pub(crate) struct Links {
+    watch: LinkWatch,
+    /// When to compare them.
+    due: Option<Instant>,
+}
+
+/// The pause before links are read after a change: changes come in bursts, and reading all links
+/// takes longer the more there are.
+const LINKS_SETTLE: Duration = Duration::from_millis(250);
+/// The pause before what could not be done for a device is tried again.
+const LINKS_RETRY: Duration = Duration::from_secs(2);
+
+impl Links {
+    pub(crate) fn new(watch: LinkWatch) -> Links {
+        Links { watch, due: Some(Instant::now()) }
+    }
+
+    pub(crate) fn waker(&self) -> &LinkWatch {
+        &self.watch
+    }
+
+    /// Notes what the kernel has announced.
+    pub(crate) fn take_changes(&mut self) {
+        if self.watch.has_changed() {
+            self.note_change();
+        }
+    }
+
+    /// Notes that something has changed.
+    pub(crate) fn note_change(&mut self) {
+        self.note_due(LINKS_SETTLE);
+    }
+
+    /// When to compare, if there is a reason.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn note_due(&mut self, pause: Duration) {
+        let due = Instant::now() + pause;
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+}
+
+/// Whether all was done that a comparison of devices has found to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Followed {
+    Done,
+    /// It has to be tried again.
+    Again,
 }
 
 /// The numbers of the switch's ports.
@@ -77,7 +133,7 @@ impl<H: Hypervisor> Hosting<H> {
     pub(crate) fn start(
         hypervisor: H,
         config: BackendConfig,
-        netlink: Netlink,
+        (netlink, links): (Netlink, LinkWatch),
         liveness: &Liveness,
     ) -> io::Result<Hosting<H>> {
         let (config_of_workers, pulse) = (config.workers.clone(), liveness.pulse());
@@ -88,6 +144,7 @@ impl<H: Hypervisor> Hosting<H> {
         Ok(Hosting {
             hypervisor,
             netlink,
+            links: Links::new(links),
             devices: AppliedNotes::read(&config.dir, &config.owner),
             workers,
             by_port,
@@ -98,6 +155,23 @@ impl<H: Hypervisor> Hosting<H> {
             started: Instant::now(),
             config,
         })
+    }
+
+    /// Compares devices with what the kernel has, if that is due: `each` does it for all.
+    pub(crate) fn follow_links(&mut self, each: impl FnOnce(&HostLinks, &mut Self) -> Followed) {
+        if self.links.due.take_if(|due| *due <= Instant::now()).is_none() {
+            return;
+        }
+        let followed = match HostLinks::read(&mut self.netlink) {
+            Ok(now) => each(&now, self),
+            Err(error) => {
+                tracing::debug!("{error}: trying again");
+                Followed::Again
+            }
+        };
+        if followed == Followed::Again {
+            self.links.note_due(LINKS_RETRY);
+        }
     }
 
     /// Switch time, in seconds.
@@ -117,11 +191,16 @@ impl<H: Hypervisor> Hosting<H> {
     /// Drops the workers' reports about a detached port: another vif may use its number from now
     /// on.
     pub(crate) fn forget_port(&mut self, port: PortId) {
+        self.drop_reports(port);
+        self.free_port(port);
+    }
+
+    /// Drops the workers' reports about a detached port, which gets other queues.
+    pub(crate) fn drop_reports(&mut self, port: PortId) {
         while let Some(event) = self.workers.next_failure() {
             self.port_events.push_back(event);
         }
         self.port_events.retain(|event| event.port_id != port);
-        self.free_port(port);
     }
 
     pub(crate) fn next_port_event(&mut self) -> Option<Failure<AnyQueue<H>>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, ControlSocket, Link, OpenerOrder, RunDir};
-use ringway_net::Netlink;
+use ringway_net::{LinkWatch, Netlink};
 use ringway_vhost::backend::AreaRequest;
 use ringway_vhost_shell::ConnectionSource;
 
@@ -20,6 +20,7 @@ const RESEND: Duration = Duration::from_millis(10);
 pub struct Sockets {
     pub(crate) control: ControlSocket,
     pub(crate) netlink: Netlink,
+    pub(crate) links: LinkWatch,
     /// The link to the process that opens the sockets of virtio vifs.
     pub(crate) opener: Option<Arc<Link>>,
 }
@@ -32,7 +33,7 @@ impl Sockets {
     pub fn open(dir: &RunDir) -> io::Result<Sockets> {
         ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
-        Ok(Sockets { control, netlink: Netlink::open()?, opener: None })
+        Ok(Sockets { control, netlink: Netlink::open()?, links: LinkWatch::open()?, opener: None })
     }
 
     /// Adds virtio vifs, whose sockets another process opens.

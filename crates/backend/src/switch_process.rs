@@ -30,7 +30,7 @@ use crate::config::BackendConfig;
 use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
 use crate::purpose::Purpose;
 use crate::reports::Reports;
-use crate::services::{AnyQueue, Hosting};
+use crate::services::{AnyQueue, Followed, Hosting};
 use crate::sockets::Sockets;
 use crate::uplink::{UplinkPort, vlans_of};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -95,10 +95,10 @@ pub fn run_switch(
     link: Arc<Link>,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, .. } = sockets;
+    let Sockets { control, netlink, links, .. } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
     let reports = Reports::start(config.service.clone())?;
-    let mut host = Hosting::start(Trunks, config, netlink, &reports.liveness)?;
+    let mut host = Hosting::start(Trunks, config, (netlink, links), &reports.liveness)?;
     let uplink = host.attach_uplink()?;
     // Vifs of virtio are not served by tenants' processes.
     let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
@@ -125,7 +125,13 @@ impl SwitchProcess {
         let mut swept = Instant::now();
         loop {
             self.reports.liveness.beat();
+            self.host.links.take_changes();
             self.take_port_events()?;
+            let SwitchProcess { host, uplink, .. } = &mut self;
+            host.follow_links(|now, host| {
+                let uplink = uplink.as_mut();
+                uplink.map_or(Followed::Done, |uplink| uplink.follow_device(now, host))
+            });
             while let Ok(call) = calls.try_recv() {
                 let reply = match &call.request {
                     BackendRequest::Status => Reply::ok(&self.status()),
@@ -146,6 +152,7 @@ impl SwitchProcess {
                 PollFd::new(&self.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
+                PollFd::new(self.host.links.waker(), PollFlags::IN),
             ];
             let pause = if is_more { Duration::ZERO } else { HOUSEKEEPING };
             match poll(&mut fds, Some(&crate::timespec(pause))) {
@@ -301,6 +308,10 @@ impl SwitchProcess {
                 self.cut_off(tenant, &reason);
             } else if let Some(uplink) = self.uplink.as_ref().filter(|it| it.port == event.port_id)
             {
+                if uplink.has_lost_device(event.port_id) {
+                    self.host.links.note_change();
+                    continue;
+                }
                 return Err(uplink.failure(&reason));
             }
         }
@@ -339,7 +350,10 @@ impl SwitchProcess {
             pid: std::process::id(),
             policy: host.config.workers.policy.to_string(),
             workers: worker_statuses(host.workers.busy(), &placements),
-            uplink: uplink.map(|it| port_status(it.name.clone(), it.port, &it.counters)),
+            uplink: uplink.map(|it| VifStatus {
+                error: it.fault(),
+                ..port_status(it.name.clone(), it.port, &it.counters)
+            }),
             fdb: self.fdb(),
             groups: groups_status(&host.switch, |port| self.port_name(port)),
             trunks: trunks.collect(),

@@ -8,13 +8,13 @@ use ringway_control::TrunkRules;
 use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
-use ringway_tap::{Side, Tap, VifOrTap};
+use ringway_tap::{Side, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
-use crate::device::open_uplink;
+use crate::device::{HostDevice, HostLinks, open_uplink};
 use crate::served::unlimited;
-use crate::services::Hosting;
+use crate::services::{Followed, Hosting};
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
 
 /// The name of the trunk to the switch process in a tenant's process.
@@ -26,15 +26,16 @@ pub(crate) struct UplinkPort {
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     pub(crate) name: String,
     /// The device; a trunk has none.
-    tap: Option<Tap>,
+    device: Option<HostDevice>,
+    flood: Arc<FloodBudget>,
+    policy: Arc<PortPolicy>,
 }
 
 impl<H: Hypervisor> Hosting<H> {
     /// Makes the device of the uplink, if configured, and attaches it to the switch.
     pub(crate) fn attach_uplink(&mut self) -> io::Result<Option<UplinkPort>> {
         let Some(uplink) = self.config.uplink.clone() else { return Ok(None) };
-        let is_waited_for = self.config.completion == Completion::Sent;
-        let tap = open_uplink(&mut self.netlink, &mut self.devices, &uplink)?;
+        let device = open_uplink(&mut self.netlink, &mut self.devices, &uplink)?;
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
         self.switch.set_multicast_router(port, uplink.multicast_router);
@@ -43,27 +44,14 @@ impl<H: Hypervisor> Hosting<H> {
         // This port has no address of its own, so no other port can have it.
         let _ = self.switch.bind(None, port, addresses_max, self.ticks());
         let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
-        let counters: Vec<Arc<QueueCounters>> =
-            (0..uplink.queues).map(|_| Arc::default()).collect();
-        let mut queues = tap.queues(Side::Guest, |queue| Arc::clone(&counters[queue]));
-        if is_waited_for {
-            tap.hold_receipts(&mut queues)?;
-        }
+        let counters = (0..uplink.queues).map(|_| Arc::default()).collect();
         // The uplink may flood, within the host's limits; a full guest drops its copy.
         let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
         let flood = Arc::new(flood);
-        let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
-            queue: VifOrTap::Tap(queue),
-            counters: Arc::clone(counters),
-            flood: Arc::clone(&flood),
-            stations: Stations::Many,
-        });
-        let attachments = attachments.collect();
-        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let limits = Limits::default();
-        self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
-        let name = tap.name().to_owned();
-        Ok(Some(UplinkPort { port, counters, name, tap: Some(tap) }))
+        let name = device.tap.name().to_owned();
+        let uplink = UplinkPort { port, counters, name, device: Some(device), flood, policy };
+        uplink.attach_device(self)?;
+        Ok(Some(uplink))
     }
 
     /// Attaches a trunk to the switch, by its tenant's end.
@@ -95,8 +83,8 @@ impl<H: Hypervisor> Hosting<H> {
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
         let limits = Limits::default();
         self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
-        let name = TRUNK_NAME.to_owned();
-        Ok(UplinkPort { port, counters: all_counters, name, tap: None })
+        let (name, counters) = (TRUNK_NAME.to_owned(), all_counters);
+        Ok(UplinkPort { port, counters, name, device: None, flood, policy })
     }
 
     /// Changes what the tenant's end of a trunk carries.
@@ -123,11 +111,59 @@ impl<H: Hypervisor> Hosting<H> {
 }
 
 impl UplinkPort {
-    /// The error of a process that cannot serve its uplink any more. The next process makes the
-    /// device again if it was deleted.
+    /// Attaches the queues of the device.
+    fn attach_device<H: Hypervisor>(&self, host: &mut Hosting<H>) -> io::Result<()> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let mut queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
+        if host.config.completion == Completion::Sent {
+            device.tap.hold_receipts(&mut queues)?;
+        }
+        let attachments = queues.into_iter().zip(&self.counters);
+        let attachments = attachments.map(|(queue, counters)| Attachment {
+            queue: VifOrTap::Tap(queue),
+            counters: Arc::clone(counters),
+            flood: Arc::clone(&self.flood),
+            stations: Stations::Many,
+        });
+        let (attachments, limits) = (attachments.collect(), Limits::default());
+        let forwarding = Forwarding::Switch(Arc::clone(&host.switch));
+        host.workers.attach_limited(self.port, &forwarding, &self.policy, &limits, attachments)
+    }
+
+    /// Follows what has become of the device.
+    pub(crate) fn follow_device<H: Hypervisor>(
+        &mut self,
+        now: &HostLinks,
+        host: &mut Hosting<H>,
+    ) -> Followed {
+        let Some(device) = &mut self.device else { return Followed::Done };
+        let mut done = device.follow(now, &mut host.netlink, &mut host.devices);
+        if done.is_ok() && device.is_detached {
+            host.workers.detach(self.port);
+            host.drop_reports(self.port);
+            done = self.attach_device(host);
+        }
+        let Some(device) = &mut self.device else { return Followed::Done };
+        let Err(error) = done else {
+            device.is_detached = false;
+            return Followed::Done;
+        };
+        device.set_fault(&self.name, format!("its network device was deleted: {error}"));
+        Followed::Again
+    }
+
+    /// Whether the queues of a port are those of an uplink that was deleted.
+    pub(crate) fn has_lost_device(&self, port: PortId) -> bool {
+        self.port == port && self.device.as_ref().is_some_and(|device| device.tap.is_deleted())
+    }
+
+    /// Why it does not work as it should, if so.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.device.as_ref().and_then(|device| device.fault.clone())
+    }
+
+    /// The error of a process that cannot serve its uplink any more.
     pub(crate) fn failure(&self, reason: &str) -> io::Error {
-        let is_deleted = self.tap.as_ref().is_some_and(Tap::is_deleted);
-        let reason = if is_deleted { "its network device was deleted" } else { reason };
         io::Error::other(format!("the uplink {} failed: {reason}", self.name))
     }
 }

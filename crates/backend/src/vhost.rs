@@ -245,7 +245,6 @@ impl VhostVif {
         let now = Instant::now();
         let VhostVif { served, config, end, parts, .. } = self;
         end.close(&mut Serving { served, config, parts, host }, reason, now);
-        self.check_device(now);
     }
 }
 

@@ -14,7 +14,7 @@ use ringway_xenbus::backend::Input;
 use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::device::{HOST_ADDRESS, VifDevice};
+use crate::device::{HOST_ADDRESS, HostDevice};
 use crate::log::LogAllowance;
 use crate::purpose::vif_name;
 use crate::rules::Rules;
@@ -181,7 +181,7 @@ fn prepare<H: Hypervisor>(
     vif: Vif,
     keys: &Keys,
     host: &mut Hosting<H>,
-) -> Result<(Offer, Rules, Option<VifDevice>), Unservable> {
+) -> Result<(Offer, Rules, Option<HostDevice>), Unservable> {
     let rules = Rules::read(keys)?;
     if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
         return Err(Unservable::Mac(mac));
@@ -193,6 +193,6 @@ fn prepare<H: Hypervisor>(
     let offer = host.offer(keys.max_queues_limit()?);
     // A connected guest keeps the offer of the backend's previous run.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
-    let vif_device = VifDevice::make(&mut host.netlink, &mut host.devices, vif, keys, queues)?;
+    let vif_device = HostDevice::make(&mut host.netlink, &mut host.devices, vif, keys, queues)?;
     Ok((offer, rules, vif_device))
 }

@@ -122,6 +122,9 @@ pub struct VifStatus {
     pub multicast: Option<MulticastStatus>,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
+    /// Whether its network device is down, because it was set so or waits for a hotplug script.
+    #[serde(default)]
+    pub is_down: bool,
     /// The tenant whose process serves it, if tenants have their own processes.
     #[serde(default)]
     pub tenant: Option<String>,

@@ -24,11 +24,11 @@ fn notes(place: &tempfile::TempDir) -> AppliedNotes {
     AppliedNotes::read(&RunDir::new(place.path()), "/run/ringway/here")
 }
 
-fn bridged<'a>(name: &'a str, bridge: &'a str, mtu: Option<u16>) -> Bridged<'a> {
+fn bridged(name: &str, bridge: &str, mtu: Option<u16>) -> Bridged {
     Bridged {
         purpose: Purpose::Virtio(name.to_owned()),
-        name,
-        bridge,
+        name: name.to_owned(),
+        bridge: bridge.to_owned(),
         queues: 1,
         mtu,
         mtu_min: 0,
@@ -36,12 +36,8 @@ fn bridged<'a>(name: &'a str, bridge: &'a str, mtu: Option<u16>) -> Bridged<'a> 
     }
 }
 
-fn made(
-    net: &mut Netlink,
-    place: &tempfile::TempDir,
-    wanted: &Bridged<'_>,
-) -> io::Result<VifDevice> {
-    VifDevice::make_bridged(net, &mut notes(place), wanted)
+fn made(net: &mut Netlink, place: &tempfile::TempDir, wanted: &Bridged) -> io::Result<HostDevice> {
+    HostDevice::make_bridged(net, &mut notes(place), wanted)
 }
 
 fn uplink(addresses: &[&str], mtu: u32) -> Uplink {
@@ -114,6 +110,130 @@ fn the_next_process_takes_a_device_over_as_it_is() {
     last.remove(&mut notes(&place)).expect("removed");
     net.link("web0").expect_err("it goes with its vif");
     assert_eq!(notes(&place).of(&Purpose::Virtio("vm1".to_owned())), None);
+}
+
+/// Follows what has become of a device.
+fn follow(net: &mut Netlink, place: &tempfile::TempDir, device: &mut HostDevice) {
+    let now = HostLinks::read(net).expect("read");
+    device.follow(&now, net, &mut notes(place)).expect("it can be made");
+}
+
+#[test]
+fn a_device_that_was_deleted_or_has_lost_its_bridge_is_as_before() {
+    let Some((mut net, place)) = place() else { return };
+    net.add_bridge("br0").expect("a bridge");
+    let mut device = made(&mut net, &place, &bridged("vm1", "br0", None)).expect("made");
+    let fresh = net.bridge_ports().expect("read").remove(&device.index).expect("a port");
+    let isolate = || {
+        std::process::Command::new("bridge")
+            .args("link set dev vm1 isolated on learning off".split(' '))
+            .status()
+    };
+    assert!(isolate().expect("iproute2").success());
+    let address = "10.9.0.1".parse().expect("one");
+    net.add_address("vm1", address, 24).expect("added");
+    net.set("vm1", &[LinkSetting::Mtu(2000), LinkSetting::TxQueueLen(77)]).expect("set");
+    follow(&mut net, &place, &mut device);
+    let set = net.bridge_ports().expect("read").remove(&device.index).expect("a port");
+    assert_ne!(set, fresh);
+    let is_as_before = |net: &mut Netlink, device: &HostDevice| {
+        let link = net.link("vm1").expect("it exists");
+        let bridge = net.link("br0").expect("it exists").index;
+        assert_eq!((link.index, link.master), (device.index, Some(bridge)));
+        assert_eq!((link.mtu, link.tx_queue_len, link.is_up), (2000, 77, true));
+        let ports = net.bridge_ports().expect("read");
+        assert_eq!(ports.get(&link.index), Some(&set));
+        let addresses = net.addresses().expect("read");
+        let addresses = addresses.into_iter().filter(|(index, ..)| *index == link.index);
+        assert_eq!(addresses.collect::<Vec<_>>(), [(link.index, address, 24)]);
+        assert_eq!((&device.fault, device.tap.is_deleted()), (&None, false));
+    };
+
+    for _ in 0..2 {
+        let index = device.index;
+        net.delete("vm1").expect("deleted");
+        follow(&mut net, &place, &mut device);
+        assert!(device.index != index && std::mem::take(&mut device.is_detached));
+        is_as_before(&mut net, &device);
+    }
+    // Another one with its name is not ours.
+    net.delete("vm1").expect("deleted");
+    net.add_bridge("vm1").expect("a bridge");
+    let now = HostLinks::read(&mut net).expect("read");
+    let refused = device.follow(&now, &mut net, &mut notes(&place)).expect_err("refused");
+    assert!(refused.to_string().contains("an interface vm1 exists already"), "{refused}");
+    net.delete("vm1").expect("deleted");
+    follow(&mut net, &place, &mut device);
+    is_as_before(&mut net, &device);
+
+    // The bridge is deleted and made again, also together with the device, and renamed.
+    for with_device in [false, true] {
+        net.delete("br0").expect("deleted");
+        if with_device {
+            net.delete("vm1").expect("deleted");
+        }
+        follow(&mut net, &place, &mut device);
+        let fault = device.fault.as_deref().expect("it waits");
+        assert_eq!(fault, "the bridge br0 was deleted: waiting for one of that name");
+        follow(&mut net, &place, &mut device);
+        net.add_bridge("br0").expect("a bridge");
+        follow(&mut net, &place, &mut device);
+        follow(&mut net, &place, &mut device);
+        is_as_before(&mut net, &device);
+    }
+    net.set("br0", &[LinkSetting::Name("br1")]).expect("renamed");
+    net.add_bridge("br0").expect("a bridge");
+    follow(&mut net, &place, &mut device);
+    let renamed = net.link("br1").expect("it exists").index;
+    assert_eq!(net.link("vm1").expect("it exists").master, Some(renamed));
+    assert_eq!(device.place(&net.links().expect("read")), ("br1".to_owned(), false));
+    net.delete("br0").expect("deleted");
+    net.set("br1", &[LinkSetting::Name("br0")]).expect("renamed");
+    follow(&mut net, &place, &mut device);
+    is_as_before(&mut net, &device);
+}
+
+#[test]
+fn what_an_administrator_does_to_a_device_is_respected_whatever_happens_later() {
+    let Some((mut net, place)) = place() else { return };
+    for bridge in ["br0", "br1"] {
+        net.add_bridge(bridge).expect("a bridge");
+    }
+    let wanted = bridged("vm1", "br0", None);
+    let mut device = made(&mut net, &place, &wanted).expect("made");
+    let master = |net: &mut Netlink| net.link("vm1").expect("it exists").master;
+    // Taken off, which may be a quarantine: its bridge is made again, and so is its process.
+    net.set("vm1", &[LinkSetting::NoMaster, LinkSetting::Down]).expect("set");
+    follow(&mut net, &place, &mut device);
+    assert_eq!(device.place(&net.links().expect("read")), ("vm1".to_owned(), true));
+    for _ in 0..2 {
+        net.delete("br0").expect("deleted");
+        follow(&mut net, &place, &mut device);
+        net.add_bridge("br0").expect("a bridge");
+        follow(&mut net, &place, &mut device);
+        assert_eq!((master(&mut net), device.fault.as_deref()), (None, None));
+        drop(device);
+        device = made(&mut net, &place, &wanted).expect("taken over");
+    }
+    assert!(!net.link("vm1").expect("it exists").is_up);
+    // Deleted, it is made again without a bridge, and down.
+    net.delete("vm1").expect("deleted");
+    follow(&mut net, &place, &mut device);
+    assert_eq!(master(&mut net), None);
+    assert!(!net.link("vm1").expect("it exists").is_up);
+
+    // On another bridge, to which it returns.
+    net.set("vm1", &[LinkSetting::Master("br1")]).expect("set");
+    follow(&mut net, &place, &mut device);
+    net.delete("br1").expect("deleted");
+    follow(&mut net, &place, &mut device);
+    assert!(device.fault.as_deref().is_some_and(|fault| fault.contains("br1")));
+    drop(device);
+    let mut device = made(&mut net, &place, &wanted).expect("taken over");
+    net.add_bridge("br1").expect("a bridge");
+    follow(&mut net, &place, &mut device);
+    let other = net.link("br1").expect("it exists").index;
+    assert_eq!(master(&mut net), Some(other));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::VhostVif;
 use crate::config::VhostVif as Config;
-use crate::device::{Bridged, LowMtu, VifDevice, in_use};
+use crate::device::{Bridged, HostDevice, LowMtu, in_use};
 use crate::kept::Floor;
 use crate::purpose::Purpose;
 use crate::services::Hosting;
@@ -46,17 +46,17 @@ pub(super) fn make_device<H: Hypervisor>(
     floor: &Floor,
     low_mtu: LowMtu,
     host: &mut Hosting<H>,
-) -> Option<io::Result<VifDevice>> {
+) -> Option<io::Result<HostDevice>> {
     let wanted = Bridged {
         purpose: Purpose::Virtio(config.name.clone()),
-        name: &config.name,
-        bridge: config.bridge.as_deref()?,
+        name: config.name.clone(),
+        bridge: config.bridge.clone()?,
         queues: config.queues.max(floor.pairs()),
         mtu: config.limits.mtu,
         mtu_min: floor.mtu(),
         low_mtu,
     };
-    Some(VifDevice::make_bridged(&mut host.netlink, &mut host.devices, &wanted))
+    Some(HostDevice::make_bridged(&mut host.netlink, &mut host.devices, &wanted))
 }
 
 impl VhostVif {
@@ -83,14 +83,6 @@ impl VhostVif {
             Err(error) => self.unattached = Some(Unattached::new(&error, now)),
         }
         self.unattached.is_none()
-    }
-
-    /// Notes that the device was deleted, if so: it is made again at once.
-    pub(super) fn check_device(&mut self, now: Instant) {
-        if self.served.device.take_if(|device| device.tap.is_deleted()).is_some() {
-            let reason = "its network device was deleted".to_owned();
-            self.unattached = Some(Unattached { reason, retry: now });
-        }
     }
 
     /// Why it is not attached to its bridge, if so.

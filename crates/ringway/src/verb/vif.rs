@@ -370,13 +370,14 @@ fn list(args: &List) -> Result<()> {
     let dash = || "-".to_owned();
     let rows = vifs.into_iter().map(|vif| {
         let tenant = is_isolated.then(|| vif.tenant.clone().unwrap_or_else(dash));
+        let attached_to = attached_to(&vif);
         let mut cells = vec![
             vif.name.clone(),
             table::kind(&vif).to_owned(),
             vif.guest.unwrap_or_else(dash),
             vif.state,
             vif.mac.unwrap_or_else(dash),
-            vif.attached_to,
+            attached_to,
             vif.queues.len().to_string(),
             if vif.max_queues == 0 { dash() } else { vif.max_queues.to_string() },
             vif.error.unwrap_or_else(dash),
@@ -429,7 +430,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("multicast", &multicast(&vif)),
         ("mirror of", &if vif.mirror.is_empty() { "-".to_owned() } else { vif.mirror.join(" ") }),
         ("refused", &table::drops(&vif.refused)),
-        ("attached to", &vif.attached_to),
+        ("attached to", &attached_to(&vif)),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
         ("offloads", &offloads),
@@ -491,6 +492,11 @@ fn vlans(vif: &VifStatus) -> String {
     let tagged = (!trunk.is_empty()).then(|| format!("tagged {}", trunk.join(",")));
     let parts: Vec<String> = untagged.into_iter().chain(tagged).collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
+}
+
+/// Where a vif is, and whether its network device is down.
+fn attached_to(vif: &VifStatus) -> String {
+    format!("{}{}", vif.attached_to, if vif.is_down { " (down)" } else { "" })
 }
 
 /// A vif's part in multicast for people: `3 groups`, `router`, `3 groups, receives all groups`.

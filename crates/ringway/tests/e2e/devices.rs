@@ -9,6 +9,7 @@ use crate::host::{Host, Running, SOON, describe, pair, ringway, send, start_time
 use crate::hostile::Hostile;
 use crate::shared_turn;
 use crate::toolstack::{end_backend, wait_state};
+use crate::virtio::{Maker, guest_of};
 
 /// A tool in the network namespace of a process; `None` if it fails.
 fn tool(pid: u32, line: &str) -> Option<String> {
@@ -118,16 +119,22 @@ fn an_uplink_is_what_the_administrator_made_of_it_after_a_kill_of_its_process() 
         }
         assert_eq!(mac(pid, "up0"), address);
 
-        // Deleted by an administrator: made again with its address.
+        // Deleted by an administrator: the same process makes it again as it was.
+        down_and_up(&host, "up0");
+        let process = host.pid_of(name);
         ok("ip link del up0");
-        host.wait("another uplink", SOON, |_| mac(pid, "up0"));
-        assert_eq!(mac(pid, "up0"), address);
-        host.wait("the log line", SOON, |host| {
-            host.log().contains("was deleted: it is made again").then_some(())
+        let port = host.wait("the uplink on its bridge", SOON, |_| {
+            tool(pid, "bridge -d link show dev up0").filter(|port| port.contains("isolated on"))
         });
-        assert!(host.log().contains("its network device was deleted"), "{}", host.log());
-        ok("ip addr del 10.77.0.254/24 dev br0");
+        assert!(port.contains("master br0") && port.contains("hairpin on"), "{port}");
+        assert_eq!(mac(pid, "up0"), address);
+        let shown = host.wait("its address", SOON, |_| {
+            Some(shown(pid, "up0")).filter(|shown| shown.contains("10.78.0.1/24"))
+        });
+        assert!(shown.contains("mtu 1480") && !shown.contains("10.77.0.254"), "{shown}");
         host.ping("a", "10.77.0.254");
+        assert_eq!(host.pid_of(name), process);
+        assert!(host.log().contains("was deleted: it is made again as it was"), "{}", host.log());
     }
 }
 
@@ -201,6 +208,115 @@ fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
     assert!(tool(pid, "ip link show vm2").is_none());
     for name in names {
         ok(&format!("ip link show {name}"));
+    }
+}
+
+/// Sets an interface down and up, and waits until the backend has seen both.
+fn down_and_up(host: &Host, name: &str) {
+    let pid = host.pid_of("ringway run");
+    for (state, text) in [("down", "was set down, and stays so"), ("up", "is up again")] {
+        let before = host.log_count(text);
+        tool_ok(pid, &format!("ip link set {name} {state}"));
+        host.wait(text, SOON, |host| (host.log_count(text) > before).then_some(()));
+    }
+}
+
+/// Waits until an interface is an isolated port of a bridge.
+fn wait_isolated(host: &Host, name: &str, bridge: &str) {
+    let pid = host.pid_of("ringway run");
+    let (line, master) = (format!("bridge -d link show dev {name}"), format!("master {bridge} "));
+    host.wait(&format!("{name} on {bridge}"), SOON, |_| {
+        tool(pid, &line).filter(|it| it.contains("isolated on") && it.contains(&master))
+    });
+}
+
+#[test]
+fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
+    let programs = ["nsenter", "ip", "bridge", "ping", "socat", "unshare", "xenstore-read"];
+    let Some(_turn) = shared_turn(&programs) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    for isolate in ["", "isolate = true\n"] {
+        // Isolated tenants serve no vifs of virtio.
+        let vhosts: &[&str] = if isolate.is_empty() { &["vm1"] } else { &[] };
+        let text = on_bridge(&place, vhosts);
+        let host = Host::start(&text.replacen("[host]\n", &format!("[host]\n{isolate}"), 1));
+        let pid = host.pid_of("ringway run");
+        let ok = |line: &str| tool_ok(pid, line);
+        let _guest = vhosts.first().map(|name| {
+            let guest = guest_of(1, "10.77.0.9", place.path(), name, Maker::Backend, "");
+            host.wait("the guest", SOON, |host| {
+                host.vif("vm1").filter(|vif| vif.state == "Connected")
+            });
+            guest
+        });
+        let names: Vec<&str> = ["vif1.0"].iter().chain(vhosts).copied().collect();
+        let reach = |host: &Host| {
+            host.ping("a", "10.77.0.254");
+            if !vhosts.is_empty() {
+                let pings = ["ping", "-n", "-c", "1", "-W", "30", "10.77.0.9"];
+                assert!(tool(pid, &pings.join(" ")).is_some(), "{}", host.log());
+            }
+        };
+        reach(&host);
+        for name in &names {
+            ok(&format!("bridge link set dev {name} isolated on"));
+        }
+        let processes: Vec<u32> = host.members().iter().map(|member| member.pid).collect();
+        let error = |host: &Host, name: &str| host.vif(name).and_then(|vif| vif.error);
+        let attached_to = |host: &Host, name: &str| host.vif(name).map(|vif| vif.attached_to);
+        for name in &names {
+            // The backend has seen this once it has seen what comes after.
+            down_and_up(&host, name);
+        }
+        reach(&host);
+        for _ in 0..2 {
+            for name in &names {
+                ok(&format!("ip link del {name}"));
+                wait_isolated(&host, name, "br7");
+                reach(&host);
+            }
+        }
+
+        ok("ip link del br7");
+        for name in &names {
+            let error = host.wait("the error", SOON, |host| error(host, name));
+            assert_eq!(error, "the bridge br7 was deleted: waiting for one of that name");
+            assert_eq!(attached_to(&host, name).as_deref(), Some(*name));
+        }
+        ok("ip link add br7 type bridge");
+        ok("ip addr add 10.77.0.254/24 dev br7");
+        ok("ip link set br7 up");
+        for name in &names {
+            wait_isolated(&host, name, "br7");
+            assert_eq!(attached_to(&host, name).as_deref(), Some("br7"));
+        }
+        reach(&host);
+        ok("ip link set br7 name br9");
+        for name in &names {
+            assert_eq!(attached_to(&host, name).as_deref(), Some("br9"));
+        }
+        reach(&host);
+
+        // An administrator's will.
+        ok("ip link set vif1.0 nomaster");
+        host.wait("the log", SOON, |host| {
+            host.log().contains("and stays where it was put").then_some(())
+        });
+        ok("ip link set vif1.0 down");
+        host.wait("the log", SOON, |host| {
+            host.log()
+                .lines()
+                .any(|line| line.contains("vif1.0") && line.contains("stays so"))
+                .then_some(())
+        });
+        let vif = host.vif("vif1.0").expect("it is listed");
+        assert_eq!((vif.attached_to.as_str(), vif.is_down), ("vif1.0", true));
+        assert!(host.text(&["vif", "list"]).contains("vif1.0 (down)"));
+        assert_eq!(error(&host, "vif1.0"), None);
+        assert_eq!(host.log_count("stays where it was put"), 1, "{}", host.log());
+        let now: Vec<u32> = host.members().iter().map(|member| member.pid).collect();
+        assert_eq!(now, processes, "no process has ended: {}", host.log());
+        assert!(!host.log().contains("disconnected"), "{}", host.log());
     }
 }
 

@@ -1,0 +1,213 @@
+//! What happens to a device after it was made: it is followed by what the kernel says of it.
+//!
+//! A device that was deleted is made again as it was last seen, and one whose bridge was deleted is
+//! put on the next bridge of that name. Whatever else an administrator does to it stays: another
+//! bridge, none while the old one exists (which may be a quarantine), or down.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+
+use ringway_datapath::OffloadCaps;
+use ringway_net::{Link, LinkSetting, Netlink, PortSettings};
+use ringway_tap::{Lifetime, Tap};
+
+use super::{GSO_MAX, HOST_ADDRESS, HostDevice, in_use, is_bridge};
+use crate::applied::AppliedNotes;
+
+/// All links of the host at one time.
+pub(crate) struct HostLinks {
+    links: BTreeMap<u32, Link>,
+    ports: BTreeMap<u32, PortSettings>,
+    addresses: Vec<(u32, IpAddr, u8)>,
+}
+
+/// A bridge, by its name and the kernel's number of it.
+pub(crate) type BridgeId = (String, u32);
+
+/// A device as it was last seen.
+pub(crate) struct Seen {
+    link: Link,
+    /// Its settings as a port, also if its bridge has been deleted since.
+    port: Option<PortSettings>,
+    addresses: Vec<(IpAddr, u8)>,
+}
+
+impl HostLinks {
+    pub(crate) fn read(net: &mut Netlink) -> io::Result<HostLinks> {
+        // The ports first: one that has lost its bridge since is then seen again with the links.
+        let (ports, addresses) = (net.bridge_ports()?, net.addresses()?);
+        let links = net.links()?.into_iter().map(|link| (link.index, link)).collect();
+        Ok(HostLinks { links, ports, addresses })
+    }
+
+    fn named(&self, name: &str) -> Option<&Link> {
+        self.links.values().find(|link| link.name == name)
+    }
+
+    /// The bridge that a device was on: that very one, otherwise one of its name.
+    fn bridge(&self, (name, index): &BridgeId) -> Option<&Link> {
+        let same = self.links.get(index).or_else(|| self.named(name));
+        same.filter(|link| is_bridge(link))
+    }
+}
+
+impl Seen {
+    /// A new device.
+    pub(super) fn new(link: Link) -> Seen {
+        Seen { link, port: None, addresses: Vec::new() }
+    }
+}
+
+impl HostDevice {
+    /// Follows what has become of the device. If it was deleted, it is made again as it was last
+    /// seen, and its queues have to be attached again.
+    ///
+    /// # Errors
+    /// Why it cannot be made again; that may be tried again.
+    pub(crate) fn follow(
+        &mut self,
+        now: &HostLinks,
+        net: &mut Netlink,
+        notes: &mut AppliedNotes,
+    ) -> io::Result<()> {
+        let Some(link) = now.links.get(&self.index) else {
+            return self.make_again(now, net, notes);
+        };
+        self.fault = None;
+        let mut port = now.ports.get(&self.index).cloned().filter(|_| link.master.is_some());
+        let name = &link.name;
+        let master = link.master.and_then(|index| now.links.get(&index));
+        match (master, self.home.take()) {
+            (Some(master), home) => {
+                if home.is_some_and(|(_, index)| index != master.index) {
+                    tracing::info!(name, "is on {} now, and stays where it was put", master.name);
+                }
+                self.home = Some((master.name.clone(), master.index));
+            }
+            (None, Some(home)) if !now.links.contains_key(&home.1) => {
+                port = self.seen.port.take();
+                self.return_to(&home, now, net, port.as_ref());
+            }
+            (None, Some((bridge, _))) => {
+                tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
+            }
+            (None, None) => {}
+        }
+        match (self.seen.link.is_up, link.is_up) {
+            (true, false) => tracing::info!(name, "was set down, and stays so"),
+            (false, true) => tracing::info!(name, "is up again"),
+            _ => {}
+        }
+        let of_it = now.addresses.iter().filter(|(index, ..)| *index == self.index);
+        let addresses = of_it.map(|(_, address, len)| (*address, *len)).collect();
+        self.seen = Seen { link: link.clone(), port, addresses };
+        self.note(notes);
+        Ok(())
+    }
+
+    /// Puts it on the bridge again that it was on, if there is one by now.
+    fn return_to(
+        &mut self,
+        home: &BridgeId,
+        now: &HostLinks,
+        net: &mut Netlink,
+        port: Option<&PortSettings>,
+    ) {
+        let name = self.seen.link.name.clone();
+        self.home = Some(home.clone());
+        let Some(bridge) = now.bridge(home) else {
+            let fault = format!("the bridge {} was deleted: waiting for one of that name", home.0);
+            self.set_fault(&name, fault);
+            return;
+        };
+        match self.join(&name, bridge, net, port) {
+            Ok(()) => tracing::info!(name, bridge = bridge.name, "is put on its bridge again"),
+            Err(error) => self.set_fault(&name, format!("bridge {}: {error}", bridge.name)),
+        }
+    }
+
+    fn join(
+        &mut self,
+        name: &str,
+        bridge: &Link,
+        net: &mut Netlink,
+        port: Option<&PortSettings>,
+    ) -> io::Result<()> {
+        if let Some(wanted) = &self.placed {
+            // Not less than before: the bridge may not have all its ports yet, and would get the
+            // least MTU of them.
+            self.mtu = self.seen.link.mtu.max(wanted.mtu_on(bridge)?);
+            net.set(name, &[LinkSetting::Mtu(self.mtu)])?;
+        }
+        net.set(name, &[LinkSetting::Master(&bridge.name)])?;
+        self.home = Some((bridge.name.clone(), bridge.index));
+        port.map_or(Ok(()), |port| net.set_bridge_port(name, port))
+    }
+
+    fn make_again(
+        &mut self,
+        now: &HostLinks,
+        net: &mut Netlink,
+        notes: &mut AppliedNotes,
+    ) -> io::Result<()> {
+        let name = self.seen.link.name.clone();
+        if now.named(&name).is_some() {
+            return Err(in_use(&name));
+        }
+        let tap = Tap::create_multi_queue(&name, self.queues_made)?;
+        let note = self.purpose.note(&notes.owner);
+        let address = self.seen.link.address.unwrap_or(HOST_ADDRESS.0);
+        let length = LinkSetting::TxQueueLen(self.seen.link.tx_queue_len);
+        let mtu = LinkSetting::Mtu(self.seen.link.mtu);
+        let settings = [LinkSetting::Alias(&note), GSO_MAX, length, mtu];
+        let address = LinkSetting::Address(address);
+        let own = self.placed.as_ref().map(|_| LinkSetting::NoLinkLocalAddress);
+        let settings: Vec<_> = settings.into_iter().chain([address]).chain(own).collect();
+        net.set(&name, &settings)?;
+        tap.set_offloads(OffloadCaps::ALL)?;
+        tap.set_lifetime(Lifetime::Persistent)?;
+        self.index = net.link(&name)?.index;
+        // From here on it is ours again; what follows may be incomplete.
+        self.tap = tap;
+        self.is_detached = true;
+        self.note(notes);
+        tracing::warn!(
+            name,
+            "the network device was deleted: it is made again as it was, without the routes, \
+             queueing disciplines and filters that it had"
+        );
+        if let Some(home) = self.home.clone() {
+            let port = self.seen.port.clone();
+            self.return_to(&home, now, net, port.as_ref());
+        }
+        let up = self.seen.link.is_up.then_some(LinkSetting::Up);
+        let mut done = vec![net.set(&name, up.as_slice())];
+        for (address, len) in &self.seen.addresses {
+            // The kernel gives it a link-local address itself, and another link may have this one.
+            let is_taken = now.addresses.iter().any(|(_, other, _)| other == address);
+            let is_local = matches!(address, IpAddr::V6(it) if it.is_unicast_link_local());
+            if !is_taken && !is_local {
+                done.push(net.add_address(&name, *address, *len));
+            }
+        }
+        done.into_iter().filter_map(Result::err).for_each(|error| tracing::warn!("{error}"));
+        Ok(())
+    }
+
+    /// Sets what users are shown, and logs it once.
+    pub(crate) fn set_fault(&mut self, name: &str, fault: String) {
+        if self.fault.as_ref() != Some(&fault) {
+            tracing::warn!(name, "{fault}");
+        }
+        self.fault = Some(fault);
+    }
+
+    /// Notes where it is for the next process.
+    fn note(&self, notes: &mut AppliedNotes) {
+        notes.update(&self.purpose, |applied| {
+            applied.index = self.index;
+            applied.home.clone_from(&self.home);
+        });
+    }
+}
