@@ -153,12 +153,22 @@ fn on_bridge(place: &tempfile::TempDir, vhosts: &[&str]) -> String {
 
 #[test]
 fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
-    let programs = ["nsenter", "ip", "tc", "bridge", "ping", "xenstore-read"];
+    let programs = ["nsenter", "ip", "tc", "bridge", "nft", "ping", "xenstore-read"];
     let Some(_turn) = shared_turn(&programs) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&on_bridge(&place, &["vm1"]));
     let pid = host.pid_of("ringway run");
     let ok = |line: &str| tool_ok(pid, line);
+    // Rules by the number and by the name of the interface.
+    ok("nft add table bridge t");
+    ok("nft add chain bridge t c { type filter hook input priority 0 ; }");
+    ok("nft add rule bridge t c iif vif1.0 counter");
+    ok("nft add rule bridge t c iifname vif1.0 counter");
+    let counted = || -> Vec<u64> {
+        let rules = ok("nft list chain bridge t c");
+        let packets = rules.split("packets ").skip(1);
+        packets.map(|it| it.split(' ').next().expect("a word").parse().expect("a number")).collect()
+    };
     let names = ["vif1.0", "vm1"];
     for name in names {
         // A port of a bridge has no address of the host's own IPv6, so guests get none of its
@@ -175,7 +185,10 @@ fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
         assert!(before.contains("isolated on") && before.contains("learning off"), "{before}");
         wait_as_before(&host, name, before);
     }
+    let counts = counted();
     host.ping("a", "10.77.0.254");
+    assert!(counts.len() == 2 && counts[0] == counts[1], "{counts:?}");
+    assert!(counted().iter().zip(counts).all(|(now, before)| *now > before), "{:?}", counted());
 
     // What is, not what was configured: a quarantine on another bridge, or on none.
     let attached_to = |host: &Host, name: &str| host.vif(name).map(|vif| vif.attached_to);
