@@ -42,7 +42,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_lseek,
     libc::SYS_close,
-    libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_fstat,
@@ -65,7 +64,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     // Files: Landlock and the file system decide which.
-    libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_faccessat,
@@ -73,8 +71,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
     libc::SYS_ftruncate,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
     libc::SYS_unlinkat,
     // Memory: mmap(2) and mprotect(2) are below.
     libc::SYS_munmap,
@@ -89,7 +85,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_getpid,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
     libc::SYS_getcpu,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -145,12 +140,10 @@ const MEMFD_CALLS: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_sendmsg];
 /// Calls that only this architecture has, always allowed.
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_THIS_ARCH: &[c_long] = &[
-    libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
     libc::SYS_readlink,
-    libc::SYS_chmod,
     libc::SYS_unlink,
     libc::SYS_rmdir,
     libc::SYS_poll,
@@ -159,6 +152,20 @@ const ALWAYS_THIS_ARCH: &[c_long] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const ALWAYS_THIS_ARCH: &[c_long] = &[];
+
+/// The commands of fcntl(2) besides F_SETFL. Not F_SETOWN and F_SETSIG, by which the kernel sends
+/// any signal to any process of the user.
+const FCNTLS: [libc::c_int; 6] = [
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_GET_SEALS,
+    libc::F_ADD_SEALS,
+];
+
+/// Modes that make a file run with the rights of its owner or group.
+const SET_IDS: u64 = 0o7000;
 
 /// The requests of ioctl(2), whatever the descriptor: the kernel's devices do not share numbers.
 const IOCTLS: [u64; 20] = [
@@ -220,6 +227,16 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     for call in ALWAYS.iter().chain(ALWAYS_THIS_ARCH) {
         rules.insert(*call, Vec::new());
     }
+    let mut fcntls = any_of(1, &FCNTLS.map(bits))?;
+    let signals = int(1, bits(libc::F_SETFL))?;
+    fcntls.push(SeccompRule::new(vec![signals, masked(2, bits(libc::O_ASYNC), 0)?])?);
+    rules.insert(libc::SYS_fcntl, fcntls);
+    // No file gets such a mode: neither one that exists, as no call changes modes, nor a new one.
+    rules.insert(libc::SYS_openat, vec![SeccompRule::new(vec![masked(3, SET_IDS, 0)?])?]);
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_open, vec![SeccompRule::new(vec![masked(2, SET_IDS, 0)?])?]);
+    // Where the calling thread runs, and not where other processes do.
+    rules.insert(libc::SYS_sched_setaffinity, any_of(0, &[0])?);
     // The C library tries this first: see `program_for_clone3`.
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_clone, vec![is_thread()?]);
@@ -294,13 +311,9 @@ fn is_thread() -> Result<SeccompRule, BackendError> {
 /// address.
 fn connections() -> Result<Vec<SeccompRule>, BackendError> {
     let one = |kind: libc::c_int| {
-        let masked = SeccompCondition::new(
-            1,
-            SeccompCmpArgLen::Dword,
-            MaskedEq(!bits(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) & 0xffff_ffff),
-            bits(kind),
-        )?;
-        SeccompRule::new(vec![int(0, bits(libc::AF_UNIX))?, masked])
+        let flags = bits(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        let kind = masked(1, !flags & 0xffff_ffff, bits(kind))?;
+        SeccompRule::new(vec![int(0, bits(libc::AF_UNIX))?, kind])
     };
     [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].into_iter().map(one).collect()
 }
@@ -319,6 +332,11 @@ fn without(argument: u8, bits: u64) -> Result<SeccompRule, BackendError> {
 /// A condition on an argument of which the kernel reads the lower half.
 fn int(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, Eq, value)
+}
+
+/// A condition on bits of an argument of which the kernel reads the lower half.
+fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, MaskedEq(mask), value)
 }
 
 fn long(
@@ -374,6 +392,9 @@ mod tests {
 
     type Case = (c_long, &'static [(usize, u64)], u32);
 
+    /// Newer than the C library's names.
+    const SYS_FCHMODAT2: c_long = 452;
+
     const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
     const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
@@ -426,8 +447,17 @@ mod tests {
             libc::SYS_listen,
             libc::SYS_sendmsg,
             libc::SYS_sendmmsg,
+            libc::SYS_fchmod,
+            libc::SYS_fchmodat,
+            SYS_FCHMODAT2,
         ] {
             assert_eq!(verdict(&program, call, &[]), KILL, "call {call}");
+        }
+        for role in [Role::EmulatedGuest, Role::VirtioGuest, Role::Broker, Role::Opener] {
+            let program = super::program(role).expect("it compiles");
+            for call in [libc::SYS_fchmod, libc::SYS_fchmodat, SYS_FCHMODAT2, libc::SYS_execve] {
+                assert_eq!(verdict(&program, call, &[]), KILL, "{role:?}: call {call}");
+            }
         }
         assert_eq!(verdict(&program, libc::SYS_read, &[]), ALLOW);
         // The same number in the x32 table.
@@ -451,6 +481,19 @@ mod tests {
             (libc::SYS_prctl, &[(0, 15)], ALLOW),
             (libc::SYS_prctl, &[(0, 4), (1, 1)], KILL),
             (libc::SYS_tgkill, &[(0, 1), (2, 9)], KILL),
+            // F_SETFL with O_NONBLOCK and O_ASYNC; F_GETFL, F_SETOWN, F_SETSIG, F_DUPFD_CLOEXEC.
+            (libc::SYS_fcntl, &[(1, 4), (2, 0x800)], ALLOW),
+            (libc::SYS_fcntl, &[(1, 4), (2, 0x2800)], KILL),
+            (libc::SYS_fcntl, &[(1, 3)], ALLOW),
+            (libc::SYS_fcntl, &[(1, 8), (2, 1)], KILL),
+            (libc::SYS_fcntl, &[(1, 10), (2, 9)], KILL),
+            (libc::SYS_fcntl, &[(1, 1030)], ALLOW),
+            // O_CREAT with mode 0666, and with 04755 and 02755.
+            (libc::SYS_openat, &[(2, 0x8_0041), (3, 0o666)], ALLOW),
+            (libc::SYS_openat, &[(2, 0x8_0041), (3, 0o4755)], KILL),
+            (libc::SYS_openat, &[(2, 0x8_0041), (3, 0o2755)], KILL),
+            (libc::SYS_sched_setaffinity, &[(0, 0)], ALLOW),
+            (libc::SYS_sched_setaffinity, &[(0, 1)], KILL),
             (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 8)], ALLOW),
             (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 0)], KILL),
             (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0)], ALLOW),

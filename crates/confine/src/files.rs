@@ -1,13 +1,14 @@
 //! Files: limits access to one directory and some devices with Landlock
 //! (`Documentation/userspace-api/landlock.rst`).
 //!
-//! It does not cover abstract sockets, nor connections to sockets that other processes listen on.
+//! Newer kernels (6.12) also keep it from signals to other processes and from abstract sockets. It
+//! does not cover connections to other sockets that other processes listen on.
 
 use std::path::Path;
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, make_bitflags, path_beneath_rules,
+    RulesetStatus, Scope, make_bitflags, path_beneath_rules,
 };
 
 /// How far the kernel restricts which files can be opened.
@@ -21,8 +22,8 @@ pub enum FileRules {
     Missing,
 }
 
-/// The newest rights to request (Linux 6.10); older kernels enforce the ones they support.
-const KNOWN: ABI = ABI::V5;
+/// The newest rights to request (Linux 6.12); older kernels enforce the ones they support.
+const KNOWN: ABI = ABI::V6;
 
 /// In the directory: our own sockets and files, no programs and no devices.
 const IN_DIR: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
@@ -46,6 +47,7 @@ pub(crate) fn restrict(
     let everywhere: &[&str] = if creates_sockets { &["/"] } else { &[] };
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
+        .scope(Scope::from_all(KNOWN))?
         .create()?
         .add_rules(path_beneath_rules([dir], IN_DIR))?
         .add_rules(path_beneath_rules(devices, ON_DEVICE))?

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 type Case = (&'static str, fn(&Path));
 
 /// Attempts that end the process.
-const FATAL: [Case; 20] = [
+const FATAL: [Case; 22] = [
     ("execve", |_| ignore(Command::new("/bin/true").exec())),
     ("fork", |_| ignore(Command::new("/bin/true").spawn())),
     ("ptrace", |_| ignore(nix::sys::ptrace::traceme())),
@@ -69,6 +70,10 @@ const FATAL: [Case; 20] = [
     ("another process", |_| ignore(getppid().map(test_kill_process))),
     ("a core dump", |_| ignore(set_dumpable_behavior(DumpableBehavior::Dumpable))),
     ("a link", |dir| ignore(std::os::unix::fs::symlink("/etc/passwd", dir.join("link")))),
+    ("a mode", |dir| ignore(fs::set_permissions(dir, fs::Permissions::from_mode(0o777)))),
+    ("a set-uid program", |dir| {
+        ignore(File::options().mode(0o4755).write(true).create_new(true).open(dir.join("program")));
+    }),
     ("a capability", |_| ignore(rustix::thread::capabilities(None))),
     ("execve in a later thread", |_| {
         ignore(thread::spawn(|| Command::new("/bin/true").exec()).join());

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use arrayvec::ArrayVec;
 use ringway_wire::DomId;
-use rustix::fs::{Mode, fchmod};
 use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -36,12 +35,9 @@ pub(crate) fn path(dir: &Path, domid: DomId) -> PathBuf {
     dir.join(format!("dom-{domid}.sock"))
 }
 
-/// Broker: listens, for this user only.
+/// Broker: listens, as the umask of its process allows.
 pub(crate) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    // Linux gives the file that bind(2) creates the mode of the socket, so there is no moment at
-    // which another user could connect.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)

@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
@@ -13,6 +12,7 @@ use ringway_confine::{BROKER_DEVICES, Role};
 use ringway_control::RunDir;
 use ringway_emu::{Broker as Domains, DomainEvent};
 use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
+use rustix::fs::Mode;
 
 use crate::confine::confine;
 use crate::host::BROKER_READY;
@@ -28,12 +28,14 @@ pub(crate) struct Broker {
 }
 
 pub(crate) fn run(args: &Broker) -> Result<()> {
+    // Its sockets are for this user only. A confined process cannot change their modes.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
     let stop = Stop::on_signals()?;
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
     let store = Server::new(Quota::default())?;
     let handle = store.handle();
-    handle.listen(listen(&dir.xenstore())?, DomId(0))?;
+    handle.listen(UnixListener::bind(dir.xenstore())?, DomId(0))?;
     let mut domains = Domains::bind(dir.path())
         .with_context(|| format!("take {} as broker", dir.path().display()))?;
     domains.on_change(move |event| {
@@ -65,7 +67,7 @@ fn follow(dir: &RunDir, store: &ServerHandle, event: DomainEvent) -> io::Result<
     match event {
         DomainEvent::Created(domid) => {
             store.introduce(domid)?;
-            store.listen(listen(&dir.xenstore_of(domid.0))?, domid)
+            store.listen(UnixListener::bind(dir.xenstore_of(domid.0))?, domid)
         }
         // Its nodes stay until the toolstack has removed its devices.
         DomainEvent::Died(_) => Ok(()),
@@ -74,10 +76,4 @@ fn follow(dir: &RunDir, store: &ServerHandle, event: DomainEvent) -> io::Result<
             fs::remove_file(dir.xenstore_of(domid.0))
         }
     }
-}
-
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
@@ -66,6 +67,12 @@ fn the_broker_and_the_guests_have_no_unneeded_privileges() {
                 );
             }
         }
+    }
+    // Only its user may use its sockets.
+    for name in ["dom-0.sock", "dom-1.sock", "xenstored.sock", "xenstored-1.sock"] {
+        let metadata = fs::metadata(host.dir().join(name)).expect(name);
+        assert!(metadata.file_type().is_socket(), "{name}");
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name}");
     }
     // A guest that starts later gets its sockets from a confined broker.
     let toolstack = EmuHypervisor::connect(&host.dir(), DomId(0)).expect("any user may");

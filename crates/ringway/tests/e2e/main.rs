@@ -29,6 +29,8 @@ mod greedy;
 mod guests;
 mod host;
 mod hostile;
+#[cfg(target_arch = "x86_64")]
+mod injected;
 mod isolated;
 mod knobs;
 mod lab;

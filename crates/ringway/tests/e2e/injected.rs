@@ -1,0 +1,126 @@
+//! Calls that are injected into the running, confined processes of a host, as an attacker who has
+//! broken into one would make them. Each of them has to end the process.
+
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::host::{Host, SOON, pair, wait_for};
+use crate::shared_turn;
+
+/// The instruction `syscall`, as the low bytes of a word.
+const SYSCALL: i64 = 0x050f;
+/// Below what the x86-64 ABI lets a function use without moving its stack pointer.
+const BELOW_STACK: u64 = 1024;
+
+/// What has become of an injected call.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Returned(i64),
+    Ended(Signal),
+}
+
+/// Makes the main thread of a process make a call, once it waits in one. The first argument is
+/// a pointer to `text` if there is one. `None` without the permission.
+fn inject(pid: u32, call: i64, text: &str, arguments: [u64; 4]) -> Option<Outcome> {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process has a number"));
+    let address = |at: u64| std::ptr::without_provenance_mut(usize::try_from(at).expect("64 bits"));
+    let before = wait_for("a call", SOON, || {
+        if let Err(error) = ptrace::attach(pid) {
+            println!("SKIPPED: {error}: injecting a call needs CAP_SYS_PTRACE (run it as root)");
+            return Some(None);
+        }
+        let stopped = waitpid(pid, None).expect("it stops");
+        assert!(matches!(stopped, WaitStatus::Stopped(..)), "{stopped:?}");
+        let regs = ptrace::getregs(pid).expect("it is stopped");
+        let instruction = ptrace::read(pid, address(regs.rip - 2)).expect("code");
+        if instruction & 0xffff == SYSCALL {
+            return Some(Some(regs));
+        }
+        ptrace::detach(pid, None).expect("it is stopped");
+        None
+    })?;
+    let place = (before.rsp - BELOW_STACK) & !7;
+    let bytes = [text.as_bytes(), &[0; 8]].concat();
+    for (index, word) in (0..).zip(bytes.chunks_exact(8)) {
+        let word = i64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        ptrace::write(pid, address(place + 8 * index), word).expect("a stack");
+    }
+    let mut regs = before;
+    let [first, second, third, fourth] = arguments;
+    regs.rdi = if text.is_empty() { first } else { place };
+    (regs.rsi, regs.rdx, regs.r10) = (second, third, fourth);
+    regs.rax = u64::from_ne_bytes(call.to_ne_bytes());
+    // The interrupted call is not made again in place of this one.
+    (regs.rip, regs.orig_rax) = (before.rip - 2, u64::MAX);
+    ptrace::setregs(pid, regs).expect("it is stopped");
+    ptrace::step(pid, None).expect("it is stopped");
+    Some(match waitpid(pid, None).expect("it stops or ends") {
+        WaitStatus::Signaled(_, signal, _) => Outcome::Ended(signal),
+        _ => {
+            let after = ptrace::getregs(pid).expect("it is stopped");
+            ptrace::setregs(pid, before).expect("it is stopped");
+            ptrace::detach(pid, None).expect("it is stopped");
+            Outcome::Returned(i64::from_ne_bytes(after.rax.to_ne_bytes()))
+        }
+    })
+}
+
+/// The child of a backend that opens sockets.
+fn opener(backend: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{backend}/task/{backend}/children"));
+    let children = children.expect("the kernel lists children");
+    children.split_whitespace().next().expect("it has one").parse().expect("a number")
+}
+
+#[test]
+fn no_process_can_harm_others_by_a_call() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("a-program");
+    std::fs::write(&file, "").expect("written");
+    let file = file.to_str().expect("text");
+    let ours = u64::from(std::process::id());
+    let number = |value: libc::c_int| u64::try_from(value).expect("not negative");
+    let create = number(libc::O_CREAT | libc::O_WRONLY);
+    let cases: [(&str, i64, &str, [u64; 4]); 12] = [
+        ("chmod", libc::SYS_chmod, file, [0, 0o4755, 0, 0]),
+        ("fchmod", libc::SYS_fchmod, "", [0, 0o777, 0, 0]),
+        ("fchmodat", libc::SYS_fchmodat, "", [0; 4]),
+        ("a set-uid file", libc::SYS_open, file, [0, create, 0o4755, 0]),
+        ("F_SETOWN", libc::SYS_fcntl, "", [0, number(libc::F_SETOWN), ours, 0]),
+        ("F_SETSIG", libc::SYS_fcntl, "", [0, 10, number(libc::SIGKILL), 0]),
+        ("O_ASYNC", libc::SYS_fcntl, "", [0, number(libc::F_SETFL), number(libc::O_ASYNC), 0]),
+        ("another's CPU", libc::SYS_sched_setaffinity, "", [ours, 0, 0, 0]),
+        ("kill", libc::SYS_kill, "", [ours, number(libc::SIGTERM), 0, 0]),
+        ("a signal to another's thread", libc::SYS_tgkill, "", [ours, ours, 15, 0]),
+        ("another's limits", libc::SYS_prlimit64, "", [ours, 7, 0, 0]),
+        ("execve", libc::SYS_execve, "/bin/true", [0; 4]),
+    ];
+    let plain = pair();
+    let isolated = plain.replacen("[host]\n", "[host]\nisolate = true\n", 1);
+    for (what, call, text, arguments) in cases {
+        // A broker ends with its host, and a backend with its opener.
+        let hosts: [(&str, &[&str]); 3] = [
+            (&plain, &["backend", "guest a", "broker"]),
+            (&plain, &["opener"]),
+            (&isolated, &["tenant domain-1", "switch"]),
+        ];
+        for (text_of_host, processes) in hosts {
+            let host = Host::start(text_of_host);
+            host.ping("a", "10.77.0.2");
+            for name in processes {
+                let pid = match *name {
+                    "opener" => opener(host.pid_of("backend")),
+                    name => host.pid_of(name),
+                };
+                let fine = inject(pid, libc::SYS_getpid, "", [0; 4]);
+                let Some(fine) = fine else { return };
+                assert_eq!(fine, Outcome::Returned(pid.into()), "{name}: {what}");
+                let outcome = inject(pid, call, text, arguments);
+                assert_eq!(outcome, Some(Outcome::Ended(Signal::SIGSYS)), "{name}: {what}");
+            }
+        }
+    }
+}
