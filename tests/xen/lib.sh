@@ -319,8 +319,23 @@ $(printf '%s\n' "${settings[@]}")
 driver_domain = $([ "$role" = backend ] && echo 1 || echo 0)
 on_crash = "destroy"
 END
-    within 300 xl "${xl_options[@]}" create "$state/$name.cfg" || fail "xl create $name: status $?"
+    create_domain "$name"
     guest_renew "$name"
+}
+
+# libxl kills its own hotplug script after 40 seconds, which it may need on a busy machine. Only then
+# is the domain created again: NAME
+create_domain() {
+    local status=0 said=$state/$1.create
+    for _ in 1 2 3; do
+        status=0
+        within 300 xl "${xl_options[@]}" create "$state/$1.cfg" 2> "$said" || status=$?
+        cat "$said"
+        grep -q 'killing execution of .* because of timeout' "$said" || break
+        [ "$status" != 0 ] || break
+        say "libxl gave up on its script: again"
+    done
+    [ "$status" = 0 ] || fail "xl create $1: status $status"
 }
 
 # Serves Linux on 10.77.0.1 for firmware that fetches it, and prints the script for iPXE: QUEUES
