@@ -12,7 +12,7 @@ use ringway_datapath::{Budget, FrameBatch, FrameQueue, PortQueue, QueueDown};
 use ringway_fuzz::Input;
 use ringway_fuzz::machine::{STALE, StalePool, check_fresh};
 use ringway_sys::SharedPages;
-use ringway_sys::eventfd::EventFd;
+use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{GuestMemory, GuestView, Region};
 use ringway_virtback::{PairControl, PairFault, PairParts, QueuePair, QueueParts};
 use ringway_virtfront::{FrontMemory, MemoryShape};
@@ -181,6 +181,7 @@ fn serve_frames(
         rx: queue(1),
         control: Arc::new(PairControl::new(true)),
         counters: Arc::default(),
+        calls: PeerCounters::default(),
     };
     let mut pair = QueuePair::attach(parts).expect("the places are sound");
     let mut pool = StalePool::new();

@@ -4,6 +4,7 @@
 //! `vhost-shell` determines what to serve. A turn may change several queues; all of them are
 //! detached from the workers when the first must stop, and attached again after the turn.
 
+mod memory;
 mod status;
 mod unattached;
 mod unshared;
@@ -18,8 +19,8 @@ use ringway_datapath::{Completion, Mirrored, OffloadCaps, PortRules, QueueCounte
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy};
-use ringway_sys::eventfd::EventFd;
-use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
+use ringway_sys::eventfd::{EventFd, PeerCounters};
+use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_tap::VifOrTap;
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
 use ringway_vhost::{Area, Base, PairPlan, RegionKey, RingPlan};
@@ -95,6 +96,8 @@ struct Parts {
     /// Pairs that are being served.
     controls: BTreeMap<u16, Arc<PairControl>>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
+    /// Its event counters that are written to.
+    calls: PeerCounters,
     unshared: Unshared,
     /// A guest's address that must be announced to the network.
     announced: Option<[u8; 6]>,
@@ -155,6 +158,7 @@ impl VhostVif {
             due: None,
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
+            calls: PeerCounters::default(),
             unshared: Unshared::default(),
             announced: None,
             floor,
@@ -287,26 +291,15 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn set_memory(&mut self, regions: Vec<ringway_vhost::Region>) -> Result<(), String> {
-        self.parts.memory = None;
-        let none = GuestMemory::empty(Arc::clone(&self.parts.share));
-        let memory = none.with_all(regions.into_iter().map(region).collect());
-        self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
-        Ok(())
+        self.parts.set_memory(regions)
     }
 
     fn add_region(&mut self, added: ringway_vhost::Region) -> Result<(), String> {
-        let none = || Arc::new(GuestMemory::empty(Arc::clone(&self.parts.share)));
-        let memory = self.parts.memory.clone().unwrap_or_else(none).with(region(added));
-        self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
-        Ok(())
+        self.parts.add_region(added)
     }
 
     fn remove_region(&mut self, removed: RegionKey) -> Result<(), String> {
-        let Some(memory) = &self.parts.memory else { return Ok(()) };
-        let RegionKey { guest_address, size, user_address, .. } = removed;
-        let memory = memory.without(guest_address, user_address, size);
-        self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
-        Ok(())
+        self.parts.remove_region(&removed)
     }
 
     fn set_log(&mut self, log: Log) -> Result<(), String> {
@@ -392,6 +385,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn reset(&mut self) {
         self.detach();
+        self.parts.calls = PeerCounters::default();
         let Parts { memory, log, area, wanted, plans, counters, due, announced, unshared, .. } =
             self.parts;
         *unshared = Unshared::default();
@@ -493,7 +487,7 @@ impl<H: Hypervisor> Serving<'_, H> {
     /// Has a served pair send the pending announcement, from which the switch learns the guest's
     /// port. If no pair is served yet, the announcement waits.
     fn send_announcement(&mut self) {
-        let Parts { announced, plans, controls, .. } = &mut *self.parts;
+        let Parts { announced, plans, controls, calls, .. } = &mut *self.parts;
         let served = plans.values().find(|plan| plan.is_enabled);
         let served = served.and_then(|plan| Some((plan, controls.get(&plan.pair)?)));
         let (Some((plan, control)), Some(mac)) = (served, announced.take_if(|_| served.is_some()))
@@ -502,7 +496,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         control.announce(mac);
         let kick = plan.tx.kick.as_fd().try_clone_to_owned();
-        if let Err(error) = kick.and_then(EventFd::to_peer).and_then(|kick| kick.signal()) {
+        let kick = kick.and_then(|kick| EventFd::to_peer(kick, calls));
+        if let Err(error) = kick.and_then(|kick| kick.signal()) {
             tracing::debug!(vif = self.served.name, %error, "the guest will be announced later");
         }
     }
@@ -573,6 +568,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             memory,
             control,
             counters: Arc::clone(&counters),
+            calls: self.parts.calls.clone(),
         };
         Ok((QueuePair::attach(parts).map_err(io::Error::other)?, counters))
     }
@@ -591,9 +587,4 @@ impl<H: Hypervisor> Serving<'_, H> {
             ..parts.map_err(|error| io::Error::other(format!("ring {ring}: {error}")))?
         })
     }
-}
-
-fn region(region: ringway_vhost::Region) -> Region {
-    let RegionKey { guest_address, size, user_address, file_offset } = region.key;
-    Region { guest_address, user_address, len: size, file_offset, fd: region.file }
 }

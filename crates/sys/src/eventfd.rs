@@ -3,13 +3,14 @@
 //! All processes with such a descriptor share its flags and its counter, so a peer may at any
 //! moment make it block, empty it before we read it, or fill it. Each read asks the kernel not to
 //! block. There is no such write: a write to a full counter blocks until one of our threads, which
-//! polls the counters of all peers, empties it ([`FULL_POLL_PAUSE`]) and records that it was full.
+//! polls the counters of all peers ([`FULL_POLL_PAUSE`]), interrupts it. From then on, none of this
+//! peer's counters is written to ([`PeerCounters`]).
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -19,10 +20,11 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::descriptor::{self, Kind};
+use crate::interrupt;
 
 /// The interval at which the counters of peers are polled. A full counter blocks its writer for at
-/// most this long, once: after that its peer is disconnected.
-pub const FULL_POLL_PAUSE: Duration = Duration::from_millis(50);
+/// most twice this long, once: after that its peer is disconnected.
+pub const FULL_POLL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Counters that one call polls.
 const POLLED_AT_ONCE: usize = 64;
@@ -31,12 +33,17 @@ const POLLED_AT_ONCE: usize = 64;
 #[derive(Debug)]
 pub struct EventFd(Arc<Counter>);
 
+/// The counters of one peer, of which one was found full, or none. A peer that reads its counters
+/// never lets it come so far: that takes as many events as there are 64-bit numbers.
+#[derive(Debug, Clone, Default)]
+pub struct PeerCounters(Arc<AtomicBool>);
+
 #[derive(Debug)]
 struct Counter {
     fd: OwnedFd,
-    /// Whether it was found full. A peer that reads its counter never lets it come so far: that
-    /// takes as many events as there are 64-bit numbers.
-    was_full: AtomicBool,
+    peer: PeerCounters,
+    /// The thread that is writing, as the kernel numbers it, or 0.
+    writer: AtomicI32,
 }
 
 impl EventFd {
@@ -45,7 +52,8 @@ impl EventFd {
     /// # Errors
     /// If the process has no descriptor left.
     pub fn new() -> io::Result<EventFd> {
-        Ok(EventFd::of(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(EventFd::of(eventfd(0, flags)?, PeerCounters::default()))
     }
 
     /// Uses an eventfd that a peer sent, to wait for.
@@ -65,23 +73,25 @@ impl EventFd {
         // Other kinds of nameless files, such as those of epoll(7), refuse the number, and do so
         // without blocking. An eventfd is not changed by adding 0.
         match rustix::io::write(&fd, &0_u64.to_ne_bytes()) {
-            Ok(8) | Err(Errno::AGAIN) => Ok(EventFd::of(fd)),
+            Ok(8) | Err(Errno::AGAIN) => Ok(EventFd::of(fd, PeerCounters::default())),
             _ => Err(refused("another descriptor without a name")),
         }
     }
 
-    /// Uses an eventfd that a peer sent, to signal.
+    /// Uses an eventfd that a peer sent, to signal. `peer` is shared by all its counters.
     ///
     /// # Errors
     /// As [`from_peer`](EventFd::from_peer); if the thread that polls it cannot be started.
-    pub fn to_peer(fd: OwnedFd) -> io::Result<EventFd> {
-        let event_fd = EventFd::from_peer(fd)?;
+    pub fn to_peer(fd: OwnedFd, peer: &PeerCounters) -> io::Result<EventFd> {
+        let EventFd(counter) = EventFd::from_peer(fd)?;
+        let fd = Arc::into_inner(counter).map(|counter| counter.fd);
+        let event_fd = EventFd::of(fd.ok_or(io::ErrorKind::Other)?, peer.clone());
         watch(&event_fd.0)?;
         Ok(event_fd)
     }
 
-    fn of(fd: OwnedFd) -> EventFd {
-        EventFd(Arc::new(Counter { fd, was_full: AtomicBool::new(false) }))
+    fn of(fd: OwnedFd, peer: PeerCounters) -> EventFd {
+        EventFd(Arc::new(Counter { fd, peer, writer: AtomicI32::new(0) }))
     }
 
     /// Increments the counter. A full counter has not been read, so the peer is awake.
@@ -90,14 +100,20 @@ impl EventFd {
     /// Of kind `WouldBlock` if the peer has filled its counter, which can block the caller; what
     /// write(2) reports.
     pub fn signal(&self) -> io::Result<()> {
-        let EventFd(counter) = self;
-        match rustix::io::write(&counter.fd, &1_u64.to_ne_bytes()) {
-            Ok(_) | Err(Errno::AGAIN) => {}
-            Err(error) => return Err(error.into()),
-        }
-        match counter.was_full.load(Ordering::Relaxed) {
+        let Counter { fd, peer: PeerCounters(was_full), writer } = &*self.0;
+        let is_fine = || match was_full.load(Ordering::Relaxed) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => Ok(()),
+        };
+        is_fine()?;
+        writer.store(interrupt::this_thread(), Ordering::Relaxed);
+        let written = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        writer.store(0, Ordering::Relaxed);
+        match written {
+            Ok(_) | Err(Errno::AGAIN) => is_fine(),
+            // By our thread, or by a signal to the process before it has written.
+            Err(Errno::INTR) => is_fine().and_then(|()| self.signal()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -150,19 +166,21 @@ static WATCHED: Mutex<Option<Sender<Weak<Counter>>>> = Mutex::new(None);
 fn watch(counter: &Arc<Counter>) -> io::Result<()> {
     // The value is consistent at any moment.
     let mut sender = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(interrupt::prepare);
     let sender = match &mut *sender {
         Some(sender) => sender,
         none => {
             let (sender, counters) = mpsc::channel();
-            thread::Builder::new().name("bells".to_owned()).spawn(move || empty_all(&counters))?;
+            thread::Builder::new().name("bells".to_owned()).spawn(move || poll_all(&counters))?;
             none.insert(sender)
         }
     };
     sender.send(Arc::downgrade(counter)).map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-/// Empties full counters as long as there are any counters, and sleeps otherwise.
-fn empty_all(new: &Receiver<Weak<Counter>>) {
+/// Looks for full counters as long as there are any counters, and sleeps otherwise.
+fn poll_all(new: &Receiver<Weak<Counter>>) {
     let mut known: Vec<Weak<Counter>> = Vec::new();
     loop {
         if known.is_empty() {
@@ -171,13 +189,13 @@ fn empty_all(new: &Receiver<Weak<Counter>>) {
         }
         known.extend(new.try_iter());
         known.retain(|counter| counter.strong_count() > 0);
-        known.chunks(POLLED_AT_ONCE).for_each(empty_full);
+        known.chunks(POLLED_AT_ONCE).for_each(poll_some);
         thread::sleep(FULL_POLL_PAUSE);
     }
 }
 
 /// Polls a few counters, without allocating.
-fn empty_full(known: &[Weak<Counter>]) {
+fn poll_some(known: &[Weak<Counter>]) {
     let counters: ArrayVec<Arc<Counter>, POLLED_AT_ONCE> =
         known.iter().filter_map(Weak::upgrade).collect();
     let mut fds: ArrayVec<PollFd<'_>, POLLED_AT_ONCE> =
@@ -188,9 +206,9 @@ fn empty_full(known: &[Weak<Counter>]) {
     let is_full = |fd: &PollFd<'_>| !fd.revents().contains(PollFlags::OUT);
     for (counter, _) in counters.iter().zip(&fds).filter(|(_, fd)| is_full(fd)) {
         // Set before the blocked write can return.
-        counter.was_full.store(true, Ordering::Relaxed);
-        // The counter is readable; if its peer has read it first, there is nothing to do.
-        let _ = counter.clear();
+        counter.peer.0.store(true, Ordering::Relaxed);
+        // Emptying it would not do: the peer may fill it before the writer has run.
+        interrupt::thread(counter.writer.load(Ordering::Relaxed));
     }
 }
 
@@ -252,14 +270,31 @@ mod tests {
 
     #[test]
     fn a_peer_that_fills_its_call_and_makes_it_blocking_is_detected() {
-        let (peers, event_fd) = blocking(EventFd::to_peer);
+        let peer = PeerCounters::default();
+        let (peers, event_fd) = blocking(|fd| EventFd::to_peer(fd, &peer));
+        let (_others, other) = blocking(|fd| EventFd::to_peer(fd, &peer));
         event_fd.signal().unwrap();
         rustix::io::write(&peers, &(u64::MAX - 2).to_ne_bytes()).unwrap();
-        let refused = in_time(move || {
-            // The first write may succeed, before the polling thread finds the counter full.
-            (0..2).find_map(|_| event_fd.signal().err())
+        // It fills the counter again as soon as that has room.
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_over_too = Arc::clone(&is_over);
+        let refill = thread::spawn(move || {
+            while !is_over_too.load(Ordering::Relaxed) {
+                let mut fds = [PollFd::new(&peers, PollFlags::OUT)];
+                let pause = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                if poll(&mut fds, Some(&pause)) == Ok(1) {
+                    let _ = rustix::io::read(&peers, &mut [0; 8]);
+                    rustix::io::write(&peers, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+                }
+            }
         });
+        let refused = in_time(move || event_fd.signal().err());
         assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+        // None of its counters is written to any more, so none can delay a writer.
+        assert_eq!(other.signal().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!other.clear().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+        refill.join().unwrap();
     }
 
     #[test]

@@ -190,15 +190,13 @@ impl Entry {
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), c_int>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: all-zero bytes are a valid `sigaction`: the default disposition, an empty mask.
-        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        let mut action = default_action();
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
         action.sa_sigaction = handler as *const () as usize;
         // On the alternate stack, which Rust gives each thread: the fault does not show whether the
         // normal stack is usable.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: as above.
-        let mut previous: libc::sigaction = unsafe { mem::zeroed() };
+        let mut previous = default_action();
         // Read the previous handler first, so that ours knows it from its first call on.
         //
         // SAFETY: no action is given, and `previous` has room for the one that is returned.
@@ -213,6 +211,12 @@ fn install() -> io::Result<()> {
         }
     });
     installed.map_err(io::Error::from_raw_os_error)
+}
+
+/// The default disposition, an empty mask, and no flags.
+pub(crate) fn default_action() -> libc::sigaction {
+    // SAFETY: all-zero bytes are a valid `sigaction`.
+    unsafe { mem::zeroed() }
 }
 
 /// Replaces the mapping that holds the address, or leaves the signal to the previous handler.

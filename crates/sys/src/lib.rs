@@ -19,6 +19,8 @@ mod guard;
 #[cfg(feature = "std")]
 pub mod guest_memory;
 #[cfg(feature = "std")]
+mod interrupt;
+#[cfg(feature = "std")]
 pub mod namespace;
 mod prefetch;
 #[cfg(feature = "std")]

@@ -23,7 +23,7 @@ use ringway_datapath::{
     QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
-use ringway_sys::eventfd::EventFd;
+use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{GuestMemory, GuestView, LossCheck, RegionInfo, SharedFile};
 use ringway_virtio::{
     Access, Buffers, Chain, DeviceHalf, Notify, NotifyWhen, QueueAreas, QueueOptions, QueuePlace,
@@ -82,6 +82,8 @@ pub struct PairParts {
     pub control: Arc<PairControl>,
     /// The counters to update.
     pub counters: Arc<QueueCounters>,
+    /// The front-end's event counters that are written to, those of its other pairs included.
+    pub calls: PeerCounters,
 }
 
 /// What a pair shares with threads that do not own it.
@@ -170,10 +172,11 @@ impl QueuePair {
     /// [`QueueDown::Peer`] with a [`PairFault`] if a queue cannot be at the addresses of the
     /// front-end, or memory of the front-end was lost.
     pub fn attach(parts: PairParts) -> Result<QueuePair, QueueDown> {
-        let PairParts { memory, features, tx, rx, control, counters } = parts;
+        let PairParts { memory, features, tx, rx, control, counters, calls } = parts;
         let form = FrameForm::of_device(features);
         let options = QueueOptions::of(features);
-        let open = |parts, access, queue| Ring::open(&memory, options, parts, access, queue);
+        let open =
+            |parts, access, queue| Ring::open(&memory, options, parts, access, queue, &calls);
         let tx = open(tx, Access::Readable, TX)?;
         let rx = open(rx, Access::Writable, RX)?;
         let view = GuestView::new(Arc::clone(&memory));
@@ -248,6 +251,7 @@ impl Ring {
         parts: QueueParts,
         access: Access,
         queue: &'static str,
+        calls: &PeerCounters,
     ) -> Result<Ring, QueueDown> {
         let QueueParts { place, base, kick, call, log, inflight } = parts;
         let areas = QueueAreas::find(memory, options.format, place)
@@ -276,7 +280,10 @@ impl Ring {
             size: place.size,
             buffers: Buffers::new(place.size),
             kick: EventFd::from_peer(kick).map_err(|error| of("kick", error))?,
-            call: call.map(EventFd::to_peer).transpose().map_err(|error| of("call", error))?,
+            call: call
+                .map(|call| EventFd::to_peer(call, calls))
+                .transpose()
+                .map_err(|error| of("call", error))?,
             log,
             inflight: area,
         })

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue, QueueDown,
 };
+use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::GuestMemory;
 use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtfront::{FrontMemory, MemoryShape};
@@ -136,7 +137,15 @@ fn pairs(
         });
         let (memory, control) = (Arc::clone(&memory), Arc::new(PairControl::new(true)));
         let counters = Arc::default();
-        let parts = PairParts { memory, features, tx, rx, control, counters };
+        let parts = PairParts {
+            memory,
+            features,
+            tx,
+            rx,
+            control,
+            counters,
+            calls: PeerCounters::default(),
+        };
         Ok((front, QueuePair::attach(parts)?))
     };
     (0..count).map(pair).collect()

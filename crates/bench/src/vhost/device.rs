@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::{self, GuestMemory};
 use ringway_vhost::backend::{
     AreaRequest, Bases, FEATURES, Log, Negotiated, OPT_IN, Offer, PROTOCOL_FEATURES,
@@ -64,6 +65,7 @@ fn pair(plan: &PairPlan, memory: &Arc<GuestMemory>) -> Result<QueuePair> {
         rx: QueueParts::of_plan(&plan.rx, memory, format)?,
         control: Arc::new(PairControl::new(true)),
         counters: Arc::default(),
+        calls: PeerCounters::default(),
     };
     Ok(QueuePair::attach(parts)?)
 }

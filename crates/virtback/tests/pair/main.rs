@@ -12,7 +12,7 @@ use ringway_datapath::{
     QueueCounters, QueueDown, Woken,
 };
 use ringway_sys::SharedPages;
-use ringway_sys::eventfd::EventFd;
+use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{
     DirtyLog, GuestMemory, GuestView, MappingShare, OutsideMemory, Region,
 };
@@ -79,6 +79,7 @@ fn parts(memory: &Arc<GuestMemory>, features: Features, call: &EventFd) -> PairP
         rx: queue(0x4000),
         control: Arc::new(PairControl::new(true)),
         counters: Arc::default(),
+        calls: PeerCounters::default(),
     }
 }
 
@@ -555,7 +556,8 @@ fn a_guest_that_kicks_and_posts_nothing_is_noticed() {
         let mut kick = None;
         let mut guest = Guest::with(bits, |parts, _| {
             parts.control = Arc::clone(&control);
-            kick = Some(EventFd::to_peer(parts.tx.kick.try_clone().unwrap()).unwrap());
+            kick =
+                Some(EventFd::to_peer(parts.tx.kick.try_clone().unwrap(), &parts.calls).unwrap());
         });
         let is_blank_after_kick = |guest: &mut Guest| {
             kick.as_ref().unwrap().signal().unwrap();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ringway_datapath::QueueCounters;
+use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::GuestMemory;
 use ringway_virtback::{PairControl, PairParts, QueueParts};
 use ringway_virtfront::{FrontMemory, MemoryShape, QueueOffer};
@@ -71,5 +72,6 @@ fn parts(
     });
     let (tx, rx) = (queues.next().expect("two"), queues.next().expect("two"));
     let (memory, control) = (Arc::clone(memory), Arc::clone(control));
-    PairParts { memory, features, tx, rx, control, counters: Arc::clone(counters) }
+    let (counters, calls) = (Arc::clone(counters), PeerCounters::default());
+    PairParts { memory, features, tx, rx, control, counters, calls }
 }
