@@ -9,7 +9,7 @@ use ringway_wire::vnet::{
     VIRTIO_NET_HDR_GSO_UDP_L4, VirtioNetHdr,
 };
 
-use crate::checksum::{complete_at, set_pseudo};
+use crate::checksum::{complete_at, complete_parsed, set_pseudo};
 use crate::headers::{ETH_LEN, Headers, IpVersion, Transport, chunk, parse, parse_head};
 use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 
@@ -99,13 +99,21 @@ pub fn vnet_from_offload(offload: &Offload, frame: &mut [u8]) -> Result<VirtioNe
     vnet_from_head(offload, frame, len)
 }
 
-/// [`vnet_from_offload`] for a frame whose end may be in pages: the end stays in pages if the
-/// required headers precede it.
+/// The header to put before a frame that is written to a TAP device, and whose end may be in pages:
+/// the end stays in pages if the required headers precede it.
+///
+/// Linux does not read `VIRTIO_NET_HDR_F_DATA_VALID` there, as drivers of virtio-net do. It would
+/// verify the checksum, and drop the packet if the sender marked it valid without writing one. A
+/// blank checksum needs no verification, so a validated one becomes blank.
 ///
 /// # Errors
 /// As [`vnet_from_offload`].
 #[inline]
-pub fn vnet_of(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+pub fn vnet_for_tap(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+    const VALIDATED: Offload = Offload { checksum: Checksum::Validated, gso: None };
+    if frame.offload == VALIDATED {
+        return blank_if_validated(frame);
+    }
     let (offload, len) = (frame.offload, frame.len());
     match vnet_from_head(&offload, frame.bytes_mut(), len) {
         Err(_) if frame.body().is_some() => {
@@ -113,6 +121,22 @@ pub fn vnet_of(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
             vnet_from_offload(&offload, frame.bytes_mut())
         }
         made => made,
+    }
+}
+
+/// The header of a validated frame with its checksum made blank, if it has one. The receiver of a
+/// blank checksum adds up all bytes to the end of the frame, so with padding it is completed.
+#[inline(never)]
+fn blank_if_validated(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+    match frame.headers() {
+        Some(headers) if headers.transport.is_none() => Ok(VirtioNetHdr::default()),
+        None => Ok(VirtioNetHdr::default()),
+        Some(headers) if headers.end < frame.len() => {
+            frame.linearize()?;
+            complete_parsed(frame.bytes_mut(), &headers)?;
+            Ok(VirtioNetHdr::default())
+        }
+        Some(headers) => needs_checksum(frame.bytes_mut(), &headers),
     }
 }
 
@@ -214,6 +238,7 @@ mod tests {
     use etherparse::PacketBuilder;
 
     use super::*;
+    use crate::{FramePool, PoolBudget};
 
     #[test]
     fn a_blank_checksum_survives_a_round_trip() {
@@ -343,6 +368,36 @@ mod tests {
         // Not IP.
         other[12..14].copy_from_slice(&[0x88, 0x64]);
         assert!(asked(&other, 14, 0) && asked(&other, 22, 16) && !asked(&other, 13, 16));
+    }
+
+    #[test]
+    fn a_validated_checksum_that_is_for_a_tap_device_becomes_blank_where_there_is_one() {
+        let for_tap = |bytes: &[u8]| {
+            let mut pool = FramePool::new(PoolBudget::new(1 << 16));
+            let mut frame = pool.take(bytes.len()).unwrap();
+            frame.bytes_mut().copy_from_slice(bytes);
+            frame.offload.checksum = Checksum::Validated;
+            let hdr = vnet_for_tap(&mut frame).unwrap();
+            (hdr, frame.bytes().to_vec())
+        };
+        for is_tcp in [true, false] {
+            let complete = packet(is_tcp);
+            let (hdr, mut after) = for_tap(&complete);
+            assert_eq!((hdr.flags, hdr.csum_start), (VIRTIO_NET_HDR_F_NEEDS_CSUM, 34));
+            complete_at(&mut after, 34, usize::from(hdr.csum_offset)).unwrap();
+            assert_eq!(after, complete);
+
+            let mut padded = complete.clone();
+            padded.extend([0x77; 7]);
+            let expected = padded.clone();
+            padded[34 + usize::from(hdr.csum_offset)] ^= 1;
+            assert_eq!(for_tap(&padded), (VirtioNetHdr::default(), expected));
+        }
+        let mut fragment = packet(false);
+        fragment[20] = 0x20;
+        for bytes in [&fragment[..], &[0; 60]] {
+            assert_eq!(for_tap(bytes), (VirtioNetHdr::default(), bytes.to_vec()));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_datapath::vnet::{offload_of, vnet_of};
+use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
     BODY_LEN_MAX, Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest,
     MIDDLE_LEN, OffloadCaps, PagePool, Pending, PortQueue, Probe, QueueCounters, QueueDown,
@@ -143,7 +143,7 @@ impl TapQueue {
                 return Ok(Written::Dropped(reason));
             }
         }
-        let header = match vnet_of(frame) {
+        let header = match vnet_for_tap(frame) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
         };

@@ -6,16 +6,17 @@ mod wire;
 
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ringway_datapath::checksum::complete_ipv4_header;
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget,
-    PortQueue, QueueCounters, QueueDown, Receipts, Wakers, Woken,
+    Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps,
+    PoolBudget, PortQueue, QueueCounters, QueueDown, Receipts, Wakers, Woken, headers,
 };
 use ringway_hypervisor::Hypervisor;
 use ringway_loopback::{Limits, Loopback};
@@ -52,7 +53,7 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 11] = [
+    let tests: [Test; 12] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("the_ends_of_large_segments_cross_in_pages", segments_cross_in_pages),
@@ -60,6 +61,7 @@ fn main() -> Outcome {
         ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
         ("a_device_is_taken_over_with_another_number_of_queues", another_process_takes_over),
         ("frames_that_linux_refuses_are_counted_and_the_rest_goes_on", refused_frames),
+        ("validated_frames_without_a_checksum_reach_linux", validated_frames),
         ("a_deleted_device_takes_its_port_down", deleted_device),
         ("without_buffers_frames_wait_or_are_counted", no_buffers),
         ("receipts_are_held_until_frames_are_on_the_wire", held_receipts),
@@ -203,6 +205,58 @@ fn refused_frames() -> Outcome {
         "on the host, written is the guest's tx"
     );
     Ok(())
+}
+
+/// Datagrams whose device marked them valid and left the checksum out, as `passt` does: without and
+/// with padding, and fragments, which are as they were.
+fn validated_frames() -> Outcome {
+    let guest = Guest::start(1, 1, OffloadCaps::ALL)?;
+    let mut queue = guest.ports().pop().ok_or("a device has a queue")?;
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    for address in [guest.v4(), guest.v6()] {
+        let receiver = guest.run(move || UdpSocket::bind((address, 0)))??;
+        receiver.set_read_timeout(Some(PATIENCE))?;
+        for (number, padding) in [(1, 0), (2, 30)] {
+            let payload = [number; 9];
+            let mut bytes = datagram(address, receiver.local_addr()?.port(), &payload)?;
+            bytes.extend(vec![0x77; padding]);
+            let mut frame = frame(&mut pool, bytes.len())?;
+            frame.bytes_mut().copy_from_slice(&bytes);
+            frame.offload.checksum = Checksum::Validated;
+            let mut frames = FrameQueue::from([frame]);
+            queue.egress(&mut frames, &mut pool)?;
+            let mut received = [0; 100];
+            let len = receiver.recv(&mut received)?;
+            assert_eq!(received[..len], payload, "{address}, {padding} bytes of padding");
+        }
+    }
+    Ok(())
+}
+
+/// A datagram from the other guest to the first one, with a checksum that is wrong.
+fn datagram(to: IpAddr, port: u16, payload: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
+    let len = u16::try_from(8 + payload.len())?;
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    match to {
+        IpAddr::V4(to) => {
+            bytes.extend([8, 0, 0x45, 0]);
+            bytes.extend((20 + len).to_be_bytes());
+            bytes.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2]);
+            bytes.extend(to.octets());
+        }
+        IpAddr::V6(to) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            bytes.extend(len.to_be_bytes());
+            bytes.extend([17, 64]);
+            bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+            bytes.extend(to.octets());
+        }
+    }
+    bytes.extend([4000, port, len, 0xdead].into_iter().flat_map(u16::to_be_bytes));
+    bytes.extend(payload);
+    let headers = headers::parse(&bytes).ok_or("it is IP")?;
+    complete_ipv4_header(&mut bytes, &headers).map_err(DropReason::name)?;
+    Ok(bytes)
 }
 
 fn deleted_device() -> Outcome {
