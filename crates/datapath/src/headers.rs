@@ -100,6 +100,26 @@ impl Headers {
         self.transport?;
         chunk(frame, self.l4)
     }
+
+    /// Whether the packet is for a DHCP client: UDP over IPv4 to port 68.
+    #[inline]
+    pub fn is_for_dhcp_client(&self, frame: &[u8]) -> bool {
+        let is_udp_v4 = self.version == IpVersion::V4 && self.transport == Some(Transport::Udp);
+        is_udp_v4 && self.ports(frame).is_some_and(|[_, _, to @ ..]| to == DHCP_CLIENT)
+    }
+}
+
+/// Whether the packet in a frame may be for a DHCP client; [`Headers::is_for_dhcp_client`] says
+/// whether it is. It costs one comparison for short frames, and four at most, so it suits every
+/// frame.
+#[inline]
+pub(crate) fn may_be_for_dhcp_client(frame: &[u8]) -> bool {
+    if frame.len() < DHCP_LEN_MIN {
+        return false;
+    }
+    // Of a header without options, which servers do not send, behind up to two VLAN tags.
+    let port_at = |tags: usize| ETH_LEN + IPV4_LEN_MIN + 2 + VLAN_TAG_LEN * tags;
+    (0..=VLAN_TAGS_MAX).any(|tags| chunk(frame, port_at(tags)) == Some(DHCP_CLIENT))
 }
 
 /// Finds the headers of a frame. `None` if it is not IP, or if a header or the length in it
@@ -292,6 +312,11 @@ pub const TPID_SERVICE: u16 = 0x88a8;
 pub const VLAN_TAG_LEN: usize = 4;
 /// VLAN tags that are skipped.
 pub const VLAN_TAGS_MAX: usize = 2;
+
+/// Bytes of the shortest frame with a DHCP message: its fixed fields (RFC 2131, section 2).
+const DHCP_LEN_MIN: usize = ETH_LEN + IPV4_LEN_MIN + UDP_LEN + 236;
+/// UDP port of DHCP clients, in network order.
+const DHCP_CLIENT: [u8; 2] = [0, 68];
 
 const IPV4_LEN_MIN: usize = 20;
 /// Bytes of an IPv6 header without its extensions.

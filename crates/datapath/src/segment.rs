@@ -4,7 +4,7 @@
 use crate::checksum::{
     Sum, complete_ipv4_header, complete_parsed, never_zero, pseudo_sum, set_pseudo, write,
 };
-use crate::headers::{Headers, IPV6_LEN, IpVersion, Transport, parse};
+use crate::headers::{Headers, IPV6_LEN, IpVersion, Transport, may_be_for_dhcp_client, parse};
 use crate::vnet::{TCP_CWR, TCP_FLAGS_OFFSET, UDP_LEN_OFFSET, gso_headers};
 use crate::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
@@ -17,7 +17,8 @@ pub fn is_ready(frame: &Frame) -> bool {
 }
 
 /// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is if possible,
-/// which costs two comparisons; with its checksum completed; or as segments.
+/// which costs a few comparisons; with its checksum completed; or as segments. For a DHCP client,
+/// the checksum is always completed.
 ///
 /// `out` may grow by [`SEGMENTS_MAX`] frames.
 ///
@@ -140,17 +141,25 @@ fn takes_blank(caps: OffloadCaps, version: IpVersion) -> bool {
 
 #[inline]
 fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> {
-    if caps.checksum_v4 && caps.checksum_v6 {
+    if caps.checksum_v4 && caps.checksum_v6 && !is_for_dhcp_client(frame) {
         return Ok(());
     }
     frame.linearize()?;
     let headers = parse(frame.bytes()).ok_or(DropReason::BadOffload)?;
-    if takes_blank(caps, headers.version) {
+    if takes_blank(caps, headers.version) && !headers.is_for_dhcp_client(frame.bytes()) {
         return Ok(());
     }
     complete_parsed(frame.bytes_mut(), &headers)?;
     frame.offload.checksum = Checksum::Validated;
     Ok(())
+}
+
+/// Whether a frame is for a DHCP client. Many read packets before their kernel does, and do not
+/// learn there that a checksum is blank. Clients of DHCPv6 read them from the kernel.
+#[inline]
+fn is_for_dhcp_client(frame: &Frame) -> bool {
+    let is_possible = may_be_for_dhcp_client(frame.bytes());
+    is_possible && frame.headers().is_some_and(|headers| headers.is_for_dhcp_client(frame.bytes()))
 }
 
 /// Makes the checksum of a frame with pending segmentation blank. A sender may have completed it,

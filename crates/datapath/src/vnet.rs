@@ -124,14 +124,15 @@ pub fn vnet_for_tap(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
     }
 }
 
-/// The header of a validated frame with its checksum made blank, if it has one. The receiver of a
-/// blank checksum adds up all bytes to the end of the frame, so with padding it is completed.
+/// The header of a validated frame with its checksum made blank, if it has one. It is completed for
+/// a DHCP client, as in [`prepare`](crate::segment::prepare), and where padding follows the packet:
+/// the receiver of a blank checksum adds up all bytes to the end of the frame.
 #[inline(never)]
 fn blank_if_validated(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
     match frame.headers() {
         Some(headers) if headers.transport.is_none() => Ok(VirtioNetHdr::default()),
         None => Ok(VirtioNetHdr::default()),
-        Some(headers) if headers.end < frame.len() => {
+        Some(headers) if headers.end < frame.len() || headers.is_for_dhcp_client(frame.bytes()) => {
             frame.linearize()?;
             complete_parsed(frame.bytes_mut(), &headers)?;
             Ok(VirtioNetHdr::default())
@@ -238,6 +239,7 @@ mod tests {
     use etherparse::PacketBuilder;
 
     use super::*;
+    use crate::checksum::complete;
     use crate::{FramePool, PoolBudget};
 
     #[test]
@@ -393,6 +395,11 @@ mod tests {
             padded[34 + usize::from(hdr.csum_offset)] ^= 1;
             assert_eq!(for_tap(&padded), (VirtioNetHdr::default(), expected));
         }
+        let mut for_dhcp_client = packet(false);
+        for_dhcp_client[36..38].copy_from_slice(&[0, 68]);
+        let (hdr, after) = for_tap(&for_dhcp_client);
+        complete(&mut for_dhcp_client).unwrap();
+        assert_eq!((hdr, after), (VirtioNetHdr::default(), for_dhcp_client));
         let mut fragment = packet(false);
         fragment[20] = 0x20;
         for bytes in [&fragment[..], &[0; 60]] {

@@ -51,13 +51,17 @@ impl Large {
     }
 
     fn bytes(&self) -> Vec<u8> {
+        self.to_port(PORT)
+    }
+
+    fn to_port(&self, port: u16) -> Vec<u8> {
         let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
         let (mut bytes, id) = (Vec::new(), |id| VlanId::try_new(id).expect("short"));
         macro_rules! finish {
             ($link:expr) => {
                 match self.is_v4() {
-                    true => $link.ipv4([10, 1, 2, 3], [10, 1, 2, 4], 64).udp(SOURCE_PORT, PORT),
-                    false => $link.ipv6([0xfd; 16], [0xfe; 16], 64).udp(SOURCE_PORT, PORT),
+                    true => $link.ipv4([10, 1, 2, 3], [10, 1, 2, 4], 64).udp(SOURCE_PORT, port),
+                    false => $link.ipv6([0xfd; 16], [0xfe; 16], 64).udp(SOURCE_PORT, port),
                 }
             };
         }
@@ -164,6 +168,36 @@ fn check<'bytes>(large: &Large, bytes: &'bytes [u8], index: usize, is_blank: boo
         assert_eq!(udp.checksum(), complete.expect("it is short"));
     }
     payload
+}
+
+#[test]
+fn a_blank_checksum_is_completed_for_a_client_of_dhcp() {
+    let blank = |bytes: &[u8]| {
+        let (mut pool, mut out) = (pool(), FrameQueue::new());
+        let mut frame = pool.take(bytes.len()).expect("there is memory");
+        frame.bytes_mut().copy_from_slice(bytes);
+        frame.offload.checksum = Checksum::Blank;
+        prepare(frame, OffloadCaps::ALL, &mut pool, &mut out).expect("it can be sent");
+        out.pop_front().expect("one frame")
+    };
+    for tags in 0..=2 {
+        for (kind, port) in [(GsoKind::UdpV4, 68), (GsoKind::UdpV4, 67), (GsoKind::UdpV6, 546)] {
+            let complete = Large { tags, ..Large::plain(kind, 300, 0) }.to_port(port);
+            let mut bytes = complete.clone();
+            let field = complete.len() - 300 - 2;
+            bytes[field..field + 2].fill(0);
+            let sent = blank(&bytes);
+            let is_completed = sent.bytes() == complete;
+            assert_eq!(is_completed, port == 68, "port {port} behind {tags} tags");
+            assert_eq!(sent.offload.checksum == Checksum::Blank, !is_completed);
+        }
+    }
+    // What only looks like that: TCP, and no IP.
+    let mut other = Large::plain(GsoKind::UdpV4, 300, 0).to_port(68);
+    other[23] = 6;
+    assert_eq!(blank(&other).bytes(), other);
+    other[12] = 0x88;
+    assert_eq!(blank(&other).bytes(), other);
 }
 
 #[test]
