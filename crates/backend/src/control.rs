@@ -1,6 +1,5 @@
 //! Replies to the command line.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,7 +8,7 @@ use ringway_control::{
     MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, VirtioStatus,
     WorkerStatus, offload_names,
 };
-use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid, VlanRules};
+use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::Link;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
@@ -284,10 +283,6 @@ impl<H: Hypervisor> Backend<H> {
             vifs.push(vif_status(shell, guest, host, &placements, &links));
         }
         vifs.extend(self.vhosts.iter().map(|it| vhost_status(it, host, &placements, &links)));
-        let mut taken = self.taken_addresses();
-        for vif in vifs.iter_mut().filter(|vif| vif.error.is_none()) {
-            vif.error = taken.remove(&vif.name);
-        }
         let host = &self.services.host;
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.name.clone(),
@@ -308,32 +303,6 @@ impl<H: Hypervisor> Backend<H> {
             groups: groups_status(&self.services.host.switch, |port| self.port_name(port)),
             ..BackendStatus::default()
         })
-    }
-
-    /// Vifs whose address is bound to another port, by name, with a text that says so.
-    fn taken_addresses(&self) -> BTreeMap<String, String> {
-        let host = &self.services.host;
-        let bound = host.switch.entries(host.ticks()).into_iter();
-        let bound: Vec<_> = bound.filter(|(_, entry)| entry.is_static).collect();
-        let on_switch = self.all_served().filter(|served| served.device.is_none());
-        let taken = on_switch.filter_map(|served| {
-            let (mac, connection) = (served.rules.mac()?, served.connection.as_ref()?);
-            let vlan = served.rules.vlan();
-            let is_in = |vid: &Option<Vid>| match vid {
-                Some(vid) => vlan.untagged == Some(*vid) || vlan.tagged.contains(vid),
-                None => *vlan == VlanRules::default(),
-            };
-            let (_, other) = bound.iter().find(|(vid, entry)| {
-                is_in(vid) && entry.mac == mac && entry.port != connection.port
-            })?;
-            let other = self.port_name(other.port);
-            let text = format!(
-                "its mac {mac} is that of {other}, so its frames are dropped: give one of the two \
-                 another mac, or remove it"
-            );
-            Some((served.name.clone(), text))
-        });
-        taken.collect()
     }
 
     fn port_name(&self, port: PortId) -> String {
@@ -372,7 +341,11 @@ fn vif_status<H: Hypervisor>(
     VifStatus {
         state: shell.state().to_string(),
         guest,
-        error: shell.error().map(str::to_owned).or_else(|| served.fault()),
+        error: shell
+            .error()
+            .map(str::to_owned)
+            .or_else(|| served.fault())
+            .or_else(|| served.why_not_assigned(host)),
         kind: "xen".to_owned(),
         domid: Some(vif.frontend.0),
         handle: vif.handle,
@@ -400,7 +373,10 @@ fn served_status<H: Hypervisor>(
             .map_or_else(|| "default".to_owned(), |mode| mode.to_string()),
         allowed_ips: rules.allowed(),
         addresses_max: rules.addresses_max(config.locking, config.switch.addresses_per_port_max),
+        allowed_macs: texts(&rules.wanted.allowed_macs),
+        shared_macs: texts(&rules.wanted.shared_macs),
         refused: served.refused(),
+        taken: served.taken(host),
         vlan: rules.vlan().untagged.map(Vid::get),
         trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
         is_private: rules.is_private(),
@@ -418,6 +394,10 @@ fn served_status<H: Hypervisor>(
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
         ..VifStatus::default()
     }
+}
+
+fn texts(macs: &[MacAddr]) -> Vec<String> {
+    macs.iter().map(ToString::to_string).collect()
 }
 
 fn vhost_status<H: Hypervisor>(
@@ -451,7 +431,10 @@ fn vhost_status<H: Hypervisor>(
     VifStatus {
         kind: "virtio".to_owned(),
         state: state.to_owned(),
-        error: vhost.error().or_else(|| vhost.served.fault()),
+        error: vhost
+            .error()
+            .or_else(|| vhost.served.fault())
+            .or_else(|| vhost.served.why_not_assigned(host)),
         max_queues: session.map_or(vhost.config.queues, |session| session.offer().pairs),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),

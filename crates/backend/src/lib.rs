@@ -258,13 +258,12 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(moved) = host.workers.rebalance() {
             tracing::debug!(?moved, "queue moved to another worker");
         }
-        for shell in self.vifs.values_mut() {
-            shell.served.log_refusals(now);
+        let xen = self.vifs.values_mut().map(|shell| &mut shell.served);
+        for served in xen.chain(self.vhosts.iter_mut().map(|vhost| &mut vhost.served)) {
+            served.assign_refused(host);
+            served.log_refusals(host, now);
         }
-        for vhost in &mut self.vhosts {
-            vhost.served.log_refusals(now);
-            vhost.log_unshared();
-        }
+        self.vhosts.iter_mut().for_each(vhost::VhostVif::log_unshared);
         self.report_counts();
         self.release_expired();
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::Backend;
 use crate::config::VhostVif as VhostConfig;
+use crate::rules::Rules;
 use crate::served::Served;
 use crate::sockets::PassedOn;
 use crate::vhost::{Added, VhostVif};
@@ -163,11 +164,8 @@ impl<H: Hypervisor> Backend<H> {
         if self.uplink.as_ref().is_some_and(|uplink| uplink.name == config.name) {
             return Err(format!("{} is the name of the uplink: choose another", config.name));
         }
-        let other = self.with_mac_of(&config).filter(|_| phase == Phase::Serving);
-        if let (Some(mac), Some(other)) = (config.mac, other) {
-            return Err(format!(
-                "mac {mac} is that of {other}: choose another, or remove that vif first"
-            ));
+        if let Some(refusal) = self.refuse_macs(&config).filter(|_| phase == Phase::Serving) {
+            return Err(refusal);
         }
         let mirror = &config.rules.mirror;
         let refusal = self.refuse_mirror(&config.name, mirror);
@@ -193,18 +191,24 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// The vif with the address of a new one, where frames of both could meet.
-    fn with_mac_of(&self, config: &VhostConfig) -> Option<&str> {
-        let mac = config.mac?;
+    /// Why a new vif cannot have its addresses: another has one, where frames of both could meet.
+    fn refuse_macs(&self, config: &VhostConfig) -> Option<String> {
         let place = (config.bridge.as_deref(), config.rules.vlan.untagged);
         let place_of = |served: &Served| {
             let device = served.device.as_ref();
             (device.map(|device| device.attached_to.clone()), served.rules.vlan().untagged)
         };
         let place = (place.0.map(str::to_owned), place.1);
-        let mut served = self.all_served();
-        let other = served.find(|it| it.rules.mac() == Some(mac) && place_of(it) == place);
-        other.map(|other| other.name.as_str())
+        let new = Rules { wanted: config.rules.clone(), mac: config.mac, ..Rules::default() };
+        let mut others = self.all_served().filter(|served| place_of(served) == place);
+        others.find_map(|other| {
+            let (key, mac, its_key) = new.conflict(&other.rules)?;
+            Some(format!(
+                "{key} {mac} is that of {}, in its {its_key}: choose another, remove that vif \
+                 first, or list it in shared-macs of both",
+                other.name
+            ))
+        })
     }
 
     /// What to wait for.

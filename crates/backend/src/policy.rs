@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::fdb::NotBound;
+use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_xenbus::Keys;
 
@@ -91,16 +91,18 @@ impl Served {
             host.switch.join(port, &VlanRules::default(), Role::Mirror)?;
             return Ok(Arc::new(PortPolicy::disabled()));
         }
+        self.rules.refused.clear();
         let (mut binding, mut vlan) = (Binding::None, PortVlan::None);
         if self.device.is_none() {
             let wanted = &self.rules.wanted;
             let role = if wanted.is_private { Role::Private } else { Role::Ordinary };
             vlan = host.switch.join(port, &wanted.vlan, role)?;
             host.switch.set_multicast_router(port, wanted.multicast_router);
-            match host.switch.bind(mac, port, addresses_max, host.ticks()) {
-                Ok(()) => binding = Binding::Static,
-                Err(refused) => self.note_not_bound(refused),
+            self.rules.refused = self.assign(port, host);
+            if self.rules.refusal_of(mac).is_none() {
+                binding = Binding::Static;
             }
+            self.log_not_assigned(host);
         }
         let wanted = &self.rules.wanted;
         let policy = PortPolicy::for_vif(wanted, mode, addresses_max, mac, binding);
@@ -113,21 +115,77 @@ impl Served {
         Arc::new(if is_disabled { PortPolicy::disabled() } else { PortPolicy::open() })
     }
 
-    fn note_not_bound(&mut self, refused: NotBound) {
-        let (Some(mac), Some(LeftOut(left_out))) = (self.rules.mac, self.may_log()) else {
+    /// Assigns its addresses to the port of the vif, and returns those that it did not get.
+    fn assign<H: Hypervisor>(&self, port: PortId, host: &Hosting<H>) -> Vec<(MacAddr, NotBound)> {
+        let of_all = host.config.switch.addresses_per_port_max;
+        let addresses_max = self.rules.addresses_max(host.config.locking, of_all);
+        let wanted = &self.rules.wanted;
+        let own: Vec<MacAddr> =
+            self.rules.mac.iter().chain(&wanted.allowed_macs).copied().collect();
+        let shared = wanted.shared_macs.iter().copied().filter(|it| !own.contains(it));
+        let shared: Vec<MacAddr> = shared.collect();
+        let assigned = Assigned { own: &own, shared: &shared, addresses_max };
+        host.switch.assign(port, &assigned, host.ticks())
+    }
+
+    /// Tries to get addresses that others had. Called periodically.
+    pub(crate) fn assign_refused<H: Hypervisor>(&mut self, host: &Hosting<H>) {
+        if self.rules.refused.is_empty() {
+            return;
+        }
+        let Some(port) = self.connection.as_ref().map(|connection| connection.port) else {
             return;
         };
-        let vif = self.name.clone();
-        match refused {
-            NotBound::OtherPort(port) => tracing::warn!(
-                vif, %mac, %port, left_out,
-                "another vif has this mac: frames from it are dropped until that vif is removed"
-            ),
-            NotBound::NoRoom => tracing::warn!(
-                vif, %mac, left_out,
-                "the forwarding table has no room for this mac: raise fdb-entries"
-            ),
+        if self.assign(port, host) == self.rules.refused {
+            return;
         }
+        if let Ok(policy) = self.apply_rules(port, host) {
+            host.workers.set_policy(port, &policy);
+        }
+    }
+
+    fn log_not_assigned<H: Hypervisor>(&mut self, host: &Hosting<H>) {
+        let Some(reason) = self.why_not_assigned(host) else { return };
+        if let Some(LeftOut(left_out)) = self.may_log() {
+            tracing::warn!(vif = self.name, left_out, "{reason}");
+        }
+    }
+
+    /// Why the vif has not all its addresses, if so, with the remedy.
+    pub(crate) fn why_not_assigned<H: Hypervisor>(&self, host: &Hosting<H>) -> Option<String> {
+        self.connection.as_ref()?;
+        let (mac, reason) = self.rules.refused.first()?;
+        let key = self.rules.key_of(*mac);
+        Some(match reason {
+            NotBound::OtherPort(port) => format!(
+                "its {key} {mac} is that of {}, so its frames are dropped: give one of the two \
+                 another one, or list it in shared-macs of both, and in no mac",
+                host.port_name(*port)
+            ),
+            NotBound::Shared(port) => format!(
+                "its {key} {mac} is in shared-macs of {}, so its frames are dropped: list it in \
+                 shared-macs here, too, or use another one",
+                host.port_name(*port)
+            ),
+            NotBound::NoRoom => format!(
+                "the forwarding table has no room for its {key} {mac}: raise fdb-entries, or list \
+                 fewer in shared-macs"
+            ),
+        })
+    }
+
+    /// The last address that the guest sent from while another vif had it, if it still has.
+    pub(crate) fn taken<H: Hypervisor>(&self, host: &Hosting<H>) -> Option<String> {
+        let port = self.connection.as_ref().filter(|it| it.device_port.is_none())?.port;
+        let (mac, other) = host.switch.taken(port, host.ticks())?;
+        if other == Some(port) {
+            return None;
+        }
+        let other = other.map_or("other vifs, which share it".to_owned(), |it| host.port_name(it));
+        Some(format!(
+            "{mac} belongs to {other}; if it moves between vifs, as with VRRP or in a cluster, \
+             list it in shared-macs of each"
+        ))
     }
 
     /// The frames that this connection's queues have refused, by reason.
@@ -141,7 +199,7 @@ impl Served {
     }
 
     /// Logs a line if frames were refused, and then no other for a while. Called periodically.
-    pub(crate) fn log_refusals(&mut self, now: Instant) {
+    pub(crate) fn log_refusals<H: Hypervisor>(&mut self, host: &Hosting<H>, now: Instant) {
         let queues = self.connection.iter().flat_map(|connection| &connection.queues);
         let frames: u64 = queues.flat_map(|queue| refusals(queue)).map(|(_, count)| count).sum();
         // Counters of a new connection begin at zero.
@@ -153,13 +211,15 @@ impl Served {
         self.rules.log.seen = frames;
         self.rules.log.due = Some(now + LOG_INTERVAL);
         if let Some(LeftOut(left_out)) = self.may_log() {
-            let (vif, refused) = (&self.name, self.refused());
+            let (vif, refused, taken) = (&self.name, self.refused(), self.taken(host));
             tracing::warn!(
                 vif,
                 ?refused,
+                taken,
                 left_out,
-                "the guest sends frames that its rules drop; to allow them, set mac, locking-mode, \
-                 allowed addresses, addresses-per-vif, router or dhcp-server of the vif"
+                "the guest sends frames that its rules drop; to allow them, set mac, allowed-macs, \
+                 shared-macs, locking-mode, allowed addresses, addresses-per-vif, router or \
+                 dhcp-server of the vif"
             );
         }
     }

@@ -159,6 +159,12 @@ impl Served {
         self.vifs.lock().unwrap_or_else(PoisonError::into_inner).insert(port, vif);
     }
 
+    /// The name of the vif at a port.
+    pub(crate) fn name(&self, port: PortId) -> Option<String> {
+        let vifs = self.vifs.lock().unwrap_or_else(PoisonError::into_inner);
+        vifs.get(&port).map(QuarantineKey::name)
+    }
+
     pub(crate) fn remove(&self, port: PortId) {
         self.vifs.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
     }

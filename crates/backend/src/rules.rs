@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use ringway_datapath::{LockingMode, MacAddr, Mirrored, MulticastRouter, PortRules, VlanRules};
+use ringway_switch::fdb::NotBound;
 use ringway_xenbus::{BadKeys, Keys};
 
 /// The most addresses of an unlocked vif, unless its rules set a number.
@@ -14,6 +15,8 @@ pub(crate) struct Rules {
     pub(crate) wanted: PortRules,
     pub(crate) mac: Option<MacAddr>,
     pub(crate) log: RefusalLog,
+    /// Addresses that its port did not get, because others have them.
+    pub(crate) refused: Vec<(MacAddr, NotBound)>,
 }
 
 /// When refused frames were last logged.
@@ -30,11 +33,39 @@ impl Rules {
     /// # Errors
     /// A key that cannot be read: what the guest may do is unknown.
     pub(crate) fn read(keys: &Keys) -> Result<Rules, BadKeys> {
-        Ok(Rules { wanted: keys.rules()?, mac: keys.mac()?, log: RefusalLog::default() })
+        Ok(Rules { wanted: keys.rules()?, mac: keys.mac()?, ..Rules::default() })
     }
 
     pub(crate) fn mac(&self) -> Option<MacAddr> {
         self.mac
+    }
+
+    /// An address that cannot be another vif's as well, with its key here and there.
+    pub(crate) fn conflict(&self, other: &Rules) -> Option<(&'static str, MacAddr, &'static str)> {
+        self.macs().find_map(|(mac, is_shared)| {
+            let found = other.macs().find(|(of_other, _)| *of_other == mac)?;
+            (!(is_shared && found.1)).then(|| (self.key_of(mac), mac, other.key_of(mac)))
+        })
+    }
+
+    /// All listed addresses, and whether each is shared.
+    fn macs(&self) -> impl Iterator<Item = (MacAddr, bool)> + '_ {
+        let own = self.mac.iter().chain(&self.wanted.allowed_macs).map(|mac| (*mac, false));
+        own.chain(self.wanted.shared_macs.iter().map(|mac| (*mac, true)))
+    }
+
+    pub(crate) fn refusal_of(&self, mac: Option<MacAddr>) -> Option<NotBound> {
+        let refused = self.refused.iter().find(|(refused, _)| Some(*refused) == mac);
+        refused.map(|(_, reason)| *reason)
+    }
+
+    /// The key that has an address.
+    pub(crate) fn key_of(&self, mac: MacAddr) -> &'static str {
+        match self.mac {
+            Some(own) if own == mac => "mac",
+            _ if self.wanted.allowed_macs.contains(&mac) => "allowed-macs",
+            _ => "shared-macs",
+        }
     }
 
     pub(crate) fn mode(&self, default: Option<LockingMode>) -> Option<LockingMode> {

@@ -203,6 +203,11 @@ impl<H: Hypervisor> Hosting<H> {
         self.port_events.retain(|event| event.port_id != port);
     }
 
+    /// The name of the vif at a port of the switch, or of another one.
+    pub(crate) fn port_name(&self, port: PortId) -> String {
+        self.by_port.name(port).unwrap_or_else(|| "the uplink".to_owned())
+    }
+
     pub(crate) fn next_port_event(&mut self) -> Option<Failure<AnyQueue<H>>> {
         self.port_events.pop_front().or_else(|| self.workers.next_failure())
     }

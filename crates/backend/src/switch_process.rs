@@ -19,6 +19,7 @@ use ringway_control::{
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
@@ -73,7 +74,6 @@ impl Hypervisor for Trunks {
 struct Tenant {
     port: PortId,
     counters: Vec<Arc<QueueCounters>>,
-    allowed: Allowed,
 }
 
 struct SwitchProcess {
@@ -171,10 +171,11 @@ impl SwitchProcess {
     fn take_orders(&mut self) -> io::Result<bool> {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
-                Received::Message(SwitchOrder::Attach { tenant, allowed, trunk }, fds) => {
+                Received::Message(SwitchOrder::Attach { tenant, allowed, shared, trunk }, fds) => {
                     self.detach(&tenant);
                     let end = End::from_fds(fds);
-                    let attached = end.and_then(|end| self.attach(end, allowed, &trunk));
+                    let attached =
+                        end.and_then(|end| self.attach(end, &Macs::of(&allowed, &shared), &trunk));
                     match attached {
                         Ok(attached) => {
                             tracing::info!(tenant, queues = attached.counters.len(), "attached");
@@ -184,10 +185,9 @@ impl SwitchProcess {
                         Err(error) => self.cut_off(tenant, &error.to_string()),
                     }
                 }
-                Received::Message(SwitchOrder::Allow { tenant, allowed, trunk }, _) => {
-                    if let Some(mut found) = self.tenants.remove(&tenant) {
-                        self.allow(&mut found, allowed, &trunk);
-                        self.tenants.insert(tenant, found);
+                Received::Message(SwitchOrder::Allow { tenant, allowed, shared, trunk }, _) => {
+                    if let Some(found) = self.tenants.get(&tenant) {
+                        self.allow(found.port, &Macs::of(&allowed, &shared), &trunk);
                     }
                 }
                 Received::Message(SwitchOrder::Detach { tenant }, _) => self.detach(&tenant),
@@ -201,7 +201,7 @@ impl SwitchProcess {
         Ok(true)
     }
 
-    fn attach(&mut self, end: End, allowed: Allowed, trunk: &TrunkRules) -> io::Result<Tenant> {
+    fn attach(&mut self, end: End, macs: &Macs, trunk: &TrunkRules) -> io::Result<Tenant> {
         let mut all_counters = Vec::new();
         let mut attachments: Vec<Attachment<AnyQueue<Trunks>>> = Vec::new();
         let flood = self.host.switch.flood_budget(self.host.ticks());
@@ -227,9 +227,9 @@ impl SwitchProcess {
         }
         let port = self.host.allocate_port()?;
         let vlan = self.join(port, trunk).map_err(io::Error::other)?;
-        self.bind(port, &allowed);
+        self.assign(port, macs);
         let forwarding = Forwarding::Switch(Arc::clone(&self.host.switch));
-        let policy = policy_of(&allowed, vlan);
+        let policy = macs.policy(vlan);
         let limits = Limits::default();
         let workers = &mut self.host.workers;
         let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
@@ -238,7 +238,7 @@ impl SwitchProcess {
             self.host.forget_port(port);
             return Err(error);
         }
-        Ok(Tenant { port, counters: all_counters, allowed })
+        Ok(Tenant { port, counters: all_counters })
     }
 
     /// Puts a tenant's port into the VLANs of its vifs. If one of them is private, everything that
@@ -250,40 +250,35 @@ impl SwitchProcess {
     }
 
     /// Changes the addresses or VLANs that a tenant may use.
-    fn allow(&self, tenant: &mut Tenant, allowed: Allowed, trunk: &TrunkRules) {
-        if let Allowed::Only(addresses) = &tenant.allowed {
-            // Addresses that this tenant has lost may be assigned to another tenant.
-            let kept = |address: &&[u8; 6]| match &allowed {
-                Allowed::Only(allowed) => allowed.contains(*address),
-                Allowed::Any => false,
-            };
-            for address in addresses.iter().filter(|address| !kept(address)) {
-                self.host.switch.unbind(MacAddr(*address), tenant.port);
-            }
-        }
-        let policy = match self.join(tenant.port, trunk) {
-            Ok(vlan) => policy_of(&allowed, vlan),
+    fn allow(&self, port: PortId, macs: &Macs, trunk: &TrunkRules) {
+        let policy = match self.join(port, trunk) {
+            Ok(vlan) => macs.policy(vlan),
             Err(error) => {
                 tracing::warn!("{error}: the frames of this tenant are not forwarded");
                 Arc::new(PortPolicy::disabled())
             }
         };
-        self.bind(tenant.port, &allowed);
-        self.host.workers.set_policy(tenant.port, &policy);
-        tenant.allowed = allowed;
+        self.assign(port, macs);
+        self.host.workers.set_policy(port, &policy);
     }
 
-    /// Binds a tenant's addresses to its port, so that no other port can take them.
-    fn bind(&self, port: PortId, allowed: &Allowed) {
-        let (host, now) = (&self.host, self.host.ticks());
-        let Allowed::Only(addresses) = allowed else {
-            let _ = host.switch.bind(None, port, host.config.switch.fdb_entries_max, now);
-            return;
+    /// Assigns a tenant's addresses to its port, so that no other port can take them.
+    fn assign(&self, port: PortId, macs: &Macs) {
+        let host = &self.host;
+        let (own, addresses_max) = match &macs.own {
+            Some(own) => (&own[..], 1),
+            None => (&[][..], host.config.switch.fdb_entries_max),
         };
-        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        for address in addresses.iter().copied().map(MacAddr) {
-            if let Err(refused) = host.switch.bind(Some(address), port, count, now) {
-                tracing::warn!(%address, ?refused, "others can use this address as well");
+        let assigned = Assigned { own, shared: &macs.shared, addresses_max };
+        for (mac, reason) in host.switch.assign(port, &assigned, host.ticks()) {
+            match reason {
+                NotBound::OtherPort(other) | NotBound::Shared(other) => {
+                    let (port, other) = (self.port_name(port), self.port_name(other));
+                    tracing::warn!(%mac, port, other, "two tenants have this address");
+                }
+                NotBound::NoRoom => {
+                    tracing::warn!(%mac, "no room for this address: raise fdb-entries");
+                }
             }
         }
     }
@@ -382,14 +377,33 @@ impl SwitchProcess {
     }
 }
 
-/// What a tenant may send. The tenant's process checks its guests itself; this policy applies even
-/// if that process no longer does.
-fn policy_of(allowed: &Allowed, vlan: PortVlan) -> Arc<PortPolicy> {
-    let policy = match allowed {
-        Allowed::Any => PortPolicy::open(),
-        Allowed::Only(addresses) => {
-            PortPolicy::of_addresses(addresses.iter().copied().map(MacAddr))
-        }
-    };
-    Arc::new(policy.in_vlans(vlan))
+/// The Ethernet addresses of a tenant.
+struct Macs {
+    /// Those that only it has; `None` if it may have any.
+    own: Option<Vec<MacAddr>>,
+    shared: Vec<MacAddr>,
+}
+
+impl Macs {
+    fn of(allowed: &Allowed, shared: &[[u8; 6]]) -> Macs {
+        let macs = |addresses: &[[u8; 6]]| addresses.iter().copied().map(MacAddr).collect();
+        let own: Option<Vec<MacAddr>> = match allowed {
+            Allowed::Any => None,
+            Allowed::Only(own) => Some(macs(own)),
+        };
+        let mut shared: Vec<MacAddr> = macs(shared);
+        shared.retain(|mac| own.as_ref().is_none_or(|own| !own.contains(mac)));
+        Macs { own, shared }
+    }
+
+    /// What the tenant may send. Its process checks its guests itself; this policy applies even if
+    /// that process no longer does.
+    fn policy(&self, vlan: PortVlan) -> Arc<PortPolicy> {
+        let shared = || self.shared.iter().copied();
+        let policy = match &self.own {
+            None => PortPolicy::open(),
+            Some(own) => PortPolicy::of_addresses(own.iter().copied().chain(shared())),
+        };
+        Arc::new(policy.sharing(shared()).in_vlans(vlan))
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ringway_control::TrunkRules;
 use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
+use ringway_switch::fdb::Assigned;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
 use ringway_tap::{Side, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
@@ -41,9 +42,9 @@ impl<H: Hypervisor> Hosting<H> {
         self.switch.set_multicast_router(port, uplink.multicast_router);
         // Any number of stations may be behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
-        // This port has no address of its own, so no other port can have it.
-        let _ = self.switch.bind(None, port, addresses_max, self.ticks());
-        let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
+        let assigned = Assigned { addresses_max, ..Assigned::default() };
+        self.switch.assign(port, &assigned, self.ticks());
+        let policy = Arc::new(PortPolicy::uplink().in_vlans(vlan));
         let counters = (0..uplink.queues).map(|_| Arc::default()).collect();
         // The uplink may flood, within the host's limits; a full guest drops its copy.
         let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
@@ -105,8 +106,9 @@ impl<H: Hypervisor> Hosting<H> {
         let vlan = self.switch.join(port, &vlans_of(carried), Role::Uplink)?;
         // The other tenants and the uplink are behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
-        let _ = self.switch.bind(None, port, addresses_max, self.ticks());
-        Ok(Arc::new(PortPolicy::open().in_vlans(vlan)))
+        let assigned = Assigned { addresses_max, ..Assigned::default() };
+        self.switch.assign(port, &assigned, self.ticks());
+        Ok(Arc::new(PortPolicy::uplink().in_vlans(vlan)))
     }
 }
 

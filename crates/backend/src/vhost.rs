@@ -40,7 +40,7 @@ use crate::inflight::InflightArea;
 use crate::kept::Floor;
 use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::QuarantineKey;
-use crate::rules::{RefusalLog, Rules};
+use crate::rules::Rules;
 use crate::served::{Connection, Limited, Served};
 use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
@@ -131,7 +131,7 @@ impl VhostVif {
         let file = host.config.dir.vhost_limits(&config.name);
         let settings = Settings::read(file, &config.limits, &config.rules);
         let wanted = settings.rules(&config.rules);
-        let rules = Rules { wanted, mac: config.mac, log: RefusalLog::default() };
+        let rules = Rules { wanted, mac: config.mac, ..Rules::default() };
         let mut limited = Limited::new(host.switch.flood_budget(host.ticks()));
         limited.mtu_min = floor.mtu();
         let mut served = Served {

@@ -100,6 +100,15 @@ pub struct VifStatus {
     /// The number of Ethernet addresses that the guest may use.
     #[serde(default)]
     pub addresses_max: u32,
+    /// Further Ethernet addresses of the guest.
+    #[serde(default)]
+    pub allowed_macs: Vec<String>,
+    /// Ethernet addresses that it shares with other vifs.
+    #[serde(default)]
+    pub shared_macs: Vec<String>,
+    /// An address that its guest sends from while another vif has it, and what can be done.
+    #[serde(default)]
+    pub taken: Option<String>,
     /// Frames of this connection that failed those checks, by reason; reasons without frames are
     /// left out.
     #[serde(default)]

@@ -42,6 +42,8 @@ pub enum SwitchOrder {
         tenant: String,
         /// The source addresses that its frames may have.
         allowed: Allowed,
+        /// Those that its vifs share with others.
+        shared: Vec<[u8; 6]>,
         /// What the trunk carries.
         trunk: TrunkRules,
     },
@@ -51,6 +53,8 @@ pub enum SwitchOrder {
         tenant: String,
         /// The source addresses that its frames may have.
         allowed: Allowed,
+        /// Those that its vifs share with others.
+        shared: Vec<[u8; 6]>,
         /// What the trunk carries.
         trunk: TrunkRules,
     },

@@ -1,5 +1,8 @@
 //! Ethernet addresses.
 
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// An Ethernet address.
@@ -13,6 +16,32 @@ impl MacAddr {
     /// True for a group of stations, including broadcast: never a valid source.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
+    }
+
+    /// The most addresses in a list.
+    pub const LIST_MAX: usize = 64;
+
+    /// Addresses of stations with commas or spaces between them.
+    ///
+    /// # Errors
+    /// The text that is no address of a station, or that there are more than
+    /// [`MacAddr::LIST_MAX`].
+    pub fn parse_list(text: &str) -> Result<Vec<MacAddr>, String> {
+        let items = text.split([',', ' ']).filter(|item| !item.is_empty());
+        let station = |item: &str| {
+            let mac = MacAddr::parse(item);
+            let mac = mac.filter(|mac| !mac.is_multicast() && *mac != MacAddr([0; 6]));
+            mac.ok_or_else(|| {
+                let item: String = item.escape_debug().take(40).collect();
+                format!("`{item}` is not the Ethernet address of a station")
+            })
+        };
+        let macs: Vec<MacAddr> =
+            items.take(MacAddr::LIST_MAX + 1).map(station).collect::<Result<_, _>>()?;
+        match macs.len() <= MacAddr::LIST_MAX {
+            true => Ok(macs),
+            false => Err(format!("has more than {} addresses", MacAddr::LIST_MAX)),
+        }
     }
 
     /// Reads `00:16:3e:00:00:02`.

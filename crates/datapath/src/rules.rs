@@ -8,7 +8,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use core::str::FromStr;
 
-use crate::Vid;
+use crate::{MacAddr, Vid};
 
 /// How strictly a port's addresses are checked. The names are XenServer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,6 +254,10 @@ pub struct PortRules {
     pub allowed: Vec<IpNetwork>,
     /// The most Ethernet addresses that the port may have: more than one if a bridge is behind it.
     pub addresses_max: Option<u32>,
+    /// Further Ethernet addresses that the port has, besides these.
+    pub allowed_macs: Vec<MacAddr>,
+    /// Ethernet addresses that it shares with other ports, which take them from each other.
+    pub shared_macs: Vec<MacAddr>,
     /// Whether it may send router advertisements and redirects.
     pub is_router: bool,
     /// Whether it may send messages that only DHCP servers send.
@@ -298,7 +302,7 @@ impl PortRules {
 }
 
 /// The address that a station derives from its Ethernet address (RFC 4291, appendix A).
-pub fn link_local_of(mac: crate::MacAddr) -> Ipv6Addr {
+pub fn link_local_of(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
@@ -328,6 +332,17 @@ mod tests {
             assert!(Mirrored::parse_list(bad).expect_err(bad).contains("expected"), "{bad}");
         }
         assert!(Mirrored::parse_list(&"all ".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn lists_of_ethernet_addresses_have_only_those_of_stations() {
+        let list = MacAddr::parse_list("00:00:5e:00:01:07, 02:00:00:00:00:01 ").expect("good");
+        assert_eq!(list, [MacAddr([0, 0, 0x5e, 0, 1, 7]), MacAddr([2, 0, 0, 0, 0, 1])]);
+        assert_eq!(MacAddr::parse_list(""), Ok(Vec::new()));
+        for bad in ["01:00:5e:00:00:01", "00:00:00:00:00:00", "vrrp"] {
+            assert!(MacAddr::parse_list(bad).expect_err(bad).contains(bad), "{bad}");
+        }
+        assert!(MacAddr::parse_list(&"02:00:00:00:00:01 ".repeat(65)).is_err());
     }
 
     #[test]

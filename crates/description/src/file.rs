@@ -1,12 +1,13 @@
 //! Parses a description from TOML. Every fault is found, and names file, line and key, and what was
 //! expected.
 
+mod claims;
 mod document;
 mod explain;
 mod vif;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -15,6 +16,7 @@ use ringway_datapath::{Completion, Mirrored, MulticastRouter};
 use ringway_worker::Policy;
 use toml::Spanned;
 
+use claims::Claims;
 use document::{Document, Missing};
 use vif::offloads;
 
@@ -22,7 +24,7 @@ use crate::section::{
     BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, UplinkSection, VifSection, per_second,
     storm,
 };
-use crate::value::{FeatureText, InterfaceName, Mac, Within};
+use crate::value::{FeatureText, InterfaceName, Within};
 use crate::{
     Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, Host, Multicast, Storm, Switch,
     Uplink, VHOSTS_MAX, Vhost, Workers,
@@ -184,9 +186,6 @@ struct Source<'a> {
     faults: RefCell<Vec<Fault>>,
 }
 
-/// Ethernet addresses of vifs, and what frames to them have in common: the bridge and the VLAN.
-type Macs = HashMap<Mac, Vec<(Option<InterfaceName>, Option<u16>)>>;
-
 impl<'a> Source<'a> {
     fn new(file: &'a str, content: &'a str) -> (Source<'a>, FileSection) {
         let Document { sections, faults, missing } = Document::read(content);
@@ -328,9 +327,9 @@ impl<'a> Source<'a> {
     fn check(&self, sections: FileSection) -> Host {
         let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
         let bridges = self.bridges(&bridge);
-        let mut macs = Macs::new();
-        let guests = self.guests(&guest, &bridges, &mut macs);
-        let vhosts = self.vhosts(&vhost, &mut macs);
+        let mut claims = Claims::new();
+        let guests = self.guests(&guest, &bridges, &mut claims);
+        let vhosts = self.vhosts(&vhost, &mut claims);
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
         let vifs = vifs + vhosts.len();
         // A vif on a bridge takes two ports, its own and that of its TAP device; the uplink takes
@@ -416,7 +415,7 @@ impl<'a> Source<'a> {
         &self,
         sections: &[Spanned<GuestSection>],
         bridges: &[Bridge],
-        macs: &mut Macs,
+        claims: &mut Claims,
     ) -> Vec<Guest> {
         let mut names = HashSet::new();
         let mut guests = Vec::new();
@@ -432,6 +431,8 @@ impl<'a> Source<'a> {
             if let Some(vif) = section.vif.get(VIFS_MAX) {
                 self.fault_at(vif, &format!("guest.vif: expected at most {VIFS_MAX} for a guest"));
             }
+            let name = section.name.as_ref().map_or("without a name", |name| &name.get_ref().0);
+            let owner = format!("the guest `{name}`");
             let mut vifs = Vec::new();
             for (handle, whole) in (0_u8..).zip(&section.vif) {
                 let section = whole.get_ref();
@@ -444,12 +445,8 @@ impl<'a> Source<'a> {
                     self.fault(Some(at.start), message);
                 }
                 let vif = self.vif(whole, ("guest.vif", number, handle), Some(bridges));
-                let others = macs.entry(vif.mac).or_default();
-                others.push((vif.bridge.clone(), vif.vlan));
-                if others.len() > 1 {
-                    let message = format!("guest.vif.mac: another vif has `{}`", vif.mac);
-                    self.fault(Some(section.mac.as_ref().map_or(start(whole), start)), &message);
-                }
+                let at = section.mac.as_ref().map_or(start(whole), start);
+                self.claim(claims, section, ("guest.vif", &owner), Some((vif.mac, at)), &vif);
                 vifs.push(vif);
             }
             let Some(name) = &section.name else {
@@ -467,7 +464,7 @@ impl<'a> Source<'a> {
     }
 
     /// Vifs of virtual machines behind sockets.
-    fn vhosts(&self, sections: &[Spanned<VifSection>], macs: &mut Macs) -> Vec<Vhost> {
+    fn vhosts(&self, sections: &[Spanned<VifSection>], claims: &mut Claims) -> Vec<Vhost> {
         let (mut names, mut sockets, mut vhosts) = (HashSet::new(), HashSet::new(), Vec::new());
         if let Some(section) = sections.get(usize::from(VHOSTS_MAX)) {
             self.fault_at(section, &format!("vhost: expected at most {VHOSTS_MAX} of them"));
@@ -502,16 +499,9 @@ impl<'a> Source<'a> {
                 }
             }
             let vif = self.vif(whole, ("vhost", 0, 0), None);
-            if let Some(mac) = &section.mac {
-                // A guest may have one address in several networks.
-                let (others, place) = (macs.entry(*mac.get_ref()).or_default(), vif.bridge.clone());
-                let place = (place, vif.vlan);
-                if others.contains(&place) {
-                    let message = format!("vhost.mac: another vif has `{}`", mac.get_ref());
-                    self.fault_at(mac, &message);
-                }
-                others.push(place);
-            }
+            let mac = section.mac.as_ref().map(|mac| (*mac.get_ref(), start(mac)));
+            let owner = name.map_or("a [[vhost]]", |name| &name.get_ref().0);
+            self.claim(claims, section, ("vhost", &format!("`{owner}`")), mac, &vif);
             let features = section.features.as_ref();
             let names = features.map_or(&[][..], |it| it.get_ref()).iter().map(FeatureText::name);
             let names: Vec<&str> = names.collect();

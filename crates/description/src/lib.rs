@@ -348,6 +348,12 @@ pub struct GuestVif {
     pub allowed_ips: Vec<Network>,
     /// Ethernet addresses that it may have, if not the default.
     pub addresses_max: Option<u32>,
+    /// Further Ethernet addresses of it.
+    #[serde(default)]
+    pub allowed_macs: Vec<Mac>,
+    /// Ethernet addresses that it shares with other vifs.
+    #[serde(default)]
+    pub shared_macs: Vec<Mac>,
     /// Whether it may send router advertisements and redirects.
     pub is_router: bool,
     /// Whether it may reply to DHCP requests.
@@ -372,6 +378,8 @@ impl GuestVif {
             locking: self.locking_mode.map(|locking| locking.0),
             allowed: self.allowed_ips.iter().map(|network| network.0).collect(),
             addresses_max: self.addresses_max,
+            allowed_macs: self.allowed_macs.iter().map(|mac| mac.0).collect(),
+            shared_macs: self.shared_macs.iter().map(|mac| mac.0).collect(),
             is_router: self.is_router,
             is_dhcp_server: self.is_dhcp_server,
             vlan: vlan_rules(self.vlan, &self.trunk),

@@ -171,6 +171,10 @@ pub(crate) struct VifSection {
     pub(crate) allowed_ips: Option<Spanned<Vec<Network>>>,
     pub(crate) addresses_per_vif: Option<Addresses>,
     #[serde(default)]
+    pub(crate) allowed_macs: Vec<Spanned<Mac>>,
+    #[serde(default)]
+    pub(crate) shared_macs: Vec<Spanned<Mac>>,
+    #[serde(default)]
     pub(crate) router: bool,
     #[serde(default)]
     pub(crate) dhcp_server: bool,

@@ -338,8 +338,13 @@ impl<'a> IngressBatch<'a> {
             return Verdict::Drop(DropReason::NoRoute);
         }
         if src != policy.bound {
-            match fdb.learn(src, from, now) {
+            let learned = match fdb.learn(src, from, now) {
+                Learned::OtherPort if policy.may_take(src) => fdb.take(src, from, now),
+                learned => learned,
+            };
+            match learned {
                 Learned::OtherPort if policy.is_strict() => {
+                    fdb.note_taken(src, from);
                     return Verdict::Drop(DropReason::AddressTaken);
                 }
                 Learned::PortFull if policy.is_strict() => {

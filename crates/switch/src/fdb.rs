@@ -11,6 +11,9 @@
 //! address ([`Fdb::bind`]) neither ages nor moves. It replaces a learned one, because only the
 //! host's administrator binds addresses.
 //!
+//! A shared address ([`Fdb::assign`]) moves at once, but only between the ports that share it, and
+//! those that may [`take`](Fdb::take) any shared one: no other port learns it.
+//!
 //! Every port has room for its first address, however many the others have learned, and a static
 //! address counts against no limit.
 //!
@@ -30,15 +33,24 @@
 //!    at most one ageing time.
 //! 4. *A port counted at its limit for a moment too long*, so that an address is refused although
 //!    there is room. It is learned from its next frame.
+//! 5. *An address at a port that does not share it*, which learned it at the moment when others
+//!    began to share it. The first of them that sends takes it, for good.
 //!
 //! What cannot happen: a frame sent to a port at which its destination was never seen, a count that
 //! drifts, an endless loop (attempts are bounded).
 
+mod assigned;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ringway_datapath::MacAddr;
 
 use crate::{PortId, Ticks};
+
+use assigned::SharedAddresses;
+pub use assigned::{Assigned, NotBound};
 
 /// One entry, as shown to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,15 +82,6 @@ pub enum Learned {
     Refused,
 }
 
-/// Why an address was not bound to a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotBound {
-    /// It is bound to this port.
-    OtherPort(PortId),
-    /// There is no room in its set, or it is a group's or all zeros, or its port does not exist.
-    NoRoom,
-}
-
 /// The forwarding table.
 #[derive(Debug)]
 pub struct Fdb {
@@ -89,6 +92,9 @@ pub struct Fdb {
     learned_max: u32,
     ageing_ticks: u32,
     hash_seed: u64,
+    shared: SharedAddresses,
+    /// For the control plane: the ports that share each address.
+    sharers: Mutex<BTreeMap<MacAddr, BTreeSet<PortId>>>,
 }
 
 /// Entries of one hash value: exactly a cache line.
@@ -101,6 +107,8 @@ struct Set([AtomicU64; WAYS]);
 struct PortAddresses {
     learned: AtomicU32,
     learned_max: AtomicU32,
+    /// The last address that the port was refused because another has it, for people.
+    taken: AtomicU64,
 }
 
 impl Fdb {
@@ -121,6 +129,7 @@ impl Fdb {
         let port = || PortAddresses {
             learned: AtomicU32::new(0),
             learned_max: AtomicU32::new(per_port_max),
+            taken: AtomicU64::new(EMPTY),
         };
         Fdb {
             sets: std::iter::repeat_with(Set::default).take(set_count).collect(),
@@ -130,6 +139,8 @@ impl Fdb {
             learned_max: entries_max,
             ageing_ticks,
             hash_seed,
+            shared: SharedAddresses::default(),
+            sharers: Mutex::default(),
         }
     }
 
@@ -166,17 +177,30 @@ impl Fdb {
                 return Learned::Known;
             }
         }
-        self.claim(set, seen, wanted, now)
+        self.claim(set, seen, wanted, (Authority::Learn, now))
     }
 
-    /// Makes `mac` the address of `port` until the port is removed, or [`unbind`](Fdb::unbind).
+    /// As [`learn`](Fdb::learn), for a port that may have a shared address: it moves there from
+    /// whatever port it is at. Refused for an address that no port shares.
+    #[cold]
+    pub fn take(&self, mac: MacAddr, port: PortId, now: Ticks) -> Learned {
+        let Some((set, seen)) = self.set_of(mac) else { return Learned::Refused };
+        self.claim(set, seen, pack(mac, port), (Authority::Share, now))
+    }
+
+    /// Makes `mac` the address of `port` until the port is removed, or other addresses are
+    /// [assigned](Fdb::assign) to it.
     ///
     /// # Errors
     /// [`NotBound`].
     pub fn bind(&self, mac: MacAddr, port: PortId, now: Ticks) -> Result<(), NotBound> {
         let (set, seen) = self.set_of(mac).ok_or(NotBound::NoRoom)?;
+        let sharer = self.sharers().get(&mac).and_then(|ports| ports.first().copied());
+        if let Some(sharer) = sharer {
+            return Err(NotBound::Shared(sharer));
+        }
         let wanted = pack(mac, port) | STATIC;
-        match self.claim(set, seen, wanted, now) {
+        match self.claim(set, seen, wanted, (Authority::Bind, now)) {
             Learned::Known | Learned::New | Learned::Moved => Ok(()),
             Learned::PortFull | Learned::Refused => Err(NotBound::NoRoom),
             Learned::OtherPort => {
@@ -187,17 +211,19 @@ impl Fdb {
         }
     }
 
-    /// Removes a static address of a port. False if the port does not have it.
-    pub fn unbind(&self, mac: MacAddr, port: PortId) -> bool {
-        let Some((set, _)) = self.set_of(mac) else { return false };
-        let bound = pack(mac, port) | STATIC;
-        set.0.iter().any(|entry| self.remove(entry, bound))
-    }
-
     #[cold]
-    fn claim(&self, set: &Set, seen: &[AtomicU32; WAYS], wanted: u64, now: Ticks) -> Learned {
+    fn claim(
+        &self,
+        set: &Set,
+        seen: &[AtomicU32; WAYS],
+        wanted: u64,
+        (authority, now): (Authority, Ticks),
+    ) -> Learned {
+        if self.shared.has(wanted) != (authority == Authority::Share) {
+            return Learned::OtherPort;
+        }
         for _ in 0..ATTEMPTS_MAX {
-            let (entry, seen, found) = match self.choose(set, seen, wanted, now) {
+            let (entry, seen, found) = match self.choose(set, seen, wanted, (authority, now)) {
                 Choice::Replace(entry, seen, found) => (entry, seen, found),
                 Choice::Known => return Learned::Known,
                 Choice::OtherPort => return Learned::OtherPort,
@@ -220,13 +246,14 @@ impl Fdb {
 
     /// The entry to replace: the address's own, else an empty one, else an aged one, else the
     /// oldest of the same port. A live entry of another port is never replaced, so that one guest
-    /// cannot make the switch forget the others; only a static address may replace any learned one.
+    /// cannot make the switch forget the others; only a static address may replace any learned one,
+    /// and a shared one its own.
     fn choose<'fdb>(
         &self,
         set: &'fdb Set,
         seen: &'fdb [AtomicU32; WAYS],
         wanted: u64,
-        now: Ticks,
+        (authority, now): (Authority, Ticks),
     ) -> Choice<'fdb> {
         let mut best = Choice::Nothing;
         let mut best_rank = (Rank::Kept, 0);
@@ -236,7 +263,7 @@ impl Fdb {
                 if found == wanted || found == wanted | STATIC {
                     return Choice::Known;
                 }
-                let gives_way = found & STATIC == 0 && wanted & STATIC != 0;
+                let gives_way = found & STATIC == 0 && authority != Authority::Learn;
                 let is_own = port_of(found) == port_of(wanted);
                 if !(is_own || gives_way || self.is_aged(found, seen, now)) {
                     return Choice::OtherPort;
@@ -255,7 +282,7 @@ impl Fdb {
                 (Rank::Kept, 0)
             } else if port_of(found) == port_of(wanted) {
                 (Rank::OwnLive, now.since(Ticks(seen.load(Relaxed))))
-            } else if wanted & STATIC != 0 {
+            } else if authority == Authority::Bind {
                 (Rank::OthersLive, now.since(Ticks(seen.load(Relaxed))))
             } else {
                 (Rank::Kept, 0)
@@ -281,6 +308,7 @@ impl Fdb {
     /// Removes all entries of a port, and returns how many. Its workers must have stopped taking
     /// frames from it, or the table would learn its addresses again.
     pub fn remove_port(&self, port: PortId) -> usize {
+        self.forget_assigned(port);
         self.remove_if(|entry, _| port_of(entry) == port)
     }
 
@@ -410,6 +438,17 @@ impl Fdb {
         let index = usize::try_from(((mixed >> 32) * count) >> 32).ok()?;
         self.sets.get(index).zip(self.seen.get(index))
     }
+}
+
+/// By what right an address is claimed for a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Authority {
+    /// The port has sent from it.
+    Learn,
+    /// The same, and it may have an address that ports share.
+    Share,
+    /// An administrator has assigned it.
+    Bind,
 }
 
 /// How suitable an entry is for replacement, the best last.

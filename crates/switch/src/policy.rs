@@ -23,6 +23,7 @@ use crate::domain::Domain;
 pub struct PortPolicy {
     pub(crate) checks: Checks,
     sources: Sources,
+    shares: Shares,
     /// A source that is bound to the port in the forwarding table, and so need not be learned.
     pub(crate) bound: MacAddr,
     /// Whether a source that is not learned is refused.
@@ -94,6 +95,15 @@ enum Sources {
     Listed(Box<[MacAddr]>),
 }
 
+/// The shared addresses that a port may take from others.
+#[derive(Debug, Clone)]
+enum Shares {
+    None,
+    /// In order.
+    Listed(Box<[MacAddr]>),
+    All,
+}
+
 /// Which checks frames undergo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checks {
@@ -122,6 +132,7 @@ impl PortPolicy {
         PortPolicy {
             checks: Checks::Nothing,
             sources: Sources::Any,
+            shares: Shares::None,
             bound: NO_ADDRESS,
             is_strict: false,
             is_router: true,
@@ -132,13 +143,22 @@ impl PortPolicy {
         }
     }
 
+    /// For an uplink: the other stations that share an address may be behind it.
+    pub fn uplink() -> PortPolicy {
+        PortPolicy { shares: Shares::All, ..PortPolicy::open() }
+    }
+
     /// For a port that may send anything from these Ethernet addresses, and nothing from other
     /// addresses.
     pub fn of_addresses(addresses: impl IntoIterator<Item = MacAddr>) -> PortPolicy {
-        let mut listed: Vec<MacAddr> = addresses.into_iter().collect();
-        listed.sort_unstable();
-        let sources = Sources::Listed(listed.into());
+        let sources = Sources::Listed(in_order(addresses));
         PortPolicy { sources, is_strict: true, ..PortPolicy::open() }
+    }
+
+    /// The same for a port that may take these addresses from others.
+    #[must_use]
+    pub fn sharing(self, addresses: impl IntoIterator<Item = MacAddr>) -> PortPolicy {
+        PortPolicy { shares: Shares::Listed(in_order(addresses)), ..self }
     }
 
     /// The same for a port in these VLANs.
@@ -153,7 +173,8 @@ impl PortPolicy {
     }
 
     /// For a vif. `mode` is the mode in effect (see [`PortRules::mode`]), `mac` the vif's own
-    /// address. If more than one address is allowed, the forwarding table must limit their number.
+    /// address. If `addresses_max` is more than one, the forwarding table must limit their number;
+    /// otherwise the port has `mac` and those that its rules list.
     pub fn for_vif(
         rules: &PortRules,
         mode: Option<LockingMode>,
@@ -168,9 +189,16 @@ impl PortPolicy {
             Some(LockingMode::Disabled) => Checks::Disabled,
         };
         let bound = mac.filter(|_| binding == Binding::Static);
+        let others = || rules.allowed_macs.iter().chain(&rules.shared_macs).copied();
+        let sources = match mac.filter(|_| addresses_max <= 1) {
+            None => Sources::Any,
+            Some(only) if others().next().is_none() => Sources::One(only),
+            Some(own) => Sources::Listed(in_order(others().chain([own]))),
+        };
         PortPolicy {
             checks,
-            sources: mac.filter(|_| addresses_max <= 1).map_or(Sources::Any, Sources::One),
+            sources,
+            shares: Shares::Listed(in_order(rules.shared_macs.iter().copied())),
             bound: bound.unwrap_or(NO_ADDRESS),
             is_strict: true,
             is_router: rules.is_router,
@@ -205,6 +233,15 @@ impl PortPolicy {
             Sources::Listed(listed) => listed.binary_search(&src).is_err(),
         };
         (is_other || src.is_multicast() || src == NO_ADDRESS).then_some(DropReason::BadSource)
+    }
+
+    /// Whether the port may take a shared address from another.
+    pub(crate) fn may_take(&self, src: MacAddr) -> bool {
+        match &self.shares {
+            Shares::None => false,
+            Shares::Listed(listed) => listed.binary_search(&src).is_ok(),
+            Shares::All => true,
+        }
     }
 
     /// Whether a source that could not be learned is refused.
@@ -326,6 +363,12 @@ impl PortPolicy {
     pub(crate) fn allows_v6(&self, address: u128) -> bool {
         self.v6.iter().any(|(network, mask)| address & mask == *network)
     }
+}
+
+fn in_order(addresses: impl IntoIterator<Item = MacAddr>) -> Box<[MacAddr]> {
+    let mut listed: Vec<MacAddr> = addresses.into_iter().collect();
+    listed.sort_unstable();
+    listed.into()
 }
 
 /// Whether an IPv4 packet has no options, and is TCP, or UDP that is not DHCP.

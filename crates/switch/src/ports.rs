@@ -8,7 +8,7 @@ use ringway_datapath::{MacAddr, MulticastRouter, Vid, VlanRules};
 
 use crate::classify::new_fdb;
 use crate::domain::{Domain, PortSet};
-use crate::fdb::{Fdb, FdbEntry, NotBound};
+use crate::fdb::{Assigned, FdbEntry, NotBound};
 use crate::groups::{GroupEntry, Groups, MulticastPort};
 use crate::policy::{PortVlan, PortVlans};
 use crate::querier::{Awaited, Queriers};
@@ -135,36 +135,26 @@ impl Switch {
         }
     }
 
-    /// Makes `mac` the address of a port in all its VLANs, and limits how many addresses it may
-    /// have in each.
-    ///
-    /// # Errors
-    /// The first [`NotBound`]; the address is still bound in the other VLANs.
-    pub fn bind(
+    /// Replaces the assigned addresses of a port in all its VLANs, and limits how many it may have
+    /// in each. Returns those that it did not get.
+    pub fn assign(
         &self,
-        mac: Option<MacAddr>,
         port: PortId,
-        addresses_max: u32,
+        assigned: &Assigned<'_>,
         now: Ticks,
-    ) -> Result<(), NotBound> {
-        let bind = |fdb: &Fdb| {
-            fdb.set_addresses_max(port, addresses_max);
-            mac.map_or(Ok(()), |mac| fdb.bind(mac, port, now))
-        };
+    ) -> Vec<(MacAddr, NotBound)> {
         if !self.in_vlans.has(port) {
-            return bind(self.fdb());
+            return self.fdb().assign(port, assigned, now);
         }
         let vlans = self.lock();
         let of_port = vlans.values().filter(|domain| domain.members.has(port));
-        of_port.map(|domain| bind(&domain.fdb)).fold(Ok(()), Result::and)
+        of_port.flat_map(|domain| domain.fdb.assign(port, assigned, now)).collect()
     }
 
-    /// Removes a bound address from a port, in all its VLANs.
-    pub fn unbind(&self, mac: MacAddr, port: PortId) {
-        self.fdb().unbind(mac, port);
-        for domain in self.lock().values() {
-            domain.fdb.unbind(mac, port);
-        }
+    /// The last address that a port was refused because another has it, and who that is now.
+    pub fn taken(&self, port: PortId, now: Ticks) -> Option<(MacAddr, Option<PortId>)> {
+        let of_vlan = |domain: &Arc<Domain>| domain.fdb.taken(port, now);
+        self.fdb().taken(port, now).or_else(|| self.lock().values().find_map(of_vlan))
     }
 
     /// Removes the entries of all tables that have aged; see [`Fdb::expire`]. This also ends group

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use ringway_datapath::{DropReason, FrameBatch, FramePool, PoolBudget};
+use ringway_datapath::{
+    DropReason, FrameBatch, FramePool, LockingMode, MacAddr, PoolBudget, PortRules,
+};
+use ringway_switch::fdb::Assigned;
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks, Verdict,
-    Verdicts,
+    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
+    Verdict, Verdicts,
 };
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -122,6 +125,47 @@ fn a_full_batch_gets_a_verdict_for_each_frame() {
     let mut bench = Bench::new(FloodLimit::NONE);
     assert_eq!(bench.send(PORT_A, &[(ALL, A); 64]), [Verdict::Flood; 64]);
     assert_eq!(bench.send(PORT_A, &[]), []);
+}
+
+/// A planned failover of VRRP: the address of a router moves with its next frame, and no other
+/// station gets it.
+#[test]
+fn a_shared_address_moves_with_a_frame_of_those_that_share_it_and_of_an_uplink() {
+    const ROUTER: [u8; 6] = [0, 0, 0x5e, 0, 1, 7];
+    let mut bench = Bench::new(FloodLimit::NONE);
+    let rules = PortRules { shared_macs: vec![MacAddr(ROUTER)], ..PortRules::default() };
+    let sharing =
+        |own: [u8; 6]| PortPolicy::for_vif(&rules, None, 1, Some(MacAddr(own)), Binding::Static);
+    let unlocked = Some(LockingMode::Unlocked);
+    let plain = PortPolicy::for_vif(&PortRules::default(), unlocked, 256, None, Binding::None);
+    let [port_c, uplink] = [3, 4].map(PortId);
+    for (port, own) in [(PORT_A, A), (PORT_B, B)] {
+        let (own, shared) = ([MacAddr(own)], &rules.shared_macs);
+        let assigned = Assigned { own: &own, shared, addresses_max: 1 };
+        assert_eq!(bench.switch.assign(port, &assigned, bench.now), []);
+    }
+    let refused = |reason| [Verdict::Drop(reason)];
+    let taken = refused(DropReason::AddressTaken);
+    let mut send = |policy: &PortPolicy, from, dst, src| {
+        bench.policy = policy.clone();
+        bench.send(from, &[(dst, src)])
+    };
+    for _ in 0..3 {
+        for (own, port) in [(A, PORT_A), (B, PORT_B)] {
+            assert_eq!(send(&plain, port_c, ALL, ROUTER), taken);
+            assert_eq!(send(&sharing(own), port, ALL, ROUTER), [Verdict::Flood]);
+            assert_eq!(send(&plain, port_c, ROUTER, [2; 6]), [Verdict::Unicast(port)]);
+        }
+        // Another host has it now.
+        assert_eq!(send(&PortPolicy::uplink(), uplink, ALL, ROUTER), [Verdict::Flood]);
+        assert_eq!(send(&plain, port_c, ROUTER, [2; 6]), [Verdict::Unicast(uplink)]);
+        assert_eq!(send(&PortPolicy::uplink(), uplink, ALL, A), [Verdict::Flood]);
+        assert_eq!(send(&plain, port_c, A, [2; 6]), [Verdict::Unicast(PORT_A)]);
+    }
+    assert_eq!(send(&sharing(A), PORT_A, ALL, B), refused(DropReason::BadSource));
+    let router = (MacAddr(ROUTER), Some(uplink));
+    assert_eq!(bench.switch.taken(port_c, bench.now), Some(router));
+    assert_eq!(bench.switch.taken(PORT_A, bench.now), None);
 }
 
 struct Bench {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ringway_datapath::MacAddr;
-use ringway_switch::fdb::{Fdb, Learned, NotBound};
+use ringway_switch::fdb::{Assigned, Fdb, Learned, NotBound};
 use ringway_switch::{PortId, Ticks};
 
 #[test]
@@ -251,13 +251,122 @@ fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
     for number in 20..24 {
         assert_eq!(fdb.bind(mac(number), PortId(2), Ticks(0)), Ok(()), "{number}");
     }
-    assert!(fdb.unbind(mac(20), PortId(2)) && !fdb.unbind(mac(20), PortId(2)));
-    assert!(!fdb.unbind(mac(21), PortId(1)), "not another port's");
+    let kept = Assigned { own: &[mac(21), mac(22), mac(23)], ..Assigned::default() };
+    assert_eq!(fdb.assign(PortId(2), &kept, Ticks(0)), [], "20 is no longer among them");
+    assert_eq!(fdb.lookup(mac(20), Ticks(0)), None);
     assert_eq!(fdb.remove_port(PortId(2)), 3);
     assert_eq!((fdb.len(), fdb.port_len(PortId(2))), (1, 0));
     for bad in [MacAddr([0; 6]), MacAddr::BROADCAST, MacAddr([1, 0, 0, 0, 0, 0])] {
         assert_eq!(fdb.bind(bad, PortId(2), Ticks(0)), Err(NotBound::NoRoom));
         assert_eq!(fdb.lookup(bad, Ticks(0)), None);
+    }
+}
+
+fn sharing<'a>(shared: &'a [MacAddr]) -> Assigned<'a> {
+    Assigned { shared, addresses_max: 1, ..Assigned::default() }
+}
+
+#[test]
+fn a_shared_address_moves_at_once_but_only_between_the_ports_that_share_it() {
+    let fdb = Fdb::new(64, 6, 10, 10, 1);
+    // A port has learned it before others shared it.
+    assert_eq!(fdb.take(mac(1), PortId(1), Ticks(0)), Learned::OtherPort, "it is not shared");
+    assert_eq!(fdb.learn(mac(1), PortId(3), Ticks(0)), Learned::New);
+    for port in [1, 2] {
+        assert_eq!(fdb.assign(PortId(port), &sharing(&[mac(1)]), Ticks(0)), []);
+    }
+    assert_eq!(fdb.lookup(mac(1), Ticks(0)), None);
+    for now in [0, 5, 100] {
+        // Also before any of them has sent, and after it has aged.
+        assert_eq!(fdb.learn(mac(1), PortId(3), Ticks(now)), Learned::OtherPort);
+        for port in [1, 2].map(PortId) {
+            assert_eq!(fdb.learn(mac(1), port, Ticks(now)), Learned::OtherPort);
+            assert!(is_there(fdb.take(mac(1), port, Ticks(now))));
+            assert_eq!(fdb.learn(mac(1), port, Ticks(now)), Learned::Known);
+            assert_eq!(fdb.lookup(mac(1), Ticks(now)), Some(port));
+            assert_eq!(fdb.learn(mac(1), PortId(3), Ticks(now)), Learned::OtherPort);
+        }
+    }
+    // It is no other port's own, and an own address is not shared.
+    assert_eq!(fdb.bind(mac(1), PortId(3), Ticks(0)), Err(NotBound::Shared(PortId(1))));
+    assert_eq!(fdb.bind(mac(2), PortId(3), Ticks(0)), Ok(()));
+    let refused = fdb.assign(PortId(4), &sharing(&[mac(2)]), Ticks(0));
+    assert_eq!(refused, [(mac(2), NotBound::OtherPort(PortId(3)))]);
+    assert_eq!(fdb.take(mac(2), PortId(4), Ticks(0)), Learned::OtherPort);
+    // The last one to share it leaves it to all.
+    fdb.remove_port(PortId(2));
+    assert_eq!(fdb.lookup(mac(1), Ticks(100)), None);
+    assert_eq!(fdb.learn(mac(1), PortId(3), Ticks(100)), Learned::OtherPort);
+    assert_eq!(fdb.assign(PortId(1), &sharing(&[]), Ticks(100)), []);
+    assert_eq!(fdb.learn(mac(1), PortId(3), Ticks(100)), Learned::New);
+}
+
+#[test]
+fn shared_addresses_are_bounded_and_leave_room_for_others() {
+    let fdb = Fdb::new(4096, 20, 10, 10, 1);
+    for port in 0..16 {
+        let shared: Vec<MacAddr> = (0..16).map(|number| mac(port * 16 + number)).collect();
+        assert_eq!(fdb.assign(PortId(port), &sharing(&shared), Ticks(0)), []);
+        for one in shared {
+            assert_eq!(fdb.take(one, PortId(port), Ticks(0)), Learned::New);
+        }
+        // Beside those, its limit counts others.
+        assert_eq!(fdb.learn(mac(1000 + port), PortId(port), Ticks(0)), Learned::New);
+        assert_eq!(fdb.learn(mac(2000), PortId(port), Ticks(0)), Learned::PortFull);
+    }
+    let one_more = fdb.assign(PortId(17), &sharing(&[mac(300), mac(3)]), Ticks(0));
+    assert_eq!(one_more, [(mac(300), NotBound::NoRoom)]);
+    fdb.remove_port(PortId(7));
+    assert_eq!(fdb.assign(PortId(17), &sharing(&[mac(300), mac(3)]), Ticks(0)), []);
+    let bad = [MacAddr::BROADCAST, MacAddr([0; 6])];
+    let refused = fdb.assign(PortId(18), &sharing(&bad), Ticks(0));
+    assert_eq!(refused, bad.map(|mac| (mac, NotBound::NoRoom)));
+}
+
+/// Ports of all kinds send from a few addresses, and change what they share.
+#[test]
+fn a_shared_address_is_only_ever_at_a_port_that_shares_it() {
+    const PORTS: u16 = 6;
+    for seed in 0..if cfg!(miri) { 1 } else { 50 } {
+        let mut random = fastrand::Rng::with_seed(0x5eed_0045 + seed);
+        let fdb = Fdb::new(64, PORTS, 10, 10, random.u64(..));
+        let mut shared: HashMap<PortId, Vec<MacAddr>> = HashMap::new();
+        let mut now = 0;
+        for _ in 0..2_000 {
+            let port = PortId(random.u16(..PORTS));
+            let one = mac(random.u16(..4));
+            let shares = |port: PortId| shared.get(&port).is_some_and(|list| list.contains(&one));
+            match random.u8(..20) {
+                0 => now += random.u32(..8),
+                1 => drop(fdb.expire(Ticks(now))),
+                2 => {
+                    let list: Vec<MacAddr> =
+                        (0..4).filter(|_| random.u8(..4) == 0).map(mac).collect();
+                    let assigned = Assigned { addresses_max: 10, ..sharing(&list) };
+                    assert_eq!(fdb.assign(port, &assigned, Ticks(now)), []);
+                    shared.insert(port, list);
+                }
+                3 => {
+                    fdb.remove_port(port);
+                    shared.remove(&port);
+                }
+                // As the switch does.
+                _ => match fdb.learn(one, port, Ticks(now)) {
+                    Learned::OtherPort if shares(port) => {
+                        assert!(is_there(fdb.take(one, port, Ticks(now))), "seed {seed}");
+                    }
+                    Learned::OtherPort => {}
+                    _ => assert!(shares(port) || !(0..PORTS).map(PortId).any(shares)),
+                },
+            }
+            let is_shared = |mac| shared.values().any(|list| list.contains(&mac));
+            for mac in (0..4).map(mac).filter(|mac| is_shared(*mac)) {
+                let at = fdb.lookup(mac, Ticks(now));
+                let is_right =
+                    at.is_none_or(|port| shared.get(&port).is_some_and(|list| list.contains(&mac)));
+                assert!(is_right, "seed {seed}: {mac} is at {at:?}");
+            }
+        }
     }
 }
 

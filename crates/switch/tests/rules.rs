@@ -375,6 +375,25 @@ fn a_port_with_an_address_list_sends_only_from_these_addresses() {
 }
 
 #[test]
+fn listed_ethernet_addresses_are_a_ports_own_also_if_it_is_locked() {
+    const LISTED: [MacAddr; 2] = [MacAddr([0, 0, 0x5e, 0, 1, 7]), MacAddr([2, 0, 0, 0, 9, 9])];
+    let listing =
+        PortRules { shared_macs: vec![LISTED[0]], allowed_macs: vec![LISTED[1]], ..rules() };
+    for mode in [None, Some(LockingMode::Locked)] {
+        for mac in [OWN, LISTED[0], LISTED[1]] {
+            let mut announcement = arp(1, (mac, IP), IP);
+            announcement[6..12].copy_from_slice(&mac.0);
+            assert_eq!(policy(mode, &listing).refuse_patched(&announcement), None, "{mac}");
+            let is_own = policy(mode, &rules()).refuse_patched(&announcement).is_none();
+            assert_eq!(is_own, mac == OWN, "{mac}");
+            announcement[6..12].copy_from_slice(&VICTIM.0);
+            let refused = Some(DropReason::BadSource);
+            assert_eq!(policy(mode, &listing).refuse_patched(&announcement), refused);
+        }
+    }
+}
+
+#[test]
 fn nothing_enters_by_a_disabled_port() {
     let disabled = policy(Some(LockingMode::Disabled), &rules());
     for frame in [v4(IP, TCP, 0, &tcp()), arp(1, (OWN, IP), IP), eth(0x1234, &[0; 46])] {

@@ -3,6 +3,7 @@
 use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PoolBudget, Vid, VlanRules,
 };
+use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks, Verdict,
     Verdicts,
@@ -161,7 +162,8 @@ fn one_address_may_be_at_different_ports_in_two_vlans() {
     assert_eq!(bench.send(2, same, mac(2), &[]).0, Verdict::Unicast(PortId(0)));
     assert_eq!(bench.send(3, same, mac(3), &[]).0, Verdict::Unicast(PortId(1)));
     for (port, vlan) in [(2, 10), (3, 20)] {
-        assert_eq!(bench.switch.bind(Some(mac(9)), PortId(port), 1, NOW), Ok(()), "{vlan}");
+        let own = Assigned { own: &[mac(9)], addresses_max: 1, ..Assigned::default() };
+        assert_eq!(bench.switch.assign(PortId(port), &own, NOW), [], "{vlan}");
     }
     assert_eq!(bench.send(0, mac(9), same, &[]).0, Verdict::Unicast(PortId(2)));
     assert_eq!(bench.send(1, mac(9), same, &[]).0, Verdict::Unicast(PortId(3)));

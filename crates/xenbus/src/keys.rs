@@ -42,6 +42,8 @@ pub(crate) const LOCKING_MODE: &str = "locking-mode";
 pub(crate) const IPV4_ALLOWED: &str = "ipv4-allowed";
 pub(crate) const IPV6_ALLOWED: &str = "ipv6-allowed";
 pub(crate) const ADDRESSES_MAX: &str = "ringway-addresses-per-vif";
+pub(crate) const ALLOWED_MACS: &str = "ringway-allowed-macs";
+pub(crate) const SHARED_MACS: &str = "ringway-shared-macs";
 pub(crate) const IS_ROUTER: &str = "ringway-router";
 pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
 pub(crate) const VLAN: &str = "ringway-vlan";
@@ -300,6 +302,8 @@ impl Keys {
             locking,
             allowed,
             addresses_max: addresses_max.filter(|addresses| *addresses > 0),
+            allowed_macs: self.macs(ALLOWED_MACS)?,
+            shared_macs: self.macs(SHARED_MACS)?,
             is_router: self.flag(IS_ROUTER, Absent::False)?,
             is_dhcp_server: self.flag(IS_DHCP_SERVER, Absent::False)?,
             multicast_router: self.multicast_router()?,
@@ -307,6 +311,12 @@ impl Keys {
             is_private: self.flag(IS_PRIVATE, Absent::False)?,
             mirror: self.mirror()?,
         })
+    }
+
+    fn macs(&self, key: &str) -> Result<Vec<MacAddr>, BadKeys> {
+        let text = self.text(key).unwrap_or_default();
+        let expected = "at most 64 Ethernet addresses of stations with commas between them";
+        MacAddr::parse_list(text).map_err(|_| self.unreadable(key, text, expected))
     }
 
     fn multicast_router(&self) -> Result<MulticastRouter, BadKeys> {

@@ -8,10 +8,10 @@ use alloc::{format, vec};
 use ringway_wire::DomId;
 
 use crate::keys::{
-    ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND,
-    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
+    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR,
+    FRONTEND, FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
     IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU,
-    MULTICAST_ROUTER, ONLINE, RATE, STATE, TENANT, TRUNK, TYPE, VLAN,
+    MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
 };
 use crate::limits::LimitName;
 use crate::state::XenbusState;
@@ -155,7 +155,7 @@ impl Vif {
 
 /// Keys of the toolstack and its scripts that take effect while a vif is served, besides its
 /// limits.
-const CHANGEABLE: [&str; 16] = [
+const CHANGEABLE: [&str; 18] = [
     ONLINE,
     HOTPLUG_STATUS,
     MAC,
@@ -165,6 +165,8 @@ const CHANGEABLE: [&str; 16] = [
     IPV4_ALLOWED,
     IPV6_ALLOWED,
     ADDRESSES_MAX,
+    ALLOWED_MACS,
+    SHARED_MACS,
     IS_ROUTER,
     IS_DHCP_SERVER,
     VLAN,
@@ -254,6 +256,10 @@ fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
         changes.extend((!texts.is_empty()).then(|| KeyChange::set(key, texts.join(","))));
     }
     changes.extend(rules.addresses_max.map(|max| KeyChange::number(ADDRESSES_MAX, max)));
+    for (key, macs) in [(ALLOWED_MACS, &rules.allowed_macs), (SHARED_MACS, &rules.shared_macs)] {
+        let texts: Vec<String> = macs.iter().map(ToString::to_string).collect();
+        changes.extend((!texts.is_empty()).then(|| KeyChange::set(key, texts.join(","))));
+    }
     let vid = rules.vlan.untagged.map(|vid| KeyChange::number(VLAN, vid.get()));
     changes.extend(vid);
     let trunk: Vec<String> = rules.vlan.tagged.iter().map(|vid| vid.get().to_string()).collect();
@@ -290,6 +296,10 @@ mod tests {
         };
         let wishful =
             Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };
+        let listed = |last: u8| vec![MacAddr([0, 0, 0x5e, 0, 1, last]), MacAddr([2; 6])];
+        let rules =
+            PortRules { allowed_macs: listed(1), shared_macs: listed(2), ..PortRules::default() };
+        let clustered = Device { rules, ..plain.clone() };
         let patient = Device { completion: Some(Completion::Sent), ..plain.clone() };
         let read = |device: &Device| {
             let values = device.backend_changes().into_iter().map(|change| match change {
@@ -298,6 +308,7 @@ mod tests {
             });
             Keys::new(&vif.backend_dir(), values)
         };
+        assert_eq!(read(&clustered).rules(), Ok(clustered.rules.clone()));
         assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
         assert_eq!(read(&wishful).max_queues_limit(), Ok(Some(3)));
         assert_eq!(read(&patient).completion_configured(), Ok(Some(Completion::Sent)));

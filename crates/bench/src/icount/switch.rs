@@ -14,6 +14,7 @@ use ringway_engine::{
     Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Limits, Roster,
     Stations, Weight,
 };
+use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     Binding, FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
     Verdict, Verdicts,
@@ -105,8 +106,9 @@ pub(super) fn switch_of(stations: impl Iterator<Item = (MacAddr, PortId)>) -> Re
         hash_seed: 1,
     });
     for (mac, port) in stations {
-        if let Err(error) = switch.bind(Some(mac), port, 1, Ticks(0)) {
-            bail!("bind {mac}: {error:?}");
+        let assigned = Assigned { own: &[mac], addresses_max: 1, ..Assigned::default() };
+        if let Some((mac, reason)) = switch.assign(port, &assigned, Ticks(0)).pop() {
+            bail!("assign {mac}: {reason:?}");
         }
     }
     Ok(switch)

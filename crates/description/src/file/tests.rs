@@ -1,5 +1,6 @@
 //! Valid descriptions, and the errors of invalid ones.
 
+use ringway_datapath::MacAddr;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_RARP, protocol_names};
 use ringway_wire::virtio::Features;
@@ -329,6 +330,42 @@ fn an_address_is_in_one_network_once() {
         let both = format!("{one}{}", vhost("vm2", more));
         assert!(parse_plain("host.toml", &both).is_ok(), "{both}");
     }
+}
+
+#[test]
+fn an_address_is_one_vifs_or_all_of_its_vifs_share_it() {
+    let router = "00:00:5e:00:01:07";
+    let vhost = |name: &str, more: &str| {
+        format!("[[vhost]]\nname = \"{name}\"\nsocket = \"/run/{name}\"\n{more}\n")
+    };
+    let lists = |key: &str| format!("{key} = [\"{router}\"]");
+    let host = |one: &str, two: &str| {
+        let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{}\n", lists(one));
+        guest + &vhost("vm1", &lists(two))
+    };
+    let good = parse_plain("host.toml", &host("shared-macs", "shared-macs")).expect("good");
+    let rules = good.vhosts[0].vif.rules();
+    assert_eq!(rules.shared_macs, [MacAddr([0, 0, 0x5e, 0, 1, 7])]);
+    assert_eq!(good.guests[0].vifs[0].rules().shared_macs, rules.shared_macs);
+    for (one, two) in [("allowed-macs", "shared-macs"), ("shared-macs", "allowed-macs")] {
+        let found = refusal(&host(one, two));
+        let expected = format!(
+            "line 8: vhost.{two}: another vif has `{router}`, in `{one}` of the guest `a`: choose \
+             another, or list it in `shared-macs` of both"
+        );
+        assert!(found.contains(&expected), "{found}");
+    }
+    let two = vhost("vm1", &format!("mac = \"{router}\"")) + &vhost("vm2", &lists("shared-macs"));
+    let found = refusal(&two);
+    assert!(found.contains("line 8: vhost.shared-macs: ") && found.contains("in `mac` of `vm1`"));
+    let twice = format!("mac = \"{router}\"\n{}", lists("shared-macs"));
+    let found = refusal(&vhost("vm1", &twice));
+    assert!(found.contains("the vif has") && found.contains("in its `mac` already"), "{found}");
+    let group = refusal(&vhost("vm1", "shared-macs = [\"01:00:5e:00:00:12\"]"));
+    assert!(group.contains("line 4: vhost.shared-macs: `01:00:5e:00:00:12` is a group"), "{group}");
+    let many: Vec<String> = (0..65).map(|n| format!("\"02:00:00:00:00:{n:02x}\"")).collect();
+    let found = refusal(&vhost("vm1", &format!("allowed-macs = [{}]", many.join(","))));
+    assert!(found.contains("vhost.allowed-macs: expected at most 64"), "{found}");
 }
 
 #[test]

@@ -72,6 +72,14 @@ impl Source<'_> {
             let message = format!("{of}.mirror: expected at most {}", Mirrored::LIST_MAX);
             self.fault_at(one_more, &message);
         }
+        for (key, macs) in
+            [("allowed-macs", &section.allowed_macs), ("shared-macs", &section.shared_macs)]
+        {
+            if let Some(one_more) = macs.get(MacAddr::LIST_MAX) {
+                let message = format!("{of}.{key}: expected at most {}", MacAddr::LIST_MAX);
+                self.fault_at(one_more, &message);
+            }
+        }
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen; the rest distinguishes guests and vifs.
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
@@ -96,6 +104,8 @@ impl Source<'_> {
             locking_mode: section.locking_mode,
             allowed_ips,
             addresses_max: section.addresses_per_vif.and_then(Within::get),
+            allowed_macs: section.allowed_macs.iter().map(|mac| *mac.get_ref()).collect(),
+            shared_macs: section.shared_macs.iter().map(|mac| *mac.get_ref()).collect(),
             is_router: section.router,
             is_dhcp_server: section.dhcp_server,
             vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),

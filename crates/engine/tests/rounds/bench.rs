@@ -14,6 +14,7 @@ use ringway_engine::{
     Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding, IfIdle, Inbox,
     Limits, Roster, SlotId, Stations, Wait, Weight,
 };
+use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, StormLimits, Switch,
     SwitchConfig, Ticks,
@@ -347,7 +348,9 @@ impl Bench {
     pub(crate) fn port_in(&mut self, number: u8, rules: &VlanRules) -> Station {
         let port = PortId(number.into());
         let vlan = self.switch.join(port, rules, Role::Ordinary).expect("there is room");
-        self.switch.bind(Some(address(number)), port, 1, Ticks(0)).expect("there is room");
+        let own = [address(number)];
+        let assigned = Assigned { own: &own, addresses_max: 1, ..Assigned::default() };
+        assert_eq!(self.switch.assign(port, &assigned, Ticks(0)), []);
         let policy = PortPolicy::open().in_vlans(vlan);
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
         let attached = self.attach(number, 1, ONE, TRAITS, &forwarding, policy).remove(0);

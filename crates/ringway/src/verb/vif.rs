@@ -408,10 +408,6 @@ fn show(args: &ShowOne) -> Result<()> {
         return print_json(&vif);
     }
     let mut text = String::new();
-    let allowed = match vif.allowed_ips.is_empty() {
-        true => "-".to_owned(),
-        false => vif.allowed_ips.join(" "),
-    };
     let vlan = vlans(&vif);
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
@@ -422,14 +418,17 @@ fn show(args: &ShowOne) -> Result<()> {
         ("handle", &vif.handle.to_string()),
         ("state", &vif.state),
         ("mac", vif.mac.as_deref().unwrap_or("-")),
+        ("allowed macs", &joined(&vif.allowed_macs)),
+        ("shared macs", &joined(&vif.shared_macs)),
         ("locking-mode", &vif.locking_mode),
-        ("allowed ips", &allowed),
+        ("allowed ips", &joined(&vif.allowed_ips)),
         ("addresses", &vif.addresses_max.to_string()),
         ("vlan", &vlan),
         ("private", if vif.is_private { "yes" } else { "no" }),
         ("multicast", &multicast(&vif)),
-        ("mirror of", &if vif.mirror.is_empty() { "-".to_owned() } else { vif.mirror.join(" ") }),
+        ("mirror of", &joined(&vif.mirror)),
         ("refused", &table::drops(&vif.refused)),
+        ("taken", vif.taken.as_deref().unwrap_or("-")),
         ("attached to", &attached_to(&vif)),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
@@ -467,21 +466,24 @@ fn memory(virtio: &VirtioStatus) -> String {
     format!("{} MiB{seals}", virtio.memory_mib)
 }
 
+fn joined(items: &[String]) -> String {
+    if items.is_empty() { "-".to_owned() } else { items.join(" ") }
+}
+
 /// The state of a virtio vif, for people.
 fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
     let origin = if virtio.at_run_time { "vif add" } else { "description" };
-    let list = |names: &[String]| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
     [
         ("socket", virtio.socket.clone()),
         ("mode", virtio.mode.clone()),
         ("from", origin.to_owned()),
         ("memory", memory(virtio)),
-        ("features", list(&virtio.features)),
-        ("not taken", list(&virtio.not_taken)),
-        ("not offered", list(&virtio.not_offered)),
-        ("protocol", list(&virtio.protocol)),
-        ("  not taken", list(&virtio.protocol_not_taken)),
-        ("  not offered", list(&virtio.protocol_not_offered)),
+        ("features", joined(&virtio.features)),
+        ("not taken", joined(&virtio.not_taken)),
+        ("not offered", joined(&virtio.not_offered)),
+        ("protocol", joined(&virtio.protocol)),
+        ("  not taken", joined(&virtio.protocol_not_taken)),
+        ("  not offered", joined(&virtio.protocol_not_offered)),
     ]
 }
 

@@ -224,6 +224,67 @@ fn a_locked_guest_cannot_use_the_ip_address_of_another() {
     assert_eq!(host.vif(&name).expect("it is listed").locking_mode, "disabled");
 }
 
+/// The address of a VRRP router in turn at two vifs that share it, while a third one without rules
+/// wants it, too.
+#[test]
+fn a_shared_address_moves_at_once_between_its_vifs_and_to_no_other() {
+    let Some(_turn) = shared_turn(&["ping", "xenstore-read", "xenstore-write"]) else { return };
+    let router = MacAddr([0x00, 0x00, 0x5e, 0x00, 0x01, 0x07]);
+    let host = Host::start(&describe("", &[("a", "", "shared-macs = [\"00:00:5e:00:01:07\"]")]));
+    let sharing = || {
+        let keys = [("ringway-shared-macs", "00:00:5e:00:01:07"), ("ip", "10.77.0.66")];
+        let mut guest = Hostile::with_keys(&host, &keys);
+        guest.connect();
+        guest
+    };
+    let (mut one, mut two) = (sharing(), sharing());
+    let mut greedy = Hostile::with_keys(&host, &[("locking-mode", "unlocked")]);
+    greedy.connect();
+    let announcement = arp(router, (router, Ipv4Addr::new(10, 77, 0, 66)));
+    let place = |host: &Host| {
+        let fdb = host.backend()?.fdb;
+        fdb.into_iter().find(|entry| entry.mac == router.to_string()).map(|entry| entry.port)
+    };
+    let mut tries = 0;
+    for _ in 0..3 {
+        for guest in [&mut one, &mut two] {
+            guest.send(&announcement);
+            let name = guest.name();
+            host.wait("the address to move", SOON, |host| (place(host)? == name).then_some(()));
+            greedy.send(&announcement);
+            tries += 1;
+            refused(&host, &greedy.name(), "address_taken", tries);
+            assert_eq!(place(&host), Some(name));
+        }
+    }
+    for guest in [&one, &two] {
+        assert_eq!(host.vif(&guest.name()).expect("it is listed").refused, BTreeMap::new());
+    }
+    // What helps is said where one looks.
+    let vif = host.vif(&greedy.name()).expect("it is listed");
+    let taken = vif.taken.expect("it is known");
+    let holder = two.name();
+    assert!(taken.contains(&format!("{router} belongs to {holder};")), "{taken}");
+    assert!(taken.contains("list it in shared-macs of each"), "{taken}");
+    host.wait("a line", SOON, |host| (host.log_count(&taken) > 0).then_some(()));
+    // A vif that is allowed to share it takes it while it is connected.
+    let node = format!("{}/ringway-shared-macs", greedy.vif().backend_dir());
+    host.tool_text("xenstore-write", &[&node, &router.to_string()]);
+    host.wait("the change", SOON, |host| {
+        (!host.vif(&greedy.name())?.shared_macs.is_empty()).then_some(())
+    });
+    greedy.send(&announcement);
+    host.wait("the address to move", SOON, |host| (place(host)? == greedy.name()).then_some(()));
+    // It is no vif's own address.
+    let mut owner = Hostile::with_keys(&host, &[("mac", &router.to_string())]);
+    owner.connect();
+    let error = host.wait("the error", SOON, |host| host.vif(&owner.name())?.error);
+    assert!(error.contains("its mac 00:00:5e:00:01:07 is in shared-macs of vif1.0"), "{error}");
+    let added = host.verb(&["vif", "add", "vm1", "--vhost", "/none", "--mac", &router.to_string()]);
+    let reason = String::from_utf8_lossy(&added.stderr).into_owned();
+    assert!(reason.contains("is that of vif1.0, in its shared-macs"), "{reason}");
+}
+
 /// Honest guests on the switch and on a bridge, each locked to its assigned addresses.
 #[test]
 fn locked_guests_can_use_arp_nd_and_dhcp_and_lose_nothing() {

@@ -296,8 +296,10 @@ impl Isolation {
             self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
             return;
         }
-        let trunk = carried.clone();
-        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), allowed, trunk }, &[]);
+        let (shared, trunk) = (self.roster.shared(name), carried.clone());
+        let tenant_name = name.to_string();
+        let order = SwitchOrder::Allow { tenant: tenant_name, allowed, shared, trunk };
+        self.switch.send(&order, &[]);
         if before != carried {
             tenant.child.send(&TenantOrder::Trunk(carried), &[]);
         }
@@ -457,7 +459,8 @@ impl Isolation {
         }
         if let Some(trunk) = tenant.trunk.take() {
             let (tenant, carried) = (name.to_string(), tenant.carried.clone());
-            let order = SwitchOrder::Attach { tenant, allowed, trunk: carried };
+            let shared = self.roster.shared(name);
+            let order = SwitchOrder::Attach { tenant, allowed, shared, trunk: carried };
             self.switch.send(&order, &trunk.fds());
         }
     }

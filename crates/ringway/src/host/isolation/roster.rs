@@ -15,6 +15,10 @@ use ringway_xenstore::{Client, DomId, Lost, unless_refused};
 /// Vifs of one tenant: as many as a message has room for.
 const VIFS_PER_TENANT_MAX: usize = 1024;
 
+/// Addresses that the vifs of one tenant may list in allowed-macs, and in shared-macs, for the same
+/// reason.
+const MACS_PER_TENANT_MAX: usize = 512;
+
 /// All vifs that are served.
 #[derive(Debug)]
 pub(super) struct Roster {
@@ -55,6 +59,8 @@ struct Rules {
     is_open: bool,
     vlans: BTreeSet<Vid>,
     is_private: bool,
+    allowed_macs: Vec<MacAddr>,
+    shared_macs: Vec<MacAddr>,
 }
 
 /// A change that [`poll`](Roster::poll) found.
@@ -153,10 +159,20 @@ impl Roster {
 
     /// The source addresses that a tenant's frames may have.
     pub(super) fn allowed(&self, tenant: &TenantName) -> Allowed {
+        let own = || self.vifs.values().filter(|entry| entry.tenant == *tenant);
+        if own().any(|entry| entry.mac.is_none() || entry.rules.is_open) {
+            return Allowed::Any;
+        }
+        let listed = own().flat_map(|entry| &entry.rules.allowed_macs).take(MACS_PER_TENANT_MAX);
+        Allowed::Only(own().flat_map(|entry| &entry.mac).chain(listed).map(|mac| mac.0).collect())
+    }
+
+    /// The addresses that a tenant's vifs share with others.
+    pub(super) fn shared(&self, tenant: &TenantName) -> Vec<[u8; 6]> {
         let own = self.vifs.values().filter(|entry| entry.tenant == *tenant);
-        let addresses: Option<Vec<[u8; 6]>> =
-            own.map(|entry| Some(entry.mac.filter(|_| !entry.rules.is_open)?.0)).collect();
-        addresses.map_or(Allowed::Any, Allowed::Only)
+        let shared: BTreeSet<[u8; 6]> =
+            own.flat_map(|entry| &entry.rules.shared_macs).map(|mac| mac.0).collect();
+        shared.into_iter().take(MACS_PER_TENANT_MAX).collect()
     }
 
     /// What the trunk of a tenant carries: the VLANs of its vifs, if any is in some.
@@ -183,6 +199,8 @@ impl Roster {
             is_open,
             vlans: vlans.filter(|_| is_on_switch).collect(),
             is_private: rules.is_private && is_on_switch,
+            allowed_macs: rules.allowed_macs,
+            shared_macs: rules.shared_macs,
         })
     }
 
