@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ringway_control::{BackendRequest, RunDir, TenantStatus};
+use ringway_datapath::MacAddr;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, names_in, send};
@@ -188,6 +189,34 @@ fn assert_apart(host: &Host, one: Place<'_>, other: Place<'_>) {
     for (from, to) in [(one, other), (other, one)] {
         let entry = neighbor(host, from.0, &address(to));
         assert!(!entry.contains("lladdr"), "{from:?} knows {to:?}: {entry}");
+    }
+}
+
+#[test]
+fn an_address_of_another_tenant_is_shown_and_one_that_both_share_moves() {
+    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
+    let host = Host::start(&tenants());
+    let mac = host.vif("vif2.0").and_then(|vif| vif.mac).expect("it has one");
+    let mut guest = Hostile::with_keys(&host, &[("mac", &mac)]);
+    guest.connect();
+    let error = host.wait("the error", SOON, |host| host.vif(&guest.name())?.error);
+    assert!(error.contains(&mac) && error.contains("that of vif2.0 of tenant blue"), "{error}");
+    assert_eq!(host.vif("vif2.0").and_then(|vif| vif.error), None);
+
+    let router = MacAddr([0x00, 0x00, 0x5e, 0x00, 0x01, 0x07]);
+    let keys = [("ringway-shared-macs", "00:00:5e:00:01:07")];
+    let mut guests = [0, 1].map(|_| Hostile::with_keys(&host, &keys));
+    guests.iter_mut().for_each(Hostile::connect);
+    for _ in 0..3 {
+        for guest in &mut guests {
+            guest.send(&arp_question(router, 66, 1, None));
+            let trunk = format!("trunk-domain-{}", guest.vif().frontend);
+            host.wait("the address to move", SOON, |host| {
+                let fdb = host.backend()?.fdb;
+                let entry = fdb.into_iter().find(|entry| entry.mac == router.to_string())?;
+                (entry.port == trunk).then_some(())
+            });
+        }
     }
 }
 

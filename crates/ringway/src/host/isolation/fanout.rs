@@ -12,8 +12,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reply, ReplyLimits, RunDir,
-    TenantStatus, open_with_limits,
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
+    ReplyLimits, RunDir, TenantStatus, VifStatus, open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use rustix::event::{EventfdFlags, eventfd};
@@ -182,7 +182,44 @@ impl Respondents {
             all.tenants.push(tenant);
         }
         all.vifs.sort_by_key(|vif| (vif.domid, vif.handle));
+        name_taken_addresses(&mut all);
         all
+    }
+}
+
+/// Shows as an error that a vif's address is one of another tenant, according to the switch
+/// process, which alone knows. What a tenant says concerns its own vifs only.
+fn name_taken_addresses(all: &mut BackendStatus) {
+    let owner = |vif: &VifStatus| {
+        let is_of_vif = |entry: &&FdbStatus| {
+            let is_in = match entry.vlan {
+                None => vif.vlan.is_none() && vif.trunk.is_empty(),
+                Some(vlan) => vif.vlan == Some(vlan) || vif.trunk.contains(&vlan),
+            };
+            is_in && entry.is_static && Some(&entry.mac) == vif.mac.as_ref()
+        };
+        let entry = all.fdb.iter().find(is_of_vif)?;
+        let tenant = entry.port.strip_prefix("trunk-")?;
+        (vif.tenant.as_deref() != Some(tenant)).then(|| tenant.to_owned())
+    };
+    let errors: Vec<Option<String>> = all
+        .vifs
+        .iter()
+        .map(|vif| {
+            let is_asked = vif.error.is_none() && vif.attached_to == "switch";
+            let (mac, tenant) = (vif.mac.as_ref()?, owner(vif).filter(|_| is_asked)?);
+            let is_other = |it: &&VifStatus| {
+                it.tenant.as_deref() == Some(tenant.as_str()) && it.mac.as_ref() == Some(mac)
+            };
+            let other = all.vifs.iter().find(is_other).map_or("a vif", |vif| &vif.name);
+            Some(format!(
+                "its mac {mac} is that of {other} of tenant {tenant}, so its frames are dropped: \
+                 give one of the two another one"
+            ))
+        })
+        .collect();
+    for (vif, error) in all.vifs.iter_mut().zip(errors) {
+        vif.error = vif.error.take().or(error);
     }
 }
 
