@@ -380,6 +380,7 @@ fn served_status<H: Hypervisor>(
         vlan: rules.vlan().untagged.map(Vid::get),
         trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
         is_private: rules.is_private(),
+        link_local_to: rules.wanted.link_local_to.clone(),
         mirror: rules.mirror().iter().map(ToString::to_string).collect(),
         multicast: connection
             .filter(|it| it.device_port.is_none())

@@ -13,6 +13,7 @@ mod control;
 mod device;
 mod inflight;
 mod kept;
+mod links;
 mod liveness;
 mod log;
 mod mirrors;
@@ -209,6 +210,7 @@ impl<H: Hypervisor> Backend<H> {
                 self.serve_call(call)?;
             }
             self.update_mirrors();
+            self.update_links();
             self.take_orders()?;
             self.serve_pending()?;
             // Last, because all of the above uses XenStore, and an event that arrives together with

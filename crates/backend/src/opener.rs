@@ -167,6 +167,9 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(refusal) = self.refuse_macs(&config).filter(|_| phase == Phase::Serving) {
             return Err(refusal);
         }
+        if let Some(refusal) = self.refuse_link(&config).filter(|_| phase == Phase::Serving) {
+            return Err(refusal);
+        }
         let mirror = &config.rules.mirror;
         let refusal = self.refuse_mirror(&config.name, mirror);
         // At the start, other vifs are not known yet.

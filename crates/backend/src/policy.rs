@@ -55,9 +55,11 @@ impl Served {
         let vif = self.name.clone();
         if self.device.is_some() && self.rules.is_for_switch() {
             self.rules.wanted = before;
-            let reason =
-                "VLANs, private ports, mirrors and multicast routers exist on the switch only";
-            return Err(reason.to_owned());
+            return Err(
+                "VLANs, private ports, mirrors, multicast routers and link-local-to exist \
+                        on the switch only"
+                    .to_owned(),
+            );
         }
         let Some(connection) = &self.connection else { return Ok(()) };
         let (port, device_port) = (connection.port, connection.device_port);

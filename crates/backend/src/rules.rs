@@ -76,7 +76,8 @@ impl Rules {
     pub(crate) fn is_for_switch(&self) -> bool {
         let is_routing = self.wanted.multicast_router != MulticastRouter::Never;
         let is_mirror = !self.wanted.mirror.is_empty();
-        !self.wanted.vlan.is_none() || self.wanted.is_private || is_routing || is_mirror
+        let has_link = self.wanted.link_local_to.is_some();
+        !self.wanted.vlan.is_none() || self.wanted.is_private || is_routing || is_mirror || has_link
     }
 
     pub(crate) fn vlan(&self) -> &VlanRules {

@@ -122,6 +122,9 @@ pub struct VifStatus {
     /// It may reach the uplink only.
     #[serde(default)]
     pub is_private: bool,
+    /// The vif to which frames go that no bridge forwards.
+    #[serde(default)]
+    pub link_local_to: Option<String>,
     /// The ports whose frames are copied to it, and the only frames that it gets, if it is the
     /// output of a mirror.
     #[serde(default)]

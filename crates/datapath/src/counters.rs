@@ -23,6 +23,8 @@ pub enum DropReason {
     NoBuffer,
     /// No port to send it to (unknown, or down).
     NoRoute,
+    /// To an address that no bridge forwards (LLDP, LACP, EAPOL), from a port without a partner.
+    LinkLocal,
     /// Flooding was limited.
     FloodLimit,
     /// Broadcasts were limited.
@@ -62,7 +64,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 25] = [
+    pub const ALL: [DropReason; 26] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -71,6 +73,7 @@ impl DropReason {
         DropReason::InboxFull,
         DropReason::NoBuffer,
         DropReason::NoRoute,
+        DropReason::LinkLocal,
         DropReason::FloodLimit,
         DropReason::BroadcastLimit,
         DropReason::MulticastLimit,
@@ -101,6 +104,7 @@ impl DropReason {
             DropReason::InboxFull => "inbox_full",
             DropReason::NoBuffer => "no_buffer",
             DropReason::NoRoute => "no_route",
+            DropReason::LinkLocal => "link_local",
             DropReason::FloodLimit => "flood_limit",
             DropReason::BroadcastLimit => "broadcast_limit",
             DropReason::MulticastLimit => "multicast_limit",
@@ -126,7 +130,7 @@ impl DropReason {
         use DropReason::*;
         match self {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | InboxFull | NoBuffer
-            | NoRoute | FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit
+            | NoRoute | LinkLocal | FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit
             | MirrorLost => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
             | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,

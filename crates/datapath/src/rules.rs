@@ -268,6 +268,9 @@ pub struct PortRules {
     pub vlan: VlanRules,
     /// Whether it may reach uplinks only, and no other port.
     pub is_private: bool,
+    /// The port that is at the other end of its link, to which frames go that no bridge forwards,
+    /// if that port names this one as well.
+    pub link_local_to: Option<String>,
     /// The ports whose frames are copied to it; it then gets nothing else. Empty for an ordinary
     /// port.
     pub mirror: Vec<Mirrored>,

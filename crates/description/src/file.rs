@@ -4,6 +4,7 @@
 mod claims;
 mod document;
 mod explain;
+mod links;
 mod vif;
 
 use std::cell::RefCell;
@@ -134,6 +135,7 @@ pub fn parse(file: &str, content: &str, usage: Usage) -> Result<Host, Descriptio
     let (source, sections) = Source::new(file, content);
     source.check_ports(&sections);
     source.check_devices(&sections);
+    source.check_links(&sections, usage);
     if usage.has_toolstack {
         source.refuse_domains(&sections);
     }

@@ -367,6 +367,9 @@ pub struct GuestVif {
     /// Whether a multicast router may be behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
+    /// The vif to which its frames go that no bridge forwards.
+    #[serde(default)]
+    pub link_local_to: Option<String>,
     /// Ports whose frames are copied to it; it then gets nothing else. Empty for an ordinary vif.
     pub mirror: Vec<MirroredText>,
 }
@@ -385,6 +388,7 @@ impl GuestVif {
             vlan: vlan_rules(self.vlan, &self.trunk),
             is_private: self.is_private,
             multicast_router: self.multicast_router,
+            link_local_to: self.link_local_to.clone(),
             mirror: self.mirror.iter().map(|it| it.0.clone()).collect(),
         }
     }

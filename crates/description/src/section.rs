@@ -183,6 +183,7 @@ pub(crate) struct VifSection {
     pub(crate) trunk: Vec<Spanned<VlanNumber>>,
     pub(crate) private: Option<Spanned<bool>>,
     pub(crate) multicast_router: Option<Spanned<Routing>>,
+    pub(crate) link_local_to: Option<Spanned<String>>,
     #[serde(default)]
     pub(crate) mirror: Vec<Spanned<MirroredText>>,
 }

@@ -11,6 +11,7 @@ use ringway_datapath::{BATCH, DropReason, Frame, FrameBatch, FrameVlan, MacAddr,
 use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, Learned};
 use crate::groups::{Groups, MulticastConfig, Receivers};
+use crate::links::{Links, is_link_local};
 use crate::mirror::Mirrors;
 use crate::policy::NO_ADDRESS;
 use crate::querier::Queriers;
@@ -72,6 +73,7 @@ pub struct Switch {
     /// The queriers of the ports that are in no VLAN.
     pub(crate) queriers: Queriers,
     mirrors: Mirrors,
+    pub(crate) links: Links,
     /// For the control plane: workers reach VLANs through the policies of ports.
     pub(crate) vlans: Mutex<BTreeMap<Vid, Arc<Domain>>>,
 }
@@ -91,6 +93,7 @@ impl Switch {
                 .map(|multicast| Groups::new(multicast, config.ports_max, config.hash_seed)),
             queriers: Queriers::default(),
             mirrors: Mirrors::new(config.ports_max),
+            links: Links::new(config.ports_max),
             vlans: Mutex::default(),
             config,
         }
@@ -118,11 +121,11 @@ impl Switch {
     /// Consecutive frames with the same addresses, such as those of a flow, cost one look-up. Drops
     /// are [`DropReason::Malformed`] for a frame without an Ethernet header,
     /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
-    /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the
-    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those
-    /// of a [`FloodKind`], and the reasons of [`PortPolicy::refuse`]. If multicast is snooped,
-    /// [`DropReason::RouterOnly`] and [`DropReason::Undetermined`] also apply to what only
-    /// multicast routers send.
+    /// not use, [`DropReason::NoRoute`] for a destination at `from` itself,
+    /// [`DropReason::LinkLocal`] for one that is reserved for the link, [`DropReason::Vlan`],
+    /// [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those of a [`FloodKind`], and the
+    /// reasons of [`PortPolicy::refuse`]. If multicast is snooped, [`DropReason::RouterOnly`] and
+    /// [`DropReason::Undetermined`] also apply to what only multicast routers send.
     pub fn classify(
         &self,
         from: PortId,
@@ -329,13 +332,30 @@ impl<'a> IngressBatch<'a> {
         Verdict::Routers
     }
 
+    /// The verdict of a frame to an address that no bridge forwards.
+    #[cold]
+    fn to_partner(&self, domain: Option<&Domain>, dst: MacAddr) -> Verdict {
+        let IngressBatch { switch, from, .. } = *self;
+        let is_in = |port: &PortId| match domain {
+            None => !switch.in_vlans.has(*port),
+            Some(domain) => domain.members.has(*port),
+        };
+        match switch.links.partner(from, dst).filter(is_in) {
+            None => Verdict::Drop(DropReason::LinkLocal),
+            Some(partner) if !switch.may_exchange(from, partner) => {
+                Verdict::Drop(DropReason::Isolated)
+            }
+            Some(partner) => Verdict::Unicast(partner),
+        }
+    }
+
     fn verdict(&self, fdb: &Fdb, domain: Option<&Domain>, dst: MacAddr, src: MacAddr) -> Verdict {
         let IngressBatch { from, policy, now, .. } = *self;
         if let Some(reason) = policy.refuse_source(src) {
             return Verdict::Drop(reason);
         }
         if is_link_local(dst) {
-            return Verdict::Drop(DropReason::NoRoute);
+            return self.to_partner(domain, dst);
         }
         if src != policy.bound {
             let learned = match fdb.learn(src, from, now) {
@@ -387,10 +407,4 @@ pub(crate) fn new_fdb(config: &SwitchConfig) -> Fdb {
         config.ageing_ticks,
         config.hash_seed,
     )
-}
-
-/// Whether no bridge forwards this address: spanning tree, pause frames, link aggregation and
-/// similar (IEEE 802.1D, table 7-10). Their senders are not learned either.
-fn is_link_local(dst: MacAddr) -> bool {
-    matches!(dst.0, [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00..=0x0f])
 }

@@ -20,6 +20,7 @@ pub mod fdb;
 mod flood;
 mod groups;
 mod inspect;
+mod links;
 mod mirror;
 mod policy;
 mod ports;

@@ -115,6 +115,17 @@ impl Switch {
         groups.begin(port, mode, if count > 1 { Awaited::Time } else { Awaited::Query });
     }
 
+    /// Replaces the pairs of ports that are the two ends of a link: frames that no bridge forwards
+    /// go from one to the other, except pause frames.
+    pub fn set_links(&self, pairs: &[(PortId, PortId)]) {
+        self.links.set(pairs);
+    }
+
+    /// Whether there are such pairs.
+    pub fn has_links(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// Removes a port from all tables. Its workers must have stopped taking frames from it, or the
     /// tables would learn it again.
     pub fn leave(&self, port: PortId) {
@@ -130,6 +141,7 @@ impl Switch {
         self.in_vlans.set(port, false);
         self.set_role(port, Role::Ordinary);
         self.mirrors().forget(port);
+        self.links.forget(port);
         if let Some(groups) = &self.groups {
             groups.forget(port);
         }

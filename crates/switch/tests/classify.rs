@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ringway_datapath::{
-    DropReason, FrameBatch, FramePool, LockingMode, MacAddr, PoolBudget, PortRules,
+    DropReason, FrameBatch, FramePool, LockingMode, MacAddr, PoolBudget, PortRules, Vid, VlanRules,
 };
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
-    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
-    Verdict, Verdicts,
+    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig,
+    Ticks, Verdict, Verdicts,
 };
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -72,10 +72,47 @@ fn addresses_reserved_for_the_link_are_not_forwarded() {
     let mut bench = Bench::new(FloodLimit::NONE);
     for last in 0..=0x0f {
         let dst = [0x01, 0x80, 0xc2, 0, 0, last];
-        assert_eq!(bench.send(PORT_A, &[(dst, A)]), [Verdict::Drop(DropReason::NoRoute)]);
+        assert_eq!(bench.send(PORT_A, &[(dst, A)]), [Verdict::Drop(DropReason::LinkLocal)]);
     }
     assert!(bench.switch.fdb().is_empty());
     assert_eq!(bench.send(PORT_A, &[([0x01, 0x80, 0xc2, 0, 0, 0x10], A)]), [Verdict::Flood]);
+}
+
+#[test]
+fn frames_for_the_link_pass_between_a_pair_of_ports_except_pause_frames() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    let link_local = |last| [0x01, 0x80, 0xc2, 0, 0, last];
+    let dropped = [Verdict::Drop(DropReason::LinkLocal)];
+    let port_c = PortId(3);
+    bench.switch.set_links(&[(PORT_A, PORT_B)]);
+    for last in 0..=0x0f {
+        let is_pause = last == 1;
+        for (from, to) in [(PORT_A, PORT_B), (PORT_B, PORT_A)] {
+            let passed = [Verdict::Unicast(to)];
+            let expected = if is_pause { dropped } else { passed };
+            assert_eq!(bench.send(from, &[(link_local(last), A)]), expected, "{last}");
+        }
+        assert_eq!(bench.send(port_c, &[(link_local(last), A)]), dropped);
+    }
+    assert!(bench.switch.fdb().is_empty());
+    // What a port may not send at all does not pass here.
+    bench.policy = PortPolicy::of_addresses([MacAddr(B)]);
+    let refused = [Verdict::Drop(DropReason::BadSource)];
+    assert_eq!(bench.send(PORT_A, &[(link_local(0x0e), A)]), refused);
+    bench.policy = PortPolicy::open();
+    // Private ports, and those in different VLANs, have no link with each other.
+    bench.switch.join(PORT_A, &VlanRules::default(), Role::Private).expect("there is room");
+    let isolated = [Verdict::Drop(DropReason::Isolated)];
+    assert_eq!(bench.send(PORT_B, &[(link_local(0x0e), A)]), isolated);
+    let vlan = VlanRules { untagged: Vid::new(7), ..VlanRules::default() };
+    bench.switch.join(PORT_A, &vlan, Role::Ordinary).expect("there is room");
+    assert_eq!(bench.send(PORT_B, &[(link_local(0x0e), A)]), dropped);
+    // The next port with its number is another one.
+    bench.switch.leave(PORT_A);
+    assert!(!bench.switch.has_links());
+    for port in [PORT_A, PORT_B] {
+        assert_eq!(bench.send(port, &[(link_local(0x0e), A)]), dropped);
+    }
 }
 
 #[test]

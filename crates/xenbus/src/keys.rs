@@ -53,6 +53,7 @@ pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
 /// The ports whose frames are copied to a vif, and the only frames that it gets; in the backend's
 /// directory.
 pub const MIRROR: &str = "ringway-mirror";
+pub(crate) const LINK_LOCAL_TO: &str = "ringway-link-local-to";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 /// The most queues to offer for a vif; in the backend's directory.
@@ -106,6 +107,9 @@ const SWITCH_SCRIPT: &str = "vif-ringway";
 
 /// The longest interface name in Linux, in bytes (`IFNAMSIZ`, less the 0 at its end).
 const INTERFACE_NAME_MAX: usize = 15;
+
+/// The longest name of a port, in bytes.
+const PORT_NAME_MAX: usize = 64;
 
 /// The default MTU of a vif, in bytes.
 const MTU_DEFAULT: u16 = 1500;
@@ -309,6 +313,7 @@ impl Keys {
             multicast_router: self.multicast_router()?,
             vlan: self.vlan_rules()?,
             is_private: self.flag(IS_PRIVATE, Absent::False)?,
+            link_local_to: self.link_local_to()?,
             mirror: self.mirror()?,
         })
     }
@@ -325,6 +330,17 @@ impl Keys {
                 .map_err(|_| self.unreadable(MULTICAST_ROUTER, text, "never, learn or always"))
         };
         Ok(self.text(MULTICAST_ROUTER).map(parse).transpose()?.unwrap_or_default())
+    }
+
+    fn link_local_to(&self) -> Result<Option<String>, BadKeys> {
+        let Some(text) = self.text(LINK_LOCAL_TO).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if text.len() <= PORT_NAME_MAX && text.bytes().all(is_name) {
+            return Ok(Some(text.to_owned()));
+        }
+        Err(self.unreadable(LINK_LOCAL_TO, text, "the name of a vif, such as vif1.0"))
     }
 
     fn mirror(&self) -> Result<Vec<Mirrored>, BadKeys> {

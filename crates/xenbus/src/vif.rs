@@ -10,8 +10,8 @@ use ringway_wire::DomId;
 use crate::keys::{
     ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR,
     FRONTEND, FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
-    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU,
-    MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
+    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LINK_LOCAL_TO, LOCKING_MODE, MAC, MAX_QUEUES_WANTED,
+    MIRROR, MTU, MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
 };
 use crate::limits::LimitName;
 use crate::state::XenbusState;
@@ -155,7 +155,7 @@ impl Vif {
 
 /// Keys of the toolstack and its scripts that take effect while a vif is served, besides its
 /// limits.
-const CHANGEABLE: [&str; 18] = [
+const CHANGEABLE: [&str; 19] = [
     ONLINE,
     HOTPLUG_STATUS,
     MAC,
@@ -173,6 +173,7 @@ const CHANGEABLE: [&str; 18] = [
     TRUNK,
     IS_PRIVATE,
     MULTICAST_ROUTER,
+    LINK_LOCAL_TO,
     MIRROR,
 ];
 
@@ -268,6 +269,7 @@ fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
     changes.extend(routing.map(|it| KeyChange::set(MULTICAST_ROUTER, it.to_string())));
     let mirror: Vec<String> = rules.mirror.iter().map(ToString::to_string).collect();
     changes.extend((!mirror.is_empty()).then(|| KeyChange::set(MIRROR, mirror.join(","))));
+    changes.extend(rules.link_local_to.iter().map(|to| KeyChange::set(LINK_LOCAL_TO, to.as_str())));
     for (key, is_set) in [
         (IS_ROUTER, rules.is_router),
         (IS_DHCP_SERVER, rules.is_dhcp_server),
@@ -297,8 +299,12 @@ mod tests {
         let wishful =
             Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };
         let listed = |last: u8| vec![MacAddr([0, 0, 0x5e, 0, 1, last]), MacAddr([2; 6])];
-        let rules =
-            PortRules { allowed_macs: listed(1), shared_macs: listed(2), ..PortRules::default() };
+        let rules = PortRules {
+            allowed_macs: listed(1),
+            shared_macs: listed(2),
+            link_local_to: Some("vif3.0".to_owned()),
+            ..PortRules::default()
+        };
         let clustered = Device { rules, ..plain.clone() };
         let patient = Device { completion: Some(Completion::Sent), ..plain.clone() };
         let read = |device: &Device| {

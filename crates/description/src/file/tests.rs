@@ -369,6 +369,41 @@ fn an_address_is_one_vifs_or_all_of_its_vifs_share_it() {
 }
 
 #[test]
+fn each_end_of_a_link_names_the_other() {
+    let guest =
+        |name: &str, more: &str| format!("[[guest]]\nname = '{name}'\n[[guest.vif]]\n{more}\n");
+    let vhost = |to: &str| {
+        format!("[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1'\nlink-local-to = '{to}'\n")
+    };
+    let to = |name: &str| format!("link-local-to = '{name}'");
+    let good = guest("a", &to("vm1")) + &vhost("vif1.0");
+    let host = parse_plain("host.toml", &good).expect("good");
+    assert_eq!(host.vhosts[0].vif.rules().link_local_to.as_deref(), Some("vif1.0"));
+    for (text, line, reason) in [
+        (guest("a", "") + &vhost("vif1.0"), 8, "`vif1.0` does not name `vm1`: each of the two"),
+        (guest("a", &to("vif1.0")), 4, "`vif1.0` is this vif"),
+        (guest("a", &to("vm2")), 4, "`vm2` is no vif"),
+        (guest("a", &to("vif2.0")), 4, "`vif2.0` is no vif"),
+        (
+            format!(
+                "[host]\nisolate = true\n{}{}",
+                guest("a", &to("vif2.0")),
+                guest("b", &to("vif1.0"))
+            ),
+            6,
+            "`vif2.0` is of another tenant",
+        ),
+        (guest("a", &format!("{}\nbridge = 'b'", to("vif1.0"))), 4, "only for vifs on the switch"),
+    ] {
+        let found = refusal(&text);
+        assert!(found.contains(&format!("line {line}: ")) && found.contains(reason), "{found}");
+    }
+    // A toolstack's vifs are not known here.
+    let xen = Usage { has_toolstack: true, ..Usage::default() };
+    assert!(parse("host.toml", &vhost("vif1.0"), xen).is_ok());
+}
+
+#[test]
 fn a_gateway_is_on_link_by_prefix_and_version() {
     let is_near = |cidr: &str, other: &str| {
         is_on_link(cidr.parse().expect("good"), other.parse().expect("good"))

@@ -56,11 +56,12 @@ impl Source<'_> {
             .or(section.trunk.first().map(Spanned::span))
             .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
             .or(section.multicast_router.as_ref().map(Spanned::span))
+            .or(section.link_local_to.as_ref().map(Spanned::span))
             .or(section.mirror.first().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
             let message = format!(
-                "{of}.vlan, trunk, private, multicast-router, mirror: only for vifs on the switch; \
-                 remove them or `bridge`"
+                "{of}.vlan, trunk, private, multicast-router, link-local-to, mirror: only for vifs \
+                 on the switch; remove them or `bridge`"
             );
             self.fault(Some(at.start), &message);
         }
@@ -111,6 +112,7 @@ impl Source<'_> {
             vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
             trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
             is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
+            link_local_to: section.link_local_to.as_ref().map(|it| it.get_ref().clone()),
             mirror: section.mirror.iter().map(|it| it.get_ref().clone()).collect(),
             multicast_router: section
                 .multicast_router

@@ -426,6 +426,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("vlan", &vlan),
         ("private", if vif.is_private { "yes" } else { "no" }),
         ("multicast", &multicast(&vif)),
+        ("link-local to", vif.link_local_to.as_deref().unwrap_or("-")),
         ("mirror of", &joined(&vif.mirror)),
         ("refused", &table::drops(&vif.refused)),
         ("taken", vif.taken.as_deref().unwrap_or("-")),

@@ -7,7 +7,7 @@ use crate::rules::{neighbor, refused};
 use crate::shared_turn;
 
 /// Writes a line for each received frame: its addresses, its type, and its content.
-const WATCHER: &str = "
+pub(crate) const WATCHER: &str = "
 import pathlib, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 s.bind(('eth0', 0))

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::process::Stdio;
 
 use ringway_control::VifStatus;
@@ -10,6 +11,7 @@ use ringway_datapath::MacAddr;
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::hostile::Hostile;
+use crate::mirrors::WATCHER;
 use crate::shared_turn;
 use crate::traffic::{Iperf, UNTIL_STOPPED};
 
@@ -147,7 +149,7 @@ fn a_guest_cannot_use_the_address_of_another_or_act_as_a_router_or_dhcp_server()
     assert!(refused_of["router_only"] >= 50, "{refused_of:?}");
     let vif: VifStatus = host.vif(&name).expect("it is listed");
     let dropped = &vif.queues[0].dropped;
-    assert!(dropped["no_route"] >= 50, "to the link's own addresses: {dropped:?}");
+    assert!(dropped["link_local"] >= 50, "to the link's own addresses: {dropped:?}");
 
     // The victim's address has not moved, and no other was learned.
     let fdb = host.backend().expect("it responds").fdb;
@@ -283,6 +285,67 @@ fn a_shared_address_moves_at_once_between_its_vifs_and_to_no_other() {
     let added = host.verb(&["vif", "add", "vm1", "--vhost", "/none", "--mac", &router.to_string()]);
     let reason = String::from_utf8_lossy(&added.stderr).into_owned();
     assert!(reason.contains("is that of vif1.0, in its shared-macs"), "{reason}");
+}
+
+/// Sends a frame of this type to this reserved address, from the guest's own.
+const SENDER: &str = "
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(('eth0', 0))
+own = s.getsockname()[4]
+s.send(bytes.fromhex(sys.argv[1]) + own + bytes.fromhex(sys.argv[2]) + bytes(46))
+";
+
+#[test]
+fn frames_for_a_link_pass_between_two_guests_that_name_each_other() {
+    let Some(_turn) = shared_turn(&["ping", "python3", "xenstore-read"]) else { return };
+    let guests = [
+        ("a", "", "link-local-to = \"vif2.0\""),
+        ("b", "", "link-local-to = \"vif1.0\""),
+        ("c", "", ""),
+    ];
+    // With one queue, frames stay in order.
+    let host = Host::start(&describe("max-queues = 1", &guests));
+    let watch = |guest: &str| {
+        let seen = host.file(guest);
+        let mut watcher = host.in_guest(guest, &["python3", "-c", WATCHER]);
+        let watcher = Running::start(watcher.arg(&seen).stdout(Stdio::null()));
+        wait_for("the guest to watch", SOON, || seen.exists().then_some(()));
+        (seen, watcher)
+    };
+    let ((by_b, _b), (by_c, _c)) = (watch("b"), watch("c"));
+    let send = |guest: &str, last: &str, ethertype: &str| {
+        let to = format!("0180c20000{last}");
+        host.guest_text(guest, &["python3", "-c", SENDER, &to, ethertype]);
+    };
+    let saw = |seen: &Path, last: &str| {
+        let seen = std::fs::read_to_string(seen).unwrap_or_default();
+        seen.lines().any(|line| line.starts_with(&format!("0180c20000{last} ")))
+    };
+    // A pause frame, LACP, EAPOL, and LLDP.
+    for (last, ethertype) in [("01", "8808"), ("02", "8809"), ("03", "888e"), ("0e", "88cc")] {
+        send("a", last, ethertype);
+    }
+    wait_for("LLDP", SOON, || saw(&by_b, "0e").then_some(()));
+    assert_eq!(["01", "02", "03"].map(|last| saw(&by_b, last)), [false, true, true]);
+    // What c gets afterwards is behind them.
+    host.ping("a", "10.77.0.3");
+    let arp = format!("00163e400300 {}", hex(MAC_A));
+    wait_for("a frame of a", SOON, || {
+        std::fs::read_to_string(&by_c).ok().filter(|seen| seen.contains(&arp))
+    });
+    for last in ["01", "02", "03", "0e"] {
+        assert!(!saw(&by_c, last), "{last}");
+    }
+    send("c", "0e", "88cc");
+    let dropped =
+        |host: &Host, vif: &str| host.vif(vif)?.queues[0].dropped.get("link_local").copied();
+    assert_eq!(host.wait("the drop", SOON, |host| dropped(host, "vif3.0")), 1);
+    assert_eq!(dropped(&host, "vif1.0"), Some(1), "the pause frame");
+}
+
+fn hex(mac: MacAddr) -> String {
+    mac.to_string().replace(':', "")
 }
 
 /// Honest guests on the switch and on a bridge, each locked to its assigned addresses.
