@@ -235,11 +235,14 @@ impl<P: ConnectionSource> BackendEnd<P> {
 
     /// What the front-end has to do next.
     fn expected(&self, missing: Missing) -> Option<String> {
-        let connection = &self.connected.as_ref()?.connection;
+        let Connected { connection, session, .. } = self.connected.as_ref()?;
         if let Some((found, len)) = connection.partial_message() {
             return Some(format!("{found} of the {len} bytes of a message have come"));
         }
         let expected = match missing {
+            Missing::Rings if session.unset_ring().is_some() => {
+                return session.unset_ring().map(|ring| ring.to_string());
+            }
             Missing::Driver => "the driver of the guest is not ready",
             Missing::Rings => "the front-end has not passed the guest's rings",
             Missing::Enabled => "no queue is enabled",
@@ -481,9 +484,13 @@ impl Connected {
     /// number of queues with its own, which it never sends. A front-end with enough queues sets
     /// up all of them before the driver is ready.
     fn left_why(&self) -> Option<String> {
-        let Connected { session, has_asked_queues, .. } = self;
+        let Connected { session, has_asked_queues, serving_since, .. } = self;
         let pairs = session.offer().pairs;
         let is_early = session.features().is_none() && !session.has_more_pairs();
+        if serving_since.is_none() && session.missing() == Missing::Rings {
+            let ring = session.unset_ring()?;
+            return Some(format!("the front-end disconnected before it was served: {ring}"));
+        }
         (*has_asked_queues && is_early).then(|| {
             format!(
                 "the front-end disconnected after it asked for the number of queues, which is \

@@ -30,7 +30,7 @@ use zerocopy::IntoBytes;
 use crate::fault::Space;
 use crate::memory::{Added, Region, RegionKey, RemovedMemory, Table};
 use crate::request::{self, Area, Request};
-use crate::ring::{PairPlan, Resumes, Ring};
+use crate::ring::{PairPlan, Resumes, Ring, UnsetRing};
 use crate::{Fault, Message, Name};
 
 use crate::offered::MTU_MIN;
@@ -235,6 +235,11 @@ impl Backend {
     /// Whether the front-end has set up anything of a pair after the first.
     pub fn has_more_pairs(&self) -> bool {
         self.rings.iter().skip(2).any(|ring| ring.revision > 0)
+    }
+
+    /// What is missing of the first pair of which the front-end has passed something, but not all.
+    pub fn unset_ring(&self) -> Option<UnsetRing> {
+        self.pairs().find_map(|pair| Ring::unset(pair, self.rings_of(pair)))
     }
 
     /// What is missing before any pair is served.

@@ -24,7 +24,7 @@ pub use frontend::Frontend;
 pub use inbox::{Inbox, Message};
 pub use memory::{Region, RegionKey, RemovedMemory};
 pub use request::{Area, Request};
-pub use ring::{Addresses, Base, PairPlan, RingPlan};
+pub use ring::{Addresses, Base, PairPlan, RingPlan, UnsetRing};
 
 /// Entries of the longest ring.
 pub const RING_SIZE_MAX: u32 = 32768;

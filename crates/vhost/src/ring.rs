@@ -1,5 +1,6 @@
 //! A session's state of one ring.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -76,7 +77,55 @@ pub(crate) struct Ring {
     pub(crate) revision: u64,
 }
 
+/// A ring that is not set up, of a pair of which something is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsetRing {
+    /// Its number in the session.
+    pub ring: u16,
+    /// What the front-end has not passed.
+    pub lacks: Vec<&'static str>,
+}
+
+impl fmt::Display for UnsetRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = if self.ring % 2 == 0 { "receives" } else { "transmits" };
+        write!(
+            f,
+            "ring {}, on which the guest {direction}, has no {}",
+            self.ring,
+            self.lacks.join(", no ")
+        )
+    }
+}
+
 impl Ring {
+    /// What is missing before it can be served.
+    pub(crate) fn lacks(&self) -> Vec<&'static str> {
+        let parts = [
+            ("size", self.size.is_none()),
+            ("addresses", self.addresses.is_none()),
+            ("base", self.base.is_none()),
+            ("kick", self.kick.is_none()),
+        ];
+        parts.into_iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| name).collect()
+    }
+
+    /// Whether the front-end has passed anything of it.
+    fn is_begun(&self) -> bool {
+        self.size.is_some()
+            || self.addresses.is_some()
+            || self.base.is_some()
+            || self.kick.is_some()
+    }
+
+    /// The ring that is missing more, of a pair of which the front-end has passed something.
+    pub(crate) fn unset(pair: u16, [rx, tx]: [&Ring; 2]) -> Option<UnsetRing> {
+        let numbered = [(2 * pair, rx.lacks()), (2 * pair + 1, tx.lacks())];
+        let (ring, lacks) = numbered.into_iter().max_by_key(|(_, lacks)| lacks.len())?;
+        let is_unset = (rx.is_begun() || tx.is_begun()) && !lacks.is_empty();
+        is_unset.then_some(UnsetRing { ring, lacks })
+    }
+
     /// Resets everything except whether it is enabled.
     pub(crate) fn reset(&mut self) {
         *self = Ring {

@@ -10,13 +10,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringway_vhost::backend::{FEATURES, Missing, PROTOCOL_FEATURES};
-use ringway_vhost::frontend::{Event, Preferences};
+use ringway_vhost::frontend::Event;
 use ringway_vhost::request::{Ack, Request};
-use ringway_vhost::{Addresses, Frontend, Region, RegionKey};
 use ringway_vhost_shell::{
-    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, PART_MAX, Received, State, TURN_READS,
+    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, PART_MAX, State, TURN_READS,
 };
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{
@@ -26,80 +24,10 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tempfile::TempDir;
 
 use crate::device::{PATIENCE, Recorder, until};
+use crate::guest::{Guest, region};
 
 fn end(path: &Path, mode: Mode) -> BackendEnd {
     BackendEnd::new(Endpoint::new(path, mode, Instant::now()).expect("a place to meet"))
-}
-
-fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor")
-}
-
-fn region() -> Region {
-    let key = RegionKey { guest_address: 0, size: 1 << 20, user_address: 1 << 40, file_offset: 0 };
-    let file = memfd_create("memory", MemfdFlags::CLOEXEC).expect("a file");
-    Region { key, file }
-}
-
-/// A front-end over a socket.
-struct Guest {
-    connection: Connection,
-    session: Frontend,
-    events: Vec<Event>,
-}
-
-impl Guest {
-    fn new(socket: UnixStream) -> Guest {
-        socket.set_nonblocking(true).expect("a socket of ours");
-        let preferences = Preferences { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 2 };
-        let connection = Connection::new(socket.into());
-        Guest { connection, session: Frontend::new(preferences), events: Vec::new() }
-    }
-
-    fn turn(&mut self) {
-        while let Some(message) = self.session.next_message() {
-            self.connection.send(message).expect("the back-end reads");
-        }
-        while let Received::Message(message) = self.connection.receive().expect("it is whole") {
-            self.session.take(message).expect("it was asked for");
-        }
-        self.events.extend(std::iter::from_fn(|| self.session.next_event()));
-    }
-
-    fn hand_over(&mut self) {
-        self.session.share(vec![region()]);
-        for ring in 0..4 {
-            let addresses = Addresses {
-                descriptor: 1 << 40,
-                available: (1 << 40) + 0x1000,
-                used: (1 << 40) + 0x2000,
-                log: None,
-            };
-            for request in [
-                Request::SetVringNum { ring, size: 256 },
-                Request::SetVringBase { ring, base: 0 },
-                Request::SetVringAddr { ring, addresses },
-                Request::SetVringCall { ring, file: Some(event()) },
-                Request::SetVringKick { ring, file: Some(event()) },
-                Request::SetVringEnable { ring, is_enabled: true },
-            ] {
-                self.session.ask(request);
-            }
-        }
-    }
-
-    /// Begins a session, and continues until two pairs are served.
-    fn serve(&mut self, end: &mut BackendEnd, device: &mut Recorder) {
-        let mut has_begun = false;
-        until(end, device, "served", |end, device| {
-            self.turn();
-            if !has_begun && self.events.iter().any(|it| matches!(it, Event::Negotiated(_))) {
-                has_begun = true;
-                self.hand_over();
-            }
-            end.state() == State::Serving && device.served.len() == 2
-        });
-    }
 }
 
 #[test]
@@ -177,6 +105,21 @@ fn front_ends_dial_a_socket_that_we_make() {
     }
     let taken = Endpoint::new(&path, Mode::Server, Instant::now()).expect_err("it is taken");
     assert!(taken.to_string().contains("another process listens at it"), "{taken}");
+}
+
+#[test]
+fn what_is_missing_of_a_queue_is_said_also_when_its_front_end_has_left() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
+    let missing =
+        "ring 1, on which the guest transmits, has no size, no addresses, no base, no kick";
+    guest.begin(&mut end, &mut device, 0..1, |end, _| end.error().as_deref() == Some(missing));
+    drop(guest);
+    until(&mut end, &mut device, "left", |end, _| end.state() == State::Disconnected);
+    let left = format!("the front-end disconnected before it was served: {missing}");
+    assert_eq!(end.error(), Some(left));
 }
 
 #[test]
@@ -350,7 +293,7 @@ fn a_flood_of_messages_and_half_a_message_have_no_more_than_a_turn() {
         guest.turn();
         if !has_begun && guest.events.iter().any(|it| matches!(it, Event::Negotiated(_))) {
             has_begun = true;
-            guest.hand_over();
+            guest.hand_over(0..4);
         }
         end.state() == State::Serving && device.served.len() == 2
     });

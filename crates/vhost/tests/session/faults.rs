@@ -207,10 +207,27 @@ fn an_old_driver_and_memory_of_its_own_are_named() {
     assert_eq!(device.session.missing(), Missing::Memory);
     device.ask(Request::AddMemReg(region(0))).unwrap();
     assert_eq!(device.session.missing(), Missing::Rings);
+    assert_eq!(device.session.unset_ring(), None);
     device.ask(Request::SetVringEnable { ring: 0, is_enabled: false }).unwrap();
-    for request in driver_ok(0, 0) {
+    let mut all = driver_ok(0, 0);
+    let of_tx = all.split_off(all.len() - 5);
+    for request in all {
         device.ask(request).unwrap();
     }
+    let lacking = [
+        "no size, no addresses, no base, no kick",
+        "no addresses, no base, no kick",
+        "no addresses, no kick",
+        "no kick",
+    ];
+    for (lacks, next) in lacking.into_iter().zip(of_tx) {
+        assert_eq!(device.session.missing(), Missing::Rings);
+        let unset = device.session.unset_ring().map(|ring| ring.to_string());
+        let expected = format!("ring 1, on which the guest transmits, has {lacks}");
+        assert_eq!(unset, Some(expected));
+        device.ask(next).unwrap();
+    }
+    assert_eq!(device.session.unset_ring(), None);
     assert_eq!(device.session.missing(), Missing::Enabled);
 }
 
