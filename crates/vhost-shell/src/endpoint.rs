@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use crate::socket_file::{
-    Found, OwnSocket, SocketGroup, at, dial, missing_directory, not_a_socket, other_type,
+    Found, OwnSocket, SocketGroup, at, dial, foreign_link, missing_directory, not_a_socket,
+    other_type,
 };
 
 /// Which end creates the socket.
@@ -226,6 +227,10 @@ impl Endpoint {
             Err(Errno::PROTOTYPE) => {
                 self.disconnected(now);
                 other_type(&self.path)
+            }
+            Err(Errno::LOOP) => {
+                self.disconnected(now);
+                foreign_link(&self.path)
             }
             Err(Errno::CONNREFUSED | Errno::AGAIN) => {
                 self.disconnected(now);

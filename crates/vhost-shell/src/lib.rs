@@ -17,6 +17,7 @@ mod endpoint;
 mod frontend;
 mod opener;
 mod socket_file;
+mod trusted_path;
 
 pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
 pub use connection::{Broken, Connection, PART_MAX, Received};

@@ -1,7 +1,7 @@
 //! The file of a socket: dials it, or makes it and recognizes it later.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+
+use crate::trusted_path;
 
 /// A group of the host that may connect to sockets that we create.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,11 +103,24 @@ impl OwnSocket {
     }
 }
 
+/// Connects to the socket at a path, over no link of another user: see [`trusted_path`].
 pub(crate) fn dial(path: &Path) -> Result<OwnedFd, Errno> {
+    let found = trusted_path::find(path)?;
+    // By its descriptor, as another file may have the name by now.
+    let address = format!("/proc/self/fd/{}", found.as_raw_fd());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&connection, &SocketAddrUnix::new(path)?)?;
+    connect(&connection, &SocketAddrUnix::new(address)?)?;
     Ok(connection)
+}
+
+/// The message for a path with a link that is not followed.
+pub(crate) fn foreign_link(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "{path}: it is or leads over a symbolic link of another user, or too many links: name the \
+         socket itself, or have root make the link"
+    )
 }
 
 /// Removes a socket. Any other file stays, whatever path the administrator gave.

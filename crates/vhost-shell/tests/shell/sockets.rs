@@ -70,6 +70,24 @@ fn of_a_socket_that_may_not_be_used_the_owner_and_the_rights_are_named() {
 }
 
 #[test]
+fn a_link_of_another_user_to_a_socket_is_not_followed() {
+    let dir = TempDir::new().expect("a directory");
+    let (path, link) = (dir.path().join("other.sock"), dir.path().join("vm1.sock"));
+    let listener = UnixListener::bind(&path).expect("a socket");
+    std::os::unix::fs::symlink(&path, &link).expect("a link");
+    if std::os::unix::fs::lchown(&link, Some(65534), None).is_err() {
+        println!("SKIPPED: a link of another user, which only root can make here");
+        return;
+    }
+    let (mut end, mut device) = (end(&link, Mode::Client), Recorder::new(2));
+    end.turn(&mut device, Instant::now()).expect("it waits");
+    let obstacle = end.error().expect("it may not be used");
+    assert!(obstacle.contains("leads over a symbolic link of another user"), "{obstacle}");
+    listener.set_nonblocking(true).expect("set");
+    listener.accept().expect_err("nothing has connected");
+}
+
+#[test]
 fn a_socket_that_is_there_is_dialled_at_once_and_again_when_its_owner_comes_back() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
