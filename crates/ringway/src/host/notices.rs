@@ -43,8 +43,9 @@ impl Notices {
         ("NOTIFY_SOCKET", self.path.as_os_str())
     }
 
-    /// Passes on what has come. The end of a process is not that of the service.
-    pub(super) fn pass_on(&mut self) -> io::Result<()> {
+    /// Passes on what has come. The end of a process is not that of the service. `at_first` runs
+    /// before the backend is first reported to be ready.
+    pub(super) fn pass_on(&mut self, mut at_first: impl FnMut()) -> io::Result<()> {
         let mut message = [0; MESSAGE_LEN_MAX];
         for _ in 0..MESSAGES_MAX {
             let len = match self.socket.recv(&mut message) {
@@ -56,7 +57,10 @@ impl Notices {
                     b"STOPPING=1" => {}
                     b"READY=1" if self.is_ready => {}
                     line => {
-                        self.is_ready |= line == b"READY=1";
+                        if line == b"READY=1" {
+                            at_first();
+                            self.is_ready = true;
+                        }
                         self.service.pass_on(line);
                     }
                 }

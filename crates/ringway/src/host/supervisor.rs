@@ -197,7 +197,7 @@ impl Supervisor {
         loop {
             self.check_broker()?;
             self.check_backend()?;
-            self.notices.pass_on()?;
+            self.notices.pass_on(|| keep(accepted))?;
             self.note_connections(accepted)?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
@@ -420,9 +420,7 @@ impl Supervisor {
         };
         if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
             self.is_ready = true;
-            if let Some(accepted) = accepted.take() {
-                accepted.keep();
-            }
+            keep(accepted);
             let guests = self.guests.iter().filter_map(|slot| match &slot.state {
                 GuestState::Running(domid, process) => Some(ReadyGuest {
                     name: &slot.guest.name.0,
@@ -546,5 +544,12 @@ fn fail_if_failed(name: &str, status: ExitStatus) -> Result<()> {
     match status.code() {
         Some(_) => bail!("{name} did not start; see the reason above"),
         None => Ok(()),
+    }
+}
+
+/// Keeps the description that a host was started with, once.
+fn keep(accepted: &mut Option<Keep>) {
+    if let Some(accepted) = accepted.take() {
+        accepted.keep();
     }
 }
