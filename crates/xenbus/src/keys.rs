@@ -6,6 +6,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crate::line_vlans;
 use crate::rate::Rate;
 use crate::state::XenbusState;
 use ringway_datapath::{
@@ -47,6 +48,8 @@ pub(crate) const SHARED_MACS: &str = "ringway-shared-macs";
 pub(crate) const IS_ROUTER: &str = "ringway-router";
 pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
 pub(crate) const VLAN: &str = "ringway-vlan";
+/// `vlan` of a vif line, which xl writes since Xen 4.20.
+pub(crate) const LINE_VLAN: &str = "vlan";
 pub(crate) const TRUNK: &str = "ringway-trunk";
 pub(crate) const IS_PRIVATE: &str = "ringway-private";
 pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
@@ -280,8 +283,9 @@ impl Keys {
     }
 
     /// The rules for what the guest may send, according to the toolstack: `ip` of the vif's line,
-    /// the keys of XenServer (`locking-mode`, `ipv4-allowed`, `ipv6-allowed`), and ours. They are
-    /// in the backend's own directory, which a guest cannot write.
+    /// its `vlan` if no hotplug script applies that, the keys of XenServer (`locking-mode`,
+    /// `ipv4-allowed`, `ipv6-allowed`), and ours. They are in the backend's own directory, which a
+    /// guest cannot write.
     ///
     /// # Errors
     /// [`BadKeys::Unreadable`] if one of them is invalid. The vif is then not served, because its
@@ -363,7 +367,12 @@ impl Keys {
         if tagged.len() > VlanRules::TAGGED_MAX {
             return Err(self.unreadable(TRUNK, list, expected));
         }
-        Ok(VlanRules { untagged, tagged })
+        let own = VlanRules { untagged, tagged };
+        match self.text(LINE_VLAN) {
+            Some(line) if own.is_none() && self.script().is_none() => line_vlans::parse(line)
+                .ok_or_else(|| self.unreadable(LINE_VLAN, line, line_vlans::EXPECTED)),
+            _ => Ok(own),
+        }
     }
 
     /// The Linux bridge to attach the vif to, if the toolstack names one. Beside our own script the
@@ -537,6 +546,26 @@ mod tests {
             let keys = both(script);
             assert_eq!((keys.script(), keys.bridge()), (Some(script), Some("xenbr0")));
         }
+    }
+
+    #[test]
+    fn vlans_of_a_line_count_where_no_script_applies_them_and_ours_replace_them() {
+        let vlans = |more: &[(&str, &str)]| {
+            let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            Keys::new("/b", [(LINE_VLAN, "10p/20")].iter().chain(more).map(own)).vlan_rules()
+        };
+        let rules = |untagged, tagged: &[u16]| {
+            let tagged = tagged.iter().copied().filter_map(Vid::new).collect();
+            Ok(VlanRules { untagged: Vid::new(untagged), tagged })
+        };
+        assert_eq!(vlans(&[]), rules(10, &[20]));
+        assert_eq!(vlans(&[(SCRIPT, "/etc/xen/scripts/vif-ringway")]), rules(10, &[20]));
+        assert_eq!(vlans(&[(BRIDGE, "xenbr0")]), rules(10, &[20]));
+        assert_eq!(vlans(&[(SCRIPT, "/etc/xen/scripts/vif-bridge")]), rules(0, &[]));
+        assert_eq!(vlans(&[(TRUNK, "30")]), rules(0, &[30]));
+        assert_eq!(vlans(&[(VLAN, "10")]), rules(10, &[]));
+        let error = keys(LINE_VLAN, "10/20").rules().expect_err("no VLAN has p").to_string();
+        assert!(error.contains("/1/0/vlan is \"10/20\"") && error.contains("10p/20"), "{error}");
     }
 
     #[test]

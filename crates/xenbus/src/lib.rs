@@ -65,6 +65,7 @@ mod hotplug;
 mod key_set;
 pub mod keys;
 mod limits;
+mod line_vlans;
 mod rate;
 mod state;
 mod vif;

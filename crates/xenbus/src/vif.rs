@@ -10,8 +10,9 @@ use ringway_wire::DomId;
 use crate::keys::{
     ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR,
     FRONTEND, FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
-    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LINK_LOCAL_TO, LOCKING_MODE, MAC, MAX_QUEUES_WANTED,
-    MIRROR, MTU, MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
+    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LINE_VLAN, LINK_LOCAL_TO, LOCKING_MODE, MAC,
+    MAX_QUEUES_WANTED, MIRROR, MTU, MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT,
+    TRUNK, TYPE, VLAN,
 };
 use crate::limits::LimitName;
 use crate::state::XenbusState;
@@ -155,7 +156,7 @@ impl Vif {
 
 /// Keys of the toolstack and its scripts that take effect while a vif is served, besides its
 /// limits.
-const CHANGEABLE: [&str; 19] = [
+const CHANGEABLE: [&str; 20] = [
     ONLINE,
     HOTPLUG_STATUS,
     MAC,
@@ -170,6 +171,7 @@ const CHANGEABLE: [&str; 19] = [
     IS_ROUTER,
     IS_DHCP_SERVER,
     VLAN,
+    LINE_VLAN,
     TRUNK,
     IS_PRIVATE,
     MULTICAST_ROUTER,

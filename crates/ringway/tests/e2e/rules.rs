@@ -532,6 +532,26 @@ fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
     let shown = host.text(&["vif", "show", &name]);
     assert!(shown.contains("tagged 10,20"), "{shown}");
 
+    // `vlan` of xl's vif lines, on the switch; beside a script it is the script's.
+    let placed = |keys: &[(&str, &str)]| {
+        let guest = Hostile::with_keys(&host, keys);
+        let dir = guest.vif().backend_dir();
+        let is_served = |node: String| host.node(&node).is_some_and(|state| state == "2");
+        host.wait("an offer or an error", SOON, |host| {
+            let error = host.node(&format!("{dir}/error")).is_some();
+            (error || is_served(guest.vif().backend_state())).then_some(())
+        });
+        let vif = host.vif(&guest.name()).expect("it is known");
+        (vif.vlan, vif.trunk, vif.error.unwrap_or_default())
+    };
+    assert_eq!(placed(&[("vlan", "10p/20-21")]), (Some(10), vec![20, 21], String::new()));
+    let scripted = [("vlan", "10p/20-21"), ("script", "/etc/xen/scripts/vif-bridge")];
+    assert_eq!(placed(&scripted), (None, Vec::new(), String::new()));
+    let refused = placed(&[("vlan", "10/20")]).2;
+    assert!(refused.contains("/vlan is \"10/20\"") && refused.contains("10p/20"), "{refused}");
+    let refused = placed(&[("vlan", "10"), ("bridge", "xenbr0")]).2;
+    assert!(refused.contains("only ringway's own switch supports"), "{refused}");
+
     // The VLAN of a connected guest changes.
     let node = "/local/domain/0/backend/vif/3/0/ringway-vlan";
     host.tool_text("xenstore-write", &[node, "10"]);
