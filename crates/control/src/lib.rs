@@ -5,6 +5,7 @@
 //! stream of bytes. The types here also define the output of `--json`.
 
 mod dir;
+pub mod files;
 mod link;
 mod opener;
 mod server;

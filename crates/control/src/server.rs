@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, BufReader, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Response, read_line};
+use crate::{Response, files, read_line};
 
 /// Connections served at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -99,9 +98,7 @@ impl ControlSocket {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        Ok(ControlSocket { listener, path: path.to_owned() })
+        Ok(ControlSocket { listener: files::listen(path)?, path: path.to_owned() })
     }
 }
 

@@ -5,8 +5,8 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use ringway_control::RunDir;
+use anyhow::{Context, Result, anyhow, bail};
+use ringway_control::{RunDir, files};
 use ringway_net::Netlink;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -22,6 +22,8 @@ const DIR_LEN_MAX: usize = 107 - "/guest-12345678901234567890123456789012.sock".
 const LOCK_ATTEMPTS_MAX: usize = 16;
 /// Name of the description in the run directory.
 const DESCRIPTION: &str = "host.json";
+/// Files that a host removes: those that concern itself, and what a killed process was writing.
+const FILES: [&str; 5] = ["state.json", DESCRIPTION, "state.new", "host.new", "vhosts.new"];
 
 /// The run directory of a host whose user names none.
 pub(crate) fn default_dir() -> PathBuf {
@@ -76,7 +78,7 @@ impl Claim {
         let lock = lock(&dir)?;
         let before = read_state(&dir);
         remove_leftovers(&before);
-        remove_files(&dir)?;
+        remove_files(&dir).with_context(|| format!("empty {}", dir.path().display()))?;
         Ok(Claim {
             is_default: path == default_dir(),
             dir,
@@ -112,19 +114,13 @@ impl Claim {
     /// Writes the description for the host's processes.
     pub(crate) fn write_description(&self, host: &Host) -> Result<()> {
         let path = self.dir.path().join(DESCRIPTION);
-        fs::write(&path, serde_json::to_vec_pretty(host)?)
-            .with_context(|| format!("write {}", path.display()))
+        Ok(files::replace(&path, &serde_json::to_vec_pretty(host)?)?)
     }
 
     /// Changes what the next host finds if this one is killed.
     pub(crate) fn record(&mut self, change: impl FnOnce(&mut State)) -> Result<()> {
         change(&mut self.state);
-        let path = self.dir.state();
-        let new = path.with_extension("new");
-        // A reader finds the old content or the new one.
-        fs::write(&new, serde_json::to_vec_pretty(&self.state)?)
-            .and_then(|()| fs::rename(&new, &path))
-            .with_context(|| format!("write {}", path.display()))
+        Ok(files::replace(&self.dir.state(), &serde_json::to_vec_pretty(&self.state)?)?)
     }
 }
 
@@ -173,13 +169,13 @@ fn make_private(path: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .with_context(|| format!("make the run directory {shown}; --dir names another"))?;
+        .map_err(|error| anyhow!("make the run directory {shown}: {error}; --dir names another"))?;
     let found = fs::symlink_metadata(path).with_context(|| format!("run directory {shown}"))?;
     let uid = geteuid().as_raw();
     if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
         bail!(
             "run directory {shown}: expected a directory of user {uid} that no other user can \
-             write to; it belongs to {} and has mode {:o}",
+             write to; it belongs to {} and has mode {:o}; --dir names another",
             found.uid(),
             found.mode() & 0o7777
         );
@@ -243,9 +239,10 @@ fn lock(dir: &RunDir) -> Result<File> {
         let is_same =
             |found: fs::Metadata| file.metadata().is_ok_and(|ours| ours.ino() == found.ino());
         if fs::metadata(&path).is_ok_and(is_same) {
-            file.set_len(0)?;
-            file.rewind()?;
-            writeln!(file, "{}", std::process::id())?;
+            file.set_len(0)
+                .and_then(|()| file.rewind())
+                .and_then(|()| writeln!(file, "{}", std::process::id()))
+                .with_context(|| format!("write {}", path.display()))?;
             return Ok(file);
         }
     }
@@ -288,7 +285,7 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
         let (name, kind) = (entry.file_name(), entry.file_type()?);
         let name = name.to_string_lossy();
         let is_ours = name.ends_with(".sock") && kind.is_socket()
-            || ["state.json", "state.new", DESCRIPTION].contains(&name.as_ref()) && kind.is_file();
+            || FILES.contains(&name.as_ref()) && kind.is_file();
         if is_ours {
             fs::remove_file(entry.path())?;
         } else if is_of_process(&name) && kind.is_dir() {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::thread;
 
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ringway_confine::{BROKER_DEVICES, Role};
 use ringway_control::RunDir;
+use ringway_control::files::bind;
 use ringway_emu::{Broker as Domains, DomainEvent};
 use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
 use rustix::fs::Mode;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
     let dir = RunDir::new(&args.dir);
     let store = Server::new(Quota::default())?;
     let handle = store.handle();
-    handle.listen(UnixListener::bind(dir.xenstore())?, DomId(0))?;
+    handle.listen(bind(&dir.xenstore())?, DomId(0))?;
     let mut domains = Domains::bind(dir.path())
         .with_context(|| format!("take {} as broker", dir.path().display()))?;
     domains.on_change(move |event| {
@@ -67,7 +67,7 @@ fn follow(dir: &RunDir, store: &ServerHandle, event: DomainEvent) -> io::Result<
     match event {
         DomainEvent::Created(domid) => {
             store.introduce(domid)?;
-            store.listen(UnixListener::bind(dir.xenstore_of(domid.0))?, domid)
+            store.listen(bind(&dir.xenstore_of(domid.0))?, domid)
         }
         // Its nodes stay until the toolstack has removed its devices.
         DomainEvent::Died(_) => Ok(()),

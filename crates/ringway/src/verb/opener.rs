@@ -15,7 +15,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
+use ringway_control::{
+    Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir, files,
+};
 use ringway_vhost_shell::{Mode, Opener as Sockets, Turn, VifSocket};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::level_filters::LevelFilter;
@@ -223,10 +225,7 @@ impl Opening {
     fn keep(&self) -> Result<(), String> {
         let vhosts: Vec<&Vhost> = self.added.values().collect();
         let text = serde_json::to_vec_pretty(&vhosts).map_err(|error| error.to_string())?;
-        let new = self.file.with_extension("new");
-        // A reader finds the old content or the new one.
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &self.file))
+        files::replace(&self.file, &text)
             .map_err(|error| format!("done, but lost when the backend restarts: {error}"))
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
+use ringway_control::files;
 use ringway_xenstore::{Client, DomId, Errno, Quota, Server, Watched};
 use serde::Serialize;
 
@@ -154,8 +155,7 @@ fn serve(args: &Serve) -> Result<()> {
     let stop = Stop::on_signals()?;
     let shown = args.socket.display();
     remove_dead(&args.socket)?;
-    let listener = UnixListener::bind(&args.socket).with_context(|| format!("--socket {shown}"))?;
-    fs::set_permissions(&args.socket, fs::Permissions::from_mode(0o600))?;
+    let listener = files::listen(&args.socket).context("--socket")?;
     let server = Server::new(Quota::default())?;
     let handle = server.handle();
     handle.listen(listener, DomId(0))?;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -144,4 +144,47 @@ fn a_description_that_fails_only_at_the_start_is_replaced_by_the_last_accepted_o
     }
     let listed = host.text(&["vif", "list"]);
     assert!(listed.contains("serving the last accepted description, not "), "{listed}");
+}
+
+/// A start in a file system that has no room for a file, or for a page.
+const START_ON_FULL_DISK: &str = "mount -t tmpfs -o $0 tmpfs \"$1\" && cp \"$1\".toml \
+    \"$1\"/host.toml && cd \"$1\" && exec \"$2\" run --config host.toml --dir \"$1\"/run";
+
+#[test]
+fn a_start_on_a_full_disk_names_the_file() {
+    let Some(_turn) = shared_turn(&["unshare", "mount"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let disk = place.path().join("disk");
+    fs::create_dir(&disk).expect("ours");
+    let uplink = "[host]\nnetwork = \"private\"\n[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
+    fs::write(disk.with_extension("toml"), uplink).expect("written");
+    // The root of the file system and the description are two; each start gets further.
+    let inodes = (3..9).map(|count| format!("nr_inodes={count}"));
+    let pages = (2..5).map(|count| format!("size={}k", 4 * count));
+    for limit in inodes.chain(pages) {
+        let mut start = Command::new("unshare");
+        start.args(["--mount", "--net", "--user", "--map-root-user", "sh", "-c"]);
+        start.arg(START_ON_FULL_DISK).arg(&limit).arg(&disk).arg(ringway().get_program());
+        let output = start.output().expect("util-linux");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{limit}: {text}");
+        for line in text.lines().filter(|line| line.contains("No space left")) {
+            assert!(line.contains(&*disk.to_string_lossy()), "{limit}: {line}");
+        }
+        assert!(text.contains("No space left"), "{limit}: {text}");
+    }
+}
+
+#[test]
+fn a_run_directory_that_cannot_be_made_names_the_option_last() {
+    let place = tempfile::tempdir().expect("a directory");
+    fs::write(place.path().join("file"), "").expect("ours");
+    let config = place.path().join("host.toml");
+    fs::write(&config, pair()).expect("written");
+    let mut run = ringway();
+    run.arg("run").arg("--config").arg(&config).arg("--dir").arg(place.path().join("file/run"));
+    let output = run.output().expect("it can be started");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = "file/run: Not a directory (os error 20); --dir names another\n";
+    assert!(text.ends_with(expected), "{text}");
 }
