@@ -4,6 +4,7 @@
 use std::io;
 
 use ringway_hypervisor::Hypervisor;
+use ringway_vhost_shell::State;
 use ringway_xenbus::XenbusState;
 
 use crate::Backend;
@@ -42,7 +43,9 @@ impl<H: Hypervisor> Backend<H> {
     /// Reports how many vifs there are, when that has changed.
     pub(crate) fn report_counts(&mut self) {
         let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
-        let counts = (self.vifs.len(), self.vifs.values().filter(is_connected).count());
+        let connected = self.vifs.values().filter(is_connected).count();
+        let serving = self.vhosts.iter().filter(|vhost| vhost.end.state() == State::Serving);
+        let counts = (self.vifs.len() + self.vhosts.len(), connected + serving.count());
         if self.reports.counts.replace(counts) != Some(counts) {
             let (count, connected) = counts;
             self.reports.service.report(Report::Vifs { count, connected });

@@ -170,7 +170,10 @@ fn a_service_without_root_serves_the_network_of_its_host() {
         std::os::unix::fs::chown(dir, Some(12345), Some(12345)).expect("root may");
     }
     let config = place.path().join("host.toml");
-    fs::write(&config, "[uplink]\naddresses = [\"10.77.0.254/24\"]\n").expect("written");
+    let socket = place.path().join("vm1.sock");
+    let vhost = format!("[[vhost]]\nname = \"vm1\"\nsocket = \"{}\"\n", socket.display());
+    let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
+    fs::write(&config, uplink.to_owned() + &vhost).expect("written");
     let mut notices =
         Notices { socket: UnixDatagram::bind(&path).expect("bound"), lines: VecDeque::new() };
     set_socket_passcred(&notices.socket, true).expect("our own socket");
@@ -195,14 +198,14 @@ fn a_service_without_root_serves_the_network_of_its_host() {
     assert!(shown.contains("10.77.0.254/24"), "{shown}");
     assert!(place.path().join("own/host.toml.accepted").exists());
     for _ in 0..3 {
-        notices.up_to("STATUS=0 vifs, 0 connected");
+        notices.up_to("STATUS=1 vifs, 0 connected");
         let state = fs::read(dir.join("state.json")).expect("it keeps its state");
         let state: serde_json::Value = serde_json::from_slice(&state).expect("JSON");
         let processes = state["processes"].as_array().expect("a list");
         let backend = processes.iter().find(|it| it["name"] == "backend").expect("it runs");
         send(number(&backend["pid"]), Signal::KILL);
     }
-    notices.up_to("STATUS=0 vifs, 0 connected");
+    notices.up_to("STATUS=1 vifs, 0 connected");
     send(service.0.id(), Signal::TERM);
     notices.up_to("STOPPING=1");
     assert!(service.wait("the service to end", SOON).success());
