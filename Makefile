@@ -7,7 +7,8 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test nightly fuzz bench miri sim-million build deb clean xen-smoke xen-full
-.PHONY: virtio-migrate virtio-dpdk docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
+.PHONY: virtio-migrate virtio-dpdk virtio-admin docs semver xen-admin xen-race hostile arm64 arm64-test
+.PHONY: xen-arm64
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -84,6 +85,13 @@ virtio-migrate: ## migrate a virtual machine between two QEMUs under traffic; co
 virtio-dpdk: ## pass data through every layout of DPDK's virtio driver; a few minutes
 	scripts/install-packages test
 	RINGWAY_NIGHTLY=1 $(CARGO) test --package ringway --test e2e dpdk -- --nocapture
+
+virtio-admin: ## execute docs/virtio.md on whole Debians 12 and 13: the package, systemd, libvirt
+	scripts/install-packages test
+	scripts/install-packages xen
+	$(MAKE) deb
+	tests/virtio/service bookworm
+	tests/virtio/service trixie
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen

@@ -18,13 +18,13 @@ xl_options=()
 # Where ringway puts its socket.
 case $DOM0 in small) run_directory=$state/ringway ;; *) run_directory=/run/ringway/default ;; esac
 case $(uname -m) in aarch64) guest_type=pvh ;; *) guest_type=pv ;; esac
+# What the page is, and where an administrator reads it.
+page=/payload/xen.md
 mkdir -p "$state"
+# shellcheck source=tests/steps.sh
+. /payload/steps.sh
 
 # --- results -------------------------------------------------------------------------------------
-
-say() {
-    printf '[%s] %s\n' "$(cut -d ' ' -f 1 /proc/uptime)" "$*"
-}
 
 # Ends the scenario: REASON
 fail() {
@@ -47,22 +47,6 @@ measure() {
     say "measured $1: $2"
     jq -nc --arg name "$1" --arg value "$2" '{($name): ($value | tonumber? // $value)}' \
         >> "$FOLDER/measurements"
-}
-
-# Fails unless two values are the same: WHAT EXPECTED FOUND
-expect() {
-    [ "$2" = "$3" ] || fail "$1: expected '$2', found '$3'"
-}
-
-# Waits until a command succeeds: SECONDS WHAT COMMAND...
-wait_until() {
-    local limit=$((PATIENCE * $1)) what=$2 end
-    shift 2
-    end=$((SECONDS + limit))
-    until "$@" > /dev/null 2>&1; do
-        [ $SECONDS -lt $end ] || fail "$what: not within $limit s"
-        sleep 0.3 # waits: looks again until the state is there
-    done
 }
 
 # Runs a command, and ends it after a time: SECONDS COMMAND...
@@ -188,49 +172,6 @@ backend_queues() {
         ringway vif show "$1" --dir "$run_directory" --json |
             jq -r '.queues[] | "\(.index) \(.tx_packets) \(.rx_packets)"'
     fi
-}
-
-# --- the page for administrators -----------------------------------------------------------------
-
-# Runs a block of docs/xen.md line by line, each as an administrator would: NAME [WORD=REPLACEMENT]...
-# A line fails if its command fails. If its comment says "prints nothing", it fails if it prints.
-page() {
-    local name=$1 line output
-    page_text "$@" > "$state/page"
-    [ -s "$state/page" ] || fail "docs/xen.md has no block '$name'"
-    while IFS= read -r line <&5; do
-        case $line in '' | '#'*) continue ;; esac
-        say "page: $line"
-        case $line in
-        *'# prints nothing'*)
-            output=$(cd /payload && bash -c "$line" 2>&1) || true
-            expect "$line prints" '' "$output"
-            ;;
-        *)
-            (cd /payload && APT_CONFIG=$(apt_config) DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER='' \
-                timeout 600 bash -c "$line" < /dev/null) || fail "docs/xen.md, $name: $line: status $?"
-            ;;
-        esac
-    done 5< "$state/page"
-}
-
-# A block of docs/xen.md, with some of its words replaced: NAME [WORD=REPLACEMENT]...
-page_text() {
-    local name=$1 script='' word
-    shift
-    for word in "$@"; do
-        script+="s|${word%%=*}|${word#*=}|g;"
-    done
-    awk -v mark="<!-- run: $name -->" '
-        $0 == mark { inside = 1; next }
-        inside && /^[^ ]/ { exit }
-        inside && /^    / { print substr($0, 5) }' /payload/xen.md | sed -e "$script"
-}
-
-# Replies to the questions that apt asks an interactive user.
-apt_config() {
-    echo 'APT::Get::Assume-Yes "true";' > "$state/apt.conf"
-    echo "$state/apt.conf"
 }
 
 # --- dom0's network ------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ fn nightly(root: &Path) -> Result<()> {
     steps.run("release build", || run::build(root));
     steps.run("hostile guests", || run::hostile(root));
     steps.run("Debian package", || package(root));
+    steps.run("docs/virtio.md executed", || run::service_page(root));
     steps.run("Arm64", || arm64::ci(root));
     steps.run("fuzz targets", || fuzz::run(root, fuzz::SECONDS_DEFAULT, &[]));
     steps.run("real Xen", || run::real_xen(root));

@@ -1,23 +1,39 @@
-//! Checks the page for administrators, `docs/xen.md`: `tests/xen` runs each code block, or the
-//! block states why not.
+//! Checks the pages for administrators: of `docs/xen.md`, `tests/xen` runs each code block, or the
+//! block states why not; of `docs/virtio.md`, `tests/virtio` runs the service.
 
 use std::collections::BTreeMap;
 
 use crate::tree::Tree;
 
-const PAGE: &str = "docs/xen.md";
-const SCENARIOS: &str = "tests/xen/";
+/// A page of which scripts run blocks.
+struct Page {
+    path: &'static str,
+    /// Where the scripts are.
+    scenarios: &'static str,
+    /// The section whose blocks all have a mark; `None` for the whole page.
+    section: Option<&'static str>,
+}
+
+const PAGES: [Page; 2] = [
+    Page { path: "docs/xen.md", scenarios: "tests/xen/", section: None },
+    Page { path: "docs/virtio.md", scenarios: "tests/virtio/", section: Some("## As a service") },
+];
 /// On a line of its own before a block: the name by which a scenario runs it.
 const RUN: &str = "<!-- run: ";
 /// Before a block that no scenario runs: the reason.
 const NOT_RUN: &str = "<!-- not run here: ";
 const END: &str = " -->";
-/// How scenarios name a block: functions of `tests/xen/lib.sh`.
+/// How scenarios name a block: functions of `tests/steps.sh`.
 const CALLS: [&str; 2] = ["page ", "page_text "];
 
 /// Every block without a mark, and every mark and scenario that names no block, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
-    let Some(page) = tree.file(PAGE) else { return vec![format!("{PAGE} is not there")] };
+    PAGES.iter().flat_map(|page| check_page(tree, page)).collect()
+}
+
+fn check_page(tree: &Tree, of: &Page) -> Vec<String> {
+    let path = of.path;
+    let Some(page) = tree.file(path) else { return vec![format!("{path} is not there")] };
     let mut findings = Vec::new();
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     for block in blocks(&page.text) {
@@ -25,25 +41,26 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
         match block.mark {
             Some(Mark::Run(name)) => {
                 if names.insert(name, line).is_some() {
-                    findings.push(format!("{PAGE}:{line}: there are two blocks `{name}`"));
+                    findings.push(format!("{path}:{line}: there are two blocks `{name}`"));
                 }
             }
             Some(Mark::NotRun) => {}
+            None if of.section.is_some_and(|section| section != block.section) => {}
             None => findings.push(format!(
-                "{PAGE}:{line}: this block of code says neither `{RUN}NAME{END}` nor \
+                "{path}:{line}: this block of code says neither `{RUN}NAME{END}` nor \
                  `{NOT_RUN}REASON{END}` on the line before it"
             )),
         }
     }
-    let calls = calls(tree);
-    for (path, name) in &calls {
+    let calls = calls(tree, of.scenarios);
+    for (script, name) in &calls {
         if !names.contains_key(name) {
-            findings.push(format!("{path}: {PAGE} has no block `{name}`"));
+            findings.push(format!("{script}: {path} has no block `{name}`"));
         }
     }
     for (name, line) in names {
         if !calls.iter().any(|(_, called)| *called == name) {
-            findings.push(format!("{PAGE}:{line}: no scenario runs the block `{name}`"));
+            findings.push(format!("{path}:{line}: no scenario runs the block `{name}`"));
         }
     }
     findings
@@ -58,6 +75,8 @@ enum Mark<'a> {
 struct Block<'a> {
     /// Its first line's number.
     line: usize,
+    /// The heading above it, of the second level.
+    section: &'a str,
     mark: Option<Mark<'a>>,
 }
 
@@ -65,14 +84,17 @@ struct Block<'a> {
 fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut is_inside = false;
-    let mut before = "";
+    let (mut before, mut section) = ("", "");
     for (line, text) in (1..).zip(text.lines()) {
         if text.trim().is_empty() {
             continue;
         }
         let is_code = text.starts_with("    ");
         if is_code && !is_inside {
-            blocks.push(Block { line, mark: mark(before) });
+            blocks.push(Block { line, section, mark: mark(before) });
+        }
+        if text.starts_with("## ") {
+            section = text;
         }
         is_inside = is_code;
         before = text;
@@ -86,8 +108,8 @@ fn mark(text: &str) -> Option<Mark<'_>> {
 }
 
 /// The blocks that scenarios name, each with the file that does.
-fn calls(tree: &Tree) -> Vec<(&str, &str)> {
-    let scripts = tree.files.iter().filter(|file| file.path.starts_with(SCENARIOS));
+fn calls<'a>(tree: &'a Tree, scenarios: &str) -> Vec<(&'a str, &'a str)> {
+    let scripts = tree.files.iter().filter(|file| file.path.starts_with(scenarios));
     let lines = scripts.flat_map(|file| file.text.lines().map(|line| (file.path.as_str(), line)));
     lines.filter_map(|(path, line)| Some((path, call(line)?))).collect()
 }
@@ -109,7 +131,18 @@ mod tests {
     use crate::tree::file;
 
     fn findings(page: &str, scenario: &str) -> Vec<String> {
-        check(&Tree { files: vec![file(PAGE, page), file("tests/xen/scenarios/a.sh", scenario)] })
+        let files = vec![file("docs/xen.md", page), file("tests/xen/scenarios/a.sh", scenario)];
+        check_page(&Tree { files }, &PAGES[0])
+    }
+
+    #[test]
+    fn of_some_pages_one_section_is_run() {
+        let page =
+            "## A\n\n    x\n\n## As a service\n\n    y\n\n## B\n\n<!-- run: z -->\n\n    z\n";
+        let files = vec![file("docs/virtio.md", page), file("tests/virtio/steps", "page z\n")];
+        let found = check_page(&Tree { files }, &PAGES[1]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("docs/virtio.md:7: this block"), "{found:?}");
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub(crate) const SEEDS_OF_NIGHTLY: &str = "0..100000";
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
 /// Letters of a command that are shown: formatting names each of the doctor's checks.
 const LINE_SHOWN_MAX: usize = 200;
-/// The exit status of `tests/xen/run` on a machine that cannot boot Xen.
-const CANNOT_BOOT_XEN: i32 = 77;
+/// The exit status of scripts that boot systems, on a machine that cannot.
+const CANNOT_BOOT: i32 = 77;
 
 /// The metadata of the workspace.
 pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
@@ -89,6 +89,17 @@ pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     Ok(root.join(path))
 }
 
+/// The service of docs/virtio.md on whole Debians, with the package that was made before.
+pub(crate) fn service_page(root: &Path) -> Result<()> {
+    if !has_cargo_deb(root) {
+        return skip("docs/virtio.md executed", "there is no package without cargo deb");
+    }
+    for suite in ["bookworm", "trixie"] {
+        rig(root, "tests/virtio/service", &[suite], "docs/virtio.md executed")?;
+    }
+    Ok(())
+}
+
 /// All scenarios on real Xen, with release builds.
 pub(crate) fn real_xen(root: &Path) -> Result<()> {
     let built = ["--package", PROGRAM, "--package", "ringway-xen", "--package", "ringway-hostile"];
@@ -96,16 +107,22 @@ pub(crate) fn real_xen(root: &Path) -> Result<()> {
         root,
         &[&["build", "--release", "--bins", "--example", "conformance"], &built[..]].concat(),
     )?;
-    println!("tests/xen/run --set full");
-    let mut command = Command::new(root.join("tests/xen/run"));
-    command.current_dir(root).args(["--set", "full"]).stderr(Stdio::piped());
-    let output = command.spawn().and_then(Child::wait_with_output).context("tests/xen/run")?;
+    rig(root, "tests/xen/run", &["--set", "full"], "real Xen")
+}
+
+/// Runs a script that boots systems; skips `what` if this machine cannot.
+fn rig(root: &Path, script: &str, arguments: &[&str], what: &str) -> Result<()> {
+    let line = format!("{script} {}", arguments.join(" "));
+    println!("{line}");
+    let mut command = Command::new(root.join(script));
+    command.current_dir(root).args(arguments).stderr(Stdio::piped());
+    let output = command.spawn().and_then(Child::wait_with_output).context(line.clone())?;
     let said = String::from_utf8_lossy(&output.stderr);
     eprint!("{said}");
     match output.status.code() {
         Some(0) => Ok(()),
-        Some(CANNOT_BOOT_XEN) => skip("real Xen", said.lines().last().unwrap_or("no reason given")),
-        _ => bail!("tests/xen/run --set full failed"),
+        Some(CANNOT_BOOT) => skip(what, said.lines().last().unwrap_or("no reason given")),
+        _ => bail!("{line} failed"),
     }
 }
 

@@ -1,13 +1,13 @@
-//! Checks the scripts of `tests/xen`, most of which no test runs: they parse, and scenarios have a
+//! Checks the scripts of `tests`, most of which no test runs: they parse, and scenarios have a
 //! header.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Everything below `tests/xen` that begins like a bash script or has its extension.
+/// Everything below `tests` that begins like a bash script or has its extension.
 fn scripts() -> Vec<PathBuf> {
-    let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/xen");
+    let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
     let mut folders = vec![rig];
     let mut scripts = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -43,7 +43,7 @@ fn every_script_parses() {
 fn shellcheck_has_no_warning() {
     let has_shellcheck = Command::new("shellcheck").arg("--version").output().is_ok();
     if !has_shellcheck {
-        println!("SKIPPED: scripts of tests/xen: shellcheck is not installed");
+        println!("SKIPPED: scripts of tests: shellcheck is not installed");
         return;
     }
     let mut command = Command::new("shellcheck");
