@@ -87,6 +87,7 @@ before() {
     wait_until 60 "another process after kill -9" is_other "$pid"
     works "kill -9"
     exposure
+    hotplug_scripts
 }
 
 after() {
@@ -97,10 +98,53 @@ after() {
 # What systemd itself says of the confinement, in its own version.
 exposure() {
     local unit
-    for unit in ringway-host:20 ringway:20; do
+    for unit in ringway-host:20 ringway:20 ringway-devd:52; do
         systemd-analyze security --no-pager --offline=true --threshold="${unit#*:}" \
             "/usr/lib/systemd/system/${unit%:*}.service" | tail -n 1
     done
+}
+
+# Xen's hotplug scripts for networks, as `xl devd` starts them: with what ringway-devd.service confines.
+hotplug_scripts() {
+    export vif=vif1.0 XENBUS_PATH=/local/domain/0/backend/vif/1/0
+    mkdir /run/xenstored
+    systemd-run --quiet --unit xenstore-for-test ringway xenstore serve --socket /run/xenstored/socket
+    wait_until 60 "XenStore serves" xenstore-write "$XENBUS_PATH/frontend-id" 1 "$XENBUS_PATH/handle" 0 \
+        "$XENBUS_PATH/mac" 00:16:3e:00:00:01 "$XENBUS_PATH/bridge" xenbr0 "$XENBUS_PATH/ip" 10.79.0.5
+    ip link add xenbr0 type bridge
+    # vif-route gives the interface the address of eth0.
+    ip link add eth0 type bridge
+    ip address add 10.79.0.1/24 dev eth0
+    ip link set eth0 up
+    ip tuntap add vif1.0 mode tap
+    hotplug vif-bridge online
+    expect "the bridge of vif1.0" xenbr0 "$(basename "$(readlink /sys/class/net/vif1.0/master)")"
+    hotplug vif-bridge offline
+    [ ! -e /sys/class/net/vif1.0/master ] || fail "vif-bridge offline: it is on a bridge"
+    local script
+    for script in vif-route vif-nat; do
+        hotplug "$script" online
+        expect "proxy_arp after $script" 1 "$(cat /proc/sys/net/ipv4/conf/vif1.0/proxy_arp)"
+        ip route show dev vif1.0 | grep -q 10.79.0.5 || fail "$script: there is no route"
+        hotplug "$script" offline
+        ip address flush dev vif1.0
+        ip route flush dev vif1.0
+        echo 0 > /proc/sys/net/ipv4/conf/vif1.0/proxy_arp
+    done
+    systemctl stop xenstore-for-test
+    say "hotplug scripts: work"
+}
+
+# SCRIPT online|offline
+hotplug() {
+    sed -e '/^\(Condition\|Exec\|Restart\|Wants\|After\)/d' -e '/^\[Install\]/,$d' \
+        -e "s|^\[Service\]|&\nType=oneshot\nExecStart=/etc/xen/scripts/$1 $2 type_if=vif\n&|" \
+        -e "s|^\[Service\]|&\nEnvironment=vif=$vif XENBUS_PATH=$XENBUS_PATH|" \
+        /usr/lib/systemd/system/ringway-devd.service > /run/systemd/system/hotplug-for-test.service
+    systemctl daemon-reload
+    xenstore-rm "$XENBUS_PATH/hotplug-status" 2> /dev/null || true
+    systemctl start hotplug-for-test || { tail -n 5 /var/log/xen/xen-hotplug.log || true; fail "$1 $2"; }
+    [ "$2" = offline ] || expect "$1" connected "$(xenstore-read "$XENBUS_PATH/hotplug-status")"
 }
 
 "$1"
