@@ -272,8 +272,14 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Follows what has become of the network devices of this process.
     fn follow_links(&mut self) {
+        if !self.services.host.links.is_due() {
+            return;
+        }
         let Backend { services: Services { host, .. }, vifs, vhosts, uplink, .. } = self;
-        host.follow_links(|now, host| {
+        let has_devices = uplink.as_ref().is_some_and(UplinkPort::has_device)
+            || vifs.values().any(|shell| shell.served.device.is_some())
+            || vhosts.iter().any(|vhost| vhost.served.device.is_some());
+        host.follow_links(has_devices, |now, host| {
             let shells = vifs.values_mut().map(|shell| &mut shell.served);
             let all = shells.chain(vhosts.iter_mut().map(|vhost| &mut vhost.served));
             let all = all.map(|served| served.follow_device(now, host)).max();

@@ -95,6 +95,11 @@ impl Links {
         self.due
     }
 
+    /// Whether to compare them now.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| due <= Instant::now())
+    }
+
     fn note_due(&mut self, pause: Duration) {
         let due = Instant::now() + pause;
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
@@ -158,8 +163,15 @@ impl<H: Hypervisor> Hosting<H> {
     }
 
     /// Compares devices with what the kernel has, if that is due: `each` does it for all.
-    pub(crate) fn follow_links(&mut self, each: impl FnOnce(&HostLinks, &mut Self) -> Followed) {
-        if self.links.due.take_if(|due| *due <= Instant::now()).is_none() {
+    pub(crate) fn follow_links(
+        &mut self,
+        has_devices: bool,
+        each: impl FnOnce(&HostLinks, &mut Self) -> Followed,
+    ) {
+        let is_due = self.links.is_due();
+        self.links.due.take_if(|_| is_due);
+        // Links of others come and go all the time on some hosts.
+        if !is_due || !has_devices {
             return;
         }
         let followed = match HostLinks::read(&mut self.netlink) {

@@ -128,7 +128,7 @@ impl SwitchProcess {
             self.host.links.take_changes();
             self.take_port_events()?;
             let SwitchProcess { host, uplink, .. } = &mut self;
-            host.follow_links(|now, host| {
+            host.follow_links(uplink.is_some(), |now, host| {
                 let uplink = uplink.as_mut();
                 uplink.map_or(Followed::Done, |uplink| uplink.follow_device(now, host))
             });

@@ -154,6 +154,11 @@ impl UplinkPort {
         Followed::Again
     }
 
+    /// Whether it is a device of this process, and no trunk.
+    pub(crate) fn has_device(&self) -> bool {
+        self.device.is_some()
+    }
+
     /// Whether the queues of a port are those of an uplink that was deleted.
     pub(crate) fn has_lost_device(&self, port: PortId) -> bool {
         self.port == port && self.device.as_ref().is_some_and(|device| device.tap.is_deleted())
