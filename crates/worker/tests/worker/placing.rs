@@ -31,6 +31,9 @@ fn workers_of(workers: &Workers<TestPort>, id: u16) -> Vec<usize> {
     placements.iter().filter(|placed| placed.port == PortId(id)).map(|p| p.worker).collect()
 }
 
+/// Steps after which a test gives up on something that depends on the load of the machine.
+const STEPS_MAX: u32 = 500;
+
 #[test]
 fn per_queue_gives_each_queue_a_thread_and_reuses_it() {
     let mut workers = Workers::start(config(1, Policy::PerQueue)).expect("threads can be made");
@@ -81,11 +84,12 @@ fn balanced_placement_spreads_queues_and_separates_busy_ones() {
         sink.wait_until("this step's frames", |far| far.received == u64::from(step) * 20_000);
         workers.rebalance()
     };
-    // Other tests share the CPUs, so the steps in which a worker is saturated vary. Two moves
-    // balance the load; after these no move is needed.
+    // Others share the CPUs, so the steps in which a worker is saturated vary. Two moves balance
+    // the load; after these no move is needed.
+    let first = (0..STEPS_MAX).find_map(|_| work_and_rebalance(&mut workers));
+    assert!(first.is_some_and(|moved| moved.worker == 1), "nothing moved");
     let moves: Vec<_> = (0..30).filter_map(|_| work_and_rebalance(&mut workers)).collect();
-    assert!(moves.first().is_some_and(|moved| moved.worker == 1), "nothing moved");
-    assert!(moves.len() <= 3, "it does not come to rest: {moves:?}");
+    assert!(moves.len() <= 2, "it does not come to rest: {moves:?}");
     assert!(on(&workers, 0) > 0 && on(&workers, 1) > 0);
     assert_eq!(sink.far().reordered, 0);
 }
@@ -108,7 +112,8 @@ fn queues_of_a_patched_pair_share_a_worker_and_move_together() {
         assert!(workers.place(PortId(port), 0, 0));
     }
     workers.rebalance();
-    for step in 0..4 {
+    // Whether a worker is saturated in a step depends on what else runs on the machine.
+    for step in 0..STEPS_MAX {
         for (tap, vif) in &pairs {
             tap[0].send_flow(1, 2, 0, step * 5000, 5000);
             vif[0]
@@ -116,6 +121,9 @@ fn queues_of_a_patched_pair_share_a_worker_and_move_together() {
         }
         workers.rebalance();
         assert!(together(&workers), "a pair was parted");
+        if step >= 4 && (1..=6).any(|port| workers_of(&workers, port) == [1]) {
+            break;
+        }
     }
     assert!((1..=6).any(|port| workers_of(&workers, port) == [1]), "nothing moved");
     assert!(pairs.iter().all(|(_, vif)| vif[0].far().reordered == 0));
