@@ -22,8 +22,8 @@ use crate::applied::{Applied, AppliedNotes};
 use crate::config::Uplink;
 use crate::purpose::{Purpose, is_ours, is_tap, vif_name};
 
-pub(crate) use follow::HostLinks;
 use follow::{BridgeId, Seen};
+pub(crate) use follow::{Followed, HostLinks};
 
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
 const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
@@ -198,7 +198,9 @@ impl Bridged {
             notes.keep(&self.purpose, Applied { home: home.clone(), ..applied });
         }
         let device = HostDevice::new(tap, self.purpose.clone(), link, self.queues);
-        let (attached_to, placed) = (self.bridge.clone(), Some(self.clone()));
+        // It is served by now, so nothing refuses it any more.
+        let placed = Some(Bridged { low_mtu: LowMtu::Warn, ..self.clone() });
+        let attached_to = self.bridge.clone();
         Ok(HostDevice { attached_to, placed, home, ..device })
     }
 

@@ -63,10 +63,11 @@ pub use sockets::Sockets;
 pub use stale::delete_devices;
 pub use switch_process::run_switch;
 
+use crate::device::Followed;
 use crate::reports::Reports;
 use crate::round_robin::{RoundRobin, VifEvents};
 use crate::scope::{Duty, Order, Scope};
-use crate::services::{Followed, Hosting, Services};
+use crate::services::{Hosting, Services};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
 

@@ -15,10 +15,10 @@ use ringway_worker::{
 };
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
-use crate::device::{HostDevice, HostLinks};
+use crate::device::{Followed, HostDevice, HostLinks};
 use crate::log::{LeftOut, LogAllowance};
 use crate::rules::Rules;
-use crate::services::{Followed, Hosting};
+use crate::services::Hosting;
 
 /// The state of a vif other than its handshake.
 pub(crate) struct Served {
@@ -174,14 +174,10 @@ impl Served {
     ) -> Followed {
         let Some(device) = &mut self.device else { return Followed::Done };
         let mut done = device.follow(now, &mut host.netlink, &mut host.devices);
-        if done.is_ok() && device.is_detached {
-            done = self.attach_device_again(host);
+        if device.is_detached && !device.tap.is_deleted() {
+            done = self.attach_device_again(host).and(done);
         }
-        let Err(error) = done else { return Followed::Done };
-        if let Some(device) = &mut self.device {
-            device.set_fault(&self.name, format!("its network device was deleted: {error}"));
-        }
-        Followed::Again
+        self.device.as_mut().map_or(Followed::Done, |device| device.show(done))
     }
 
     /// Attaches the queues of a device that was made again, in place of those of the deleted one.

@@ -17,7 +17,7 @@ use ringway_xenstore::Client;
 
 use crate::BackendConfig;
 use crate::applied::AppliedNotes;
-use crate::device::HostLinks;
+use crate::device::{Followed, HostLinks};
 use crate::liveness::Liveness;
 use crate::quarantine::{self, Quarantine};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -104,14 +104,6 @@ impl Links {
         let due = Instant::now() + pause;
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
-}
-
-/// Whether all was done that a comparison of devices has found to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Followed {
-    Done,
-    /// It has to be tried again.
-    Again,
 }
 
 /// The numbers of the switch's ports.

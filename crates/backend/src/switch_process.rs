@@ -29,9 +29,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
 use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
+use crate::device::Followed;
 use crate::purpose::Purpose;
 use crate::reports::Reports;
-use crate::services::{AnyQueue, Followed, Hosting};
+use crate::services::{AnyQueue, Hosting};
 use crate::sockets::Sockets;
 use crate::uplink::{UplinkPort, vlans_of};
 use crate::vif_or_trunk::VifOrTrunk;

@@ -13,9 +13,9 @@ use ringway_tap::{Side, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
-use crate::device::{HostDevice, HostLinks, open_uplink};
+use crate::device::{Followed, HostDevice, HostLinks, open_uplink};
 use crate::served::unlimited;
-use crate::services::{Followed, Hosting};
+use crate::services::Hosting;
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
 
 /// The name of the trunk to the switch process in a tenant's process.
@@ -50,7 +50,7 @@ impl<H: Hypervisor> Hosting<H> {
         let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
         let flood = Arc::new(flood);
         let name = device.tap.name().to_owned();
-        let uplink = UplinkPort { port, counters, name, device: Some(device), flood, policy };
+        let mut uplink = UplinkPort { port, counters, name, device: Some(device), flood, policy };
         uplink.attach_device(self)?;
         Ok(Some(uplink))
     }
@@ -114,8 +114,8 @@ impl<H: Hypervisor> Hosting<H> {
 
 impl UplinkPort {
     /// Attaches the queues of the device.
-    fn attach_device<H: Hypervisor>(&self, host: &mut Hosting<H>) -> io::Result<()> {
-        let Some(device) = &self.device else { return Ok(()) };
+    fn attach_device<H: Hypervisor>(&mut self, host: &mut Hosting<H>) -> io::Result<()> {
+        let Some(device) = &mut self.device else { return Ok(()) };
         let mut queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
         if host.config.completion == Completion::Sent {
             device.tap.hold_receipts(&mut queues)?;
@@ -129,7 +129,10 @@ impl UplinkPort {
         });
         let (attachments, limits) = (attachments.collect(), Limits::default());
         let forwarding = Forwarding::Switch(Arc::clone(&host.switch));
-        host.workers.attach_limited(self.port, &forwarding, &self.policy, &limits, attachments)
+        let port = self.port;
+        host.workers.attach_limited(port, &forwarding, &self.policy, &limits, attachments)?;
+        device.is_detached = false;
+        Ok(())
     }
 
     /// Follows what has become of the device.
@@ -140,18 +143,12 @@ impl UplinkPort {
     ) -> Followed {
         let Some(device) = &mut self.device else { return Followed::Done };
         let mut done = device.follow(now, &mut host.netlink, &mut host.devices);
-        if done.is_ok() && device.is_detached {
+        if device.is_detached && !device.tap.is_deleted() {
             host.workers.detach(self.port);
             host.drop_reports(self.port);
-            done = self.attach_device(host);
+            done = self.attach_device(host).and(done);
         }
-        let Some(device) = &mut self.device else { return Followed::Done };
-        let Err(error) = done else {
-            device.is_detached = false;
-            return Followed::Done;
-        };
-        device.set_fault(&self.name, format!("its network device was deleted: {error}"));
-        Followed::Again
+        self.device.as_mut().map_or(Followed::Done, |device| device.show(done))
     }
 
     /// Whether it is a device of this process, and no trunk.

@@ -61,21 +61,7 @@ impl EventFd {
     /// # Errors
     /// Of kind `InvalidInput` for a descriptor of another kind.
     pub fn from_peer(fd: OwnedFd) -> io::Result<EventFd> {
-        let refused = |what: &str| {
-            let what = format!("{what} in the place of an event descriptor (eventfd)");
-            io::Error::new(io::ErrorKind::InvalidInput, what)
-        };
-        match descriptor::kind(&fd)? {
-            Kind::Anonymous => {}
-            other => return Err(refused(other.name())),
-        }
-        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
-        // Other kinds of nameless files, such as those of epoll(7), refuse the number, and do so
-        // without blocking. An eventfd is not changed by adding 0.
-        match rustix::io::write(&fd, &0_u64.to_ne_bytes()) {
-            Ok(8) | Err(Errno::AGAIN) => Ok(EventFd::of(fd, PeerCounters::default())),
-            _ => Err(refused("another descriptor without a name")),
-        }
+        Ok(EventFd::of(checked(fd)?, PeerCounters::default()))
     }
 
     /// Uses an eventfd that a peer sent, to signal. `peer` is shared by all its counters.
@@ -83,9 +69,7 @@ impl EventFd {
     /// # Errors
     /// As [`from_peer`](EventFd::from_peer); if the thread that polls it cannot be started.
     pub fn to_peer(fd: OwnedFd, peer: &PeerCounters) -> io::Result<EventFd> {
-        let EventFd(counter) = EventFd::from_peer(fd)?;
-        let fd = Arc::into_inner(counter).map(|counter| counter.fd);
-        let event_fd = EventFd::of(fd.ok_or(io::ErrorKind::Other)?, peer.clone());
+        let event_fd = EventFd::of(checked(fd)?, peer.clone());
         watch(&event_fd.0)?;
         Ok(event_fd)
     }
@@ -131,6 +115,25 @@ impl EventFd {
     /// If the process has no descriptor left.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.0.fd.try_clone()
+    }
+}
+
+/// A descriptor that a peer sent, if it is an eventfd. It does not block.
+fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
+    let refused = |what: &str| {
+        let what = format!("{what} in the place of an event descriptor (eventfd)");
+        io::Error::new(io::ErrorKind::InvalidInput, what)
+    };
+    match descriptor::kind(&fd)? {
+        Kind::Anonymous => {}
+        other => return Err(refused(other.name())),
+    }
+    fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+    // Other kinds of nameless files, such as those of epoll(7), refuse the number, and do so
+    // without blocking. An eventfd is not changed by adding 0.
+    match rustix::io::write(&fd, &0_u64.to_ne_bytes()) {
+        Ok(8) | Err(Errno::AGAIN) => Ok(fd),
+        _ => Err(refused("another descriptor without a name")),
     }
 }
 

@@ -33,6 +33,14 @@ pub(crate) struct Seen {
     addresses: Vec<(IpAddr, u8)>,
 }
 
+/// Whether all was done that a comparison of devices has found to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Followed {
+    Done,
+    /// It has to be tried again.
+    Again,
+}
+
 impl HostLinks {
     pub(crate) fn read(net: &mut Netlink) -> io::Result<HostLinks> {
         // The ports first: one that has lost its bridge since is then seen again with the links.
@@ -61,10 +69,10 @@ impl Seen {
 
 impl HostDevice {
     /// Follows what has become of the device. If it was deleted, it is made again as it was last
-    /// seen, and its queues have to be attached again.
+    /// seen, and its queues have to be attached again: see [`is_detached`](Self::is_detached).
     ///
     /// # Errors
-    /// Why it cannot be made again; that may be tried again.
+    /// Why it does not work as it should; that may change later.
     pub(crate) fn follow(
         &mut self,
         now: &HostLinks,
@@ -72,9 +80,13 @@ impl HostDevice {
         notes: &mut AppliedNotes,
     ) -> io::Result<()> {
         let Some(link) = now.links.get(&self.index) else {
-            return self.make_again(now, net, notes);
+            let returned = self.make_again(now, net, notes).map_err(|error| {
+                let what = format!("its network device was deleted: {error}");
+                io::Error::new(error.kind(), what)
+            });
+            return returned?;
         };
-        self.fault = None;
+        let mut fault = None;
         let mut port = now.ports.get(&self.index).cloned().filter(|_| link.master.is_some());
         let name = &link.name;
         let master = link.master.and_then(|index| now.links.get(&index));
@@ -87,7 +99,7 @@ impl HostDevice {
             }
             (None, Some(home)) if !now.links.contains_key(&home.1) => {
                 port = self.seen.port.take();
-                self.return_to(&home, now, net, port.as_ref());
+                fault = self.return_to(&home, now, net, port.as_ref()).err();
             }
             (None, Some((bridge, _))) => {
                 tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
@@ -103,7 +115,7 @@ impl HostDevice {
         let addresses = of_it.map(|(_, address, len)| (*address, *len)).collect();
         self.seen = Seen { link: link.clone(), port, addresses };
         self.note(notes);
-        Ok(())
+        fault.map_or(Ok(()), Err)
     }
 
     /// Puts it on the bridge again that it was on, if there is one by now.
@@ -113,18 +125,16 @@ impl HostDevice {
         now: &HostLinks,
         net: &mut Netlink,
         port: Option<&PortSettings>,
-    ) {
+    ) -> io::Result<()> {
         let name = self.seen.link.name.clone();
         self.home = Some(home.clone());
         let Some(bridge) = now.bridge(home) else {
-            let fault = format!("the bridge {} was deleted: waiting for one of that name", home.0);
-            self.set_fault(&name, fault);
-            return;
+            let what = format!("the bridge {} was deleted: waiting for one of that name", home.0);
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
         };
-        match self.join(&name, bridge, net, port) {
-            Ok(()) => tracing::info!(name, bridge = bridge.name, "is put on its bridge again"),
-            Err(error) => self.set_fault(&name, format!("bridge {}: {error}", bridge.name)),
-        }
+        self.join(&name, bridge, net, port)?;
+        tracing::info!(name, bridge = bridge.name, "is put on its bridge again");
+        Ok(())
     }
 
     fn join(
@@ -145,12 +155,13 @@ impl HostDevice {
         port.map_or(Ok(()), |port| net.set_bridge_port(name, port))
     }
 
+    /// Makes it again, and returns whether it is back on its bridge.
     fn make_again(
         &mut self,
         now: &HostLinks,
         net: &mut Netlink,
         notes: &mut AppliedNotes,
-    ) -> io::Result<()> {
+    ) -> io::Result<io::Result<()>> {
         let name = self.seen.link.name.clone();
         if now.named(&name).is_some() {
             return Err(in_use(&name));
@@ -177,10 +188,8 @@ impl HostDevice {
             "the network device was deleted: it is made again as it was, without the routes, \
              queueing disciplines and filters that it had"
         );
-        if let Some(home) = self.home.clone() {
-            let port = self.seen.port.clone();
-            self.return_to(&home, now, net, port.as_ref());
-        }
+        let (home, port) = (self.home.clone(), self.seen.port.clone());
+        let returned = home.map_or(Ok(()), |home| self.return_to(&home, now, net, port.as_ref()));
         let up = self.seen.link.is_up.then_some(LinkSetting::Up);
         let mut done = vec![net.set(&name, up.as_slice())];
         for (address, len) in &self.seen.addresses {
@@ -192,15 +201,17 @@ impl HostDevice {
             }
         }
         done.into_iter().filter_map(Result::err).for_each(|error| tracing::warn!("{error}"));
-        Ok(())
+        Ok(returned)
     }
 
-    /// Sets what users are shown, and logs it once.
-    pub(crate) fn set_fault(&mut self, name: &str, fault: String) {
-        if self.fault.as_ref() != Some(&fault) {
-            tracing::warn!(name, "{fault}");
+    /// Shows users why it does not work as it should, if so, and logs that once.
+    pub(crate) fn show(&mut self, outcome: io::Result<()>) -> Followed {
+        let fault = outcome.err().map(|error| error.to_string());
+        if let Some(fault) = fault.as_ref().filter(|fault| self.fault.as_ref() != Some(*fault)) {
+            tracing::warn!(name = self.seen.link.name, "{fault}");
         }
-        self.fault = Some(fault);
+        self.fault = fault;
+        if self.fault.is_some() { Followed::Again } else { Followed::Done }
     }
 
     /// Notes where it is for the next process.

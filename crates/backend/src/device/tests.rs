@@ -115,7 +115,8 @@ fn the_next_process_takes_a_device_over_as_it_is() {
 /// Follows what has become of a device.
 fn follow(net: &mut Netlink, place: &tempfile::TempDir, device: &mut HostDevice) {
     let now = HostLinks::read(net).expect("read");
-    device.follow(&now, net, &mut notes(place)).expect("it can be made");
+    let done = device.follow(&now, net, &mut notes(place));
+    device.show(done);
 }
 
 #[test]
@@ -253,6 +254,19 @@ fn a_device_never_lowers_the_mtu_of_its_bridge() {
     let warned = Bridged { low_mtu: LowMtu::Warn, ..low() };
     assert_eq!(made(&mut net, &place, &warned).expect("made").mtu, 9000);
     assert_eq!(mtu(&mut net, "br0"), 9000);
+
+    // A vif that is served is not refused when its bridge comes back with more.
+    net.add_bridge("br1").expect("a bridge");
+    let mut served = made(&mut net, &place, &bridged("vm3", "br1", Some(1500))).expect("made");
+    net.delete("br1").expect("deleted");
+    follow(&mut net, &place, &mut served);
+    net.add_bridge("br1").expect("a bridge");
+    net.set("port", &[LinkSetting::Master("br1")]).expect("set");
+    follow(&mut net, &place, &mut served);
+    let bridge = net.link("br1").expect("a bridge");
+    assert_eq!((bridge.mtu, mtu(&mut net, "vm3")), (9000, 9000));
+    assert_eq!(net.link("vm3").expect("a link").master, Some(bridge.index));
+    assert_eq!(served.fault, None);
 }
 
 #[test]

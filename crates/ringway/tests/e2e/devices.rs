@@ -295,7 +295,10 @@ fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
             let error = host.wait("the error", SOON, |host| error(host, name));
             assert_eq!(error, "the bridge br7 was deleted: waiting for one of that name");
             assert_eq!(attached_to(&host, name).as_deref(), Some(*name));
+            // Later changes of links say nothing new.
+            down_and_up(&host, name);
         }
+        assert_eq!(host.log_count("waiting for one of that name"), names.len(), "{}", host.log());
         ok("ip link add br7 type bridge");
         ok("ip addr add 10.77.0.254/24 dev br7");
         ok("ip link set br7 up");
