@@ -1,4 +1,4 @@
-//! Files: limits access to one directory and some devices with Landlock
+//! Files: limits access to a directory of the process's own and some devices with Landlock
 //! (`Documentation/userspace-api/landlock.rst`).
 //!
 //! Newer kernels (6.12) also keep it from signals to other processes and from abstract sockets. It
@@ -10,6 +10,8 @@ use landlock::{
     ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, Scope, make_bitflags, path_beneath_rules,
 };
+
+use crate::Confinement;
 
 /// How far the kernel restricts which files can be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +27,9 @@ pub enum FileRules {
 /// The newest rights to request (Linux 6.12); older kernels enforce the ones they support.
 const KNOWN: ABI = ABI::V6;
 
-/// In the directory: our own sockets and files, no programs and no devices.
-const IN_DIR: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
-    ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeSock | RemoveFile
+/// In its own directory: files, no programs, no sockets and no devices.
+const OWN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
+    ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile
 });
 
 /// The kernel's status files of this process's threads, which the watchdog reads.
@@ -36,22 +38,20 @@ const OWN_THREADS: &str = "/proc/self/task";
 /// On a device.
 const ON_DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
 
-/// Anywhere, for a process that creates sockets there: no access to file contents.
-const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeSock | RemoveFile});
+/// Where its sockets are: no access to the contents of files.
+const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{RemoveFile});
 
-pub(crate) fn restrict(
-    dir: &Path,
-    devices: &[&str],
-    creates_sockets: bool,
-) -> Result<FileRules, RulesetError> {
-    let everywhere: &[&str] = if creates_sockets { &["/"] } else { &[] };
+pub(crate) fn restrict(to: &Confinement<'_>) -> Result<FileRules, RulesetError> {
+    let any_path = to.role.is_for_any_path().then_some(Path::new("/"));
+    let create =
+        if to.role.creates_sockets() { AccessFs::MakeSock.into() } else { BitFlags::EMPTY };
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
         .create()?
-        .add_rules(path_beneath_rules([dir], IN_DIR))?
-        .add_rules(path_beneath_rules(devices, ON_DEVICE))?
-        .add_rules(path_beneath_rules(everywhere, SOCKETS))?
+        .add_rules(path_beneath_rules(to.files, OWN))?
+        .add_rules(path_beneath_rules(to.sockets.into_iter().chain(any_path), SOCKETS | create))?
+        .add_rules(path_beneath_rules(to.devices, ON_DEVICE))?
         .add_rules(path_beneath_rules([OWN_THREADS], AccessFs::ReadFile))?
         .restrict_self()?;
     Ok(match status.ruleset {

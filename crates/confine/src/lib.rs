@@ -30,8 +30,11 @@ pub use role::Role;
 /// What a process keeps besides the fixed lists.
 #[derive(Debug, Clone, Copy)]
 pub struct Confinement<'a> {
-    /// The directory in which it may create, change and remove files and sockets.
-    pub dir: &'a Path,
+    /// The directory of its own files, which it may create, read, change and remove.
+    pub files: Option<&'a Path>,
+    /// A directory that it shares with other processes. It may remove its sockets there, create
+    /// some if its role does, and read or change no file.
+    pub sockets: Option<&'a Path>,
     /// Devices that it may open; those that do not exist now are left out.
     pub devices: &'a [&'a str],
     /// Its role.
@@ -88,7 +91,7 @@ impl Confinement<'_> {
             set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("PR_SET_DUMPABLE"))?;
         }
         set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
-        let rules = files::restrict(self.dir, self.devices, self.role.creates_sockets())?;
+        let rules = files::restrict(self)?;
         capabilities::reduce(self.role.capabilities()).map_err(at("capabilities"))?;
         // Last, because the list allows none of the calls above.
         calls::filter(self.role)?;

@@ -32,8 +32,13 @@ impl Role {
         }
     }
 
-    /// Whether it creates and removes sockets outside of its directory.
+    /// Whether it creates sockets.
     pub(crate) fn creates_sockets(self) -> bool {
+        matches!(self, Role::Broker | Role::Opener)
+    }
+
+    /// Whether it creates and removes them at any path.
+    pub(crate) fn is_for_any_path(self) -> bool {
         self == Role::Opener
     }
 

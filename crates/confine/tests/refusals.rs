@@ -29,6 +29,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 /// Set in the process of a case: its name, and the directory that it keeps.
 const CASE: &str = "RINGWAY_CONFINE_CASE";
 const DIR: &str = "RINGWAY_CONFINE_DIR";
+/// The name of the directory of its own files.
+const OWN: &str = "own";
 /// The output of a case once it is confined.
 const CONFINED: &str = "confined\n";
 /// `SIGSYS`, which ends a process that makes a call that is not on the list.
@@ -36,7 +38,7 @@ const SIGSYS: i32 = 31;
 /// The time after which what should have come has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The name of a case, and what it does in the directory that it keeps.
+/// The name of a case, and what it does in the directory with its sockets and with [`OWN`].
 type Case = (&'static str, fn(&Path));
 
 /// Attempts that end the process.
@@ -125,8 +127,8 @@ const FINE: [Case; 8] = [
         let (len, _) = rustix::net::recv(netlink, &mut reply, RecvFlags::empty()).expect("one");
         assert!(len > LIST_LINKS.len());
     }),
-    ("files in the directory", |dir| {
-        let path = dir.join("file");
+    ("files in the directory of its own", |dir| {
+        let path = dir.join(OWN).join("file");
         fs::write(&path, "text").expect("written");
         assert_eq!(fs::read(&path).expect("read"), b"text");
         fs::remove_file(&path).expect("removed");
@@ -141,7 +143,7 @@ const BROKER_FATAL: [Case; 2] = [
 
 /// Attempts that work for the broker.
 const BROKER_FINE: [Case; 2] = [
-    ("broker: sockets in its directory", |dir| {
+    ("broker: sockets where those of its domains are", |dir| {
         let path = dir.join("domain.sock");
         drop(UnixListener::bind(&path).expect("bound"));
         fs::remove_file(&path).expect("removed");
@@ -240,7 +242,9 @@ fn main() -> ExitCode {
 fn run_case(case: &str, dir: &Path) {
     if case == "too late" {
         let other = thread::spawn(thread::park);
-        let refusal = confine(dir).expect_err("there are two threads");
+        let confinement =
+            Confinement { files: Some(dir), sockets: None, devices: &[], role: Role::Vifs };
+        let refusal = confinement.apply().expect_err("there are two threads");
         assert!(refusal.to_string().contains("2 threads"), "{refusal}");
         other.thread().unpark();
         return other.join().expect("ended");
@@ -250,18 +254,29 @@ fn run_case(case: &str, dir: &Path) {
         forget_landlock();
     }
     prepare(dir);
-    let rules = match case.split_once(':') {
-        Some(("broker", _)) => {
-            Confinement { dir, devices: BROKER_DEVICES, role: Role::Broker }.apply()
-        }
-        Some(("opener", _)) => Confinement { dir, devices: &[], role: Role::Opener }.apply(),
-        _ => confine(dir),
+    let own = dir.join(OWN);
+    fs::create_dir(&own).expect("made");
+    fs::write(dir.join("state"), "").expect("written");
+    let vifs = Confinement {
+        files: Some(&own),
+        sockets: Some(dir),
+        devices: BACKEND_DEVICES,
+        role: Role::Vifs,
     };
-    let rules = rules.expect("confined");
+    let confinement = match case.split_once(':') {
+        Some(("broker", _)) => {
+            Confinement { files: None, devices: BROKER_DEVICES, role: Role::Broker, ..vifs }
+        }
+        Some(("opener", _)) => {
+            Confinement { sockets: None, devices: &[], role: Role::Opener, ..vifs }
+        }
+        _ => vifs,
+    };
+    let rules = confinement.apply().expect("confined");
     print!("{CONFINED}");
     io::stdout().flush().expect("it has a reader");
     match case {
-        "other files" => other_files(rules),
+        "other files" => other_files(dir, rules),
         "a TAP device" if had_tap => assert!(can_make_tap(), "there was one before"),
         "a TAP device" => println!("SKIPPED: no TAP device can be made here, confined or not"),
         "no Landlock" => {
@@ -281,11 +296,7 @@ fn run_case(case: &str, dir: &Path) {
     }
 }
 
-fn confine(dir: &Path) -> Result<FileRules, ringway_confine::ConfineError> {
-    Confinement { dir, devices: BACKEND_DEVICES, role: Role::Vifs }.apply()
-}
-
-fn other_files(rules: FileRules) {
+fn other_files(dir: &Path, rules: FileRules) {
     if rules == FileRules::Missing {
         println!("SKIPPED: this kernel has no Landlock, so files are not restricted");
         return;
@@ -294,8 +305,11 @@ fn other_files(rules: FileRules) {
         let kind = File::open(path).map(drop).map_err(|error| error.kind());
         assert_eq!(kind, Err(io::ErrorKind::PermissionDenied), "{path}");
     }
-    let program = File::options().write(true).create_new(true).open("/var/ringway-test");
-    assert_eq!(program.map(drop).map_err(|e| e.kind()), Err(io::ErrorKind::PermissionDenied));
+    // Other processes trust what is beside its directory: one that exists, and a new one.
+    for path in [Path::new("/var/ringway-test"), &dir.join("state"), &dir.join("other")] {
+        let written = fs::write(path, "text").map_err(|error| error.kind());
+        assert_eq!(written, Err(io::ErrorKind::PermissionDenied), "{}", path.display());
+    }
 }
 
 fn can_make_tap() -> bool {

@@ -1,9 +1,14 @@
 //! The directory through which the processes of one emulated host find each other.
 
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The prefix of files of virtio vifs.
 const VHOST: &str = "vhost-";
+/// The suffix of files with negotiated features.
+const FEATURES: &str = ".features";
 /// The suffix of files with changed limits.
 const LIMITS: &str = ".limits";
 
@@ -49,11 +54,21 @@ impl RunDir {
 
     /// Virtio vifs that were added while the host ran, for the next backend.
     pub fn vhosts(&self) -> PathBuf {
-        self.0.join("vhosts.json")
+        self.opening().0.join("vhosts.json")
     }
 
-    /// The directory of a process that serves one tenant: the process may change nothing outside of
-    /// it.
+    /// The directory of the process that serves all vifs. As the other directories of processes it
+    /// is the only one in which the process may change files, and no other process trusts them.
+    pub fn serving(&self) -> RunDir {
+        RunDir(self.0.join("backend"))
+    }
+
+    /// The directory of the process that opens sockets.
+    pub fn opening(&self) -> RunDir {
+        RunDir(self.0.join("opener"))
+    }
+
+    /// The directory of a process that serves one tenant.
     pub fn tenant(&self, name: &str) -> RunDir {
         RunDir(self.0.join(format!("tenant-{name}")))
     }
@@ -61,6 +76,25 @@ impl RunDir {
     /// The directory of the switch process.
     pub fn switch(&self) -> RunDir {
         RunDir(self.0.join("switch"))
+    }
+
+    /// Whether a directory of this name in the run directory is that of a process.
+    pub fn is_of_process(name: &str) -> bool {
+        ["backend", "opener", "switch"].contains(&name) || name.starts_with("tenant-")
+    }
+
+    /// Creates the directory for its user only, unless it exists.
+    ///
+    /// # Errors
+    /// What the system reports, with the path.
+    pub fn make(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                let what = format!("make {}: {error}", self.0.display());
+                Err(io::Error::new(error.kind(), what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A guest's control socket.
@@ -80,7 +114,7 @@ impl RunDir {
 
     /// The negotiated features of a virtio vif's guest, for the next backend.
     pub fn vhost(&self, name: &str) -> PathBuf {
-        self.0.join(format!("{VHOST}{name}.features"))
+        self.0.join(format!("{VHOST}{name}{FEATURES}"))
     }
 
     /// The limits of a virtio vif that a user has changed, for the next backend.
@@ -91,6 +125,12 @@ impl RunDir {
     /// Whether a file of this name in the directory is one of [`vhost_limits`](Self::vhost_limits).
     pub fn has_vhost_limits(file_name: &str) -> bool {
         file_name.starts_with(VHOST) && file_name.ends_with(LIMITS)
+    }
+
+    /// Whether a file of this name is one of a virtio vif.
+    pub fn is_of_vhost(file_name: &str) -> bool {
+        let is_kept = |end| file_name.ends_with(end);
+        file_name.starts_with(VHOST) && [LIMITS, FEATURES].into_iter().any(is_kept)
     }
 
     /// What was applied to the network devices of a process, for its successor.

@@ -78,6 +78,7 @@ impl Claim {
         let lock = lock(&dir)?;
         let before = read_state(&dir);
         remove_leftovers(&before);
+        adopt(&dir)?;
         remove_files(&dir).with_context(|| format!("empty {}", dir.path().display()))?;
         Ok(Claim {
             is_default: path == default_dir(),
@@ -95,11 +96,13 @@ impl Claim {
     /// Removes what a killed host leaves to the next one about its vifs: panics over them, virtio
     /// vifs that were added, and limits of virtio vifs that were changed.
     pub(crate) fn forget_vifs(&self) {
-        let _ = fs::remove_file(self.dir.panics());
         let _ = fs::remove_file(self.dir.vhosts());
-        for entry in fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
-            if RunDir::has_vhost_limits(&entry.file_name().to_string_lossy()) {
-                let _ = fs::remove_file(entry.path());
+        for of_process in of_processes(&self.dir) {
+            let _ = fs::remove_file(of_process.panics());
+            for entry in fs::read_dir(of_process.path()).into_iter().flatten().flatten() {
+                if RunDir::has_vhost_limits(&entry.file_name().to_string_lossy()) {
+                    let _ = fs::remove_file(entry.path());
+                }
             }
         }
     }
@@ -129,11 +132,11 @@ impl Drop for Claim {
         if !self.keeps_devices {
             remove_device_notes(&self.dir);
         }
+        // The next host needs this only if this one was killed.
+        self.forget_vifs();
         if let Err(error) = remove_files(&self.dir) {
             tracing::warn!("{}: {error:#}", self.dir.path().display());
         }
-        // The next host needs this only if this one was killed.
-        self.forget_vifs();
         // While we hold the lock, so that we do not remove another host's lock.
         let _ = fs::remove_file(self.dir.lock());
         // It stays if it holds files that are not ours.
@@ -277,6 +280,22 @@ fn remove_leftovers(before: &State) {
     }
 }
 
+/// Moves what the first version kept in the run directory itself to the processes that read it now.
+fn adopt(dir: &RunDir) -> io::Result<()> {
+    for entry in fs::read_dir(dir.path())? {
+        let name = entry?.file_name();
+        let text = name.to_string_lossy();
+        let of_process = match &*text {
+            "vhosts.json" => dir.opening(),
+            text if RunDir::is_of_vhost(text) => dir.serving(),
+            _ => continue,
+        };
+        of_process.make()?;
+        fs::rename(dir.path().join(&name), of_process.path().join(&name))?;
+    }
+    Ok(())
+}
+
 /// Removes only what hosts put into their directory, except the lock. The administrator may have
 /// named any directory.
 fn remove_files(dir: &RunDir) -> io::Result<()> {
@@ -288,30 +307,31 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
             || FILES.contains(&name.as_ref()) && kind.is_file();
         if is_ours {
             fs::remove_file(entry.path())?;
-        } else if is_of_process(&name) && kind.is_dir() {
-            let of_process = RunDir::new(entry.path());
-            remove_files(&of_process)?;
-            let _ = fs::remove_file(of_process.panics());
-            // It stays if it holds files that are not ours.
-            let _ = fs::remove_dir(entry.path());
         }
+    }
+    for of_process in of_processes(dir) {
+        remove_files(&of_process)?;
+        // It stays if it holds files that are not ours, or that the next process reads.
+        let _ = fs::remove_dir(of_process.path());
     }
     Ok(())
 }
 
-/// Whether a directory of this name in the run directory is that of a process.
-fn is_of_process(name: &str) -> bool {
-    name == "switch" || name.starts_with("tenant-")
+/// The directories of processes in a run directory.
+fn of_processes(dir: &RunDir) -> Vec<RunDir> {
+    let entries = fs::read_dir(dir.path()).into_iter().flatten().flatten();
+    let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let of_process = entries.filter(|entry| {
+        RunDir::is_of_process(&entry.file_name().to_string_lossy()) && is_dir(entry)
+    });
+    of_process.map(|entry| RunDir::new(entry.path())).collect()
 }
 
 /// Removes the notes of all processes about network devices, and directories that are empty then.
 pub(super) fn remove_device_notes(dir: &RunDir) {
-    let _ = fs::remove_file(dir.devices());
-    for entry in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
-        if is_of_process(&entry.file_name().to_string_lossy()) {
-            let _ = fs::remove_file(RunDir::new(entry.path()).devices());
-            let _ = fs::remove_dir(entry.path());
-        }
+    for of_process in of_processes(dir) {
+        let _ = fs::remove_file(of_process.devices());
+        let _ = fs::remove_dir(of_process.path());
     }
     let _ = fs::remove_dir(dir.path());
 }
@@ -341,7 +361,8 @@ mod tests {
     #[test]
     fn leftovers_of_a_killed_host_are_removed_and_other_files_kept() {
         let dir = tempfile::tempdir().expect("a directory");
-        for name in ["state.json", "vhost-vm1.limits", "notes.txt"] {
+        RunDir::new(dir.path()).serving().make().expect("ours");
+        for name in ["state.json", "backend/vhost-vm1.limits", "backend/panics", "notes.txt"] {
             fs::write(dir.path().join(name), "not json").expect("written");
         }
         UnixListener::bind(dir.path().join("backend.sock")).expect("a socket");
@@ -349,6 +370,24 @@ mod tests {
         let left: Vec<_> = fs::read_dir(dir.path()).expect("it stays").flatten().collect();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].file_name(), "notes.txt");
+    }
+
+    #[test]
+    fn what_the_first_version_kept_is_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["vhosts.json", "vhost-vm1.features", "vhost-vm1.limits"] {
+            fs::write(dir.path().join(name), name).expect("written");
+        }
+        let claim = Claim::take(dir.path()).expect("free");
+        let run = claim.dir();
+        let found = [run.vhosts(), run.serving().vhost("vm1"), run.serving().vhost_limits("vm1")];
+        for path in &found {
+            let name = path.file_name().expect("a name").to_string_lossy();
+            assert_eq!(fs::read_to_string(path).expect("moved"), name);
+        }
+        let [_, features, _] = found;
+        drop(claim);
+        assert!(features.exists(), "its guest may still run");
     }
 
     #[test]
@@ -381,8 +420,10 @@ mod tests {
     fn notes_about_network_devices_stay_as_long_as_the_devices() {
         let dir = tempfile::tempdir().expect("a directory");
         let run = RunDir::new(dir.path());
-        fs::create_dir(run.switch().path()).expect("ours");
-        let notes = [run.devices(), run.switch().devices()];
+        let notes = [run.serving(), run.switch()].map(|of_process| {
+            of_process.make().expect("ours");
+            of_process.devices()
+        });
         for note in &notes {
             fs::write(note, "{}").expect("written");
         }
@@ -391,9 +432,10 @@ mod tests {
         let mut claim = Claim::take(dir.path()).expect("free");
         claim.forget_devices();
         assert!(!notes.iter().any(|note| note.exists()));
-        fs::write(run.devices(), "{}").expect("written");
+        run.serving().make().expect("ours");
+        fs::write(run.serving().devices(), "{}").expect("written");
         drop(claim);
-        assert!(!run.devices().exists() && !run.switch().path().exists());
+        assert!(!run.serving().path().exists() && !run.switch().path().exists());
     }
 
     #[test]

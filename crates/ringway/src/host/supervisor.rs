@@ -3,6 +3,7 @@
 //! One thread runs one loop, which waits for the end of a process, a change in XenStore, or the
 //! signal that ends the host. It never waits for a single guest.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -334,6 +335,8 @@ impl Supervisor {
                     OnExit::Destroy => GuestState::Gone,
                     OnExit::Restart => GuestState::Waiting(now + RESTART_PAUSE),
                 };
+                // Its process may change nothing in the run directory.
+                let _ = fs::remove_file(self.claim.dir().guest(&slot.guest.name.0));
                 self.remove_domain(domid)?;
             }
             GuestState::Waiting(due) if *due <= now => {

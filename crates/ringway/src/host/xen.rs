@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ringway_backend::{Service, Sockets};
-use ringway_confine::{BACKEND_DEVICES, Role};
-use ringway_control::RunDir;
+use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
 use ringway_vif_shell::device::remove_stale_errors;
@@ -69,16 +68,23 @@ pub(crate) fn serve(
         }
         return supervise(&host, &mut store, &mut claim, (domid, level, show), stop);
     }
-    let own = RunDir::new(dir);
-    let opener = opener::start(&own)?;
-    let config = backend::config(&host, (&own, own.clone()), Service::from_env())?;
-    let sockets = Sockets::open(&config.dir)?.with_opener(opener);
+    let (dir, own) = (claim.dir(), claim.dir().serving());
+    own.make()?;
+    let opener = opener::start(dir)?;
+    let config = backend::config(&host, (dir, own.clone()), Service::from_env())?;
+    let sockets = Sockets::open(dir)?.with_opener(opener);
     if let Some(accepted) = accepted {
         accepted.keep();
     }
     // Everything that needs more privileges is open, and no thread has been started.
-    confine(dir, BACKEND_DEVICES, Role::Vifs)?;
-    let dir = dir.display().to_string();
+    confine(&Confinement {
+        files: Some(own.path()),
+        // It empties the run directory at its end.
+        sockets: Some(dir.path()),
+        devices: BACKEND_DEVICES,
+        role: Role::Vifs,
+    })?;
+    let dir = dir.path().display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     ringway_backend::run(hypervisor, store, config, sockets, stop)?;
     Ok(())

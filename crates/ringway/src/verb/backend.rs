@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink, VhostVif};
-use ringway_confine::BACKEND_DEVICES;
+use ringway_confine::{BACKEND_DEVICES, Confinement};
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
@@ -73,9 +73,11 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
         _ => {
             let opener = opener::start(&dir)?;
             let (hypervisor, store) = connect(&dir)?;
-            let config = config(&host, (&dir, dir.clone()), Service::from_env())?;
+            let own = dir.serving();
+            own.make()?;
+            let config = config(&host, (&dir, own.clone()), Service::from_env())?;
             let sockets = Sockets::open(&dir)?.with_opener(opener);
-            confine(dir.path(), BACKEND_DEVICES, ringway_confine::Role::Vifs)?;
+            confine(&serving_in(&own, BACKEND_DEVICES))?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
         }
     }
@@ -93,7 +95,7 @@ fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let own = dir.switch();
     let config = config(host, (dir, own), Service::of_supervisor(Arc::clone(&link)))?;
     let sockets = Sockets::open(&config.dir)?;
-    confine(config.dir.path(), SWITCH_DEVICES, ringway_confine::Role::Vifs)?;
+    confine(&serving_in(&config.dir, SWITCH_DEVICES))?;
     Ok(ringway_backend::run_switch(config, sockets, link, stop)?)
 }
 
@@ -112,22 +114,27 @@ fn run_tenant(
     let service = Service::of_supervisor(Arc::clone(&link));
     let config = config(&host, (dir, own.clone()), service)?;
     let sockets = Sockets::open(&own)?;
-    let role = ringway_confine::Role::Vifs;
     match hypervisor {
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;
             let tenancy = Tenancy::wait(link)?;
-            confine(own.path(), BACKEND_DEVICES, role)?;
+            confine(&serving_in(&own, BACKEND_DEVICES))?;
             ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
         HypervisorKind::Xen => {
             let (hypervisor, store) = this_domain::connect_backend()?;
             let tenancy = Tenancy::wait(link)?;
-            confine(own.path(), BACKEND_DEVICES, role)?;
+            confine(&serving_in(&own, BACKEND_DEVICES))?;
             ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
     }
     Ok(())
+}
+
+/// What a process keeps that serves vifs and has a directory of its own.
+fn serving_in<'a>(own: &'a RunDir, devices: &'a [&'a str]) -> Confinement<'a> {
+    let role = ringway_confine::Role::Vifs;
+    Confinement { files: Some(own.path()), sockets: None, devices, role }
 }
 
 /// The link to the supervisor: this process's standard input.

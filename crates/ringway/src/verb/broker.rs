@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use ringway_confine::{BROKER_DEVICES, Role};
+use ringway_confine::{BROKER_DEVICES, Confinement, Role};
 use ringway_control::RunDir;
 use ringway_control::files::bind;
 use ringway_emu::{Broker as Domains, DomainEvent};
@@ -44,7 +44,12 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
         }
     });
     // No thread has been started.
-    confine(&args.dir, BROKER_DEVICES, Role::Broker)?;
+    confine(&Confinement {
+        files: None,
+        sockets: Some(&args.dir),
+        devices: BROKER_DEVICES,
+        role: Role::Broker,
+    })?;
     let (stop_domains, stop_store) = (domains.handle(), store.handle());
     let store = thread::Builder::new().name("xenstore".into()).spawn(move || store.run())?;
     let domains = thread::Builder::new().name("domains".into()).spawn(move || domains.run())?;

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_confine::{FRONTEND_DEVICES, Role};
+use ringway_confine::{Confinement, FRONTEND_DEVICES, Role};
 use ringway_control::{GuestRequest, GuestStatus, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
@@ -317,7 +317,12 @@ fn run_one(args: &RunOne) -> Result<()> {
         others: Interface::default(),
     };
     let sockets = Sockets::open(&dir.guest(&args.name))?;
-    confine(dir.path(), FRONTEND_DEVICES, Role::EmulatedGuest)?;
+    confine(&Confinement {
+        files: None,
+        sockets: None,
+        devices: FRONTEND_DEVICES,
+        role: Role::EmulatedGuest,
+    })?;
     ringway_frontend::run(hypervisor, store, config, sockets, stop)?;
     Ok(())
 }
@@ -342,7 +347,12 @@ fn run_frontend(args: &Here) -> Result<()> {
     };
     // No thread has been started, and this opens the last things that need more privileges.
     let sockets = Sockets::open(&RunDir::new(&dir).guest(&domain.name.0))?;
-    confine(&dir, FRONTEND_DEVICES, Role::Vifs)?;
+    confine(&Confinement {
+        files: None,
+        sockets: Some(&dir),
+        devices: FRONTEND_DEVICES,
+        role: Role::Vifs,
+    })?;
     ringway_frontend::run(domain.hypervisor, domain.store, config, sockets, stop)?;
     Ok(())
 }

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use ringway_confine::{Confinement, Role};
 use ringway_control::{
     Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir, files,
 };
@@ -53,8 +54,14 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let host = read_description(&dir)?;
     let link = Link::new(rustix::stdio::stdin().try_clone_to_owned().context("standard input")?);
     let control = ControlSocket::bind(&dir.opener())?;
+    dir.opening().make()?;
     let group = host.socket_group.as_ref().map(socket_group::join);
-    confine(dir.path(), &[], ringway_confine::Role::Opener)?;
+    confine(&Confinement {
+        files: Some(dir.opening().path()),
+        sockets: None,
+        devices: &[],
+        role: Role::Opener,
+    })?;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let caller = Arc::clone(&wake);
     let (server, calls) = ControlServer::start(control, move || {

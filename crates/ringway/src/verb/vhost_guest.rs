@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_confine::{FRONTEND_DEVICES, Role};
+use ringway_confine::{Confinement, FRONTEND_DEVICES, Role};
 use ringway_datapath::MacAddr;
 use ringway_frontend::{Interface, VhostConfig, VhostSockets};
 use ringway_vhost_shell::Mode;
@@ -87,7 +87,12 @@ pub(crate) fn run(
         "{}: the directory does not exist: create it, or give the path of the back-end's socket",
         dir.display()
     );
-    confine(dir, FRONTEND_DEVICES, Role::VirtioGuest)?;
+    confine(&Confinement {
+        files: None,
+        sockets: Some(dir),
+        devices: FRONTEND_DEVICES,
+        role: Role::VirtioGuest,
+    })?;
     ringway_frontend::run_vhost(config, sockets, stop).context("the guest")?;
     Ok(())
 }

@@ -67,11 +67,58 @@ fn inject(pid: u32, call: i64, text: &str, arguments: [u64; 4]) -> Option<Outcom
     })
 }
 
+/// `EACCES`: a file that a process may not open.
+const DENIED: Outcome = Outcome::Returned(-13);
+
 /// The child of a backend that opens sockets.
 fn opener(backend: u32) -> u32 {
     let children = std::fs::read_to_string(format!("/proc/{backend}/task/{backend}/children"));
     let children = children.expect("the kernel lists children");
     children.split_whitespace().next().expect("it has one").parse().expect("a number")
+}
+
+/// A process of a host by its name.
+fn process(host: &Host, name: &str) -> u32 {
+    match name {
+        "opener" => opener(host.pid_of("backend")),
+        name => host.pid_of(name),
+    }
+}
+
+#[test]
+fn no_process_can_change_what_others_trust() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let plain = pair();
+    let isolated = plain.replacen("[host]\n", "[host]\nisolate = true\n", 1);
+    let hosts: [(&str, &[&str]); 2] = [
+        (&plain, &["backend", "guest a", "broker", "opener"]),
+        (&isolated, &["tenant domain-1", "switch"]),
+    ];
+    let write = u64::try_from(libc::O_CREAT | libc::O_WRONLY).expect("not negative");
+    for (text_of_host, processes) in hosts {
+        let host = Host::start(text_of_host);
+        host.ping("a", "10.77.0.2");
+        if host.log().contains("no Landlock") {
+            println!("SKIPPED: this kernel has no Landlock, so files are not restricted");
+            return;
+        }
+        for name in processes {
+            let pid = process(&host, name);
+            // What is to be killed, what is served, which sockets are opened, and a new file.
+            for file in ["state.json", "host.json", "opener/vhosts.json", "other"] {
+                let path = host.dir().join(file);
+                let is_own = (*name, file) == ("opener", "opener/vhosts.json");
+                if is_own || !path.parent().is_some_and(std::path::Path::exists) {
+                    continue;
+                }
+                let path = path.to_str().expect("text");
+                let outcome = inject(pid, libc::SYS_open, path, [0, write, 0o600, 0]);
+                let Some(outcome) = outcome else { return };
+                assert_eq!(outcome, DENIED, "{name}: {file}");
+            }
+        }
+        host.ping("a", "10.77.0.2");
+    }
 }
 
 #[test]
@@ -111,10 +158,7 @@ fn no_process_can_harm_others_by_a_call() {
             let host = Host::start(text_of_host);
             host.ping("a", "10.77.0.2");
             for name in processes {
-                let pid = match *name {
-                    "opener" => opener(host.pid_of("backend")),
-                    name => host.pid_of(name),
-                };
+                let pid = process(&host, name);
                 let fine = inject(pid, libc::SYS_getpid, "", [0; 4]);
                 let Some(fine) = fine else { return };
                 assert_eq!(fine, Outcome::Returned(pid.into()), "{name}: {what}");

@@ -58,7 +58,7 @@ fn a_group_may_connect_to_the_sockets_of_virtual_machines() {
     // Other files have the rights that files of this process have.
     let usual = host.file("usual");
     std::fs::write(&usual, "").expect("written");
-    let [kept, usual] = [host.dir().join("vhosts.json"), usual]
+    let [kept, usual] = [host.dir().join("opener/vhosts.json"), usual]
         .map(|file| metadata(file).expect("it is there").permissions().mode() & 0o777);
     assert_eq!(kept, usual, "{kept:o} {usual:o}");
 }

@@ -10,10 +10,8 @@ mod fanout;
 mod roster;
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -418,15 +416,14 @@ impl Isolation {
     }
 
     fn start_switch(&mut self) -> Result<()> {
-        let dir = self.setup.dir.switch();
-        make_dir(dir.path())?;
+        self.setup.dir.switch().make()?;
         let arguments = self.arguments(&["--role", "switch"])?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.switch.start(self.setup.level, &arguments)
     }
 
     fn start_tenant(&mut self, name: &TenantName) -> Result<()> {
-        make_dir(self.setup.dir.tenant(&name.0).path())?;
+        self.setup.dir.tenant(&name.0).make()?;
         let arguments = self.arguments(&["--role", "tenant", "--tenant", &name.0])?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (theirs, ours) = Trunk::make(self.setup.queues.min(QUEUES_MAX))?.split()?;
@@ -515,15 +512,6 @@ fn fail_early(
         bail!("{process} ended {deaths} times ({status}) before the host was ready");
     }
     Ok(())
-}
-
-fn make_dir(path: &Path) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(error).with_context(|| format!("make {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Removes the directory of a process that has ended.
