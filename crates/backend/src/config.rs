@@ -88,6 +88,8 @@ pub struct VhostVif {
     pub features: Features,
     /// Protocol features that may be offered.
     pub protocol: u64,
+    /// Bytes of its guest's memory that the front-end may share, if not the default.
+    pub max_memory: Option<u64>,
     /// The guest's address, if it is known.
     pub mac: Option<MacAddr>,
     /// What the guest may send.

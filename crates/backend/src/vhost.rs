@@ -46,6 +46,7 @@ use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 use crate::virtio_features::offered;
+use memory::MemoryLimit;
 pub(crate) use unattached::Added;
 use unattached::Unattached;
 use unshared::Unshared;
@@ -82,6 +83,7 @@ struct Parts {
     /// Its share of what this process can map.
     share: Arc<MappingShare>,
     memory: Option<Arc<GuestMemory>>,
+    memory_limit: MemoryLimit,
     log: Option<Arc<DirtyLog>>,
     /// The area that records what is in flight.
     area: Option<InflightArea>,
@@ -150,6 +152,7 @@ impl VhostVif {
         let parts = Parts {
             share,
             memory: None,
+            memory_limit: MemoryLimit::new(config.max_memory),
             log: None,
             area: None,
             wanted: None,
@@ -389,6 +392,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         let Parts { memory, log, area, wanted, plans, counters, due, announced, unshared, .. } =
             self.parts;
         *unshared = Unshared::default();
+        self.parts.memory_limit.forget_first();
         (*memory, *log, *due, *announced) = (None, None, None, None);
         (*area, *wanted) = (None, None);
         plans.clear();

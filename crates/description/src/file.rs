@@ -22,8 +22,8 @@ use document::{Document, Missing};
 use vif::offloads;
 
 use crate::section::{
-    BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, UplinkSection, VifSection, per_second,
-    storm,
+    BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, UplinkSection,
+    VifSection, per_second, storm,
 };
 use crate::value::{FeatureText, InterfaceName, Within};
 use crate::{
@@ -441,10 +441,12 @@ impl<'a> Source<'a> {
                 let of_virtio = (section.name.as_ref().map(Spanned::span))
                     .or(section.socket.as_ref().map(Spanned::span))
                     .or(section.mode.as_ref().map(Spanned::span))
-                    .or(section.features.as_ref().map(Spanned::span));
+                    .or(section.features.as_ref().map(Spanned::span))
+                    .or(section.max_memory.as_ref().map(Spanned::span));
                 if let Some(at) = of_virtio {
-                    let message = "guest.vif.name, socket, mode, features: only in [[vhost]]";
-                    self.fault(Some(at.start), message);
+                    let message =
+                        format!("guest.vif.{}: only in [[vhost]]", ONLY_OF_VHOST.join(", "));
+                    self.fault(Some(at.start), &message);
                 }
                 let vif = self.vif(whole, ("guest.vif", number, handle), Some(bridges));
                 let at = section.mac.as_ref().map_or(start(whole), start);
@@ -526,6 +528,7 @@ impl<'a> Source<'a> {
                     .features
                     .as_ref()
                     .map_or_else(Vec::new, |it| it.get_ref().clone()),
+                max_memory: section.max_memory.as_ref().map(|it| *it.get_ref()),
                 vif,
             });
         }

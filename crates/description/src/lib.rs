@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read};
 pub use value::{
-    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText,
-    SocketMode, SocketPath, TenantName, VhostName,
+    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
+    RateText, SocketMode, SocketPath, TenantName, VhostName,
 };
 
 /// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
@@ -278,6 +278,9 @@ pub struct Vhost {
     pub mac: Option<Mac>,
     /// Features to offer in addition to the default ones, or not to offer.
     pub features: Vec<FeatureText>,
+    /// The most memory of its guest that the front-end may share, if not the default.
+    #[serde(default)]
+    pub max_memory: Option<MemorySize>,
     /// Settings that it shares with the vifs of other guests.
     pub vif: GuestVif,
 }

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::value::{
-    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText,
-    SocketMode, SocketPath, TenantName, VhostName, Within, text,
+    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
+    RateText, SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
 use crate::{CompletionSetting, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -129,7 +129,7 @@ pub(crate) struct GuestSection {
 }
 
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
-pub(crate) const ONLY_OF_VHOST: [&str; 4] = ["name", "socket", "mode", "features"];
+pub(crate) const ONLY_OF_VHOST: [&str; 5] = ["name", "socket", "mode", "features", "max-memory"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
 pub(crate) const ONLY_OF_GUEST: [&str; 6] =
     ["tenant", "addresses", "gateway", "max-queues", "completion", "max-unanswered"];
@@ -142,6 +142,7 @@ pub(crate) struct VifSection {
     pub(crate) socket: Option<Spanned<SocketPath>>,
     pub(crate) mode: Option<Spanned<SocketMode>>,
     pub(crate) features: Option<Spanned<Vec<FeatureText>>>,
+    pub(crate) max_memory: Option<Spanned<MemorySize>>,
     pub(crate) mac: Option<Spanned<Mac>>,
     pub(crate) tenant: Option<Spanned<TenantName>>,
     #[serde(default)]

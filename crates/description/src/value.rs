@@ -420,6 +420,41 @@ impl fmt::Display for RateText {
     }
 }
 
+/// An amount of memory, such as `16GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySize {
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Units of an amount of memory, and their bytes.
+const MEMORY_UNITS: [(&str, u64); 3] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)];
+
+impl FromStr for MemorySize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MemorySize, String> {
+        let of_unit = |(unit, bytes): (&str, u64)| {
+            let number: u64 = text.strip_suffix(unit)?.trim_ascii_end().parse().ok()?;
+            number.checked_mul(bytes).filter(|bytes| *bytes > 0)
+        };
+        let bytes = MEMORY_UNITS.into_iter().find_map(of_unit);
+        bytes.map(|bytes| MemorySize { bytes }).ok_or_else(|| {
+            format!("`{text}` is not an amount of memory: expected one such as `16GiB` or `512MiB`")
+        })
+    }
+}
+
+impl fmt::Display for MemorySize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, bytes): &(&str, u64)| self.bytes % bytes == 0;
+        match MEMORY_UNITS.into_iter().find(fits) {
+            Some((unit, bytes)) => write!(f, "{}{unit}", self.bytes / bytes),
+            None => write!(f, "{} bytes", self.bytes),
+        }
+    }
+}
+
 /// A whole number with limits that its type names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Within<const MIN: u64, const MAX: u64>(u64);
@@ -530,4 +565,4 @@ macro_rules! as_text {
 }
 
 as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName, MirroredText);
-as_text!(VhostName, SocketPath, SocketMode, FeatureText, GroupText);
+as_text!(VhostName, SocketPath, SocketMode, FeatureText, GroupText, MemorySize);

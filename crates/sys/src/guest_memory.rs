@@ -13,7 +13,7 @@ mod view;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs};
 use rustix::io::Errno;
@@ -32,10 +32,20 @@ pub const REGIONS_MAX: usize = 509;
 /// Guest memory per bit of a [`DirtyLog`], in bytes.
 pub const LOG_PAGE: u64 = 4096;
 
+/// Bytes of memory of this host, once [`prepare`] has asked for them.
+static HOST_MEMORY: OnceLock<u64> = OnceLock::new();
+
 /// Asks the system once for the values that mapping needs, while that is still allowed: a confined
 /// process can read neither the page size nor a file.
 pub fn prepare() {
     let _ = rustix::param::page_size();
+    let found = rustix::system::sysinfo();
+    let _ = HOST_MEMORY.set(found.totalram.saturating_mul(found.mem_unit.into()));
+}
+
+/// Bytes of memory of this host; 0 unless [`prepare`] was called.
+pub fn host_memory() -> u64 {
+    HOST_MEMORY.get().copied().unwrap_or_default()
 }
 
 /// Guest memory in a file, as a front-end announces it.

@@ -162,6 +162,7 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
         bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
         features,
         protocol,
+        max_memory: described.max_memory.map(|max| max.bytes),
         mac: described.mac.map(|mac| mac.0),
         rules: described.vif.rules(),
         limits: VifLimits { mtu, ..limits },

@@ -447,7 +447,7 @@ fn wait_for_state(host: &Host, name: &str, state: &str) {
     });
 }
 
-fn wait_for_error(host: &Host, name: &str, text: &str) {
+pub(crate) fn wait_for_error(host: &Host, name: &str, text: &str) {
     host.wait(&format!("{name} to say {text:?}"), SOON, |host| {
         host.vif(name)?.error.filter(|error| error.contains(text))
     });

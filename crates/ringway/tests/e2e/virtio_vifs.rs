@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::host::{Host, Running, SOON, ringway, send, text_of};
 use crate::machine::{ADDRESS, EchoConnection};
 use crate::vhost::wait_for_queues;
-use crate::virtio::{Maker, description, guest_with};
+use crate::virtio::{Maker, description, guest_at, guest_with, wait_for_error};
 
 #[test]
 fn every_view_of_vifs_shows_both_kinds() {
@@ -45,6 +45,21 @@ fn every_view_of_vifs_shows_both_kinds() {
         assert!(count >= 2, "{count} {kind}: {types:?}");
     }
     assert!(types.lines().all(|it| ["0", "8"].contains(&it)), "requests and replies: {types:?}");
+}
+
+#[test]
+fn a_front_end_that_shares_too_much_memory_is_refused_with_both_numbers() {
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let text = description(dir, &[("vm1", "server"), ("large", "server")]);
+    let host = Host::start(&(text + "max-memory = \"1MiB\"\n"));
+    let _served = guest_with(dir, "vm1", Maker::Backend, "");
+    wait_for_queues(&host, 4);
+    let echo = EchoConnection::start(&host, "a");
+    let _refused = guest_at("10.77.0.10", dir, "large", Maker::Backend, "");
+    wait_for_error(&host, "large", "max-memory is 1 MiB: raise it");
+    echo.expect_progress(&host, "beside a refused front-end");
 }
 
 #[test]
