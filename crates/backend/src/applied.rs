@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ringway_control::RunDir;
+use ringway_control::{RunDir, files};
 use ringway_datapath::MacAddr;
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ impl AppliedNotes {
         match written {
             Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::warn!(
                 "{}: {error}: the next process will not know what was applied to network devices",
-                self.path.display()
+                files::shown(&self.path)
             ),
             _ => {}
         }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use ringway_control::files;
 use ringway_datapath::{Mirrored, PortRules};
 use ringway_xenbus::{KeyChange, Keys, MIRROR_KEY, VifLimits};
 
@@ -71,7 +72,7 @@ impl Settings {
             false => self.changes.insert(key.to_owned(), (value.to_owned(), configured)),
         };
         self.keep().map_err(|error| {
-            let file = self.file.display();
+            let file = files::shown(&self.file);
             format!("done, but lost when the backend restarts: {file}: {error}")
         })
     }
@@ -93,7 +94,7 @@ impl Settings {
     pub(crate) fn forget(&self) -> Result<(), String> {
         match fs::remove_file(&self.file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{}: {error}", self.file.display()))
+                Err(format!("{}: {error}", files::shown(&self.file)))
             }
             _ => Ok(()),
         }

@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ringway_control::files;
 use ringway_vhost::backend::{Negotiated, PAIRS_MAX};
 use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 
@@ -83,7 +84,8 @@ impl Floor {
             return Ok(());
         }
         self.kept = kept;
-        write(&self.file, &kept.text()).map_err(|error| format!("{}: {error}", self.file.display()))
+        write(&self.file, &kept.text())
+            .map_err(|error| format!("{}: {error}", files::shown(&self.file)))
     }
 
     /// Forgets it: the vif has ended.
@@ -93,7 +95,7 @@ impl Floor {
     pub(crate) fn forget(&self) -> Result<(), String> {
         match fs::remove_file(&self.file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{}: {error}", self.file.display()))
+                Err(format!("{}: {error}", files::shown(&self.file)))
             }
             _ => Ok(()),
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ringway_control::RunDir;
+use ringway_control::{RunDir, files};
 use ringway_switch::PortId;
 use ringway_xenbus::Vif;
 
@@ -138,7 +138,7 @@ impl Quarantine {
             false => fs::write(&self.path, text),
         };
         if let Err(error) = written {
-            tracing::warn!("{}: {error}", self.path.display());
+            tracing::warn!("{}: {error}", files::shown(&self.path));
         }
     }
 }
@@ -183,7 +183,7 @@ impl Served {
         );
         if let Some(vif) = vif {
             if let Err(error) = self.note(vif) {
-                tracing::error!("{}: {error}", self.path.display());
+                tracing::error!("{}: {error}", files::shown(&self.path));
             }
         }
         std::process::abort()

@@ -11,15 +11,20 @@ use rustix::thread::{
 /// Bits of a set. No kernel has more capabilities.
 const CAPABILITIES_MAX: u32 = 64;
 
-pub(crate) fn reduce(keep: CapabilitySet) -> io::Result<()> {
-    let had = capabilities(None)?;
+/// Makes the process unable to gain others.
+pub(crate) fn bound(keep: CapabilitySet) -> io::Result<()> {
     // Only a process with this capability may change the bounding set. A process without it was
     // started with few rights by a user who saw to that, and has no way to gain any: set-uid
     // programs give nothing after PR_SET_NO_NEW_PRIVS, and execve is not on the list of calls.
-    if had.effective.contains(CapabilitySet::SETPCAP) {
+    if capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {
         reduce_bounding_set(keep)?;
     }
-    clear_ambient_capability_set()?;
+    Ok(clear_ambient_capability_set()?)
+}
+
+/// Gives up others, and makes those that are kept effective.
+pub(crate) fn reduce(keep: CapabilitySet) -> io::Result<()> {
+    let had = capabilities(None)?;
     let kept = had.permitted & keep;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };

@@ -16,6 +16,7 @@ mod calls;
 mod capabilities;
 mod files;
 mod role;
+mod user;
 
 use std::fs;
 use std::io;
@@ -26,12 +27,17 @@ use rustix::thread::set_no_new_privs;
 
 pub use files::FileRules;
 pub use role::Role;
+use user::OwnUser;
 
 /// What a process keeps besides the fixed lists.
 #[derive(Debug, Clone, Copy)]
 pub struct Confinement<'a> {
     /// The directory of its own files, which it may create, read, change and remove.
     pub files: Option<&'a Path>,
+    /// What its user belongs to, if root's process should become a user of its own: a path in the
+    /// run directory that no other process has. It should reach its files as those of its working
+    /// directory then, because the directories above may be closed to that user.
+    pub user_of: Option<&'a Path>,
     /// A directory that it shares with other processes. It may remove its sockets there, create
     /// some if its role does, and read or change no file.
     pub sockets: Option<&'a Path>,
@@ -86,13 +92,19 @@ impl Confinement<'_> {
         if threads != 1 {
             return Err(ConfineError::Threads(threads));
         }
-        // Memory holds guests' frames, so neither core dumps nor debuggers may read it.
+        set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
+        // While all directories can still be reached.
+        let rules = files::restrict(self)?;
+        capabilities::bound(self.role.capabilities()).map_err(at("capabilities"))?;
+        if let Some(user) = self.user_of.and_then(|what| OwnUser::of(what, self.devices)) {
+            user.take(self.files).map_err(at("a user of its own"))?;
+        }
+        capabilities::reduce(self.role.capabilities()).map_err(at("capabilities"))?;
+        // Memory holds guests' frames, so neither core dumps nor debuggers may read it. A change of
+        // the user has this effect on any process, and the reverse is not needed: root may enter.
         if !self.role.allows_namespace_entry() {
             set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("PR_SET_DUMPABLE"))?;
         }
-        set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
-        let rules = files::restrict(self)?;
-        capabilities::reduce(self.role.capabilities()).map_err(at("capabilities"))?;
         // Last, because the list allows none of the calls above.
         calls::filter(self.role)?;
         Ok(rules)

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -232,6 +232,7 @@ fn main() -> ExitCode {
     }
     tally.note("other files cannot be opened", ended_well("other files"));
     tally.note("a TAP device can still be made", ended_well("a TAP device"));
+    tally.note("a process of root becomes another user", ended_well("a user of its own"));
     tally.note("a kernel without Landlock restricts the rest", ended_well("no Landlock"));
     tally.note("no capability but one is left in any thread", is_reduced());
     tally.note("a process with threads is refused", ended_well("too late"));
@@ -242,8 +243,13 @@ fn main() -> ExitCode {
 fn run_case(case: &str, dir: &Path) {
     if case == "too late" {
         let other = thread::spawn(thread::park);
-        let confinement =
-            Confinement { files: Some(dir), sockets: None, devices: &[], role: Role::Vifs };
+        let confinement = Confinement {
+            files: None,
+            user_of: None,
+            sockets: None,
+            devices: &[],
+            role: Role::Vifs,
+        };
         let refusal = confinement.apply().expect_err("there are two threads");
         assert!(refusal.to_string().contains("2 threads"), "{refusal}");
         other.thread().unpark();
@@ -257,13 +263,18 @@ fn run_case(case: &str, dir: &Path) {
     let own = dir.join(OWN);
     fs::create_dir(&own).expect("made");
     fs::write(dir.join("state"), "").expect("written");
+    fs::write(own.join("earlier"), "text").expect("written");
+    std::env::set_current_dir(&own).expect("made");
+    let was_root = rustix::process::geteuid().is_root();
     let vifs = Confinement {
         files: Some(&own),
+        user_of: None,
         sockets: Some(dir),
         devices: BACKEND_DEVICES,
         role: Role::Vifs,
     };
     let confinement = match case.split_once(':') {
+        _ if case == "a user of its own" => Confinement { user_of: Some(&own), ..vifs },
         Some(("broker", _)) => {
             Confinement { files: None, devices: BROKER_DEVICES, role: Role::Broker, ..vifs }
         }
@@ -277,6 +288,7 @@ fn run_case(case: &str, dir: &Path) {
     io::stdout().flush().expect("it has a reader");
     match case {
         "other files" => other_files(dir, rules),
+        "a user of its own" => own_user(was_root),
         "a TAP device" if had_tap => assert!(can_make_tap(), "there was one before"),
         "a TAP device" => println!("SKIPPED: no TAP device can be made here, confined or not"),
         "no Landlock" => {
@@ -310,6 +322,23 @@ fn other_files(dir: &Path, rules: FileRules) {
         let written = fs::write(path, "text").map_err(|error| error.kind());
         assert_eq!(written, Err(io::ErrorKind::PermissionDenied), "{}", path.display());
     }
+}
+
+/// The process of root is another user, can still change its files, and has the capability that it
+/// keeps.
+fn own_user(was_root: bool) {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !was_root || user.is_root() {
+        println!("SKIPPED: another user: only root of a system with many users becomes one");
+        return;
+    }
+    assert_eq!(user.as_raw(), group.as_raw());
+    let missing = File::open("file").expect_err("it was not written yet");
+    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    fs::write("file", "text").expect("its own directory");
+    assert_eq!(fs::metadata("file").expect("written").uid(), user.as_raw());
+    assert_eq!(fs::read("earlier").expect("its own file"), b"text");
+    assert!(can_make_tap(), "it keeps the capability");
 }
 
 fn can_make_tap() -> bool {

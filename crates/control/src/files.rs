@@ -41,8 +41,14 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// A path as people are shown it: in full, also that of a file in the working directory of a
+/// confined process.
+pub fn shown(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
 fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("write {}: {error}", path.display()))
+    io::Error::new(error.kind(), format!("write {}: {error}", shown(path)))
 }
 
 #[cfg(test)]

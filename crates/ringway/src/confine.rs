@@ -9,9 +9,18 @@ use ringway_confine::{Confinement, FileRules};
 /// is added to the list.
 const SWITCH: &str = "RINGWAY_CONFINE";
 
+/// The directory of a confined process's files, as the process reaches it: the directories above
+/// may be closed to its user.
+pub(crate) const FILES: &str = ".";
+
 /// Confines a process to its directories, its devices, and the capabilities and system calls of
 /// its role. Call it once the connections are open and before any thread is started.
+///
+/// The directory of its files becomes its working directory, see [`FILES`].
 pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<()> {
+    if let Some(files) = confinement.files {
+        env::set_current_dir(files).with_context(|| files.display().to_string())?;
+    }
     match env::var(SWITCH).as_deref() {
         Ok("off") => {
             tracing::warn!("{SWITCH}=off: this process keeps all its rights");

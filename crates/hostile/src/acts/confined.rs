@@ -18,8 +18,8 @@ pub(crate) const REACHED: &str = "reached";
 
 /// Confines this process to a run directory, and connects to a socket outside of it.
 pub(crate) fn compromised(dir: &Path, socket: &Path) -> Result<()> {
-    let (files, sockets) = (Some(dir), None);
-    Confinement { files, sockets, devices: BACKEND_DEVICES, role: Role::Vifs }.apply()?;
+    let (files, sockets, user_of) = (Some(dir), None, None);
+    Confinement { files, sockets, user_of, devices: BACKEND_DEVICES, role: Role::Vifs }.apply()?;
     println!("{CONFINED}");
     if UnixStream::connect(socket).is_ok() {
         println!("{REACHED} {}", socket.display());

@@ -71,7 +71,7 @@ pub(crate) fn serve(
     let (dir, own) = (claim.dir(), claim.dir().serving());
     own.make()?;
     let opener = opener::start(dir)?;
-    let config = backend::config(&host, (dir, own.clone()), Service::from_env())?;
+    let config = backend::config(&host, dir, Service::from_env())?;
     let sockets = Sockets::open(dir)?.with_opener(opener);
     if let Some(accepted) = accepted {
         accepted.keep();
@@ -79,6 +79,7 @@ pub(crate) fn serve(
     // Everything that needs more privileges is open, and no thread has been started.
     confine(&Confinement {
         files: Some(own.path()),
+        user_of: None,
         // It empties the run directory at its end.
         sockets: Some(dir.path()),
         devices: BACKEND_DEVICES,

@@ -14,7 +14,7 @@ use ringway_sys::guest_memory::FRONT_ENDS_MAX;
 use ringway_xenbus::VifLimits;
 use ringway_xenstore::{Client, DomId};
 
-use crate::confine::confine;
+use crate::confine::{FILES, confine};
 use crate::description::{Host, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, nodes, owner, read_description, this_domain};
 use crate::stop::Stop;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
             let (hypervisor, store) = connect(&dir)?;
             let own = dir.serving();
             own.make()?;
-            let config = config(&host, (&dir, own.clone()), Service::from_env())?;
+            let config = config(&host, &dir, Service::from_env())?;
             let sockets = Sockets::open(&dir)?.with_opener(opener);
             confine(&serving_in(&own, BACKEND_DEVICES))?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
@@ -93,9 +93,9 @@ fn connect(dir: &RunDir) -> Result<(EmuHypervisor, Client)> {
 fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let link = link()?;
     let own = dir.switch();
-    let config = config(host, (dir, own), Service::of_supervisor(Arc::clone(&link)))?;
-    let sockets = Sockets::open(&config.dir)?;
-    confine(&serving_in(&config.dir, SWITCH_DEVICES))?;
+    let config = config(host, dir, Service::of_supervisor(Arc::clone(&link)))?;
+    let sockets = Sockets::open(&own)?;
+    confine(&serving_in(&own, SWITCH_DEVICES))?;
     Ok(ringway_backend::run_switch(config, sockets, link, stop)?)
 }
 
@@ -112,7 +112,7 @@ fn run_tenant(
     // The uplink belongs to the switch process.
     let host = Host { uplink: None, ..host.clone() };
     let service = Service::of_supervisor(Arc::clone(&link));
-    let config = config(&host, (dir, own.clone()), service)?;
+    let config = config(&host, dir, service)?;
     let sockets = Sockets::open(&own)?;
     match hypervisor {
         HypervisorKind::Emulated => {
@@ -134,7 +134,8 @@ fn run_tenant(
 /// What a process keeps that serves vifs and has a directory of its own.
 fn serving_in<'a>(own: &'a RunDir, devices: &'a [&'a str]) -> Confinement<'a> {
     let role = ringway_confine::Role::Vifs;
-    Confinement { files: Some(own.path()), sockets: None, devices, role }
+    let files = Some(own.path());
+    Confinement { files, user_of: files, sockets: None, devices, role }
 }
 
 /// The link to the supervisor: this process's standard input.
@@ -169,17 +170,13 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     })
 }
 
-/// The configuration that the description implies for a backend process with a directory of its own
-/// in the host's run directory.
-pub(crate) fn config(
-    host: &Host,
-    (host_dir, dir): (&RunDir, RunDir),
-    service: Service,
-) -> Result<BackendConfig> {
+/// The configuration that the description implies for a backend process of a host with this run
+/// directory.
+pub(crate) fn config(host: &Host, host_dir: &RunDir, service: Service) -> Result<BackendConfig> {
     // The seed of a hash map, which the system draws at random for each process.
     let hash_seed = RandomState::new().build_hasher().finish();
     Ok(BackendConfig {
-        dir,
+        dir: RunDir::new(FILES),
         owner: owner(host_dir.path()),
         workers: host.backend_workers()?,
         max_queues: host.max_queues,

@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
     confine(&Confinement {
         files: None,
         sockets: Some(&args.dir),
+        user_of: None,
         devices: BROKER_DEVICES,
         role: Role::Broker,
     })?;

@@ -319,6 +319,7 @@ fn run_one(args: &RunOne) -> Result<()> {
     let sockets = Sockets::open(&dir.guest(&args.name))?;
     confine(&Confinement {
         files: None,
+        user_of: Some(&dir.guest(&args.name)),
         sockets: None,
         devices: FRONTEND_DEVICES,
         role: Role::EmulatedGuest,
@@ -349,6 +350,7 @@ fn run_frontend(args: &Here) -> Result<()> {
     let sockets = Sockets::open(&RunDir::new(&dir).guest(&domain.name.0))?;
     confine(&Confinement {
         files: None,
+        user_of: None,
         sockets: Some(&dir),
         devices: FRONTEND_DEVICES,
         role: Role::Vifs,

@@ -59,6 +59,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     confine(&Confinement {
         files: Some(dir.opening().path()),
         sockets: None,
+        user_of: None,
         devices: &[],
         role: Role::Opener,
     })?;

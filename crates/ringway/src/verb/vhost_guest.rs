@@ -90,6 +90,7 @@ pub(crate) fn run(
     confine(&Confinement {
         files: None,
         sockets: Some(dir),
+        user_of: None,
         devices: FRONTEND_DEVICES,
         role: Role::VirtioGuest,
     })?;

@@ -110,7 +110,10 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
 fn a_backend_without_descriptors_reports_it_and_serves_its_guest_once_it_has_some() {
     let Some(_turn) = shared_turn(&["ping", "xenstore-read"]) else { return };
     let guests = [("a", "", "queues = 1"), ("b", "", "queues = 1")];
-    let host = Host::start(&describe("max-queues = 4", &guests));
+    // Confined, it would be another user's process, whose limits not every root may lower.
+    let unconfined = [("RINGWAY_CONFINE", "off".as_ref())];
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start_with(place, &describe("max-queues = 4", &guests), &unconfined);
     let pid = host.pid_of("backend");
     let open = names_in(format!("/proc/{pid}/fd").as_ref());
     let lowest_free = (0_u64..).find(|number| !open.contains(&number.to_string()));

@@ -1,12 +1,14 @@
 //! Calls that are injected into the running, confined processes of a host, as an attacker who has
 //! broken into one would make them. Each of them has to end the process.
 
+use std::collections::BTreeSet;
+
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::host::{Host, SOON, pair, wait_for};
+use crate::host::{Host, SOON, pair, send, wait_for};
 use crate::shared_turn;
 
 /// The instruction `syscall`, as the low bytes of a word.
@@ -120,6 +122,50 @@ fn no_process_can_change_what_others_trust() {
         host.ping("a", "10.77.0.2");
     }
 }
+
+#[test]
+fn processes_of_root_that_serve_guests_are_other_users() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: another user: only root's processes become other users");
+        return;
+    }
+    let plain = pair();
+    let isolated = plain.replacen("[host]\n", "[host]\nisolate = true\n", 1);
+    let hosts: [(&str, &[&str]); 2] = [
+        (&plain, &["backend", "guest a", "guest b"]),
+        (&isolated, &["tenant domain-1", "tenant domain-2", "switch"]),
+    ];
+    for (text_of_host, processes) in hosts {
+        let host = Host::start(text_of_host);
+        let users: Vec<String> = processes.iter().map(|name| user(host.pid_of(name))).collect();
+        if users.iter().all(|user| user == ROOT) {
+            println!("SKIPPED: another user: this system has too few, or closes /dev/net/tun");
+            return;
+        }
+        let different: BTreeSet<&String> = users.iter().filter(|user| *user != ROOT).collect();
+        assert_eq!(different.len(), processes.len(), "{users:?}");
+        // A successor is the user that its predecessor's files belong to.
+        let before = host.pid_of(processes[0]);
+        send(before, rustix::process::Signal::KILL);
+        host.wait("the successor", SOON, |host| {
+            let mut members = host.members().into_iter();
+            let next = members.find(|it| it.name == processes[0] && it.pid != before)?;
+            (user(next.pid) == users[0]).then_some(())
+        });
+        host.ping("a", "10.77.0.2");
+    }
+}
+
+/// The real, effective, saved and file system user of a process; empty if it has ended.
+fn user(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    user.trim().to_owned()
+}
+
+/// All four are root.
+const ROOT: &str = "0\t0\t0\t0";
 
 #[test]
 fn no_process_can_harm_others_by_a_call() {
