@@ -546,6 +546,22 @@ pub const ALL: &[Scenario] = &[
     )
     .beside(Beside::ConfinedBackend)
     .emulated(),
+    new(
+        "foreign-files",
+        "has broken into the backend, and writes files that other processes of the host trust",
+        "seen: a list of processes that the next start kills",
+        confined::no_guest,
+    )
+    .beside(Beside::ConfinedBackend)
+    .emulated(),
+    new(
+        "set-uid-program",
+        "has broken into the backend, and makes a program that runs as its owner",
+        "seen: Landlock has no rule for modes",
+        confined::no_guest,
+    )
+    .beside(Beside::ConfinedBackend)
+    .emulated(),
 ];
 
 /// The scenario with this name.

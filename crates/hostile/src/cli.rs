@@ -153,7 +153,9 @@ fn dispatch(words: &[OsString]) -> Result<ExitCode> {
         name if part::is_part(name) => part::run(words)?,
         tcp::RECEIVE => tcp::receive()?,
         tcp::SEND => tcp::send(word(1).parse()?)?,
-        confined::COMPROMISED => confined::compromised(word(1).as_ref(), word(2).as_ref())?,
+        confined::COMPROMISED => {
+            confined::compromised(word(1), word(2).as_ref(), word(3).as_ref())?;
+        }
         burner::BURN => burner::burn(word(1).parse()?),
         _ => return verb(Cli::parse().verb),
     }

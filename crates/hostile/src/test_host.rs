@@ -13,7 +13,7 @@ use ringway_rig::host::RunningHost;
 use ringway_rig::launcher::Launcher;
 use ringway_xenbus::Vif;
 
-use crate::acts::confined::{COMPROMISED, CONFINED, REACHED};
+use crate::acts::confined::{ATTACKER, COMPROMISED, CONFINED, REACHED};
 use crate::guest::{SOON, wait};
 use crate::measure::ping::Pings;
 use crate::measure::tcp::{Transfer, now};
@@ -151,7 +151,9 @@ impl<'a> TestHost<'a> {
         let watch = backend::Watch::start(&self.dir(), &self.honest);
         let capture = (scenario.beside == Beside::UnreadCapture).then(|| self.capture());
         match (scenario.beside, scenario.lives) {
-            (Beside::ConfinedBackend, _) => self.break_into(lengths.act, &mut round)?,
+            (Beside::ConfinedBackend, _) => {
+                self.break_into(scenario.name, lengths.act, &mut round)?;
+            }
             (_, Lives::One) => self.act(scenario, lengths.act, &mut round)?,
             (_, Lives::Many) => self.live(scenario, lengths.act, &mut round)?,
         }
@@ -197,22 +199,23 @@ impl<'a> TestHost<'a> {
         (count > 0).then_some(found).into_iter().collect()
     }
 
-    /// Runs a process that is confined like the backend and tries to reach another program.
-    fn break_into(&mut self, length: Duration, round: &mut Round) -> Result<()> {
+    /// Runs a process that is confined like the backend and tries to reach something else.
+    fn break_into(&mut self, name: &str, length: Duration, round: &mut Round) -> Result<()> {
         let elsewhere = self.launcher.dir()?;
         let socket = elsewhere.path().join("socket");
         let listener = UnixListener::bind(&socket)?;
         let mut command = self.launcher.command(self.launcher.program());
-        command.arg(COMPROMISED).arg(self.dir().path()).arg(&socket);
+        command.args([COMPROMISED, name]).arg(self.dir().path()).arg(&socket);
         let child = self.launcher.start("a confined process", command)?;
         round.during = self.window(length, |_| Ok(()))?;
         let said = child.ended(PATIENCE)?.output;
         drop(listener);
+        let _ = std::fs::remove_dir_all(self.dir().tenant(ATTACKER).path());
         if !said.lines().any(|line| line == CONFINED) {
             round.failures.push(format!("the process was not confined: {}", said.trim()));
         }
-        if said.lines().any(|line| line.starts_with(REACHED)) {
-            round.failures.push("a confined process reached another program's socket".to_owned());
+        if said.lines().any(|line| line == REACHED) {
+            round.failures.push("a confined process reached what it should not".to_owned());
         }
         Ok(())
     }
