@@ -147,6 +147,7 @@ impl Served {
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
         let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
         if self.completion == Completion::Sent {
+            vif_device.tap.open_lanes(count)?;
             vif_device.tap.hold_receipts(&mut queues)?;
         }
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {

@@ -118,6 +118,7 @@ impl UplinkPort {
         let Some(device) = &mut self.device else { return Ok(()) };
         let mut queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
         if host.config.completion == Completion::Sent {
+            device.tap.open_lanes(device.queues_made)?;
             device.tap.hold_receipts(&mut queues)?;
         }
         let attachments = queues.into_iter().zip(&self.counters);

@@ -183,6 +183,15 @@ impl TunFile {
         })
     }
 
+    /// Whether the kernel uses this queue.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn queue_state(&self) -> io::Result<QueueState> {
+        let is_detached = self.interface()?.flags & flag(libc::IFF_DETACH_QUEUE) != 0;
+        Ok(if is_detached { QueueState::Detached } else { QueueState::Attached })
+    }
+
     /// Decides how long the device lives.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use ringway_datapath::Receipt;
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, WriteOutcome};
@@ -29,22 +30,28 @@ pub(crate) struct Lanes {
 /// An additional queue of the device, detached: nothing is read from it.
 #[derive(Debug)]
 struct Lane {
-    file: TunFile,
+    file: Arc<TunFile>,
     /// The receipt of the frame in flight.
     receipt: Option<Receipt>,
 }
 
+/// Opens the files of lanes for a multi-queue device. Afterwards, all its queues have a small send
+/// buffer.
+pub(crate) fn open_files(device: &str, count: usize) -> io::Result<Vec<Arc<TunFile>>> {
+    let file = |_| {
+        let file = TunFile::open(device, QueueMode::Multi)?;
+        file.set_send_buffer(SEND_BUFFER)?;
+        file.set_queue(QueueState::Detached)?;
+        Ok(Arc::new(file))
+    };
+    (0..count).map(file).collect()
+}
+
 impl Lanes {
-    /// Makes lanes for a multi-queue device. Afterwards, all its queues have a small send buffer.
-    pub(crate) fn open(device: &str, count: usize) -> io::Result<Lanes> {
-        let lane = |_| {
-            let file = TunFile::open(device, QueueMode::Multi)?;
-            file.set_send_buffer(SEND_BUFFER)?;
-            file.set_queue(QueueState::Detached)?;
-            Ok(Lane { file, receipt: None })
-        };
-        let lanes = (0..count).map(lane).collect::<io::Result<_>>()?;
-        Ok(Lanes { lanes, next: 0 })
+    /// Lanes that write by these files.
+    pub(crate) fn new(files: &[Arc<TunFile>]) -> Lanes {
+        let lanes = files.iter().map(|file| Lane { file: Arc::clone(file), receipt: None });
+        Lanes { lanes: lanes.collect(), next: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
 
-use crate::lane::{LANES_MAX, Lanes};
+use crate::lane::{LANES_MAX, Lanes, open_files};
 
 pub use queue::{Side, TapQueue};
-pub use ringway_sys::tun::Lifetime;
+pub use ringway_sys::tun::{Lifetime, TunFile as TapFile};
 pub use vif_or_tap::VifOrTap;
 
 /// A TAP device with a fixed number of queues, of which some are enabled.
@@ -28,6 +28,8 @@ pub struct Tap {
     name: String,
     files: Vec<Arc<TunFile>>,
     enabled: usize,
+    /// Files of each queue, by which it writes frames whose receipts it keeps.
+    lanes: Vec<Vec<Arc<TunFile>>>,
     /// Work that may be left to the kernel in frames written to the device.
     caps: OffloadCaps,
 }
@@ -63,9 +65,38 @@ impl Tap {
         for _ in 1..queues {
             files.push(Arc::new(TunFile::open(&name, mode)?));
         }
-        let tap = Tap { name, enabled: files.len(), files, caps };
+        let tap = Tap { name, enabled: files.len(), files, lanes: Vec::new(), caps };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
+    }
+
+    /// A device that another process has made, from all its [`files`](Tap::files): first those of
+    /// `queues` queues. All queues are enabled, whatever an earlier user of the files did.
+    ///
+    /// # Errors
+    /// If there are fewer files, or the device was deleted.
+    pub fn from_files(mut files: Vec<Arc<TapFile>>, queues: u16) -> io::Result<Tap> {
+        check_queue_count(queues.into(), files.len())?;
+        let of_lanes = files.split_off(queues.into());
+        let (Some(first), count) = (files.first(), files.len()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let (name, caps) = (first.name()?, caps_of(first)?);
+        for file in files.iter().filter(|file| file.queue_state().is_ok_and(is_detached)) {
+            file.set_queue(QueueState::Attached)?;
+        }
+        let lanes = match of_lanes.len() / count {
+            0 => Vec::new(),
+            each => of_lanes.chunks_exact(each).map(<[_]>::to_vec).collect(),
+        };
+        let tap = Tap { name, enabled: count, files, lanes, caps };
+        tap.set_offloads(OffloadCaps::NONE)?;
+        Ok(tap)
+    }
+
+    /// All open files of the device, for another process.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<TapFile>> {
+        self.files.iter().chain(self.lanes.iter().flatten())
     }
 
     /// The interface's name.
@@ -145,21 +176,38 @@ impl Tap {
             .collect()
     }
 
-    /// Lets queues of this multi-queue device keep the receipts of frames until the frames have
-    /// left the host's network stack, and not only until they are written. A frame waits if no lane
-    /// is free. If a device has very many queues, they get no lanes and keep no receipts.
+    /// Opens what the first `count` queues of this multi-queue device need to [hold
+    /// receipts](Tap::hold_receipts), unless it is open already. If a device has very many queues,
+    /// they get none.
     ///
     /// # Errors
     /// If the device was deleted or is not multi-queue, or the process has too many open files.
-    pub fn hold_receipts(&self, queues: &mut [TapQueue]) -> io::Result<()> {
+    pub fn open_lanes(&mut self, count: u16) -> io::Result<()> {
         let room = QUEUES_MAX.saturating_sub(self.files.len());
-        let count = (room / self.files.len().max(1)).min(LANES_MAX);
-        for queue in queues {
-            queue.hold_receipts(Lanes::open(&self.name, count)?);
+        let each = (room / self.files.len().max(1)).min(LANES_MAX);
+        while self.lanes.len() < count.into() {
+            self.lanes.push(open_files(&self.name, each)?);
+        }
+        Ok(())
+    }
+
+    /// Lets queues keep the receipts of frames until the frames have left the host's network stack,
+    /// and not only until they are written. A frame waits if no lane is free. A queue for which no
+    /// [lanes](Tap::open_lanes) are open keeps no receipts.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn hold_receipts(&self, queues: &mut [TapQueue]) -> io::Result<()> {
+        for (queue, lanes) in queues.iter_mut().zip(&self.lanes) {
+            queue.hold_receipts(Lanes::new(lanes));
         }
         // No sender waits for frames that the queues write by their own files.
         self.files.first().map_or(Ok(()), |file| file.set_send_buffer(u32::MAX))
     }
+}
+
+fn is_detached(state: QueueState) -> bool {
+    state == QueueState::Detached
 }
 
 /// What a device accepts: UDP segmentation only if the kernel is new enough.

@@ -27,6 +27,7 @@ use ringway_sys::tun::{Lifetime, QueueMode, TunFile};
 use ringway_tap::{Side, Tap, TapQueue};
 use ringway_wire::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::guest::Guest;
 use crate::wire::{Report, Wire};
@@ -53,13 +54,14 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 12] = [
+    let tests: [Test; 13] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("the_ends_of_large_segments_cross_in_pages", segments_cross_in_pages),
         ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
         ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
         ("a_device_is_taken_over_with_another_number_of_queues", another_process_takes_over),
+        ("passed_queues_need_no_capability", passed_queues),
         ("frames_that_linux_refuses_are_counted_and_the_rest_goes_on", refused_frames),
         ("validated_frames_without_a_checksum_reach_linux", validated_frames),
         ("a_deleted_device_takes_its_port_down", deleted_device),
@@ -179,6 +181,47 @@ fn another_process_takes_over() -> Outcome {
     net.link("tap9")?;
     drop(queue);
     assert!(net.link("tap9").is_err(), "it goes with its last queue");
+    Ok(())
+}
+
+/// Another process made the device, and this one has no capability.
+fn passed_queues() -> Outcome {
+    const QUEUES: u16 = 3;
+    let mut tap = Tap::create_multi_queue("tap9", QUEUES)?;
+    tap.open_lanes(QUEUES)?;
+    let serve = &|count: u16| -> std::io::Result<()> {
+        let none = CapabilitySet::empty();
+        let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, none)?;
+        let refused = TunFile::open("tap8", QueueMode::Multi).expect_err("it needs one");
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+        let mut passed = Tap::from_files(tap.files().map(Arc::clone).collect(), QUEUES)?;
+        assert_eq!(passed.name(), "tap9");
+        let all = passed.queues(Side::Host, |_| Arc::default());
+        assert_eq!(all.len(), usize::from(QUEUES), "whatever an earlier process left");
+        passed.set_enabled(count)?;
+        passed.set_offloads(OffloadCaps::ALL)?;
+        let mut queues = passed.queues(Side::Host, |_| Arc::default());
+        passed.hold_receipts(&mut queues)?;
+        let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+        let mut wakers = 0;
+        for queue in &mut queues {
+            queue.ingress(Budget::BATCH, &mut pool, &mut FrameBatch::new()).expect("it is there");
+            queue.wakers(&mut |_, _| wakers += 1);
+        }
+        assert_eq!(wakers, 17 * usize::from(count), "each has its lanes");
+        Ok(())
+    };
+    thread::scope(|scope| {
+        // Each ends as a process does that is killed.
+        for count in [1, 2, QUEUES, 1] {
+            scope.spawn(move || serve(count)).join().expect("no panic")?;
+        }
+        Ok::<(), std::io::Error>(())
+    })?;
+    let files: Vec<_> = tap.files().map(Arc::clone).collect();
+    Netlink::open()?.delete("tap9")?;
+    assert!(Tap::from_files(files, QUEUES).is_err(), "it was deleted");
     Ok(())
 }
 
@@ -311,7 +354,7 @@ fn inherited_descriptor() -> Outcome {
 /// A slow line behind a bridge: frames that wait in its queue are still in flight.
 fn held_receipts() -> Outcome {
     const FRAMES: usize = 3;
-    let tap = Tap::create_multi_queue("tap0", 1)?;
+    let mut tap = Tap::create_multi_queue("tap0", 1)?;
     // waits: looks again until the bridge forwards
     let forwards = "until bridge link show dev $port | grep -q forwarding; do sleep 0.01; done";
     let set_up = format!(
@@ -351,6 +394,7 @@ fn held_receipts() -> Outcome {
         0,
         "a port that is not asked to wait gives receipts back when it has written"
     );
+    tap.open_lanes(1)?;
     tap.hold_receipts(&mut queues)?;
     send(&mut queues[0])?;
     let mut left = vec![held()];
