@@ -13,14 +13,16 @@ use crate::hostile::Hostile;
 use crate::traffic::Iperf;
 use crate::{measured_turn, shared_turn};
 
+/// One process for all vifs, and one for each tenant.
+const EACH: [&str; 2] = ["max-queues = 2", "max-queues = 2\nisolate = true"];
 const SCRIPT: (&str, &str) = ("script", "/etc/xen/scripts/vif-bridge");
 const BRIDGE: (&str, &str) = ("bridge", "xenbr0");
 const VIF_A: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
-/// `ip` in the backend's namespace.
+/// `ip` in the namespace of the host.
 pub(crate) fn ip(host: &Host, arguments: &str) -> Option<String> {
     let mut command = Command::new("nsenter");
-    command.args(["--target", &host.pid_of("backend").to_string(), "--net"]);
+    command.args(["--target", &host.pid_of("ringway run").to_string(), "--net"]);
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--preserve-credentials"]);
     }
@@ -62,55 +64,57 @@ fn remove(host: &Host, vif: Vif) {
 #[test]
 fn a_guest_is_connected_after_its_script_has_placed_the_device() {
     let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
-    let host = Host::start(&describe("max-queues = 2", &[]));
-    let keys = [SCRIPT, BRIDGE, ("vifname", "guest-tap"), ("mtu", "1400")];
-    let mut guest = Hostile::with_keys(&host, &keys);
-    let vif = guest.vif();
-    wait_state(&host, vif, "2");
-    // What a script that renames the device finds.
-    let name = guest.name();
-    let link = ip_ok(&host, &format!("-d link show {name}"));
-    assert!(ip(&host, "link show guest-tap").is_none());
-    ip_ok(&host, &format!("link set {name} name guest-tap"));
-    for part in ["mtu 1400", "fe:ff:ff:ff:ff:ff", "tun type tap", "multi_queue", "persist on"] {
-        assert!(link.contains(part), "{part}: {link}");
+    for settings in EACH {
+        let host = Host::start(&describe(settings, &[]));
+        let keys = [SCRIPT, BRIDGE, ("vifname", "guest-tap"), ("mtu", "1400")];
+        let mut guest = Hostile::with_keys(&host, &keys);
+        let vif = guest.vif();
+        wait_state(&host, vif, "2");
+        // What a script that renames the device finds.
+        let name = guest.name();
+        let link = ip_ok(&host, &format!("-d link show {name}"));
+        assert!(ip(&host, "link show guest-tap").is_none());
+        ip_ok(&host, &format!("link set {name} name guest-tap"));
+        for part in ["mtu 1400", "fe:ff:ff:ff:ff:ff", "tun type tap", "multi_queue", "persist on"] {
+            assert!(link.contains(part), "{part}: {link}");
+        }
+        assert!(link.contains("state DOWN") && !link.contains("master"), "{link}");
+
+        guest.publish(&[]);
+        host.wait("the guest to be served", SOON, |host| {
+            host.log().contains("waiting for the hotplug script").then_some(())
+        });
+        assert_eq!(host.node(&vif.backend_state()).as_deref(), Some("2"));
+        let status = host.vif(&guest.name()).expect("it is listed");
+        // The script has not put it on the bridge.
+        assert_eq!((status.queues.len(), status.attached_to.as_str()), (1, "guest-tap"));
+        write(&host, vif, "hotplug-status", "connected");
+        wait_state(&host, vif, "4");
+
+        // The guest closes its interface and opens it again: no script runs for that.
+        for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {
+            guest.set_state(guests);
+            wait_state(&host, vif, ours);
+        }
+        ip_ok(&host, "link show guest-tap");
+        guest.publish(&[]);
+        wait_state(&host, vif, "4");
+        assert_eq!(host.log_count("waiting for the hotplug script"), 1);
+
+        // A domain that may write the backend's state asks it to close, while the vif stays.
+        write(&host, vif, "state", "5");
+        host.wait("nothing to be attached", SOON, |host| {
+            host.vif(&guest.name()).filter(|vif| vif.queues.is_empty())
+        });
+        guest.set_state("6");
+        wait_state(&host, vif, "6");
+
+        remove(&host, vif);
+        host.wait("the device to go", SOON, |host| {
+            ip(host, "link show guest-tap").is_none().then_some(())
+        });
+        assert_eq!(host.vif(&guest.name()).map(|vif| vif.name), None);
     }
-    assert!(link.contains("state DOWN") && !link.contains("master"), "{link}");
-
-    guest.publish(&[]);
-    host.wait("the guest to be served", SOON, |host| {
-        host.log().contains("waiting for the hotplug script").then_some(())
-    });
-    assert_eq!(host.node(&vif.backend_state()).as_deref(), Some("2"));
-    let status = host.vif(&guest.name()).expect("it is listed");
-    // The script has not put it on the bridge.
-    assert_eq!((status.queues.len(), status.attached_to.as_str()), (1, "guest-tap"));
-    write(&host, vif, "hotplug-status", "connected");
-    wait_state(&host, vif, "4");
-
-    // The guest closes its interface and opens it again: no script runs for that.
-    for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {
-        guest.set_state(guests);
-        wait_state(&host, vif, ours);
-    }
-    ip_ok(&host, "link show guest-tap");
-    guest.publish(&[]);
-    wait_state(&host, vif, "4");
-    assert_eq!(host.log_count("waiting for the hotplug script"), 1);
-
-    // A domain that may write the backend's state asks it to close, while the vif stays.
-    write(&host, vif, "state", "5");
-    host.wait("nothing to be attached", SOON, |host| {
-        host.vif(&guest.name()).filter(|vif| vif.queues.is_empty())
-    });
-    guest.set_state("6");
-    wait_state(&host, vif, "6");
-
-    remove(&host, vif);
-    host.wait("the device to go", SOON, |host| {
-        ip(host, "link show guest-tap").is_none().then_some(())
-    });
-    assert_eq!(host.vif(&guest.name()).map(|vif| vif.name), None);
 }
 
 /// As `vif-bridge` does for `vifname=`: the device appears as `vifD.H`, and is renamed.
@@ -172,60 +176,74 @@ fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
 #[test]
 fn a_destroyed_guest_and_a_failed_script_end_closed() {
     let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
-    let host = Host::start(&describe("max-queues = 2", &[]));
-    let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
-    let vif = guest.vif();
-    guest.publish(&[]);
-    write(&host, vif, "hotplug-status", "connected");
-    wait_state(&host, vif, "4");
-    // `xl destroy`: the guest's directory is removed first.
-    host.store().remove(&vif.frontend_dir()).expect("removed");
-    wait_state(&host, vif, "6");
-    assert_eq!(host.vif(&guest.name()).expect("listed").queues.len(), 0);
-    remove(&host, vif);
-    let name = guest.name();
-    host.wait("the device to go", SOON, |host| {
-        ip(host, &format!("link show {name}")).is_none().then_some(())
-    });
+    for settings in EACH {
+        let host = Host::start(&describe(settings, &[]));
+        let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
+        let vif = guest.vif();
+        guest.publish(&[]);
+        write(&host, vif, "hotplug-status", "connected");
+        wait_state(&host, vif, "4");
+        // `xl destroy`: the guest's directory is removed first.
+        host.store().remove(&vif.frontend_dir()).expect("removed");
+        wait_state(&host, vif, "6");
+        assert_eq!(host.vif(&guest.name()).expect("listed").queues.len(), 0);
+        remove(&host, vif);
+        let name = guest.name();
+        host.wait("the device to go", SOON, |host| {
+            ip(host, &format!("link show {name}")).is_none().then_some(())
+        });
 
-    let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
-    guest.publish(&[]);
-    let (vif, reason) = (guest.vif(), "bridge xenbr7 does not exist");
-    write(&host, vif, "hotplug-error", reason);
-    write(&host, vif, "hotplug-status", "error");
-    guest.expect_closed(&["hotplug script", reason]);
-    // Whichever it saw first, the guest's state or the script's: this guest never closes its end.
-    wait_state(&host, vif, "6");
-    remove(&host, vif);
+        let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
+        guest.publish(&[]);
+        let (vif, reason) = (guest.vif(), "bridge xenbr7 does not exist");
+        write(&host, vif, "hotplug-error", reason);
+        write(&host, vif, "hotplug-status", "error");
+        guest.expect_closed(&["hotplug script", reason]);
+        // Whichever it saw first, the guest's state or the script's: this guest never closes its
+        // end.
+        wait_state(&host, vif, "6");
+        remove(&host, vif);
+    }
 }
+
+/// Keys of a vif, and parts of the reason why it cannot be served.
+type Refused = (&'static [(&'static str, &'static str)], [&'static str; 2]);
 
 #[test]
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() {
     let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
-    let host = Host::start(&describe("max-queues = 2", &[]));
-    ip_ok(&host, "link add others type bridge");
-    ip_ok(&host, "tuntap add othertap mode tap multi_queue vnet_hdr");
-    for (keys, parts) in [
-        (&[SCRIPT, ("vifname", "others")][..], ["others", "taken"]),
+    let without_device: &[Refused] = &[
+        (&[SCRIPT, ("vifname", "others")], ["others", "taken"]),
         (&[SCRIPT, ("vifname", "othertap")], ["othertap", "taken"]),
         (&[SCRIPT, ("vifname", "../../etc")], ["vifname", "../../etc"]),
         (&[SCRIPT, ("vifname", "tap%d")], ["vifname", "tap%d"]),
         (&[SCRIPT, ("vifname", "sixteen-bytes-xx")], ["vifname", "sixteen"]),
         (&[SCRIPT, ("mtu", "60")], ["mtu", "60"]),
+        (&[BRIDGE], ["xenbr0", "link"]),
+    ];
+    let with_bad_mac: &[Refused] = &[
         (&[SCRIPT, ("mac", "fe:ff:ff:ff:ff:ff")], ["mac", "fe:ff"]),
         (&[SCRIPT, ("mac", "banana")], ["mac", "banana"]),
-        (&[BRIDGE], ["xenbr0", "link"]),
-    ] {
-        let guest = Hostile::with_keys(&host, keys);
-        guest.expect_closed(&parts);
-        wait_state(&host, guest.vif(), "6");
-        remove(&host, guest.vif());
-        host.wait("the vif to be forgotten", SOON, |host| {
-            host.vif(&guest.name()).is_none().then_some(())
-        });
+    ];
+    // The device of a tenant's vif is made by another process, the rest is not.
+    for (settings, cases) in
+        [(EACH[0], [without_device, with_bad_mac].concat()), (EACH[1], without_device.to_vec())]
+    {
+        let host = Host::start(&describe(settings, &[]));
+        ip_ok(&host, "link add others type bridge");
+        ip_ok(&host, "tuntap add othertap mode tap multi_queue vnet_hdr");
+        for (keys, parts) in cases {
+            let guest = Hostile::with_keys(&host, keys);
+            guest.expect_closed(&parts);
+            wait_state(&host, guest.vif(), "6");
+            remove(&host, guest.vif());
+            host.wait("the vif to be forgotten", SOON, |host| {
+                host.vif(&guest.name()).is_none().then_some(())
+            });
+        }
+        assert!(ip_ok(&host, "link show others").contains("others"));
+        assert!(ip_ok(&host, "link show othertap").contains("othertap"));
     }
-    assert!(ip_ok(&host, "link show others").contains("others"));
-    assert!(ip_ok(&host, "link show othertap").contains("othertap"));
 }
 
 /// Gives the guest's vif a script, as a starting backend finds it, and acts as the script.
