@@ -3,13 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ringway_control::{Link, ProcessReport, Received};
+use ringway_sys::tun::TunFile;
 use serde::Serialize;
 use tracing::level_filters::LevelFilter;
 
+use super::outbox::Outbox;
 use crate::host::process::{Process, ProcessRecord};
 
 /// How long a process may be silent. A process ends by itself when one of its threads is stuck, and
@@ -44,6 +47,7 @@ struct Running {
     last_message: Instant,
     is_ready: bool,
     vifs: (usize, usize),
+    outbox: Outbox,
 }
 
 /// What happened to a process.
@@ -77,8 +81,14 @@ impl Child {
         let process = Process::start_with(&self.name, level, arguments, [stdin, Stdio::null()])?;
         let now = Instant::now();
         self.starts += 1;
-        self.running =
-            Some(Running { process, link, last_message: now, is_ready: false, vifs: (0, 0) });
+        self.running = Some(Running {
+            process,
+            link,
+            last_message: now,
+            is_ready: false,
+            vifs: (0, 0),
+            outbox: Outbox::new(),
+        });
         Ok(())
     }
 
@@ -89,7 +99,7 @@ impl Child {
 
     /// When it next needs attention, even without a report from it.
     pub(super) fn deadline(&self) -> Instant {
-        self.running.as_ref().map_or(self.due, Running::keep_alive_deadline)
+        self.running.as_ref().map_or(self.due, Running::deadline)
     }
 
     /// Whether it serves.
@@ -135,6 +145,22 @@ impl Child {
         }
     }
 
+    /// Sends it an order, after all earlier orders, as soon as there is room. A process that does
+    /// not read its orders is killed.
+    pub(super) fn order(&mut self, order: &impl Serialize, files: Vec<Arc<TunFile>>) {
+        let Some(running) = &mut self.running else { return };
+        running.outbox.push(order, files);
+        self.send_orders();
+    }
+
+    /// Sends the orders for which there is room.
+    fn send_orders(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        if let Err(error) = running.outbox.send(&running.link) {
+            self.kill(&format!("it does not read its orders: {error}"));
+        }
+    }
+
     /// Kills it because of something that it did; it is restarted as after a failure.
     pub(super) fn kill(&mut self, reason: &str) {
         let Some(running) = &mut self.running else { return };
@@ -153,6 +179,7 @@ impl Child {
     /// What has happened since the last call.
     pub(super) fn poll(&mut self, now: Instant) -> Result<Vec<ChildEvent>> {
         let mut happened = Vec::new();
+        self.send_orders();
         let Some(running) = &mut self.running else { return Ok(happened) };
         let mut complaint = None;
         for _ in 0..REPORTS_MAX {
@@ -219,6 +246,11 @@ impl Child {
 }
 
 impl Running {
+    fn deadline(&self) -> Instant {
+        let resend = self.outbox.due();
+        resend.map_or(self.keep_alive_deadline(), |resend| resend.min(self.keep_alive_deadline()))
+    }
+
     fn keep_alive_deadline(&self) -> Instant {
         self.last_message + KEEP_ALIVE_TIMEOUT
     }

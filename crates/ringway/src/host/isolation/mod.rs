@@ -7,6 +7,7 @@
 
 mod child;
 mod fanout;
+mod outbox;
 mod roster;
 
 use std::collections::BTreeMap;
@@ -259,12 +260,12 @@ impl Isolation {
                 // Its rules hold before its first frame.
                 self.allow(&name);
                 if let Some(tenant) = self.tenants.get_mut(&name) {
-                    tenant.child.send(&TenantOrder::Serve(number(vif)), &[]);
+                    tenant.child.order(&TenantOrder::Serve(number(vif)), Vec::new());
                 }
             }
             Change::Removed(name, vif) => {
                 if let Some(tenant) = self.tenants.get_mut(&name) {
-                    tenant.child.send(&TenantOrder::Forget(number(vif)), &[]);
+                    tenant.child.order(&TenantOrder::Forget(number(vif)), Vec::new());
                     // The tenant's process removes the vif's device, if it is running.
                     self.must_sweep |= !tenant.child.is_ready();
                 }
@@ -299,7 +300,7 @@ impl Isolation {
         let order = SwitchOrder::Allow { tenant: tenant_name, allowed, shared, trunk };
         self.switch.send(&order, &[]);
         if before != carried {
-            tenant.child.send(&TenantOrder::Trunk(carried), &[]);
+            tenant.child.order(&TenantOrder::Trunk(carried), Vec::new());
         }
     }
 
