@@ -12,6 +12,7 @@ mod config;
 mod control;
 mod device;
 mod inflight;
+mod keeper;
 mod kept;
 mod links;
 mod liveness;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringway_datapath::Completion;
 use ringway_hypervisor::Hypervisor;
@@ -18,6 +18,7 @@ use ringway_xenstore::Client;
 use crate::BackendConfig;
 use crate::applied::AppliedNotes;
 use crate::device::{Followed, HostLinks};
+use crate::keeper::{LINKS_RETRY, Links};
 use crate::liveness::Liveness;
 use crate::quarantine::{self, Quarantine};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -53,57 +54,6 @@ pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
     /// The zero of switch time.
     started: Instant,
-}
-
-/// Says when the devices of this process have to be compared with what the kernel has.
-#[derive(Debug)]
-pub(crate) struct Links {
-    watch: LinkWatch,
-    /// When to compare them.
-    due: Option<Instant>,
-}
-
-/// The pause before links are read after a change: changes come in bursts, and reading all links
-/// takes longer the more there are.
-const LINKS_SETTLE: Duration = Duration::from_millis(250);
-/// The pause before what could not be done for a device is tried again.
-const LINKS_RETRY: Duration = Duration::from_secs(2);
-
-impl Links {
-    pub(crate) fn new(watch: LinkWatch) -> Links {
-        Links { watch, due: Some(Instant::now()) }
-    }
-
-    pub(crate) fn waker(&self) -> &LinkWatch {
-        &self.watch
-    }
-
-    /// Notes what the kernel has announced.
-    pub(crate) fn take_changes(&mut self) {
-        if self.watch.has_changed() {
-            self.note_change();
-        }
-    }
-
-    /// Notes that something has changed.
-    pub(crate) fn note_change(&mut self) {
-        self.note_due(LINKS_SETTLE);
-    }
-
-    /// When to compare, if there is a reason.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// Whether to compare them now.
-    pub(crate) fn is_due(&self) -> bool {
-        self.due.is_some_and(|due| due <= Instant::now())
-    }
-
-    fn note_due(&mut self, pause: Duration) {
-        let due = Instant::now() + pause;
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
-    }
 }
 
 /// The numbers of the switch's ports.
