@@ -27,6 +27,7 @@ use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
+use crate::device::VifDevice;
 use crate::purpose::vif_name;
 use crate::served::{Served, flood_limit, storm_limits};
 use crate::services::{AnyQueue, Hosting, Services};
@@ -274,7 +275,7 @@ impl<H: Hypervisor> Backend<H> {
         let has_devices = (self.vifs.values().map(|shell| &shell.served))
             .chain(self.vhosts.iter().map(|vhost| &vhost.served))
             .any(|served| served.device.is_some());
-        let links = has_devices.then(|| host.netlink.links().ok()).flatten().unwrap_or_default();
+        let links = if has_devices { host.devices.links() } else { Vec::new() };
         let mut vifs = Vec::new();
         for (vif, shell) in &self.vifs {
             let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
@@ -363,7 +364,11 @@ fn served_status<H: Hypervisor>(
     let config = &host.config;
     let rules = &served.rules;
     let connection = served.connection.as_ref();
-    let place = served.device.as_ref().map(|device| device.place(links));
+    let place = served.device.as_ref().map(|device| match device {
+        VifDevice::Kept(device) => device.place(links),
+        // Who keeps it knows where it is.
+        VifDevice::Passed(device) => (device.attached_to.clone(), false),
+    });
     let (attached_to, is_down) = place.unwrap_or_else(|| ("switch".to_owned(), false));
     VifStatus {
         name: served.name.clone(),

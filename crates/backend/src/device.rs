@@ -7,9 +7,11 @@
 //! put it on its bridge, and the uplink gets what the description says.
 
 mod follow;
+mod vif_device;
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use crate::purpose::{Purpose, is_ours, is_tap, vif_name};
 
 use follow::{BridgeId, Seen};
 pub(crate) use follow::{Followed, HostLinks};
+pub(crate) use vif_device::{Device, VifDevice};
 
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
 const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
@@ -38,27 +41,18 @@ const NAME_CHECK_PAUSE: Duration = Duration::from_millis(10);
 /// How often a device may be renamed while it is looked up and opened.
 const RENAMES_MAX: usize = 4;
 
-/// The network device of a vif or of the uplink.
+/// The network device of a vif or of the uplink, which this process keeps: it makes, follows and
+/// removes it.
 pub(crate) struct HostDevice {
-    pub(crate) tap: Tap,
+    device: Device,
     purpose: Purpose,
     /// The kernel's number for it. Its name may change.
     pub(crate) index: u32,
-    /// Its MTU, apart from what its guest uses since before that was lowered.
-    pub(crate) mtu: u32,
-    /// Queues that the device was created with: no more can be in use.
-    pub(crate) queues_made: u16,
-    /// What the device is attached to, as configured.
-    pub(crate) attached_to: String,
     /// What was configured, if we have put it on its bridge.
     placed: Option<Bridged>,
     /// The bridge that it belongs on: the last one that it was on, unless it was taken off.
     home: Option<BridgeId>,
     seen: Seen,
-    /// Whether it was made again, and its queues are not attached yet.
-    pub(crate) is_detached: bool,
-    /// Why it does not work as it should, if so.
-    pub(crate) fault: Option<String>,
 }
 
 /// What to do about a configured MTU that is less than that of the bridge: Linux would lower the
@@ -125,7 +119,9 @@ impl HostDevice {
         tap.set_offloads(OffloadCaps::ALL)?;
         let link = net.link(tap.name())?;
         let attached_to = keys.bridge().or(renamed).unwrap_or(tap.name()).to_owned();
-        Ok(Some(HostDevice { attached_to, ..HostDevice::new(tap, purpose, link, queues) }))
+        let mut device = HostDevice::new(tap, purpose, link, queues);
+        device.attached_to = attached_to;
+        Ok(Some(device))
     }
 
     /// Makes a device on a bridge, or takes it over.
@@ -143,17 +139,12 @@ impl HostDevice {
 
     fn new(tap: Tap, purpose: Purpose, link: Link, queues_made: u16) -> HostDevice {
         HostDevice {
-            tap,
+            device: Device::new(tap, link.mtu, queues_made, String::new()),
             purpose,
             index: link.index,
-            mtu: link.mtu,
-            queues_made,
-            attached_to: String::new(),
             placed: None,
             home: None,
             seen: Seen::new(link),
-            is_detached: false,
-            fault: None,
         }
     }
 
@@ -171,6 +162,29 @@ impl HostDevice {
     pub(crate) fn remove(self, notes: &mut AppliedNotes) -> io::Result<()> {
         notes.forget(&self.purpose);
         self.tap.set_lifetime(Lifetime::LastFile)
+    }
+
+    /// Deletes the device at once, whichever process still has queues of it.
+    pub(crate) fn delete(self, net: &mut Netlink, notes: &mut AppliedNotes) -> io::Result<()> {
+        let note = self.purpose.note(&notes.owner);
+        notes.forget(&self.purpose);
+        let mut links = net.links()?.into_iter();
+        let link = links.find(|link| link.index == self.index && is_ours(link, &note));
+        link.map_or(Ok(()), |link| net.delete(&link.name))
+    }
+}
+
+impl Deref for HostDevice {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl DerefMut for HostDevice {
+    fn deref_mut(&mut self) -> &mut Device {
+        &mut self.device
     }
 }
 
@@ -197,11 +211,11 @@ impl Bridged {
         if let Some(applied) = applied {
             notes.keep(&self.purpose, Applied { home: home.clone(), ..applied });
         }
-        let device = HostDevice::new(tap, self.purpose.clone(), link, self.queues);
+        let mut device = HostDevice::new(tap, self.purpose.clone(), link, self.queues);
+        device.attached_to.clone_from(&self.bridge);
         // It is served by now, so nothing refuses it any more.
         let placed = Some(Bridged { low_mtu: LowMtu::Warn, ..self.clone() });
-        let attached_to = self.bridge.clone();
-        Ok(HostDevice { attached_to, placed, home, ..device })
+        Ok(HostDevice { placed, home, ..device })
     }
 
     fn make(

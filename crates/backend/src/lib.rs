@@ -11,6 +11,7 @@ mod changed;
 mod config;
 mod control;
 mod device;
+mod device_keeper;
 mod inflight;
 mod keeper;
 mod kept;
@@ -19,6 +20,7 @@ mod liveness;
 mod log;
 mod mirrors;
 mod opener;
+mod orders;
 mod policy;
 mod purpose;
 pub mod quarantine;
@@ -49,6 +51,7 @@ use std::time::{Duration, Instant};
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink, VhostVif};
 pub use device::uplink_obstacle;
+pub use device_keeper::{DeviceChange, DeviceKeeper, DeviceState};
 pub use liveness::Liveness;
 pub use purpose::Purpose;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
@@ -63,11 +66,13 @@ pub use service::{Report, Service};
 pub use sockets::Sockets;
 pub use stale::delete_devices;
 pub use switch_process::run_switch;
+pub use vif::VifDefaults;
 
 use crate::device::Followed;
+use crate::keeper::Devices;
 use crate::reports::Reports;
 use crate::round_robin::{RoundRobin, VifEvents};
-use crate::scope::{Duty, Order, Scope};
+use crate::scope::{Scope, vif_of};
 use crate::services::{Hosting, Services};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
@@ -110,7 +115,7 @@ pub fn run<H: Hypervisor>(
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, links, opener } = sockets;
+    let Sockets { control, net, opener } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
@@ -123,7 +128,7 @@ pub fn run<H: Hypervisor>(
     remove_stale_errors(&mut store, hypervisor.domid())?;
     let reports = Reports::start(config.service.clone())?;
     store.transport_mut().watch_by(reports.liveness.pulse());
-    let mut host = Hosting::start(hypervisor, config, (netlink, links), &reports.liveness)?;
+    let mut host = Hosting::start(hypervisor, config, net, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
@@ -146,17 +151,20 @@ pub fn run_tenant<H: Hypervisor>(
     tenancy: Tenancy,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, links, .. } = sockets;
+    let Sockets { control, net, .. } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
-    let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
-    let Scope::Tenant { vifs, .. } = &scope else { return Ok(()) };
-    for vif in vifs {
+    let backend = hypervisor.domid();
+    let passed: BTreeMap<Vif, _> =
+        vifs.into_iter().map(|(number, passed)| (vif_of(number, backend), passed)).collect();
+    let scope = Scope::of_tenant(&link, passed.keys().copied());
+    for vif in passed.keys() {
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
     let reports = Reports::start(config.service.clone())?;
     store.transport_mut().watch_by(reports.liveness.pulse());
-    let mut host = Hosting::start(hypervisor, config, (netlink, links), &reports.liveness)?;
+    let mut host = Hosting::start(hypervisor, config, net, &reports.liveness)?;
+    host.devices = Devices::Passed(passed);
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
@@ -237,10 +245,9 @@ impl<H: Hypervisor> Backend<H> {
                 PollFd::new(&self.services.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
-                PollFd::new(self.services.host.links.waker(), PollFlags::IN),
             ];
-            let orders = self.scope.waker();
-            fds.extend(orders.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
+            let others = self.services.host.links.waker().into_iter().chain(self.scope.waker());
+            fds.extend(others.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
             let sockets = self.vhosts.iter().filter_map(vhost::VhostVif::waker);
             fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             fds.extend(self.opener_waker());
@@ -333,33 +340,6 @@ impl<H: Hypervisor> Backend<H> {
             }
         }
         for vif in vifs {
-            self.turns.note(vif, |events| events.has_device_changed = true);
-        }
-        Ok(())
-    }
-
-    /// Takes the supervisor's orders about the vifs of this process.
-    fn take_orders(&mut self) -> io::Result<()> {
-        let backend = self.services.host.hypervisor.domid();
-        for _ in 0..EVENTS_MAX {
-            let (vif, duty) = match self.scope.next_order(backend)? {
-                None => return Ok(()),
-                Some(Order::Vif(vif, duty)) => (vif, duty),
-                Some(Order::Trunk(carried)) => {
-                    if let Some(trunk) = &self.uplink {
-                        self.services.host.set_carried(trunk.port, &carried);
-                    }
-                    continue;
-                }
-            };
-            let (store, dir) = (&mut self.services.store, vif.backend_dir());
-            let done = match duty {
-                Duty::Begins => or_refusal(store.watch(&dir, ROOT_TOKEN))?,
-                Duty::Ends => or_refusal(store.unwatch(&dir, ROOT_TOKEN))?,
-            };
-            if let Err(refusal) = done {
-                tracing::warn!(dir, "{refusal}");
-            }
             self.turns.note(vif, |events| events.has_device_changed = true);
         }
         Ok(())

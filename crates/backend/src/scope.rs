@@ -2,39 +2,54 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ringway_control::{Link, Received, TenantOrder, TrunkRules, VifNumber};
+use ringway_control::{Link, PassedDevice, Received, TenantOrder, TrunkRules, VifNumber};
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
+use crate::keeper::Passed;
+
 /// What a tenant's process is started with.
 pub struct Tenancy {
     /// The link to its supervisor.
-    pub link: Arc<Link>,
+    pub(crate) link: Arc<Link>,
     /// Its end of the trunk to the switch process.
-    pub trunk: End,
+    pub(crate) trunk: End,
     /// What the trunk carries.
-    pub carried: TrunkRules,
-    /// The vifs that it serves.
-    pub vifs: Vec<VifNumber>,
+    pub(crate) carried: TrunkRules,
+    /// The vifs that it serves, and their network devices.
+    pub(crate) vifs: Vec<(VifNumber, Passed)>,
 }
 
 impl Tenancy {
-    /// Waits for the supervisor's first message.
+    /// Waits for the supervisor's first messages.
     ///
     /// # Errors
     /// If the supervisor sends something else, or has ended.
     pub fn wait(link: Arc<Link>) -> io::Result<Tenancy> {
-        match link.wait()? {
-            Received::Message(TenantOrder::Start { vifs, trunk: carried }, fds) => {
-                Ok(Tenancy { link, trunk: End::from_fds(fds)?, carried, vifs })
-            }
-            Received::Message(..) => Err(io::ErrorKind::InvalidData.into()),
+        let mut queues = Vec::new();
+        let next = || match link.wait()? {
+            Received::Message(order, fds) => Ok((order, fds)),
             Received::Nothing | Received::End => Err(ended()),
+        };
+        let (TenantOrder::Start { vifs: count, trunk: carried }, trunk) = next()? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let trunk = End::from_fds(trunk)?;
+        let mut vifs = Vec::new();
+        while vifs.len() < count {
+            match next()? {
+                (TenantOrder::Queues, fds) => queues.extend(fds),
+                (TenantOrder::Serve { vif, device }, _) => {
+                    vifs.push((vif, Passed::new(device, std::mem::take(&mut queues))));
+                }
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
         }
+        Ok(Tenancy { link, trunk, carried, vifs })
     }
 }
 
@@ -43,13 +58,17 @@ pub(crate) enum Scope {
     /// All vifs of its domain in XenStore.
     Domain,
     /// Those that the supervisor names.
-    Tenant { link: Arc<Link>, vifs: BTreeSet<Vif> },
+    Tenant {
+        link: Arc<Link>,
+        vifs: BTreeSet<Vif>,
+        /// Queues of the device of the next order.
+        queues: Vec<OwnedFd>,
+    },
 }
 
 impl Scope {
-    pub(crate) fn of_tenant(link: &Arc<Link>, vifs: &[VifNumber], backend: DomId) -> Scope {
-        let vifs = vifs.iter().map(|number| vif_of(*number, backend)).collect();
-        Scope::Tenant { link: Arc::clone(link), vifs }
+    pub(crate) fn of_tenant(link: &Arc<Link>, vifs: impl Iterator<Item = Vif>) -> Scope {
+        Scope::Tenant { link: Arc::clone(link), vifs: vifs.collect(), queues: Vec::new() }
     }
 
     /// Whether this process serves a vif.
@@ -62,25 +81,43 @@ impl Scope {
 
     /// The next order of the supervisor.
     pub(crate) fn next_order(&mut self, backend: DomId) -> io::Result<Option<Order>> {
-        let Scope::Tenant { link, vifs } = self else { return Ok(None) };
-        let (number, duty) = match link.receive()? {
-            Received::Message(TenantOrder::Serve(number), _) => (number, Duty::Begins),
-            Received::Message(TenantOrder::Forget(number), _) => (number, Duty::Ends),
-            Received::Message(TenantOrder::Trunk(carried), _) => {
-                return Ok(Some(Order::Trunk(carried)));
-            }
-            Received::Message(TenantOrder::Start { .. }, _) => {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            Received::Nothing => return Ok(None),
-            Received::End => return Err(ended()),
-        };
-        let vif = vif_of(number, backend);
-        match duty {
-            Duty::Begins => vifs.insert(vif),
-            Duty::Ends => vifs.remove(&vif),
-        };
-        Ok(Some(Order::Vif(vif, duty)))
+        let Scope::Tenant { link, vifs, queues } = self else { return Ok(None) };
+        loop {
+            let (order, fds) = match link.receive()? {
+                Received::Message(order, fds) => (order, fds),
+                Received::Nothing => return Ok(None),
+                Received::End => return Err(ended()),
+            };
+            return Ok(Some(match order {
+                TenantOrder::Queues => {
+                    queues.extend(fds);
+                    continue;
+                }
+                TenantOrder::Serve { vif, device } => {
+                    let vif = vif_of(vif, backend);
+                    let is_new = vifs.insert(vif);
+                    Order::Serve {
+                        vif,
+                        is_new,
+                        passed: Passed::new(device, std::mem::take(queues)),
+                    }
+                }
+                TenantOrder::Renew { vif, device } => {
+                    let made = Some(PassedDevice::Made(device));
+                    Order::Renew(vif_of(vif, backend), Passed::new(made, std::mem::take(queues)))
+                }
+                TenantOrder::Mtu { vif, mtu } => Order::Mtu(vif_of(vif, backend), mtu),
+                TenantOrder::Forget(vif) => {
+                    let vif = vif_of(vif, backend);
+                    if !vifs.remove(&vif) {
+                        continue;
+                    }
+                    Order::Forget(vif)
+                }
+                TenantOrder::Trunk(carried) => Order::Trunk(carried),
+                TenantOrder::Start { .. } => return Err(io::ErrorKind::InvalidData.into()),
+            }));
+        }
     }
 
     /// Readable when there is an order.
@@ -93,22 +130,21 @@ impl Scope {
 }
 
 /// An order of the supervisor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Order {
-    /// Start or stop serving a vif.
-    Vif(Vif, Duty),
+    /// Serve a vif. One that is not new was made again.
+    Serve { vif: Vif, is_new: bool, passed: Passed },
+    /// The device of a vif was made again.
+    Renew(Vif, Passed),
+    /// The MTU of the device of a vif.
+    Mtu(Vif, u32),
+    /// Stop serving a vif.
+    Forget(Vif),
     /// The trunk carries this from now on.
     Trunk(TrunkRules),
 }
 
-/// What must happen to a vif.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Duty {
-    Begins,
-    Ends,
-}
-
-fn vif_of(number: VifNumber, backend: DomId) -> Vif {
+pub(crate) fn vif_of(number: VifNumber, backend: DomId) -> Vif {
     Vif { backend, frontend: DomId(number.domid), handle: number.handle }
 }
 

@@ -15,7 +15,8 @@ use ringway_worker::{
 };
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
-use crate::device::{Followed, HostDevice, HostLinks};
+use crate::device::{Followed, HostLinks, VifDevice};
+use crate::keeper::Keeper;
 use crate::log::{LeftOut, LogAllowance};
 use crate::rules::Rules;
 use crate::services::Hosting;
@@ -29,7 +30,7 @@ pub(crate) struct Served {
     /// What its guest may send, and the guest's address.
     pub(crate) rules: Rules,
     /// Its network device, if the vif is not on the switch.
-    pub(crate) device: Option<HostDevice>,
+    pub(crate) device: Option<VifDevice>,
     /// When a frame that its guest transmits is completed.
     pub(crate) completion: Completion,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
@@ -147,7 +148,9 @@ impl Served {
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
         let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
         if self.completion == Completion::Sent {
-            vif_device.tap.open_lanes(count)?;
+            if vif_device.kept().is_some() {
+                vif_device.tap.open_lanes(count)?;
+            }
             vif_device.tap.hold_receipts(&mut queues)?;
         }
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
@@ -170,11 +173,16 @@ impl Served {
     /// Follows what has become of the vif's network device: its guest stays connected.
     pub(crate) fn follow_device<H: Hypervisor>(
         &mut self,
-        now: &HostLinks,
+        now: Option<&HostLinks>,
         host: &mut Hosting<H>,
     ) -> Followed {
         let Some(device) = &mut self.device else { return Followed::Done };
-        let mut done = device.follow(now, &mut host.netlink, &mut host.devices);
+        let mut done = match (&mut *device, now, host.devices.keeper()) {
+            (VifDevice::Kept(device), Some(now), Some(Keeper { net, notes })) => {
+                device.follow(now, net, notes)
+            }
+            _ => Ok(()),
+        };
         if device.is_detached && !device.tap.is_deleted() {
             done = self.attach_device_again(host).and(done);
         }
@@ -206,7 +214,8 @@ impl Served {
     /// Whether the queues of a port are those of a network device that was deleted.
     pub(crate) fn has_lost_device(&self, port: PortId) -> bool {
         let connection = self.connection.as_ref();
-        let device = self.device.as_ref().filter(|device| device.tap.is_deleted());
+        let is_lost = |device: &&VifDevice| device.is_detached || device.tap.is_deleted();
+        let device = self.device.as_ref().filter(is_lost);
         device.is_some() && connection.is_some_and(|it| it.device_port == Some(port))
     }
 

@@ -1,6 +1,6 @@
 //! The services that all vifs of a backend share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use ringway_xenstore::Client;
 use crate::BackendConfig;
 use crate::applied::AppliedNotes;
 use crate::device::{Followed, HostLinks};
-use crate::keeper::{LINKS_RETRY, Links};
+use crate::keeper::{Devices, Keeper, Links};
 use crate::liveness::Liveness;
 use crate::quarantine::{self, Quarantine};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -39,10 +39,9 @@ pub(crate) struct Services<H: Hypervisor> {
 /// What is needed to serve a guest, apart from XenStore.
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
-    pub(crate) netlink: Netlink,
     pub(crate) links: Links,
-    /// What was applied to the devices of this process.
-    pub(crate) devices: AppliedNotes,
+    /// The network devices of its vifs and of the uplink.
+    pub(crate) devices: Devices,
     pub(crate) config: BackendConfig,
     pub(crate) workers: Workers<AnyQueue<H>>,
     pub(crate) switch: Arc<Switch>,
@@ -80,7 +79,7 @@ impl<H: Hypervisor> Hosting<H> {
     pub(crate) fn start(
         hypervisor: H,
         config: BackendConfig,
-        (netlink, links): (Netlink, LinkWatch),
+        net: Option<(Netlink, LinkWatch)>,
         liveness: &Liveness,
     ) -> io::Result<Hosting<H>> {
         let (config_of_workers, pulse) = (config.workers.clone(), liveness.pulse());
@@ -88,11 +87,17 @@ impl<H: Hypervisor> Hosting<H> {
         let by_port = quarantine::Served::new(&config.dir);
         let at_panic = by_port.clone();
         workers.on_panic(Box::new(move |serving| at_panic.end_process(serving)));
+        let (devices, watch) = match net {
+            Some((net, watch)) => {
+                let notes = AppliedNotes::read(&config.dir, &config.owner);
+                (Devices::Kept(Keeper { net, notes }), Some(watch))
+            }
+            None => (Devices::Passed(BTreeMap::new()), None),
+        };
         Ok(Hosting {
             hypervisor,
-            netlink,
-            links: Links::new(links),
-            devices: AppliedNotes::read(&config.dir, &config.owner),
+            links: Links::new(watch),
+            devices,
             workers,
             by_port,
             quarantine: Quarantine::read(&config.dir),
@@ -104,28 +109,22 @@ impl<H: Hypervisor> Hosting<H> {
         })
     }
 
-    /// Compares devices with what the kernel has, if that is due: `each` does it for all.
+    /// Compares devices with what the kernel has, if that is due: `each` does it for all. Links are
+    /// absent if another process keeps the devices.
     pub(crate) fn follow_links(
         &mut self,
         has_devices: bool,
-        each: impl FnOnce(&HostLinks, &mut Self) -> Followed,
+        each: impl FnOnce(Option<&HostLinks>, &mut Self) -> Followed,
     ) {
-        let is_due = self.links.is_due();
-        self.links.due.take_if(|_| is_due);
-        // Links of others come and go all the time on some hosts.
-        if !is_due || !has_devices {
+        if !self.links.take_due(has_devices) {
             return;
         }
-        let followed = match HostLinks::read(&mut self.netlink) {
-            Ok(now) => each(&now, self),
-            Err(error) => {
-                tracing::debug!("{error}: trying again");
-                Followed::Again
-            }
+        let followed = match self.devices.keeper().map(Keeper::read_links) {
+            None => each(None, self),
+            Some(Some(now)) => each(Some(&now), self),
+            Some(None) => Followed::Again,
         };
-        if followed == Followed::Again {
-            self.links.note_due(LINKS_RETRY);
-        }
+        self.links.done(followed);
     }
 
     /// Switch time, in seconds.

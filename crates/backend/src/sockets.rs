@@ -19,8 +19,8 @@ const RESEND: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) control: ControlSocket,
-    pub(crate) netlink: Netlink,
-    pub(crate) links: LinkWatch,
+    /// For a process that keeps network devices.
+    pub(crate) net: Option<(Netlink, LinkWatch)>,
     /// The link to the process that opens the sockets of virtio vifs.
     pub(crate) opener: Option<Arc<Link>>,
 }
@@ -31,9 +31,18 @@ impl Sockets {
     /// # Errors
     /// The system's error.
     pub fn open(dir: &RunDir) -> io::Result<Sockets> {
+        let net = Some((Netlink::open()?, LinkWatch::open()?));
+        Ok(Sockets { net, ..Sockets::without_netlink(dir)? })
+    }
+
+    /// Opens them for a process to which a [`DeviceKeeper`](crate::DeviceKeeper) passes devices.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn without_netlink(dir: &RunDir) -> io::Result<Sockets> {
         ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
-        Ok(Sockets { control, netlink: Netlink::open()?, links: LinkWatch::open()?, opener: None })
+        Ok(Sockets { control, net: None, opener: None })
     }
 
     /// Adds virtio vifs, whose sockets another process opens.

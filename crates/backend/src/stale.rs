@@ -6,8 +6,10 @@ use ringway_hypervisor::Hypervisor;
 use ringway_net::{Link, Netlink};
 
 use crate::Backend;
+use crate::applied::AppliedNotes;
+use crate::device::VifDevice;
+use crate::keeper::{Devices, Keeper};
 use crate::purpose::{Purpose, is_tap};
-use crate::scope::Scope;
 use crate::served::Served;
 use crate::services::Services;
 
@@ -15,28 +17,36 @@ impl<H: Hypervisor> Backend<H> {
     /// Deletes network devices of vifs that were removed while no backend ran, or that the
     /// description no longer names. A failure does not affect other vifs.
     pub(crate) fn delete_stale_devices(&mut self) {
-        let Backend { services: Services { host, .. }, vifs, vhosts, scope, uplink, .. } = self;
+        let Backend { services: Services { host, .. }, vifs, vhosts, uplink, .. } = self;
+        // The supervisor removes those that it keeps.
+        let Devices::Kept(Keeper { net, notes }) = &mut host.devices else { return };
         // A vif that failed may have been repaired.
         let is_of = |served: &Served, link: &Link| {
-            served.device.as_ref().is_none_or(|device| device.index == link.index)
+            let kept = served.device.as_ref().and_then(VifDevice::kept);
+            kept.is_none_or(|device| device.index == link.index)
         };
-        let is_all = matches!(scope, Scope::Domain);
         let is_kept = |purpose: &Purpose, link: &Link| match purpose {
-            // The supervisor reports the vifs of other processes.
-            Purpose::Xen(vif) => {
-                let shell = vifs.get(vif);
-                !scope.has(*vif) || shell.is_some_and(|shell| is_of(&shell.served, link))
-            }
+            Purpose::Xen(vif) => vifs.get(vif).is_some_and(|shell| is_of(&shell.served, link)),
             Purpose::Virtio(name) => {
                 let vhost = vhosts.iter().find(|vhost| vhost.served.name == *name);
-                let is_wanted =
-                    vhost.is_some_and(|it| it.config.bridge.is_some() && is_of(&it.served, link));
-                !is_all || is_wanted
+                vhost.is_some_and(|it| it.config.bridge.is_some() && is_of(&it.served, link))
             }
-            Purpose::Uplink => !is_all || uplink.is_some(),
+            Purpose::Uplink => uplink.is_some(),
         };
-        let deleted = delete_devices(&mut host.netlink, &host.devices.owner, is_kept);
-        deleted.iter().for_each(|purpose| host.devices.forget(purpose));
+        notes.delete_devices(net, is_kept);
+    }
+}
+
+impl AppliedNotes {
+    /// Deletes network devices of this host, unless `is_kept` is true for their purpose and link,
+    /// and forgets them.
+    pub(crate) fn delete_devices(
+        &mut self,
+        net: &mut Netlink,
+        is_kept: impl Fn(&Purpose, &Link) -> bool,
+    ) {
+        let deleted = delete_devices(net, &self.owner, is_kept);
+        deleted.iter().for_each(|purpose| self.forget(purpose));
     }
 }
 

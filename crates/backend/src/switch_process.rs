@@ -30,6 +30,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::config::BackendConfig;
 use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
 use crate::device::Followed;
+use crate::keeper::Keeper;
 use crate::purpose::Purpose;
 use crate::reports::Reports;
 use crate::services::{AnyQueue, Hosting};
@@ -96,10 +97,10 @@ pub fn run_switch(
     link: Arc<Link>,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, links, .. } = sockets;
+    let Sockets { control, net, .. } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
     let reports = Reports::start(config.service.clone())?;
-    let mut host = Hosting::start(Trunks, config, (netlink, links), &reports.liveness)?;
+    let mut host = Hosting::start(Trunks, config, net, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
     // Vifs of virtio are not served by tenants' processes.
     let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
@@ -107,8 +108,8 @@ pub fn run_switch(
         Purpose::Xen(_) => true,
         Purpose::Virtio(_) => false,
     };
-    for purpose in crate::delete_devices(&mut host.netlink, &host.devices.owner, is_kept) {
-        host.devices.forget(&purpose);
+    if let Some(Keeper { net, notes }) = host.devices.keeper() {
+        notes.delete_devices(net, is_kept);
     }
     reports.ready();
     let tenants = BTreeMap::new();
@@ -148,13 +149,14 @@ impl SwitchProcess {
                 }
             }
             let is_more = self.take_orders()?;
-            let mut fds = [
+            let mut fds = vec![
                 PollFd::new(&self.link, PollFlags::IN),
                 PollFd::new(&self.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
-                PollFd::new(self.host.links.waker(), PollFlags::IN),
             ];
+            let links = self.host.links.waker();
+            fds.extend(links.map(|links| PollFd::from_borrowed_fd(links, PollFlags::IN)));
             let pause = if is_more { Duration::ZERO } else { HOUSEKEEPING };
             match poll(&mut fds, Some(&crate::timespec(pause))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}

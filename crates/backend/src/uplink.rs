@@ -14,6 +14,7 @@ use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::{Followed, HostDevice, HostLinks, open_uplink};
+use crate::keeper::Keeper;
 use crate::served::unlimited;
 use crate::services::Hosting;
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
@@ -35,8 +36,11 @@ pub(crate) struct UplinkPort {
 impl<H: Hypervisor> Hosting<H> {
     /// Makes the device of the uplink, if configured, and attaches it to the switch.
     pub(crate) fn attach_uplink(&mut self) -> io::Result<Option<UplinkPort>> {
-        let Some(uplink) = self.config.uplink.clone() else { return Ok(None) };
-        let device = open_uplink(&mut self.netlink, &mut self.devices, &uplink)?;
+        let (Some(uplink), Some(keeper)) = (self.config.uplink.clone(), self.devices.keeper())
+        else {
+            return Ok(None);
+        };
+        let device = open_uplink(&mut keeper.net, &mut keeper.notes, &uplink)?;
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
         self.switch.set_multicast_router(port, uplink.multicast_router);
@@ -118,7 +122,8 @@ impl UplinkPort {
         let Some(device) = &mut self.device else { return Ok(()) };
         let mut queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
         if host.config.completion == Completion::Sent {
-            device.tap.open_lanes(device.queues_made)?;
+            let count = device.queues_made;
+            device.tap.open_lanes(count)?;
             device.tap.hold_receipts(&mut queues)?;
         }
         let attachments = queues.into_iter().zip(&self.counters);
@@ -139,11 +144,15 @@ impl UplinkPort {
     /// Follows what has become of the device.
     pub(crate) fn follow_device<H: Hypervisor>(
         &mut self,
-        now: &HostLinks,
+        now: Option<&HostLinks>,
         host: &mut Hosting<H>,
     ) -> Followed {
-        let Some(device) = &mut self.device else { return Followed::Done };
-        let mut done = device.follow(now, &mut host.netlink, &mut host.devices);
+        let (Some(device), Some(now), Some(Keeper { net, notes })) =
+            (&mut self.device, now, host.devices.keeper())
+        else {
+            return Followed::Done;
+        };
+        let mut done = device.follow(now, net, notes);
         if device.is_detached && !device.tap.is_deleted() {
             host.workers.detach(self.port);
             host.drop_reports(self.port);

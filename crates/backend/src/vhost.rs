@@ -264,7 +264,7 @@ impl VhostVif {
             let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
         host.quarantine.release(&self.charged());
-        let removed = self.served.device.map(|device| device.remove(&mut host.devices));
+        let removed = self.served.device.map(|device| host.devices.remove(device));
         if let Some(Err(error)) = removed {
             tracing::debug!(%error, "the network device was already gone");
         }
@@ -420,9 +420,9 @@ impl<H: Hypervisor> Serving<'_, H> {
         if std::mem::replace(&mut served.limited.mtu_min, kept) == kept {
             return;
         }
-        let Some(device) = &served.device else { return };
+        let (Some(device), Some(keeper)) = (&served.device, host.devices.keeper()) else { return };
         let setting = LinkSetting::Mtu(device.mtu.max(kept.into()));
-        if let Err(error) = host.netlink.set(device.tap.name(), &[setting]) {
+        if let Err(error) = keeper.net.set(device.tap.name(), &[setting]) {
             tracing::debug!(vif = served.name, %error, "the network device keeps its MTU");
         }
     }

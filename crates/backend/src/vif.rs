@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_datapath::MacAddr;
+use ringway_datapath::{Completion, MacAddr};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_vif_shell::{BackendEnd, device};
@@ -14,7 +14,8 @@ use ringway_xenbus::backend::Input;
 use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::device::{HOST_ADDRESS, HostDevice};
+use crate::config::BackendConfig;
+use crate::device::{HOST_ADDRESS, VifDevice};
 use crate::log::LogAllowance;
 use crate::purpose::vif_name;
 use crate::rules::Rules;
@@ -30,7 +31,7 @@ pub(crate) struct VifShell {
 
 /// Why this host cannot serve a vif as the toolstack describes it.
 #[derive(Debug, thiserror::Error)]
-enum Unservable {
+pub(crate) enum Unservable {
     #[error(transparent)]
     Keys(#[from] BadKeys),
     #[error("the vif's mac is {0}, expected a unicast address other than that of the host's end")]
@@ -171,7 +172,7 @@ impl VifShell {
     pub(crate) fn remove_device<H: Hypervisor>(self, host: &mut Hosting<H>) {
         let Some(vif_device) = self.served.device else { return };
         let name = vif_device.tap.name().to_owned();
-        if let Err(error) = vif_device.remove(&mut host.devices) {
+        if let Err(error) = host.devices.remove(vif_device) {
             tracing::debug!(name, %error, "the network device was already gone");
         }
     }
@@ -181,18 +182,47 @@ fn prepare<H: Hypervisor>(
     vif: Vif,
     keys: &Keys,
     host: &mut Hosting<H>,
-) -> Result<(Offer, Rules, Option<HostDevice>), Unservable> {
-    let rules = Rules::read(keys)?;
-    if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
-        return Err(Unservable::Mac(mac));
+) -> Result<(Offer, Rules, Option<VifDevice>), Unservable> {
+    let BackendConfig { max_queues, completion, .. } = host.config;
+    let wanted = Wanted::read(keys, VifDefaults { max_queues, completion })?;
+    let offer = host.offer(Some(wanted.queues_max));
+    let vif_device = host.devices.of_vif(vif, keys, wanted.queues)?;
+    Ok((offer, wanted.rules, vif_device))
+}
+
+/// What applies to vifs whose toolstack has not set it.
+#[derive(Debug, Clone, Copy)]
+pub struct VifDefaults {
+    /// The most queues.
+    pub max_queues: u16,
+    /// When a frame that a guest transmits is completed.
+    pub completion: Completion,
+}
+
+/// What a toolstack wants of a vif.
+pub(crate) struct Wanted {
+    rules: Rules,
+    /// The most queues to offer.
+    queues_max: u16,
+    /// The queues of its network device, if it has one.
+    pub(crate) queues: u16,
+    pub(crate) completion: Completion,
+}
+
+impl Wanted {
+    /// Reads it, unless this host cannot serve it.
+    pub(crate) fn read(keys: &Keys, defaults: VifDefaults) -> Result<Wanted, Unservable> {
+        let rules = Rules::read(keys)?;
+        if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
+            return Err(Unservable::Mac(mac));
+        }
+        let completion = keys.completion_configured()?.unwrap_or(defaults.completion);
+        if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
+            return Err(Unservable::NotOnSwitch);
+        }
+        let queues_max = keys.max_queues_limit()?.unwrap_or(defaults.max_queues).max(1);
+        // A connected guest keeps the offer of the backend's previous run.
+        let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
+        Ok(Wanted { rules, queues_max, queues, completion })
     }
-    host.completion(keys)?;
-    if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
-        return Err(Unservable::NotOnSwitch);
-    }
-    let offer = host.offer(keys.max_queues_limit()?);
-    // A connected guest keeps the offer of the backend's previous run.
-    let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
-    let vif_device = HostDevice::make(&mut host.netlink, &mut host.devices, vif, keys, queues)?;
-    Ok((offer, rules, vif_device))
 }

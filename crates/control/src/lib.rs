@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
-pub use link::{Link, Received};
+pub use link::{FDS_MAX, Link, Received};
 pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
@@ -31,7 +31,10 @@ pub use status::{
     MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, VirtioStatus, WorkerStatus,
     offload_names,
 };
-pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
+pub use tenancy::{
+    Allowed, MadeDevice, PassedDevice, ProcessReport, SwitchOrder, TenantOrder, TrunkRules,
+    VifNumber,
+};
 pub use times::{Bucket, Times};
 
 /// Requests to the backend.

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 /// The most bytes of a message.
 const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// The most descriptors of one message.
-const FDS_MAX: usize = 32;
+pub const FDS_MAX: usize = 32;
 
 /// One end.
 #[derive(Debug)]

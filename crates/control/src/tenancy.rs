@@ -16,19 +16,68 @@ pub struct VifNumber {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case")]
 pub enum TenantOrder {
-    /// The first message, with the descriptors of the tenant's end of its trunk.
+    /// The first message, with the descriptors of the tenant's end of its trunk. For each of its
+    /// vifs, a [`Serve`](TenantOrder::Serve) follows.
     Start {
-        /// The vifs to serve.
-        vifs: Vec<VifNumber>,
+        /// How many vifs there are.
+        vifs: usize,
         /// What its trunk carries.
         trunk: TrunkRules,
     },
     /// What the trunk carries from now on.
     Trunk(TrunkRules),
-    /// Serve another vif.
-    Serve(VifNumber),
+    /// Open files of a network device, as descriptors: they belong to the next order with one. A
+    /// message has room for some only.
+    Queues,
+    /// Serve a vif, or serve it from the start if the process does so already.
+    Serve {
+        /// The vif.
+        vif: VifNumber,
+        /// Its network device, if it has one.
+        device: Option<PassedDevice>,
+    },
+    /// The network device of a vif was made again: its queues take the place of those of the former
+    /// one, and its guest stays connected.
+    Renew {
+        /// The vif.
+        vif: VifNumber,
+        /// Its new device.
+        device: MadeDevice,
+    },
+    /// The network device of a vif has another MTU.
+    Mtu {
+        /// The vif.
+        vif: VifNumber,
+        /// The MTU, in bytes.
+        mtu: u32,
+    },
     /// Stop serving a vif: the toolstack has removed it.
     Forget(VifNumber),
+}
+
+/// The network device of a vif, which the supervisor has made or could not make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PassedDevice {
+    /// It exists.
+    Made(MadeDevice),
+    /// It cannot be made.
+    NotMade {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A network device whose open files another process has: first those of its queues, then those by
+/// which the queues write frames whose receipts they keep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeDevice {
+    /// Its queues.
+    pub queues: u16,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// What it is attached to, as configured.
+    pub attached_to: String,
 }
 
 /// From the supervisor to the switch process.

@@ -69,7 +69,8 @@ impl Seen {
 
 impl HostDevice {
     /// Follows what has become of the device. If it was deleted, it is made again as it was last
-    /// seen, and its queues have to be attached again: see [`is_detached`](Self::is_detached).
+    /// seen, and its queues have to be attached again: see
+    /// [`is_detached`](super::Device::is_detached).
     ///
     /// # Errors
     /// Why it does not work as it should; that may change later.
@@ -206,12 +207,7 @@ impl HostDevice {
 
     /// Shows users why it does not work as it should, if so, and logs that once.
     pub(crate) fn show(&mut self, outcome: io::Result<()>) -> Followed {
-        let fault = outcome.err().map(|error| error.to_string());
-        if let Some(fault) = fault.as_ref().filter(|fault| self.fault.as_ref() != Some(*fault)) {
-            tracing::warn!(name = self.seen.link.name, "{fault}");
-        }
-        self.fault = fault;
-        if self.fault.is_some() { Followed::Again } else { Followed::Done }
+        self.device.show(&self.seen.link.name, outcome)
     }
 
     /// Notes where it is for the next process.

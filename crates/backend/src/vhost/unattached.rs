@@ -10,7 +10,8 @@ use rustix::event::PollFlags;
 
 use super::VhostVif;
 use crate::config::VhostVif as Config;
-use crate::device::{Bridged, HostDevice, LowMtu, in_use};
+use crate::device::{Bridged, HostDevice, LowMtu, VifDevice, in_use};
+use crate::keeper::Keeper;
 use crate::kept::Floor;
 use crate::purpose::Purpose;
 use crate::services::Hosting;
@@ -46,7 +47,7 @@ pub(super) fn make_device<H: Hypervisor>(
     floor: &Floor,
     low_mtu: LowMtu,
     host: &mut Hosting<H>,
-) -> Option<io::Result<HostDevice>> {
+) -> Option<io::Result<VifDevice>> {
     let wanted = Bridged {
         purpose: Purpose::Virtio(config.name.clone()),
         name: config.name.clone(),
@@ -56,7 +57,9 @@ pub(super) fn make_device<H: Hypervisor>(
         mtu_min: floor.mtu(),
         low_mtu,
     };
-    Some(HostDevice::make_bridged(&mut host.netlink, &mut host.devices, &wanted))
+    let Keeper { net, notes } = host.devices.keeper()?;
+    let made = HostDevice::make_bridged(net, notes, &wanted);
+    Some(made.map(|device| VifDevice::Kept(Box::new(device))))
 }
 
 impl VhostVif {
@@ -70,9 +73,13 @@ impl VhostVif {
         }
         let name = &self.config.name;
         let purpose = Purpose::Virtio(name.clone());
-        let made = match host.netlink.link(name) {
-            Ok(link) if !purpose.is_of(&link, &host.devices.owner) => Err(in_use(name)),
-            _ => make_device(&self.config, &self.parts.floor, LowMtu::Warn, host).transpose(),
+        let keeper = host.devices.keeper();
+        let is_taken = keeper.is_some_and(|Keeper { net, notes }| {
+            net.link(name).is_ok_and(|link| !purpose.is_of(&link, &notes.owner))
+        });
+        let made = match is_taken {
+            true => Err(in_use(name)),
+            false => make_device(&self.config, &self.parts.floor, LowMtu::Warn, host).transpose(),
         };
         match made {
             Ok(device) => {

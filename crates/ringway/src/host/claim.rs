@@ -329,6 +329,8 @@ fn of_processes(dir: &RunDir) -> Vec<RunDir> {
 
 /// Removes the notes of all processes about network devices, and directories that are empty then.
 pub(super) fn remove_device_notes(dir: &RunDir) {
+    // Those of the supervisor of tenants.
+    let _ = fs::remove_file(dir.devices());
     for of_process in of_processes(dir) {
         let _ = fs::remove_file(of_process.devices());
         let _ = fs::remove_dir(of_process.path());
@@ -420,7 +422,7 @@ mod tests {
     fn notes_about_network_devices_stay_as_long_as_the_devices() {
         let dir = tempfile::tempdir().expect("a directory");
         let run = RunDir::new(dir.path());
-        let notes = [run.serving(), run.switch()].map(|of_process| {
+        let notes = [run.clone(), run.serving(), run.switch()].map(|of_process| {
             of_process.make().expect("ours");
             of_process.devices()
         });

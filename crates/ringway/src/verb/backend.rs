@@ -113,7 +113,7 @@ fn run_tenant(
     let host = Host { uplink: None, ..host.clone() };
     let service = Service::of_supervisor(Arc::clone(&link));
     let config = config(&host, dir, service)?;
-    let sockets = Sockets::open(&own)?;
+    let sockets = Sockets::without_netlink(&own)?;
     match hypervisor {
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;

@@ -12,7 +12,7 @@ use crate::toolstack::{end_backend, wait_state};
 use crate::virtio::{Maker, guest_of};
 
 /// A tool in the network namespace of a process; `None` if it fails.
-fn tool(pid: u32, line: &str) -> Option<String> {
+pub(crate) fn tool(pid: u32, line: &str) -> Option<String> {
     let mut command = Command::new("nsenter");
     command.args(["--target", &pid.to_string(), "--net"]);
     if !rustix::process::geteuid().is_root() {
@@ -24,7 +24,7 @@ fn tool(pid: u32, line: &str) -> Option<String> {
 }
 
 /// The same for one that must succeed.
-fn tool_ok(pid: u32, line: &str) -> String {
+pub(crate) fn tool_ok(pid: u32, line: &str) -> String {
     tool(pid, line).unwrap_or_else(|| panic!("{line}"))
 }
 
@@ -47,7 +47,7 @@ fn shown(pid: u32, name: &str) -> String {
 }
 
 /// The kernel's number of an interface.
-fn index(pid: u32, name: &str) -> String {
+pub(crate) fn index(pid: u32, name: &str) -> String {
     let text = tool_ok(pid, &format!("ip -o link show dev {name}"));
     text.split(':').next().expect("a number").to_owned()
 }

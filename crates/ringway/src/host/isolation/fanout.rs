@@ -3,6 +3,7 @@
 //! Each process is queried on a thread of its own, with a time limit. The result names a process
 //! that does not reply, and such a process delays the others' replies by no more than the limit.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use ringway_backend::DeviceState;
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
     ReplyLimits, RunDir, TenantStatus, VifStatus, open_with_limits,
@@ -48,6 +50,8 @@ pub(super) struct Fanout {
 pub(super) struct Respondents {
     pub(super) switch: PathBuf,
     pub(super) tenants: Vec<(TenantStatus, PathBuf)>,
+    /// Where the network devices of vifs are, by the vifs' names.
+    pub(super) devices: BTreeMap<String, DeviceState>,
 }
 
 impl Fanout {
@@ -62,22 +66,25 @@ impl Fanout {
         Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
     }
 
-    /// Serves the pending calls, each on a thread.
-    pub(super) fn serve_calls(&self, respondents: impl Fn() -> Respondents) {
+    /// The next pending call.
+    pub(super) fn next_call(&self) -> Option<Call<BackendRequest>> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        while let Ok(call) = self.calls.try_recv() {
-            if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-                call.reply(Reply::error("too many simultaneous requests; try again"));
-                continue;
-            }
-            let (open, respondents) = (Arc::clone(&self.open), respondents());
-            std::thread::spawn(move || {
-                let reply = respondents.reply(&call.request);
-                call.reply(reply);
-                open.fetch_sub(1, Ordering::Relaxed);
-            });
+        self.calls.try_recv().ok()
+    }
+
+    /// Serves a call on a thread of its own.
+    pub(super) fn serve(&self, call: Call<BackendRequest>, respondents: Respondents) {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            call.reply(Reply::error("too many simultaneous requests; try again"));
+            return;
         }
+        let open = Arc::clone(&self.open);
+        std::thread::spawn(move || {
+            let reply = respondents.reply(&call.request);
+            call.reply(reply);
+            open.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 }
 
@@ -170,6 +177,10 @@ impl Respondents {
                     let own = status.vifs.into_iter().filter(|vif| tenant.vifs.contains(&vif.name));
                     all.vifs.extend(own.map(|mut vif| {
                         vif.tenant = Some(tenant.name.clone());
+                        if let Some(device) = self.devices.get(&vif.name).cloned() {
+                            (vif.attached_to, vif.is_down) = (device.attached_to, device.is_down);
+                            vif.error = vif.error.or(device.fault);
+                        }
                         vif
                     }));
                 }

@@ -8,6 +8,7 @@
 mod child;
 mod fanout;
 mod outbox;
+mod passing;
 mod roster;
 
 use std::collections::BTreeMap;
@@ -17,10 +18,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{Liveness, Purpose, Report, Service, delete_devices};
+use ringway_backend::{DeviceKeeper, Liveness, Purpose, Report, Service};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::TenantName;
-use ringway_net::Netlink;
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, DomId, Watched};
@@ -64,6 +64,7 @@ pub(crate) struct Isolation {
     setup: Setup,
     fanout: Fanout,
     roster: Roster,
+    devices: DeviceKeeper,
     tenants: BTreeMap<TenantName, Tenant>,
     /// Processes of tenants whose last vif is gone.
     leaving: Vec<Leaving>,
@@ -73,7 +74,7 @@ pub(crate) struct Isolation {
     reported: Reported,
     /// The processes that ran at the last call of `has_changed`.
     pids: Vec<u32>,
-    /// Whether network devices of vifs that are gone may still exist.
+    /// Whether network devices of vifs that an earlier host served may still exist.
     must_sweep: bool,
 }
 
@@ -109,7 +110,11 @@ impl Isolation {
     /// # Errors
     /// What the system reports.
     pub(crate) fn start(setup: Setup, store: &mut Client) -> Result<Isolation> {
+        // Each queue of a network device is an open file.
+        ringway_sys::process::raise_open_files_limit()?;
         let fanout = Fanout::start(&setup.dir)?;
+        let owner = owner(setup.dir.path());
+        let devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.of_vifs)?;
         let roster = Roster::new(setup.domid, setup.defaults);
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };
@@ -121,6 +126,7 @@ impl Isolation {
             setup,
             fanout,
             roster,
+            devices,
             tenants,
             leaving,
             switch,
@@ -160,28 +166,24 @@ impl Isolation {
             self.apply(change);
         }
         if std::mem::take(&mut self.must_sweep) {
-            let owner = owner(self.setup.dir.path());
-            match Netlink::open() {
-                Ok(mut net) => {
-                    delete_devices(&mut net, &owner, |purpose, _| match purpose {
-                        Purpose::Xen(vif) => self.roster.has(*vif),
-                        // The switch process removes what it does not need.
-                        Purpose::Virtio(_) | Purpose::Uplink => true,
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!("cannot remove network devices of former vifs: {error}");
-                }
-            }
+            self.devices.delete_stale(|purpose| match purpose {
+                Purpose::Xen(vif) => self.roster.has(*vif),
+                // The switch process removes what it does not need.
+                Purpose::Virtio(_) | Purpose::Uplink => true,
+            });
         }
+        self.follow_devices();
         let now = Instant::now();
         self.reap_leaving(now)?;
         self.supervise_switch(now, is_host_ready)?;
         let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
         for name in names {
-            self.supervise_tenant(&name, now, is_host_ready)?;
+            self.supervise_tenant(&name, store, now, is_host_ready)?;
         }
-        self.fanout.serve_calls(|| self.respondents());
+        while let Some(call) = self.fanout.next_call() {
+            let respondents = self.respondents();
+            self.fanout.serve(call, respondents);
+        }
         self.report();
         Ok(())
     }
@@ -196,6 +198,7 @@ impl Isolation {
         let tenants = self.tenants.values().flat_map(|tenant| tenant.child.wakers());
         let leaving = self.leaving.iter().map(|leaving| leaving.process.as_fd());
         let ours = [self.fanout.as_fd()].into_iter().chain(self.switch.wakers());
+        let ours = ours.chain(self.devices.waker());
         ours.chain(tenants).chain(leaving)
     }
 
@@ -204,7 +207,7 @@ impl Isolation {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
         let turn = self.liveness.beat_interval_max().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
-        let first = tenants.chain(turn).chain(leaving).min();
+        let first = tenants.chain(turn).chain(leaving).chain(self.devices.due()).min();
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
     }
 
@@ -244,7 +247,7 @@ impl Isolation {
 
     fn apply(&mut self, change: Change) {
         match change {
-            Change::Added(name, vif) => {
+            Change::Added(name, vif, keys) => {
                 if !self.tenants.contains_key(&name) && self.tenants.len() >= TENANTS_MAX {
                     let dir = vif.backend_dir();
                     tracing::error!(dir, "not served: there are {TENANTS_MAX} tenants");
@@ -259,16 +262,15 @@ impl Isolation {
                 });
                 // Its rules hold before its first frame.
                 self.allow(&name);
-                if let Some(tenant) = self.tenants.get_mut(&name) {
-                    tenant.child.order(&TenantOrder::Serve(number(vif)), Vec::new());
-                }
+                self.devices.make(vif, &keys);
+                self.serve(&name, vif);
             }
+            Change::Keys(name, vif, keys) => self.update_device(&name, vif, &keys),
             Change::Removed(name, vif) => {
                 if let Some(tenant) = self.tenants.get_mut(&name) {
                     tenant.child.order(&TenantOrder::Forget(number(vif)), Vec::new());
-                    // The tenant's process removes the vif's device, if it is running.
-                    self.must_sweep |= !tenant.child.is_ready();
                 }
+                self.devices.remove(vif);
                 self.allow(&name);
                 if self.roster.of_tenant(&name).next().is_none() {
                     self.dismiss(&name);
@@ -376,6 +378,7 @@ impl Isolation {
     fn supervise_tenant(
         &mut self,
         name: &TenantName,
+        store: &mut Client,
         now: Instant,
         is_host_ready: bool,
     ) -> Result<()> {
@@ -401,7 +404,7 @@ impl Isolation {
         }
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         if tenant.child.is_due(now) {
-            self.start_tenant(name)?;
+            self.start_tenant(name, store)?;
             if let Some(tenant) = self.tenants.get(name) {
                 self.show_restart(&name.to_string(), &tenant.child);
             }
@@ -423,17 +426,19 @@ impl Isolation {
         self.switch.start(self.setup.level, &arguments)
     }
 
-    fn start_tenant(&mut self, name: &TenantName) -> Result<()> {
+    fn start_tenant(&mut self, name: &TenantName, store: &mut Client) -> Result<()> {
         self.setup.dir.tenant(&name.0).make()?;
         let arguments = self.arguments(&["--role", "tenant", "--tenant", &name.0])?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (theirs, ours) = Trunk::make(self.setup.queues.min(QUEUES_MAX))?.split()?;
-        let vifs = self.roster.of_tenant(name).map(number).collect();
+        let vifs: Vec<Vif> = self.roster.of_tenant(name).collect();
+        self.retry_devices(&vifs, store)?;
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         tenant.child.start(self.setup.level, &arguments)?;
-        let start = TenantOrder::Start { vifs, trunk: tenant.carried.clone() };
+        let start = TenantOrder::Start { vifs: vifs.len(), trunk: tenant.carried.clone() };
         tenant.child.send(&start, &theirs.fds());
         tenant.trunk = Some(ours);
+        vifs.into_iter().for_each(|vif| self.serve(name, vif));
         Ok(())
     }
 
@@ -463,9 +468,10 @@ impl Isolation {
         }
     }
 
-    fn respondents(&self) -> Respondents {
+    fn respondents(&mut self) -> Respondents {
+        let devices = self.devices.states().into_iter();
+        let devices = devices.map(|(vif, state)| (vif_name(vif), state)).collect();
         let tenants = self.tenants.iter().map(|(name, tenant)| {
-            let vif_name = |vif: Vif| format!("vif{}.{}", vif.frontend, vif.handle);
             let status = TenantStatus {
                 name: name.to_string(),
                 pid: tenant.child.record().map(|record| record.pid),
@@ -476,7 +482,8 @@ impl Isolation {
             };
             (status, self.setup.dir.tenant(&name.0).backend())
         });
-        Respondents { switch: self.setup.dir.switch().backend(), tenants: tenants.collect() }
+        let (switch, tenants) = (self.setup.dir.switch().backend(), tenants.collect());
+        Respondents { switch, tenants, devices }
     }
 
     /// Reports to the service manager that all processes serve, and how many vifs there are.
@@ -492,6 +499,11 @@ impl Isolation {
             self.service.report(Report::Vifs { count, connected });
         }
     }
+}
+
+/// The name by which people know a vif.
+fn vif_name(vif: Vif) -> String {
+    format!("vif{}.{}", vif.frontend, vif.handle)
 }
 
 /// Before the host is ready, a process that gives up has a lasting reason, and one that is killed

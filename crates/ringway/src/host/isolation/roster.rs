@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ringway_backend::VifDefaults;
 use ringway_control::{Allowed, TrunkRules, VifNumber};
 use ringway_datapath::{LockingMode, MacAddr, Vid};
 use ringway_description::{Host, TenantName};
@@ -36,12 +37,14 @@ pub(crate) struct Defaults {
     pub(crate) locking: Option<LockingMode>,
     /// Ethernet addresses of a vif.
     pub(crate) addresses_max: u32,
+    pub(crate) of_vifs: VifDefaults,
 }
 
 impl Defaults {
     pub(crate) fn of(host: &Host) -> Defaults {
         let locking = host.switch.locking_mode.map(|locking| locking.0);
-        Defaults { locking, addresses_max: host.switch.addresses_per_vif }
+        let of_vifs = VifDefaults { max_queues: host.max_queues, completion: host.completion };
+        Defaults { locking, addresses_max: host.switch.addresses_per_vif, of_vifs }
     }
 }
 
@@ -50,6 +53,8 @@ struct Entry {
     tenant: TenantName,
     mac: Option<MacAddr>,
     rules: Rules,
+    /// Whether the toolstack is removing it, and waits until it is closed.
+    is_leaving: bool,
 }
 
 /// The part of a vif's rules that concerns other processes than its own.
@@ -66,8 +71,10 @@ struct Rules {
 /// A change that [`poll`](Roster::poll) found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A tenant has gained a vif.
-    Added(TenantName, Vif),
+    /// A tenant has gained a vif, which has these keys.
+    Added(TenantName, Vif, Keys),
+    /// The toolstack may have changed its keys to these.
+    Keys(TenantName, Vif, Keys),
     /// A tenant has lost a vif.
     Removed(TenantName, Vif),
     /// The rules of its vifs have changed.
@@ -91,8 +98,16 @@ impl Roster {
             None => self.must_scan = true,
             Some(vif) if !self.vifs.contains_key(&vif) => drop(self.changed.insert(vif)),
             Some(vif) if vif.is_toolstacks(path) => drop(self.changed.insert(vif)),
+            Some(vif) if path == vif.backend_state() && self.is_leaving(vif) => {
+                self.changed.insert(vif);
+            }
             Some(_) => {}
         }
+    }
+
+    /// Whether the toolstack is removing a vif, and waits until it is closed.
+    fn is_leaving(&self, vif: Vif) -> bool {
+        self.vifs.get(&vif).is_some_and(|entry| entry.is_leaving)
     }
 
     /// Anything may have changed.
@@ -113,8 +128,8 @@ impl Roster {
             let is_there = keys.as_ref().is_some_and(|it| it.state() != XenbusState::Unknown);
             let mac = keys.as_ref().and_then(|keys| keys.mac().ok().flatten());
             let rules = keys.as_ref().and_then(|keys| self.rules_of(keys));
-            match self.vifs.get_mut(&vif) {
-                None if is_there => {
+            match (self.vifs.get_mut(&vif), keys.filter(|_| is_there)) {
+                (None, Some(keys)) => {
                     let tenant = self.tenant_of(store, vif)?;
                     if self.of_tenant(&tenant).count() >= VIFS_PER_TENANT_MAX {
                         let dir = vif.backend_dir();
@@ -122,16 +137,19 @@ impl Roster {
                         continue;
                     }
                     let rules = rules.unwrap_or_default();
-                    self.vifs.insert(vif, Entry { tenant: tenant.clone(), mac, rules });
-                    changes.push(Change::Added(tenant, vif));
+                    let is_leaving = !keys.is_online();
+                    let entry = Entry { tenant: tenant.clone(), mac, rules, is_leaving };
+                    self.vifs.insert(vif, entry);
+                    changes.push(Change::Added(tenant, vif, keys));
                 }
-                None => {}
-                Some(_) if !is_there => {
+                (None, None) => {}
+                (Some(_), None) => {
                     if let Some(Entry { tenant, .. }) = self.vifs.remove(&vif) {
                         changes.push(Change::Removed(tenant, vif));
                     }
                 }
-                Some(entry) => {
+                (Some(entry), Some(keys)) => {
+                    entry.is_leaving = !keys.is_online();
                     // The first address counts for the lifetime of the vif, and unreadable rules
                     // change nothing.
                     let mac = entry.mac.or(mac);
@@ -140,6 +158,7 @@ impl Roster {
                         (entry.mac, entry.rules) = (mac, rules);
                         changes.push(Change::Rules(entry.tenant.clone()));
                     }
+                    changes.push(Change::Keys(entry.tenant.clone(), vif, keys));
                 }
             }
         }
@@ -149,6 +168,11 @@ impl Roster {
     /// Whether a vif is there.
     pub(super) fn has(&self, vif: Vif) -> bool {
         self.vifs.contains_key(&vif)
+    }
+
+    /// The tenant of a vif.
+    pub(super) fn tenant(&self, vif: Vif) -> Option<&TenantName> {
+        self.vifs.get(&vif).map(|entry| &entry.tenant)
     }
 
     /// The vifs of a tenant.

@@ -1,0 +1,254 @@
+//! Keeps the network devices of vifs that other processes serve.
+//!
+//! A process with netlink can change every link of the host, so that of a tenant has no netlink.
+//! Its supervisor makes, follows and removes the devices, as the toolstack's keys say, and passes
+//! open queues. Nothing that a tenant says matters for that.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_control::{MadeDevice, PassedDevice, RunDir};
+use ringway_datapath::Completion;
+use ringway_net::{Link, LinkWatch, Netlink};
+use ringway_tap::TapFile;
+use ringway_xenbus::{Keys, Vif, XenbusState};
+
+use crate::applied::AppliedNotes;
+use crate::device::{Followed, HostDevice};
+use crate::keeper::{Keeper, Links};
+use crate::purpose::{Purpose, vif_name};
+use crate::vif::{VifDefaults, Wanted};
+
+/// The network devices of vifs that other processes serve.
+pub struct DeviceKeeper {
+    keeper: Keeper,
+    links: Links,
+    defaults: VifDefaults,
+    vifs: BTreeMap<Vif, KeptVif>,
+}
+
+/// A vif, and its device if it has one.
+struct KeptVif {
+    request: Request,
+    completion: Completion,
+    /// Otherwise why it cannot be made.
+    device: Result<Option<HostDevice>, String>,
+}
+
+/// The part of a vif's keys that decides which device it has.
+#[derive(PartialEq, Eq)]
+struct Request {
+    script: Option<String>,
+    bridge: Option<String>,
+    name: Option<String>,
+    mtu: Option<u16>,
+    queues: Option<u16>,
+}
+
+impl Request {
+    fn of(keys: &Keys) -> Request {
+        Request {
+            script: keys.script().map(str::to_owned),
+            bridge: keys.bridge().map(str::to_owned),
+            name: keys.device_name().ok().flatten().map(str::to_owned),
+            mtu: keys.mtu_configured().ok().flatten(),
+            queues: keys.max_queues_limit().ok().flatten(),
+        }
+    }
+}
+
+/// What has become of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChange {
+    /// It was made again: it has other queues.
+    Renewed,
+    /// It has this MTU now.
+    Mtu(u32),
+}
+
+/// Where a device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceState {
+    /// Its bridge, or its own name.
+    pub attached_to: String,
+    /// Whether it was set down.
+    pub is_down: bool,
+    /// Why it does not work as it should, if so.
+    pub fault: Option<String>,
+}
+
+impl DeviceKeeper {
+    /// Opens netlink, and reads the notes of an earlier process in `dir`. `owner` is that of the
+    /// host's devices.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open(dir: &RunDir, owner: &str, defaults: VifDefaults) -> io::Result<DeviceKeeper> {
+        let keeper = Keeper { net: Netlink::open()?, notes: AppliedNotes::read(dir, owner) };
+        let links = Links::new(Some(LinkWatch::open()?));
+        Ok(DeviceKeeper { keeper, links, defaults, vifs: BTreeMap::new() })
+    }
+
+    /// Makes the device that the toolstack wants for a vif, or takes it over, unless it has it
+    /// already. Returns whether a process that serves the vif must learn of it.
+    pub fn make(&mut self, vif: Vif, keys: &Keys) -> bool {
+        if !keys.is_online() {
+            return false;
+        }
+        let request = Request::of(keys);
+        if let Some(kept) = self.vifs.get(&vif) {
+            // Only a toolstack that makes a vif writes this state, and last.
+            if keys.state() != XenbusState::Initialising || kept.request == request {
+                return false;
+            }
+            self.remove(vif);
+        }
+        // The process that serves it knows by the same keys why it cannot be served.
+        let wanted = Wanted::read(keys, self.defaults).ok();
+        let completion = wanted.as_ref().map_or(self.defaults.completion, |it| it.completion);
+        let device = wanted.map_or(Ok(None), |wanted| self.open_device(vif, keys, &wanted));
+        let device = device.map_err(|error| error.to_string());
+        self.vifs.insert(vif, KeptVif { request, completion, device });
+        true
+    }
+
+    /// Tries again to make the device of a vif that could not be made.
+    pub fn retry(&mut self, vif: Vif, keys: &Keys) {
+        if self.has_failed(vif) {
+            self.vifs.remove(&vif);
+            self.make(vif, keys);
+        }
+    }
+
+    /// Whether the device of a vif could not be made.
+    pub fn has_failed(&self, vif: Vif) -> bool {
+        self.vifs.get(&vif).is_some_and(|kept| kept.device.is_err())
+    }
+
+    fn open_device(
+        &mut self,
+        vif: Vif,
+        keys: &Keys,
+        wanted: &Wanted,
+    ) -> io::Result<Option<HostDevice>> {
+        let Keeper { net, notes } = &mut self.keeper;
+        let Some(mut device) = HostDevice::make(net, notes, vif, keys, wanted.queues)? else {
+            return Ok(None);
+        };
+        open_lanes(&mut device, wanted.completion)?;
+        Ok(Some(device))
+    }
+
+    /// Forgets a vif, and removes its device, whichever process still has queues of it. Returns
+    /// whether the vif was known.
+    pub fn remove(&mut self, vif: Vif) -> bool {
+        let Some(kept) = self.vifs.remove(&vif) else { return false };
+        let Keeper { net, notes } = &mut self.keeper;
+        if let Ok(Some(device)) = kept.device {
+            if let Err(error) = device.delete(net, notes) {
+                tracing::warn!("cannot remove the network device of {}: {error}", vif_name(vif));
+            }
+        }
+        true
+    }
+
+    /// Deletes the devices of vifs that are not kept, and others for which `is_kept` is false.
+    pub fn delete_stale(&mut self, is_kept: impl Fn(&Purpose) -> bool) {
+        let DeviceKeeper { keeper: Keeper { net, notes }, vifs, .. } = self;
+        notes.delete_devices(net, |purpose, link: &Link| match purpose {
+            Purpose::Xen(vif) => match vifs.get(vif).map(|kept| &kept.device) {
+                Some(Ok(Some(device))) => device.index == link.index,
+                // A vif that failed may be repaired.
+                Some(_) => true,
+                None => is_kept(purpose),
+            },
+            _ => is_kept(purpose),
+        });
+    }
+
+    /// A vif's device for the process that serves it: what it is, and its open files.
+    pub fn passed(&self, vif: Vif) -> (Option<PassedDevice>, Vec<Arc<TapFile>>) {
+        match self.vifs.get(&vif).map(|kept| &kept.device) {
+            None | Some(Ok(None)) => (None, Vec::new()),
+            Some(Err(reason)) => {
+                (Some(PassedDevice::NotMade { reason: reason.clone() }), Vec::new())
+            }
+            Some(Ok(Some(device))) => {
+                let made = MadeDevice {
+                    queues: device.queues_made,
+                    mtu: device.mtu,
+                    attached_to: device.attached_to.clone(),
+                };
+                let files = device.tap.files().map(Arc::clone).collect();
+                (Some(PassedDevice::Made(made)), files)
+            }
+        }
+    }
+
+    /// Follows what has become of the devices, if it is time to.
+    pub fn follow(&mut self) -> Vec<(Vif, DeviceChange)> {
+        self.links.take_changes();
+        let DeviceKeeper { keeper, links, vifs, .. } = self;
+        let mut changes = Vec::new();
+        let has_devices = vifs.values().any(|kept| matches!(kept.device, Ok(Some(_))));
+        if !links.take_due(has_devices) {
+            return changes;
+        }
+        let Some(now) = keeper.read_links() else {
+            links.done(Followed::Again);
+            return changes;
+        };
+        let mut all = Followed::Done;
+        for (vif, kept) in vifs {
+            let Ok(Some(device)) = &mut kept.device else { continue };
+            let mtu = device.mtu;
+            let mut done = device.follow(&now, &mut keeper.net, &mut keeper.notes);
+            if std::mem::take(&mut device.is_detached) {
+                done = open_lanes(device, kept.completion).and(done);
+                changes.push((*vif, DeviceChange::Renewed));
+            } else if device.mtu != mtu {
+                changes.push((*vif, DeviceChange::Mtu(device.mtu)));
+            }
+            all = all.max(device.show(done));
+        }
+        links.done(all);
+        changes
+    }
+
+    /// Where the devices are now.
+    pub fn states(&mut self) -> BTreeMap<Vif, DeviceState> {
+        let devices = self.vifs.iter().filter_map(|(vif, kept)| match &kept.device {
+            Ok(Some(device)) => Some((*vif, device)),
+            _ => None,
+        });
+        let devices: Vec<_> = devices.collect();
+        if devices.is_empty() {
+            return BTreeMap::new();
+        }
+        let links = self.keeper.net.links().unwrap_or_default();
+        let state = |device: &HostDevice| {
+            let (attached_to, is_down) = device.place(&links);
+            DeviceState { attached_to, is_down, fault: device.fault.clone() }
+        };
+        devices.into_iter().map(|(vif, device)| (vif, state(device))).collect()
+    }
+
+    /// Readable when links have changed.
+    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.links.waker()
+    }
+
+    /// When to [follow](DeviceKeeper::follow) devices even without a change.
+    pub fn due(&self) -> Option<Instant> {
+        self.links.due()
+    }
+}
+
+/// Opens what the queues of a device need to keep the receipts of frames.
+fn open_lanes(device: &mut HostDevice, completion: Completion) -> io::Result<()> {
+    let queues = device.queues_made;
+    if completion == Completion::Sent { device.tap.open_lanes(queues) } else { Ok(()) }
+}
