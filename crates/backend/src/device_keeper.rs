@@ -252,3 +252,6 @@ fn open_lanes(device: &mut HostDevice, completion: Completion) -> io::Result<()>
     let queues = device.queues_made;
     if completion == Completion::Sent { device.tap.open_lanes(queues) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use ringway_control::{BackendRequest, RunDir, TenantStatus};
 use ringway_datapath::MacAddr;
 use rustix::process::Signal;
 
+use crate::devices::{tool, tool_ok};
 use crate::host::{Host, SOON, describe, names_in, send};
 use crate::hostile::Hostile;
 use crate::rules::{arp_question, neighbor};
@@ -411,4 +412,46 @@ fn a_tenant_process_that_writes_garbage_into_its_trunk_is_cut_off_alone() {
     assert!(kept.into_iter().all(is_alive));
     host.ping("a", "10.77.0.2");
     assert!(host.log().contains("it was cut off"));
+}
+
+#[test]
+fn a_killed_tenant_process_leaves_its_devices_as_they_are() {
+    let Some(_turn) = shared_turn(&["iperf3", "nsenter", "ip", "bridge"]) else { return };
+    // More queues, and files for receipts, than a message has room for.
+    let guests = [
+        ("a", "", "bridge = 'br7'\nqueues = 2\nmax-queues = 40"),
+        ("b", "", "bridge = 'br7'\nqueues = 2\nmax-queues = 3\ncompletion = 'sent'"),
+    ];
+    let host = Host::start(&(describe("isolate = true", &guests) + "[[bridge]]\nname = 'br7'\n"));
+    let pid = host.pid_of("ringway run");
+    let names = ["vif1.0", "vif2.0"];
+    for name in names {
+        tool_ok(pid, &format!("bridge link set dev {name} learning off"));
+    }
+    let shown = || names.map(|name| tool_ok(pid, &format!("bridge -d link show dev {name}")));
+    let before = shown();
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED);
+    transfer.expect_progress(&host);
+    for name in ["domain-1", "domain-2", "domain-1"] {
+        let killed = host.pid_of(&format!("tenant {name}"));
+        send(killed, Signal::KILL);
+        wait_for_successor(&host, name, killed);
+        transfer.expect_progress(&host);
+        assert_eq!(shown(), before, "they had their queues all the time");
+    }
+    // With another number of queues.
+    host.text(&["guest", "set", "b", "queues", "1"]);
+    host.wait("one queue", SOON, |host| {
+        host.vif("vif2.0").filter(|vif| vif.queues.len() == 1 && vif.state == "Connected")
+    });
+    transfer.expect_progress(&host);
+    transfer.stop();
+    // The device of a vif that is gone goes with it, although its process has its queues.
+    let stopped = host.pid_of("tenant domain-2");
+    send(stopped, Signal::STOP);
+    host.store().remove("/local/domain/0/backend/vif/2").expect("removed");
+    host.wait("the device to go", SOON, |_| {
+        tool(pid, "ip link show vif2.0").is_none().then_some(())
+    });
+    send(stopped, Signal::CONT);
 }

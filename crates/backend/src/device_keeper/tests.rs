@@ -1,0 +1,141 @@
+use std::time::Duration;
+
+use ringway_net::LinkSetting;
+use ringway_tap::Tap;
+use ringway_wire::DomId;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::*;
+
+const OWNER: &str = "/run/ringway/here";
+const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(7), handle: 0 };
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A network namespace of the calling thread, and a run directory; `None` without permission.
+fn place() -> Option<(Netlink, tempfile::TempDir)> {
+    if let Err(error) = ringway_sys::namespace::unshare_network() {
+        println!("SKIPPED: {error}");
+        return None;
+    }
+    if let Err(error) = Tap::create_multi_queue("probe", 1) {
+        println!("SKIPPED: {error}");
+        return None;
+    }
+    Some((Netlink::open().expect("netlink"), tempfile::tempdir().expect("a directory")))
+}
+
+fn keeper(place: &tempfile::TempDir) -> DeviceKeeper {
+    let defaults = VifDefaults { max_queues: 2, completion: Completion::Copied };
+    DeviceKeeper::open(&RunDir::new(place.path()), OWNER, defaults).expect("netlink")
+}
+
+/// What a toolstack has written of a vif.
+fn keys(more: &[(&str, &str)]) -> Keys {
+    let own = [("online", "1"), ("state", "1")];
+    let all = own.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Keys::new(&VIF.backend_dir(), all)
+}
+
+fn made(keeper: &DeviceKeeper) -> (MadeDevice, Vec<Arc<TapFile>>) {
+    match keeper.passed(VIF) {
+        (Some(PassedDevice::Made(made)), files) => (made, files),
+        (other, _) => panic!("{other:?}"),
+    }
+}
+
+/// Waits until it has seen a change.
+fn change(keeper: &mut DeviceKeeper) -> DeviceChange {
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        if let Some((vif, change)) = keeper.follow().pop() {
+            assert_eq!(vif, VIF);
+            return change;
+        }
+        let pause =
+            keeper.due().map_or(PATIENCE, |due| due.saturating_duration_since(Instant::now()));
+        let waker = keeper.waker().expect("it watches links");
+        let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
+        poll(&mut fds, Some(&crate::timespec(pause))).expect("ours");
+    }
+    panic!("no change");
+}
+
+#[test]
+fn a_device_is_kept_followed_and_removed_without_the_process_that_uses_it() {
+    let Some((mut net, place)) = place() else { return };
+    net.add_bridge("br0").expect("a bridge");
+    net.set("br0", &[LinkSetting::Up]).expect("set");
+    let on_bridge = keys(&[("bridge", "br0")]);
+    let mut keeper = self::keeper(&place);
+    assert!(keeper.make(VIF, &on_bridge));
+    assert!(!keeper.make(VIF, &on_bridge), "it has it already");
+    let (device, files) = made(&keeper);
+    assert_eq!((device.queues, files.len(), device.attached_to.as_str()), (2, 2, "br0"));
+    let index = net.link("vif7.0").expect("it exists").index;
+    let state = keeper.states().remove(&VIF).expect("it has one");
+    assert_eq!((state.attached_to.as_str(), state.is_down, state.fault), ("br0", false, None));
+
+    // The next process takes it over, with the next supervisor.
+    drop((keeper, files));
+    let mut keeper = self::keeper(&place);
+    assert!(keeper.make(VIF, &keys(&[("bridge", "br0"), ("ringway-completion", "sent")])));
+    assert_eq!(net.link("vif7.0").expect("it exists").index, index);
+    let (device, files) = made(&keeper);
+    assert_eq!((device.queues, files.len()), (2, 2 + 2 * 16), "with files for receipts");
+
+    net.delete("vif7.0").expect("deleted");
+    assert_eq!(change(&mut keeper), DeviceChange::Renewed);
+    let again = net.link("vif7.0").expect("it is made again");
+    assert_eq!(again.master, Some(net.link("br0").expect("a bridge").index));
+    let (_, renewed) = made(&keeper);
+    assert_eq!(renewed.len(), files.len());
+    assert!(renewed[0].name().is_ok() && files[0].name().is_err());
+
+    keeper.remove(VIF);
+    net.link("vif7.0").expect_err("removed, although its queues are open");
+    assert!(renewed[0].name().is_err());
+    assert!(matches!(keeper.passed(VIF), (None, _)));
+}
+
+#[test]
+fn a_vif_that_is_made_again_gets_the_device_that_its_keys_want() {
+    let Some((mut net, place)) = place() else { return };
+    let mut keeper = self::keeper(&place);
+    let on_bridge = keys(&[("bridge", "br0")]);
+    assert!(keeper.make(VIF, &on_bridge));
+    let (Some(PassedDevice::NotMade { reason }), files) = keeper.passed(VIF) else {
+        panic!("there is no bridge")
+    };
+    assert!(reason.contains("network device vif7.0 on bridge br0") && files.is_empty(), "{reason}");
+    net.add_bridge("br0").expect("a bridge");
+    keeper.retry(VIF, &on_bridge);
+    let index = net.link("vif7.0").expect("it exists").index;
+    keeper.retry(VIF, &on_bridge);
+    // A change while it is served counts when it is made again.
+    let other = [("script", "/etc/xen/scripts/vif-route")];
+    let connected = Keys::new(
+        &VIF.backend_dir(),
+        [("online", "1"), ("state", "4"), other[0]]
+            .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    assert!(!keeper.make(VIF, &connected));
+    assert_eq!(net.link("vif7.0").expect("it exists").index, index);
+    assert!(keeper.make(VIF, &keys(&other)));
+    let link = net.link("vif7.0").expect("it exists");
+    assert!(link.index != index && link.master.is_none());
+    assert!(keeper.make(VIF, &keys(&[])), "it is on the switch now");
+    net.link("vif7.0").expect_err("removed");
+    // Refused by the process that serves it, and by the same keys.
+    assert!(keeper.make(VIF, &keys(&[("bridge", "br0"), ("mac", "fe:ff:ff:ff:ff:ff")])));
+    assert!(matches!(keeper.passed(VIF), (None, _)));
+
+    // What an earlier supervisor left.
+    let mut first = self::keeper(&place);
+    first.make(VIF, &on_bridge);
+    drop(first);
+    let mut keeper = self::keeper(&place);
+    keeper.delete_stale(|_| true);
+    net.link("vif7.0").expect("it is kept");
+    keeper.delete_stale(|_| false);
+    net.link("vif7.0").expect_err("nothing needs it");
+}
