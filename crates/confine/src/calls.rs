@@ -168,14 +168,12 @@ const FCNTLS: [libc::c_int; 6] = [
 const SET_IDS: u64 = 0o7000;
 
 /// The requests of ioctl(2), whatever the descriptor: the kernel's devices do not share numbers.
-const IOCTLS: [u64; 20] = [
+const IOCTLS: [u64; 18] = [
     libc::FIONBIO,
-    // TAP devices.
-    libc::TUNSETIFF,
+    // TAP devices that are open.
     libc::TUNGETIFF,
     libc::TUNSETQUEUE,
     libc::TUNSETOFFLOAD,
-    libc::TUNSETPERSIST,
     libc::TUNSETSNDBUF,
     libc::TUNSETVNETHDRSZ,
     // /dev/xen/evtchn, by number: BIND_INTERDOMAIN, BIND_UNBOUND_PORT, UNBIND, NOTIFY,
@@ -196,6 +194,9 @@ const IOCTLS: [u64; 20] = [
     xen_ioctl(b'G', 5, 24),
     xen_ioctl(b'G', 6, 16),
 ];
+
+/// More for a process that makes TAP devices.
+const TAP_IOCTLS: [u64; 2] = [libc::TUNSETIFF, libc::TUNSETPERSIST];
 
 /// `_IOC(_IOC_NONE, kind, number, size)`, as in the kernel's `xen/evtchn.h`, `xen/gntdev.h` and
 /// `xen/gntalloc.h`.
@@ -243,11 +244,14 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     // Only to the peer that a socket is connected to.
     rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![long(4, Eq, 0)?])?]);
     match role {
-        Role::Vifs | Role::EmulatedGuest => {
+        Role::Tenant => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
         }
+        Role::Vifs | Role::EmulatedGuest => {
+            rules.insert(libc::SYS_ioctl, with_tap_devices()?);
+        }
         Role::VirtioGuest => {
-            rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+            rules.insert(libc::SYS_ioctl, with_tap_devices()?);
             rules.extend(CONNECT_CALLS.iter().chain(MEMFD_CALLS).map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
         }
@@ -282,6 +286,11 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     let unchanged = vec![int(0, 0)?, long(2, Eq, 0)?];
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(unchanged)?]);
     Ok(rules)
+}
+
+/// The requests of ioctl(2) for a process that makes TAP devices.
+fn with_tap_devices() -> Result<Vec<SeccompRule>, BackendError> {
+    any_of(1, &[&IOCTLS[..], &TAP_IOCTLS].concat())
 }
 
 /// Reports clone3(2) as missing, because its flags are in memory that a filter cannot read. The C

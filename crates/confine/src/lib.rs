@@ -1,11 +1,11 @@
 //! The privileges that a process that serves vifs gives up after its start.
 //!
 //! A guest that exploits a hole in the backend gets the backend's privileges, and the same holds
-//! for a backend that attacks a frontend. So both keep only what serving requires: one capability
-//! ([`capabilities`]), the system calls and ioctls on a list ([`calls`]), and, if the kernel has
-//! Landlock, a directory and a few devices ([`files`]). Sockets are created and connected before,
-//! so a compromised process reaches no other service of the machine. Neither the process nor
-//! threads that it starts later can regain anything.
+//! for a backend that attacks a frontend. So both keep only what serving requires: at most one
+//! capability ([`capabilities`]), the system calls and ioctls on a list ([`calls`]), and, if the
+//! kernel has Landlock, a directory and a few devices ([`files`]). Sockets are created and
+//! connected before, so a compromised process reaches no other service of the machine. Neither the
+//! process nor threads that it starts later can regain anything.
 //!
 //! A call that is not on the list ends the process with `SIGSYS`; `docs/adr` says why.
 //!
@@ -50,6 +50,9 @@ pub struct Confinement<'a> {
 /// Devices that a backend opens as guests come: TAP devices, and on Xen the devices for event
 /// channels and grants. XenStore is not among them, because it is already open.
 pub const BACKEND_DEVICES: &[&str] = &["/dev/net/tun", "/dev/xen/evtchn", "/dev/xen/gntdev"];
+
+/// Devices that the process of a tenant opens: TAP devices come as open descriptors.
+pub const TENANT_DEVICES: &[&str] = &["/dev/xen/evtchn", "/dev/xen/gntdev"];
 
 /// The device that the broker opens: a spare descriptor, which it closes for a moment when it has
 /// no other left.

@@ -7,6 +7,9 @@ use rustix::thread::CapabilitySet;
 pub enum Role {
     /// It serves vifs: a backend, or a frontend in a domain of real Xen.
     Vifs,
+    /// It serves the vifs of one tenant: another process makes their network devices and passes
+    /// open descriptors.
+    Tenant,
     /// It serves the vifs of a guest on the emulated hypervisor. Other processes enter its network
     /// namespace to run programs there (`ringway guest exec`).
     EmulatedGuest,
@@ -20,13 +23,13 @@ pub enum Role {
 }
 
 impl Role {
-    /// `CAP_NET_ADMIN` if the process serves vifs: a guest on a bridge gets a TAP device when it
-    /// comes, which is then set up and added to the bridge, and no guest appears before the backend
-    /// has started.
+    /// `CAP_NET_ADMIN` if the process makes network devices: a guest on a bridge gets a TAP device
+    /// when it comes, which is then set up and added to the bridge, and no guest appears before the
+    /// backend has started.
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
             Role::Vifs | Role::EmulatedGuest | Role::VirtioGuest => CapabilitySet::NET_ADMIN,
-            Role::Broker => CapabilitySet::empty(),
+            Role::Tenant | Role::Broker => CapabilitySet::empty(),
             // Virtual machine monitors run under other users.
             Role::Opener => CapabilitySet::DAC_OVERRIDE,
         }

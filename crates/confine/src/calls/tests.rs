@@ -96,7 +96,7 @@ fn no_list_allows_calls_that_escape_the_process() {
     ] {
         assert_eq!(verdict(&program, call, &[]), KILL, "call {call}");
     }
-    for role in [Role::EmulatedGuest, Role::VirtioGuest, Role::Broker, Role::Opener] {
+    for role in [Role::Tenant, Role::EmulatedGuest, Role::VirtioGuest, Role::Broker, Role::Opener] {
         let program = super::program(role).expect("it compiles");
         for call in [libc::SYS_fchmod, libc::SYS_fchmodat, SYS_FCHMODAT2, libc::SYS_execve] {
             assert_eq!(verdict(&program, call, &[]), KILL, "{role:?}: call {call}");
@@ -227,6 +227,26 @@ fn only_known_ioctls_pass() {
     for request in [0x5412, 0x4010_54d5, 0x0004_4500, 0x0000_4505, 0x0010_4709] {
         assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), KILL, "{request:#x}");
     }
+}
+
+#[test]
+fn a_tenant_uses_passed_tap_devices_and_makes_none() {
+    let program = program(Role::Tenant).expect("it compiles");
+    for (request, expected) in [
+        (libc::TUNSETIFF, KILL),
+        (libc::TUNSETPERSIST, KILL),
+        (libc::TUNSETOWNER, KILL),
+        (libc::TUNSETGROUP, KILL),
+        (libc::TUNGETIFF, ALLOW),
+        (libc::TUNSETQUEUE, ALLOW),
+        (libc::TUNSETOFFLOAD, ALLOW),
+        (libc::TUNSETSNDBUF, ALLOW),
+        (libc::TUNSETVNETHDRSZ, ALLOW),
+    ] {
+        assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), expected, "{request:#x}");
+    }
+    assert!(Role::Tenant.capabilities().is_empty());
+    assert!(!crate::TENANT_DEVICES.contains(&"/dev/net/tun"));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink, VhostVif};
-use ringway_confine::{BACKEND_DEVICES, Confinement};
+use ringway_confine::Role::{Tenant, Vifs};
+use ringway_confine::{BACKEND_DEVICES, Confinement, TENANT_DEVICES};
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
             own.make()?;
             let config = config(&host, &dir, Service::from_env())?;
             let sockets = Sockets::open(&dir)?.with_opener(opener);
-            confine(&serving_in(&own, BACKEND_DEVICES))?;
+            confine(&serving_in(&own, BACKEND_DEVICES, Vifs))?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
         }
     }
@@ -95,7 +96,7 @@ fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let own = dir.switch();
     let config = config(host, dir, Service::of_supervisor(Arc::clone(&link)))?;
     let sockets = Sockets::open(&own)?;
-    confine(&serving_in(&own, SWITCH_DEVICES))?;
+    confine(&serving_in(&own, SWITCH_DEVICES, Vifs))?;
     Ok(ringway_backend::run_switch(config, sockets, link, stop)?)
 }
 
@@ -118,13 +119,13 @@ fn run_tenant(
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;
             let tenancy = Tenancy::wait(link)?;
-            confine(&serving_in(&own, BACKEND_DEVICES))?;
+            confine(&serving_in(&own, TENANT_DEVICES, Tenant))?;
             ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
         HypervisorKind::Xen => {
             let (hypervisor, store) = this_domain::connect_backend()?;
             let tenancy = Tenancy::wait(link)?;
-            confine(&serving_in(&own, BACKEND_DEVICES))?;
+            confine(&serving_in(&own, TENANT_DEVICES, Tenant))?;
             ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
     }
@@ -132,8 +133,11 @@ fn run_tenant(
 }
 
 /// What a process keeps that serves vifs and has a directory of its own.
-fn serving_in<'a>(own: &'a RunDir, devices: &'a [&'a str]) -> Confinement<'a> {
-    let role = ringway_confine::Role::Vifs;
+fn serving_in<'a>(
+    own: &'a RunDir,
+    devices: &'a [&'a str],
+    role: ringway_confine::Role,
+) -> Confinement<'a> {
     let files = Some(own.path());
     Confinement { files, user_of: files, sockets: None, devices, role }
 }

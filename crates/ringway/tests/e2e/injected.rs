@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::host::{Host, SOON, pair, send, wait_for};
+use crate::devices::{index, tool_ok};
+use crate::host::{Host, SOON, describe, pair, send, wait_for};
 use crate::shared_turn;
 
 /// The instruction `syscall`, as the low bytes of a word.
@@ -23,9 +24,12 @@ enum Outcome {
     Ended(Signal),
 }
 
-/// Makes the main thread of a process make a call, once it waits in one. The first argument is
-/// a pointer to `text` if there is one. `None` without the permission.
-fn inject(pid: u32, call: i64, text: &str, arguments: [u64; 4]) -> Option<Outcome> {
+/// An argument that is a pointer to the bytes of an injected call.
+const BYTES: u64 = u64::MAX - 1;
+
+/// Makes the main thread of a process make a call, once it waits in one. `None` without the
+/// permission.
+fn inject(pid: u32, call: i64, bytes: &[u8], arguments: [u64; 4]) -> Option<Outcome> {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process has a number"));
     let address = |at: u64| std::ptr::without_provenance_mut(usize::try_from(at).expect("64 bits"));
     let before = wait_for("a call", SOON, || {
@@ -44,15 +48,15 @@ fn inject(pid: u32, call: i64, text: &str, arguments: [u64; 4]) -> Option<Outcom
         None
     })?;
     let place = (before.rsp - BELOW_STACK) & !7;
-    let bytes = [text.as_bytes(), &[0; 8]].concat();
+    let bytes = [bytes, &[0; 8]].concat();
     for (index, word) in (0..).zip(bytes.chunks_exact(8)) {
         let word = i64::from_ne_bytes(word.try_into().expect("eight bytes"));
         ptrace::write(pid, address(place + 8 * index), word).expect("a stack");
     }
     let mut regs = before;
-    let [first, second, third, fourth] = arguments;
-    regs.rdi = if text.is_empty() { first } else { place };
-    (regs.rsi, regs.rdx, regs.r10) = (second, third, fourth);
+    let arguments = arguments.map(|argument| if argument == BYTES { place } else { argument });
+    [regs.rdi, regs.rsi, regs.rdx, regs.r10] = arguments;
+    (regs.r8, regs.r9) = (0, 0);
     regs.rax = u64::from_ne_bytes(call.to_ne_bytes());
     // The interrupted call is not made again in place of this one.
     (regs.rip, regs.orig_rax) = (before.rip - 2, u64::MAX);
@@ -114,7 +118,7 @@ fn no_process_can_change_what_others_trust() {
                     continue;
                 }
                 let path = path.to_str().expect("text");
-                let outcome = inject(pid, libc::SYS_open, path, [0, write, 0o600, 0]);
+                let outcome = inject(pid, libc::SYS_open, path.as_bytes(), [BYTES, write, 0o600, 0]);
                 let Some(outcome) = outcome else { return };
                 assert_eq!(outcome, DENIED, "{name}: {file}");
             }
@@ -178,10 +182,10 @@ fn no_process_can_harm_others_by_a_call() {
     let number = |value: libc::c_int| u64::try_from(value).expect("not negative");
     let create = number(libc::O_CREAT | libc::O_WRONLY);
     let cases: [(&str, i64, &str, [u64; 4]); 12] = [
-        ("chmod", libc::SYS_chmod, file, [0, 0o4755, 0, 0]),
+        ("chmod", libc::SYS_chmod, file, [BYTES, 0o4755, 0, 0]),
         ("fchmod", libc::SYS_fchmod, "", [0, 0o777, 0, 0]),
         ("fchmodat", libc::SYS_fchmodat, "", [0; 4]),
-        ("a set-uid file", libc::SYS_open, file, [0, create, 0o4755, 0]),
+        ("a set-uid file", libc::SYS_open, file, [BYTES, create, 0o4755, 0]),
         ("F_SETOWN", libc::SYS_fcntl, "", [0, number(libc::F_SETOWN), ours, 0]),
         ("F_SETSIG", libc::SYS_fcntl, "", [0, 10, number(libc::SIGKILL), 0]),
         ("O_ASYNC", libc::SYS_fcntl, "", [0, number(libc::F_SETFL), number(libc::O_ASYNC), 0]),
@@ -189,7 +193,7 @@ fn no_process_can_harm_others_by_a_call() {
         ("kill", libc::SYS_kill, "", [ours, number(libc::SIGTERM), 0, 0]),
         ("a signal to another's thread", libc::SYS_tgkill, "", [ours, ours, 15, 0]),
         ("another's limits", libc::SYS_prlimit64, "", [ours, 7, 0, 0]),
-        ("execve", libc::SYS_execve, "/bin/true", [0; 4]),
+        ("execve", libc::SYS_execve, "/bin/true", [BYTES, 0, 0, 0]),
     ];
     let plain = pair();
     let isolated = plain.replacen("[host]\n", "[host]\nisolate = true\n", 1);
@@ -205,12 +209,80 @@ fn no_process_can_harm_others_by_a_call() {
             host.ping("a", "10.77.0.2");
             for name in processes {
                 let pid = process(&host, name);
-                let fine = inject(pid, libc::SYS_getpid, "", [0; 4]);
+                let fine = inject(pid, libc::SYS_getpid, b"", [0; 4]);
                 let Some(fine) = fine else { return };
                 assert_eq!(fine, Outcome::Returned(pid.into()), "{name}: {what}");
-                let outcome = inject(pid, call, text, arguments);
+                let outcome = inject(pid, call, text.as_bytes(), arguments);
                 assert_eq!(outcome, Some(Outcome::Ended(Signal::SIGSYS)), "{name}: {what}");
             }
         }
+    }
+}
+
+/// The descriptors of a process that are routing netlink.
+fn netlink_sockets(pid: u32) -> Vec<u64> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/netlink")).expect("readable");
+    let inodes: Vec<&str> =
+        table.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("ours").flatten();
+    let is_netlink = |path: &std::path::Path| {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        let target = target.to_string_lossy();
+        let inode = target.strip_prefix("socket:[").and_then(|it| it.strip_suffix(']'));
+        inode.is_some_and(|inode| inodes.contains(&inode))
+    };
+    let found = files.map(|file| file.path()).filter(|path| is_netlink(path));
+    found
+        .map(|path| path.file_name().expect("a number").to_string_lossy().parse().expect("one"))
+        .collect()
+}
+
+/// RTM_NEWLINK that sets a link down: a header, then `struct ifinfomsg`.
+fn set_down(index: i32) -> Vec<u8> {
+    const RTM_NEWLINK: u16 = 16;
+    const IFF_UP: u32 = 1;
+    let header = [&32_u32.to_ne_bytes()[..], &RTM_NEWLINK.to_ne_bytes(), &1_u16.to_ne_bytes()];
+    let link = [&[0; 12][..], &index.to_ne_bytes(), &[0; 4], &IFF_UP.to_ne_bytes()];
+    header.into_iter().chain(link).flatten().copied().collect()
+}
+
+#[test]
+fn a_tenant_has_no_power_over_network_devices() {
+    let Some(_turn) = shared_turn(&["ping", "nsenter", "ip"]) else { return };
+    let text = describe("isolate = true", &[("a", "", "bridge = 'br7'"), ("b", "", "")])
+        + "[[bridge]]\nname = 'br7'\naddresses = ['10.77.0.254/24']\n[uplink]\nname = 'up0'\n";
+    let host = Host::start(&text);
+    host.ping("a", "10.77.0.254");
+    let (whole, tenant) = (host.pid_of("ringway run"), host.pid_of("tenant domain-1"));
+    if inject(tenant, libc::SYS_getpid, b"", [0; 4]).is_none() {
+        return;
+    }
+    let index = index(whole, "up0").parse().expect("a number");
+    let message = set_down(index);
+    let sockets = netlink_sockets(tenant);
+    for socket in &sockets {
+        let len = u64::try_from(message.len()).expect("short");
+        let sent = inject(tenant, libc::SYS_sendto, &message, [*socket, BYTES, len, 0]);
+        println!("a message that sets the uplink down: {sent:?}");
+    }
+    let uplink = tool_ok(whole, "ip -o link show dev up0");
+    assert!(uplink.contains(",UP"), "{uplink}");
+    assert!(sockets.is_empty(), "it has netlink: {sockets:?}");
+    let status = std::fs::read_to_string(format!("/proc/{tenant}/status")).expect("readable");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+    }
+    if !host.log().contains("no Landlock") {
+        let opened = inject(tenant, libc::SYS_open, b"/dev/net/tun", [BYTES, 2, 0, 0]);
+        let refused = i64::from(libc::EACCES);
+        assert_eq!(opened, Some(Outcome::Returned(-refused)));
+    }
+    // The queues of its guest's device stay usable, and make no other one.
+    host.ping("a", "10.77.0.254");
+    for request in [libc::TUNSETIFF, libc::TUNSETPERSIST] {
+        let tenant = host.pid_of("tenant domain-1");
+        let outcome = inject(tenant, libc::SYS_ioctl, b"", [0, request, 0, 0]);
+        assert_eq!(outcome, Some(Outcome::Ended(Signal::SIGSYS)));
+        host.ping("a", "10.77.0.254");
     }
 }
