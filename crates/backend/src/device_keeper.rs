@@ -115,17 +115,30 @@ impl DeviceKeeper {
         true
     }
 
-    /// Tries again to make the device of a vif that could not be made.
+    /// Makes the device of a vif again, before the next process gets it, if it could not be made,
+    /// or if the toolstack wants more queues or another completion by now.
     pub fn retry(&mut self, vif: Vif, keys: &Keys) {
-        if self.has_failed(vif) {
+        let Some(kept) = self.vifs.get(&vif).filter(|_| keys.is_online()) else { return };
+        let is_short = |device: &HostDevice| {
+            let wanted = Wanted::read(keys, self.defaults);
+            wanted.is_ok_and(|wanted| {
+                wanted.queues > device.queues_made || wanted.completion != kept.completion
+            })
+        };
+        let must_make = match &kept.device {
+            Ok(device) => device.as_ref().is_some_and(is_short),
+            Err(_) => true,
+        };
+        if must_make {
+            // The device stays, and is taken over.
             self.vifs.remove(&vif);
             self.make(vif, keys);
         }
     }
 
-    /// Whether the device of a vif could not be made.
-    pub fn has_failed(&self, vif: Vif) -> bool {
-        self.vifs.get(&vif).is_some_and(|kept| kept.device.is_err())
+    /// Whether a vif has a device, or cannot have the one that it should.
+    pub fn wants_device(&self, vif: Vif) -> bool {
+        self.vifs.get(&vif).is_some_and(|kept| !matches!(kept.device, Ok(None)))
     }
 
     fn open_device(

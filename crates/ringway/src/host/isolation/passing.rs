@@ -38,10 +38,11 @@ impl Isolation {
         }
     }
 
-    /// Tries again to make devices that could not be made.
+    /// Makes devices again, before the next process of a tenant gets them, if they could not be
+    /// made or are not what the toolstack wants by now.
     pub(super) fn retry_devices(&mut self, vifs: &[Vif], store: &mut Client) -> Result<(), Lost> {
         for vif in vifs {
-            if !self.devices.has_failed(*vif) {
+            if !self.devices.wants_device(*vif) {
                 continue;
             }
             let read = read_keys(store, &vif.backend_dir(), KeySet::BackendDevice);
