@@ -87,6 +87,7 @@ fn send_keep_alives(
             );
             process::abort();
         }
+        Finding::Paused(pause) => tracing::warn!("{pause}"),
         Finding::NoData(error) => {
             tracing::warn!("/proc/self/task: {error}: stuck threads cannot be detected");
         }

@@ -7,7 +7,10 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::detector::{Limits, Next, Seen, Stuck, StuckDetector};
+use crate::pause::{Pause, Turn};
 use crate::pulse::Pulse;
 use crate::thread::{Thread, Threads};
 
@@ -15,6 +18,8 @@ use crate::thread::{Thread, Threads};
 const CHECKS_PER_LIMIT: u32 = 10;
 /// Checks that come later than this, in ticks, do not count against a sleeping thread.
 const LATE: f32 = 1.5;
+/// A turn this late, in limits, is reported: this process did not run.
+const PAUSED_AFTER: u32 = 2;
 
 /// The limits of a watch.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +50,8 @@ pub enum Finding<'a> {
     Healthy,
     /// This thread is stuck.
     Stuck(&'a str, Stuck),
+    /// This process did not run for twice the limit. A check of its threads follows.
+    Paused(Pause),
     /// The kernel does not report on threads, for this reason, so no loop will be found.
     NoData(io::Error),
 }
@@ -63,7 +70,7 @@ impl Roster {
     pub fn enter(&self, name: &str, pulse: &Arc<Pulse>, waker: Option<Waker>) {
         let watched = Watched {
             name: name.to_owned(),
-            id: rustix::thread::gettid().as_raw_nonzero().get(),
+            id: current_thread(),
             pulse: Arc::downgrade(pulse),
             waker,
             detector: StuckDetector::default(),
@@ -146,10 +153,16 @@ impl Watch {
                     None
                 }
             };
-            let mut checked = Instant::now();
+            let own = threads.as_ref().and_then(|threads| threads.thread(current_thread()).ok());
+            let mut before = turn(own.as_ref());
             while stopped.recv_timeout(limits.tick) == Err(RecvTimeoutError::Timeout) {
-                let elapsed = std::mem::replace(&mut checked, Instant::now()).elapsed();
+                let now = turn(own.as_ref());
+                if let Some(pause) = now.pause_since(&before, PAUSED_AFTER * limits.stuck_after) {
+                    report(Finding::Paused(pause));
+                }
+                let elapsed = now.at.saturating_duration_since(before.at);
                 let is_punctual = elapsed < limits.tick.mul_f32(LATE);
+                before = now;
                 let found =
                     threads.as_ref().and_then(|threads| roster.check(limits, threads, is_punctual));
                 match found {
@@ -170,5 +183,19 @@ impl Drop for Watch {
             // Its last check may be in progress.
             let _ = thread.join();
         }
+    }
+}
+
+fn current_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// A turn of the calling thread, now.
+fn turn(own: Option<&Thread>) -> Turn {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Turn {
+        at: Instant::now(),
+        used: Duration::try_from(used).unwrap_or_default(),
+        delayed: own.and_then(|thread| thread.sample().ok()).map(|sample| sample.delayed),
     }
 }

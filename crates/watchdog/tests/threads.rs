@@ -32,6 +32,8 @@ fn watch() -> Watching {
         let found = match finding {
             Finding::Healthy => None,
             Finding::Stuck(name, stuck) => Some((name.to_owned(), stuck)),
+            // On a busy machine.
+            Finding::Paused(_) => return,
             Finding::NoData(error) => panic!("/proc: {error}"),
         };
         drop(sender.send(found));

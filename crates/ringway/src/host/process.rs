@@ -217,7 +217,7 @@ impl Drop for Process {
     }
 }
 
-fn as_pid(pid: u32) -> Option<Pid> {
+pub(crate) fn as_pid(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 

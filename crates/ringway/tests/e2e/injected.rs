@@ -118,7 +118,8 @@ fn no_process_can_change_what_others_trust() {
                     continue;
                 }
                 let path = path.to_str().expect("text");
-                let outcome = inject(pid, libc::SYS_open, path.as_bytes(), [BYTES, write, 0o600, 0]);
+                let outcome =
+                    inject(pid, libc::SYS_open, path.as_bytes(), [BYTES, write, 0o600, 0]);
                 let Some(outcome) = outcome else { return };
                 assert_eq!(outcome, DENIED, "{name}: {file}");
             }

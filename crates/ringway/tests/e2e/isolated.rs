@@ -15,8 +15,8 @@ use crate::devices::{tool, tool_ok};
 use crate::host::{Host, SOON, describe, names_in, send};
 use crate::hostile::Hostile;
 use crate::rules::{arp_question, neighbor};
-use crate::shared_turn;
 use crate::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
+use crate::{nightly_turn, shared_turn};
 
 /// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the uplink to the host.
 fn tenants() -> String {
@@ -275,6 +275,19 @@ fn a_killed_tenant_process_costs_no_connection_and_does_not_pause_other_tenants(
     assert!(kept.into_iter().all(is_alive));
     let restarted = host.event("process-restarted").expect("the host says so");
     assert_eq!(restarted["process"], "red");
+}
+
+#[test]
+fn a_tenant_process_that_stays_stopped_is_replaced_and_the_log_says_why() {
+    let Some(_turn) = nightly_turn("a process may be silent for a minute", &[]) else { return };
+    let host = Host::start(&tenants());
+    let before = host.pid_of("tenant red");
+    send(before, Signal::STOP);
+    let reason = "it is stopped, by a signal or a debugger";
+    host.wait("the end of the process", 6 * SOON, |host| {
+        (host.log_count(reason) > 0).then_some(())
+    });
+    wait_for_successor(&host, "red", before);
 }
 
 #[test]

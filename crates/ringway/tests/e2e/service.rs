@@ -136,9 +136,11 @@ fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     thread::sleep(WATCHDOG);
     assert!(notices.receive(RecvFlags::DONTWAIT).is_err(), "{:?}", notices.lines);
     send(backend, Signal::CONT);
-    // It was not stuck, and the watchdog does not report it.
+    // It was not stuck, and its watchdog says that it did not run.
     notices.expect_keep_alive(2, supervisor);
     assert_eq!(host.pid_of("backend"), backend);
+    let log = host.log();
+    assert!(log.contains("watchdog of this process did not run for"), "{log}");
 
     host.signal(Signal::TERM);
     notices.up_to("STOPPING=1");

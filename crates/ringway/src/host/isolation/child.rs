@@ -13,12 +13,9 @@ use serde::Serialize;
 use tracing::level_filters::LevelFilter;
 
 use super::outbox::Outbox;
+use super::silence::{Activity, Silence};
 use crate::host::process::{Process, ProcessRecord};
 
-/// How long a process may be silent. A process ends by itself when one of its threads is stuck, and
-/// sends a keep-alive message each second as long as it gets any CPU time. So a silent one has had
-/// no CPU time for this long, or is stopped.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// After a run this long, earlier failures no longer count.
 const LIFETIME_STABLE: Duration = Duration::from_secs(10);
 /// The longest pause before a process is started again.
@@ -43,8 +40,7 @@ pub(super) struct Child {
 struct Running {
     process: Process,
     link: Link,
-    /// When it last reported something.
-    last_message: Instant,
+    silence: Silence,
     is_ready: bool,
     vifs: (usize, usize),
     outbox: Outbox,
@@ -79,12 +75,12 @@ impl Child {
         let (link, theirs) = Link::pair()?;
         let stdin = Stdio::from(theirs);
         let process = Process::start_with(&self.name, level, arguments, [stdin, Stdio::null()])?;
-        let now = Instant::now();
+        let silence = Silence::since(Instant::now());
         self.starts += 1;
         self.running = Some(Running {
             process,
             link,
-            last_message: now,
+            silence,
             is_ready: false,
             vifs: (0, 0),
             outbox: Outbox::new(),
@@ -191,7 +187,7 @@ impl Child {
                     break;
                 }
             };
-            running.last_message = now;
+            running.silence = Silence::since(now);
             match report {
                 ProcessReport::Alive => {}
                 ProcessReport::Ready if running.is_ready => {}
@@ -219,10 +215,9 @@ impl Child {
             happened.push(ChildEvent::Ended { status, has_given_up });
             return Ok(happened);
         }
-        if running.keep_alive_deadline() <= now {
-            complaint = Some("it sent no keep-alive message".to_owned());
-        }
-        if let Some(complaint) = complaint {
+        let pid = running.process.record().pid;
+        let too_silent = running.silence.check(now, || Activity::of(pid).ok());
+        if let Some(complaint) = complaint.or(too_silent) {
             self.kill(&complaint);
         }
         Ok(happened)
@@ -247,12 +242,8 @@ impl Child {
 
 impl Running {
     fn deadline(&self) -> Instant {
-        let resend = self.outbox.due();
-        resend.map_or(self.keep_alive_deadline(), |resend| resend.min(self.keep_alive_deadline()))
-    }
-
-    fn keep_alive_deadline(&self) -> Instant {
-        self.last_message + KEEP_ALIVE_TIMEOUT
+        let silence = self.silence.deadline();
+        self.outbox.due().map_or(silence, |resend| resend.min(silence))
     }
 }
 

@@ -10,6 +10,7 @@ mod fanout;
 mod outbox;
 mod passing;
 mod roster;
+mod silence;
 
 use std::collections::BTreeMap;
 use std::fs;
