@@ -21,7 +21,7 @@ use crate::quarantine::read_at_most;
 /// The version of the file's form. A file of another version counts as absent.
 const VERSION: u64 = 1;
 /// Bytes of the file: several hundred for each of a thousand devices.
-const LEN_MAX: u64 = 1 << 20;
+const LEN_MAX: u64 = 1 << 20; // not a limit: our own file
 
 /// What was applied to one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -15,7 +15,7 @@ use crate::quarantine::read_at_most;
 /// The directory of a virtio vif's keys in messages: they are not in XenStore.
 const NO_DIR: &str = "vhost";
 /// Bytes of a file: more than all settings.
-const LEN_MAX: u64 = 64 << 10;
+const LEN_MAX: u64 = 64 << 10; // not a limit: our own file
 
 /// The settings of a vif by their names in XenStore: those of its configuration, and changes.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ pub(crate) use follow::{Followed, HostLinks};
 pub(crate) use vif_device::{Device, VifDevice};
 
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
-const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
+const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535); // not a limit: the kernel's
 /// Address of the host's end: the largest that is not a group's, so that no bridge chooses it for
 /// its own. A guest with the same one would not receive its replies.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
@@ -39,7 +39,7 @@ pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 
 const NAME_CHECKS: u32 = 20;
 const NAME_CHECK_PAUSE: Duration = Duration::from_millis(10);
 /// How often a device may be renamed while it is looked up and opened.
-const RENAMES_MAX: usize = 4;
+const RENAMES_MAX: usize = 4; // not a limit: the host's administrator
 
 /// The network device of a vif or of the uplink, which this process keeps: it makes, follows and
 /// removes it.

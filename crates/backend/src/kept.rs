@@ -17,9 +17,9 @@ use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 use crate::quarantine::read_at_most;
 
 /// The largest MTU of a network device on Linux: the kernel counts the 14 bytes of Ethernet, too.
-const MTU_MAX: u16 = u16::MAX - 14;
+const MTU_MAX: u16 = u16::MAX - 14; // not a limit: the kernel's
 /// Bytes of a file.
-const LEN_MAX: u64 = 128;
+const LEN_MAX: u64 = 128; // not a limit: our own file
 /// Characters of its five numbers and of the spaces after them: always as many, so that nothing is
 /// left of a longer text.
 const TEXT_LEN: usize = 80;

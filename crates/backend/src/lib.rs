@@ -82,7 +82,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// How often it is done while nothing happens: it costs time for every vif.
 const IDLE_HOUSEKEEPING: Duration = Duration::from_secs(60);
 /// The longest time after which a backend that is idle notices that workers have work again.
-const IDLE_CHECK_MAX: Duration = Duration::from_secs(2);
+const IDLE_CHECK_MAX: Duration = Duration::from_secs(2); // not a limit: a pause of our own
 /// Watch events that are recorded before other work gets a turn: guests can cause any number of
 /// them.
 const EVENTS_MAX: usize = 1024;

@@ -18,7 +18,7 @@ use crate::sockets::PassedOn;
 use crate::vhost::{Added, VhostVif};
 
 /// Messages that are taken in a turn.
-const EVENTS_MAX: usize = 256;
+const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
 /// How long the opener may take to remove its sockets.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How long the opener may take for the vifs of the description.

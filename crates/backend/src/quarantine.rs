@@ -23,7 +23,7 @@ pub const PANICS_MAX: usize = 2;
 /// How long a panic is remembered.
 pub const QUARANTINE_DURATION: Duration = Duration::from_secs(6 * 3600);
 /// The most bytes that are read of the file: far more than vifs can fill within that time.
-const FILE_LEN_MAX: u64 = 1 << 20;
+const FILE_LEN_MAX: u64 = 1 << 20; // not a limit: our own file
 /// The prefix of a virtio vif's name in a note, in place of a directory.
 const VIRTIO: &str = "vhost/";
 

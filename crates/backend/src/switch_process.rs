@@ -41,7 +41,7 @@ use crate::vif_or_trunk::VifOrTrunk;
 /// How often load is balanced, the forwarding table is swept and a keep-alive message is sent.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Orders that are carried out before other work gets a turn.
-const ORDERS_MAX: usize = 256;
+const ORDERS_MAX: usize = 256; // not a limit: a batch, the rest follows
 
 /// Replaces a hypervisor: the supervisor hands over complete trunks.
 struct Trunks;

@@ -73,7 +73,7 @@ pub struct Piece {
 }
 
 /// The most pieces of a body. The pages of a frame are consecutive, except where the ring wraps.
-pub const PIECES_MAX: usize = 3;
+pub const PIECES_MAX: usize = 3; // not a limit: our own frames
 
 impl Body {
     /// An empty body. `receipt` is returned when the body is dropped.

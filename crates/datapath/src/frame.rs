@@ -42,7 +42,7 @@ const FRAME_WORK: usize = 16 << 10;
 pub const MIDDLE_LEN: usize = 4096;
 /// Bytes of a 64 KiB frame after its first [`MIDDLE_LEN`]: the room in a
 /// [`PagePool`](crate::PagePool).
-pub const BODY_LEN_MAX: usize = 65536 - MIDDLE_LEN;
+pub const BODY_LEN_MAX: usize = 65536 - MIDDLE_LEN; // not a limit: the longest frame
 /// Capacity of a large buffer: the largest frame that netif can describe, plus headers.
 pub const LARGE_LEN: usize = 65536 + 256;
 /// Memory of a large buffer: its frame may begin anywhere in a page.

@@ -55,7 +55,7 @@ pub fn prepare(
 }
 
 /// The most segments that a frame may become: those of a 64 KiB frame with the shortest segments.
-pub const SEGMENTS_MAX: usize = 65536 / SEGMENT_LEN_MIN;
+pub const SEGMENTS_MAX: usize = 65536 / SEGMENT_LEN_MIN; // not a limit: the longest frame
 /// Payload bytes of the shortest segments that a frame may ask for: the smallest MSS that Linux's
 /// TCP accepts from a peer (`TCP_MIN_SND_MSS` in `include/net/tcp.h`).
 const SEGMENT_LEN_MIN: usize = 48;

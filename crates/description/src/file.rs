@@ -35,6 +35,9 @@ use crate::{
 const GUESTS_MAX: usize = 1024;
 /// Interfaces of one guest.
 const VIFS_MAX: usize = 32;
+/// Ports of a switch, if the vifs of the description need fewer: the rest is for vifs that come
+/// later.
+const PORTS_MIN: usize = 64;
 /// The name of the connection of a tenant's process to the others, as a port.
 const TRUNK: &str = "trunk";
 /// Bytes of a description: far more than the longest with all guests.
@@ -336,7 +339,7 @@ impl<'a> Source<'a> {
         let vifs = vifs + vhosts.len();
         // A vif on a bridge takes two ports, its own and that of its TAP device; the uplink takes
         // one.
-        let ports = u16::try_from((2 * vifs + 1).max(64)).unwrap_or_else(|_| {
+        let ports = u16::try_from((2 * vifs + 1).max(PORTS_MIN)).unwrap_or_else(|_| {
             self.fault(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2));
             u16::MAX
         });

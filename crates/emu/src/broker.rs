@@ -31,7 +31,7 @@ use crate::socket::{self, Received};
 const CONNECTIONS_MAX: usize = 64;
 
 /// Events taken from the kernel at once. Enough for every domain to have one.
-const EVENTS_MAX: usize = 2 * DOMAINS_MAX;
+const EVENTS_MAX: usize = 2 * DOMAINS_MAX; // not a limit: a batch, the rest follows
 
 const DOM0: DomId = DomId(0);
 

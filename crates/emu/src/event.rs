@@ -14,7 +14,7 @@ use crate::protocol::Call;
 
 /// Events taken at once. An honest peer sends far fewer in the meantime; any surplus of another
 /// peer is taken with the next event.
-const EVENTS_MAX: usize = 256;
+const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
 
 /// One end of an event channel. Dropping it closes the port; its peer may then be bound again.
 ///

@@ -14,7 +14,7 @@ use crate::domains::{DomainInfo, DomainState, NewDomain, Role};
 const VERSION: u16 = 1;
 
 /// Descriptors beside one reply: memory and grant table, or one end of a channel.
-pub(crate) const FDS_MAX: usize = 2;
+pub(crate) const FDS_MAX: usize = 2; // not a limit: the protocol's
 
 /// A request as it travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

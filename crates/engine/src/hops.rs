@@ -3,7 +3,7 @@
 use crate::sync::{AtomicU64, Ordering};
 
 /// Most frames by which an engine leads: after as many others, another one takes over.
-const LEAD_MAX: u64 = 1 << 10;
+const LEAD_MAX: u64 = 1 << 10; // not a limit: our own threads
 /// Bits of [`Hops::vote`] that hold the lead.
 const LEAD_BITS: u32 = 16;
 

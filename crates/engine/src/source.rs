@@ -72,7 +72,7 @@ pub(crate) struct Source<Q> {
 /// Turns without a frame after which a queue is no longer polled in each round while others have
 /// work. A poll costs some hundred instructions; an event of the peer and its handling cost as much
 /// as this many polls.
-const EMPTY_TURNS_MAX: u32 = 64;
+const EMPTY_TURNS_MAX: u32 = 64; // not a limit: a pause of our own
 
 /// What a source is made of.
 pub(crate) struct SourceParts<Q> {
@@ -534,6 +534,7 @@ pub(crate) enum Ingested {
 
 /// How long a source waits before it computes the time again, if the clock cannot represent the
 /// time at which there is credit.
+// not a limit: a pause of our own
 const CREDIT_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Copies frames for the reader of a capture, and drops a capture that has ended.

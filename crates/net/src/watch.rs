@@ -13,7 +13,7 @@ const GROUPS: [u32; 3] = [1, 5, 9];
 /// Some hundred announcements. More than fit count as a change like others.
 const BUFFER_BYTES: u32 = 256 << 10;
 /// Datagrams that are read at a time: other work needs the thread, too.
-const DATAGRAMS_MAX: usize = 1024;
+const DATAGRAMS_MAX: usize = 1024; // not a limit: a batch, the rest follows
 
 /// A watch on the links of one network namespace. Its descriptor is readable when something has
 /// changed.

@@ -25,9 +25,11 @@ use crate::VifQueue;
 use crate::lending::LentPages;
 
 /// Slots that the longest frame takes: its pages and an extra.
+// not a limit: the longest frame
 const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 1;
 /// Copies from page to page in one call: two for each page, as those of two guests seldom begin at
 /// the same byte of a frame.
+// not a limit: a batch, the rest follows
 pub(crate) const PAGE_COPIES_MAX: usize = 2 * RX_RING_SLOTS;
 
 impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {

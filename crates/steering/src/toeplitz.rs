@@ -306,6 +306,6 @@ impl ToeplitzSteering {
 }
 
 /// Addresses and ports of IPv6: with the 32 bits that the last input bit selects, 40 bytes of key.
-const INPUT_LEN_MAX: usize = 36;
+const INPUT_LEN_MAX: usize = 36; // not a limit: the longest addresses
 
 const _: () = assert!(INPUT_LEN_MAX + 4 == KEY_LEN_MAX && HashType::Ipv6Tcp.mask() == 1 << 3);

@@ -527,7 +527,7 @@ fn mac_of(entry: u64) -> MacAddr {
 const WAYS: usize = 8;
 /// Attempts to learn an address while other workers change its set: each failure means that another
 /// worker succeeded.
-const ATTEMPTS_MAX: usize = 4;
+const ATTEMPTS_MAX: usize = 4; // not a limit: our own threads
 /// No address: the zero address belongs to no station, and is never learned.
 const EMPTY: u64 = 0;
 /// Marks a bound entry: the group bit of an address, which no stored address has.

@@ -292,7 +292,7 @@ fn kind(packet: &[u8], l4: usize) -> Result<u8, DropReason> {
 const PROTO_IGMP: u8 = 2;
 
 /// Below `0x0600`, the EtherType field is a length (IEEE 802.3, 3.2.6).
-const LENGTH_MAX: u16 = 0x05ff;
+const LENGTH_MAX: u16 = 0x05ff; // not a limit: the standard's
 /// The service access point of SNAP, without its lowest bit.
 const SNAP: u8 = 0xaa;
 

@@ -15,6 +15,7 @@ pub(crate) const GUARANTEED: Amount = Amount { mappings: 32, bytes: 256 << 30 };
 /// The common pool beyond that: sixteen tables of as many regions as vhost-user allows.
 pub(crate) const COMMON_POOL: Amount = Amount { mappings: 8192, bytes: 32 << 40 };
 /// The most mappings of all front-ends.
+// not a limit: a sum of limits
 pub(crate) const MAPPINGS_MAX: usize =
     FRONT_ENDS_MAX as usize * GUARANTEED.mappings as usize + COMMON_POOL.mappings as usize;
 

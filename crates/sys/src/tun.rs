@@ -346,7 +346,7 @@ impl AsFd for TunFile {
 }
 
 /// The most pieces of pages in one frame.
-pub const PIECES_MAX: usize = 4;
+pub const PIECES_MAX: usize = 4; // not a limit: our own frames
 
 fn outcome_of(written: rustix::io::Result<()>) -> io::Result<WriteOutcome> {
     match written {

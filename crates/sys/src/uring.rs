@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use crate::{SharedPages, explain};
 
 /// The longest message.
-pub const MESSAGE_LEN_MAX: usize = 65_536 + 256;
+pub const MESSAGE_LEN_MAX: usize = 65_536 + 256; // not a limit: the longest frame
 /// Buffers of each direction, a power of two: each is waiting for a message, or holds one that is
 /// being written. With 8, 16 and 64, the rate was the same within the noise.
 const BUFFERS: u16 = 16;
@@ -41,7 +41,7 @@ const DIRECTION_LEN: usize = PAGE_LEN + BUFFERS as usize * BUFFER_LEN;
 const ENTRY_LEN: usize = size_of::<BufRingEntry>();
 /// The reports that may be unread: a buffer has at most one, and a read one of its end. With room
 /// for all of them, none is ever missing.
-const REPORTS_MAX: u32 = 2 * (BUFFERS as u32 + 1);
+const REPORTS_MAX: u32 = 2 * (BUFFERS as u32 + 1); // not a limit: our own ring
 /// `RWF_NOWAIT`: fail with `EAGAIN` instead of waiting (pwritev2(2)).
 const NOWAIT: i32 = libc::RWF_NOWAIT;
 

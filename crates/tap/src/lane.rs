@@ -14,7 +14,7 @@ use ringway_wire::vnet::VirtioNetHdr;
 
 /// Frames of one queue that can be waited for at a time: they keep a line of 1 Gbit/s busy for 190
 /// us.
-pub(crate) const LANES_MAX: usize = 16;
+pub(crate) const LANES_MAX: usize = 16; // not a limit: a batch, the rest follows
 
 /// Bytes of a send buffer that the shortest frame fills (768 with the kernel's overhead); the
 /// kernel reports room when half of it is free.

@@ -220,7 +220,7 @@ fn caps_of(file: &TunFile) -> io::Result<OffloadCaps> {
 }
 
 /// The limit of the kernel's driver (`MAX_TAP_QUEUES`).
-const QUEUES_MAX: usize = 256;
+const QUEUES_MAX: usize = 256; // not a limit: the kernel's
 
 fn check_queue_count(count: usize, max: usize) -> io::Result<()> {
     if (1..=max).contains(&count) {

@@ -13,7 +13,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Events that one call clears. Each end sends few before the other checks.
-const EVENTS_MAX: usize = 256;
+const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
 
 /// One end of an event channel of a trunk.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::socket_file::SocketGroup;
 /// socket may need to end. It doubles with each failure.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause.
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2); // not a limit: a pause of our own
 /// The pause before a message is sent again for which the backend had no room.
 const RESEND: Duration = Duration::from_millis(10);
 /// The most areas for one front-end over one connection: one, or one for each pair of queues.
@@ -31,7 +31,7 @@ const AREAS_MAX: u16 = PAIRS_MAX;
 /// accepted.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Orders of the backend that are handled in one turn.
-const ORDERS_MAX: usize = 256;
+const ORDERS_MAX: usize = 256; // not a limit: a batch, the rest follows
 
 /// All sockets of one backend.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The kernel's limit (`MAXSYMLINKS`).
-const LINKS_MAX: usize = 40;
+const LINKS_MAX: usize = 40; // not a limit: the kernel's
 
 /// The file that a path names, opened as a place only (`O_PATH`). Links are followed if they belong
 /// to root or to the user of this process.

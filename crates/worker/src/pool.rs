@@ -46,13 +46,13 @@ pub struct WorkersConfig {
 }
 
 /// The most workers, whatever the policy.
-pub const WORKERS_MAX: usize = 1024;
+pub const WORKERS_MAX: usize = 1024; // not a limit: our own threads
 /// How long a worker may take to reply. It replies between two rounds, which take microseconds if
 /// CPUs are available; if they are not, the worker's queues must not be given up for a late reply.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60); // not a limit: our own threads
 
 /// How often a worker is checked in a row, with the CPU yielded to others in between.
-const YIELDS_MAX: u32 = 1000;
+const YIELDS_MAX: u32 = 1000; // not a limit: our own threads
 /// The pause between checks after that.
 const ASK_PAUSE: Duration = Duration::from_millis(1);
 

@@ -22,7 +22,7 @@ use crate::idle::Idle;
 /// Busy rounds between checks of the descriptors of queues that are armed.
 const ROUNDS_PER_CHECK: u32 = 8;
 /// Descriptors handled per check.
-const EVENTS_MAX: usize = 64;
+const EVENTS_MAX: usize = 64; // not a limit: a batch, the rest follows
 /// The bell's epoll data: no queue has that many descriptors.
 const BELL: u64 = u64::MAX;
 

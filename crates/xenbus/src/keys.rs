@@ -103,13 +103,13 @@ const ERROR_MAX: usize = 300;
 
 /// The largest MTU: netif counts the bytes of a whole frame, including its 14 of Ethernet, in 16
 /// bits.
-const MTU_MAX: u16 = u16::MAX - 14;
+const MTU_MAX: u16 = u16::MAX - 14; // not a limit: the protocol's
 
 /// The hotplug script that is ours, by the last part of its path.
 const SWITCH_SCRIPT: &str = "vif-ringway";
 
 /// The longest interface name in Linux, in bytes (`IFNAMSIZ`, less the 0 at its end).
-const INTERFACE_NAME_MAX: usize = 15;
+const INTERFACE_NAME_MAX: usize = 15; // not a limit: the kernel's
 
 /// The longest name of a port, in bytes.
 const PORT_NAME_MAX: usize = 64;

@@ -23,9 +23,9 @@ use crate::session::SessionId;
 use crate::tree::Tree;
 
 /// The most calls on handles that may wait for the server.
-const COMMANDS_MAX: usize = 4096;
+const COMMANDS_MAX: usize = 4096; // not a limit: our own threads
 /// Events taken from epoll at a time.
-const EVENTS_MAX: usize = 64;
+const EVENTS_MAX: usize = 64; // not a limit: a batch, the rest follows
 /// The shortest pause of a client that has sent requests too fast.
 const THROTTLE_MIN: Duration = Duration::from_millis(10);
 

@@ -1,7 +1,11 @@
-//! Checks that limits in the documentation match the code.
+//! Checks that limits in the documentation match the code, and that none is left out.
 //!
 //! A row of a table in `docs/threat-model.md` gives the place of a constant and its value: `` |
 //! what | `crate/file.rs` `NAME` | `value` | ``. The file is one of the crate's `src`.
+//!
+//! In what serves guests, each constant with the name of a limit has a row, or a comment
+//! `not a limit: REASON` at the end of its line or directly above: batches, the kernel's limits,
+//! and what no guest, tenant or front-end can meet.
 
 use anyhow::{Context as _, Result};
 
@@ -10,12 +14,43 @@ use crate::tree::Tree;
 const PAGE: &str = "docs/threat-model.md";
 /// The least number of rows: a table in another format would not be compared.
 const ROWS_MIN: usize = 30;
+/// What a comment says before its reason. Split here so that this file has none without one.
+const MARK: &str = concat!("not a li", "mit: ");
+/// Words of the names of limits. A minimum seldom is one.
+const WORDS: [&str; 5] = ["MAX", "LIMIT", "BURST", "QUOTA", "TIMEOUT"];
+/// What serves guests, tenants and front-ends.
+const SERVING: [&str; 23] = [
+    "crates/backend/",
+    "crates/control/",
+    "crates/datapath/",
+    "crates/emu/",
+    "crates/engine/",
+    "crates/net/",
+    "crates/netback/",
+    "crates/ringway/src/host/isolation/",
+    "crates/ringway/src/host/notices.rs",
+    "crates/steering/",
+    "crates/switch/",
+    "crates/sys/",
+    "crates/tap/",
+    "crates/trunk/",
+    "crates/vhost-shell/",
+    "crates/vhost/",
+    "crates/vif-shell/",
+    "crates/virtback/",
+    "crates/virtio/",
+    "crates/worker/",
+    "crates/xen/",
+    "crates/xenbus/",
+    "crates/xenstore/",
+];
 
 /// Every limit on the page that differs from the code, one line each.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     let page = tree.file(PAGE).with_context(|| format!("{PAGE} is missing"))?;
     let rows: Vec<Row<'_>> = page.text.lines().filter_map(Row::parse).collect();
     let mut findings: Vec<String> = rows.iter().filter_map(|row| row.finding(tree)).collect();
+    findings.extend(left_out(tree, &rows));
     if rows.len() < ROWS_MIN {
         let count = rows.len();
         findings.push(format!("{PAGE}: {count} rows name a limit, expected at least {ROWS_MIN}"));
@@ -61,6 +96,52 @@ impl<'a> Row<'a> {
     }
 }
 
+/// Every constant with the name of a limit that has neither a row nor a reason.
+fn left_out(tree: &Tree, rows: &[Row<'_>]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let path = file.path.as_str();
+        let Some((of_crate, rest)) =
+            path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
+        else {
+            continue;
+        };
+        if !SERVING.iter().any(|serving| path.starts_with(serving)) {
+            continue;
+        }
+        let place = format!("{of_crate}/{rest}");
+        // Whether the comment directly above gives a reason.
+        let mut is_marked_above = false;
+        for line in file.lines().filter(|line| !line.is_test) {
+            let is_marked = line.text.contains(MARK);
+            let name = constant(line.code()).filter(|_| !is_marked && !is_marked_above);
+            let is_comment = line.text.trim_start().starts_with("//");
+            is_marked_above = is_comment && (is_marked || is_marked_above);
+            let is_listed = |row: &Row<'_>| row.file == place && Some(row.name) == name;
+            if let Some(name) = name.filter(|name| is_limit(name) && !rows.iter().any(is_listed)) {
+                let (number, row) = (line.number, format!("| what | `{place}` `{name}` | `…` |"));
+                findings.push(format!(
+                    "{path}:{number}: {PAGE} has no row `{row}`; if nothing that others do can \
+                     meet it, say why: `// {MARK}REASON`"
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The name of the constant that a line declares, if it is a number or an amount.
+fn constant(code: &str) -> Option<&str> {
+    let (before, declared) = code.split_once("const ")?;
+    let (name, kind) = declared.split_once(": ")?;
+    let is_declaration = before.trim().is_empty() || before.trim_start().starts_with("pub");
+    (is_declaration && !kind.starts_with('&')).then_some(name)
+}
+
+fn is_limit(name: &str) -> bool {
+    name.split('_').any(|word| WORDS.contains(&word))
+}
+
 /// The text between two backticks.
 fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
@@ -92,6 +173,35 @@ mod tests {
             let found = findings(row);
             assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_what_serves_has_a_row_or_a_reason() {
+        let code = format!(
+            "const A_MAX: usize = 1;\npub(crate) const TIMEOUT: Duration = SOON;\n\
+             const B_MAX: usize = 2; // {MARK}a batch\n// {MARK}the kernel's\n/// Pages.\n\
+             const C_MAX: u8 = 3;\nconst KEY_MAX: &str = \"max\";\nconst MAXIMA: u8 = 4;\n\
+             fn f<const MAX: usize>() {{}}\n\
+             #[cfg(test)]\nmod tests {{\n    const D_MAX: u8 = 5;\n}}\n"
+        );
+        let of = |path: &str, page: &str| {
+            let files = vec![file(PAGE, page), file(path, &code)];
+            let mut findings = check(&Tree { files }).expect("there is a page");
+            findings.pop();
+            findings
+        };
+        let found = of("crates/emu/src/a.rs", "");
+        let has = |found: &str, line: u8, name: &str| {
+            found.starts_with(&format!("crates/emu/src/a.rs:{line}: "))
+                && found.contains(&format!("`emu/a.rs` `{name}`"))
+        };
+        assert!(
+            found.len() == 2 && has(&found[0], 1, "A_MAX") && has(&found[1], 2, "TIMEOUT"),
+            "{found:#?}"
+        );
+        let rows = "| a | `emu/a.rs` `A_MAX` | `1` |\n| a | `emu/a.rs` `TIMEOUT` | `SOON` |\n";
+        assert_eq!(of("crates/emu/src/a.rs", rows), Vec::<String>::new());
+        assert_eq!(of("crates/bench/src/a.rs", "").len(), 0, "it serves nothing");
     }
 
     #[test]

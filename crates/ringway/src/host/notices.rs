@@ -14,7 +14,7 @@ use ringway_control::RunDir;
 /// Bytes of a message: several times the longest.
 const MESSAGE_LEN_MAX: usize = 4096;
 /// Messages that are passed on in one turn.
-const MESSAGES_MAX: usize = 64;
+const MESSAGES_MAX: usize = 64; // not a limit: a batch, the rest follows
 
 /// A service manager for the backend process, which passes messages on to ours.
 pub(super) struct Notices {

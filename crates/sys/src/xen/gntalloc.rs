@@ -20,7 +20,7 @@ pub struct Gntalloc {
 }
 
 /// Pages that can be shared in one run.
-pub const RUN_MAX: usize = 512;
+pub const RUN_MAX: usize = 512; // not a limit: our own pages
 
 /// The file with the limit of pages that all programs of this domain may share together.
 pub const LIMIT_FILE: &str = "/sys/module/xen_gntalloc/parameters/limit";

@@ -41,7 +41,7 @@ pub struct SplitDevice<M = SharedPages> {
 }
 
 /// The most entries that are read ahead: a batch of frames.
-const PREFETCHED_MAX: usize = 64;
+const PREFETCHED_MAX: usize = 64; // not a limit: a batch, the rest follows
 
 /// An entry of the available ring that was read ahead, and its descriptor.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,7 @@ const SATURATED_PERCENT: u32 = 80;
 /// a move costs little, but no pattern of traffic may cause one at every comparison.
 const REST: Duration = Duration::from_secs(10);
 /// The longest rest.
-const REST_MAX: Duration = Duration::from_secs(640);
+const REST_MAX: Duration = Duration::from_secs(640); // not a limit: a pause of our own
 
 /// The rest of a queue that moves now: twice the former one if that has ended only recently. A ring
 /// of ports, each of which sends to the next and gets nothing back, would otherwise move for ever.

@@ -19,9 +19,9 @@ use crate::host::process::{Process, ProcessRecord};
 /// After a run this long, earlier failures no longer count.
 const LIFETIME_STABLE: Duration = Duration::from_secs(10);
 /// The longest pause before a process is started again.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const PAUSE_MAX: Duration = Duration::from_secs(30); // not a limit: a pause of our own
 /// Reports that are read at a time.
-const REPORTS_MAX: usize = 64;
+const REPORTS_MAX: usize = 64; // not a limit: a batch, the rest follows
 
 /// One process, running or due to be started.
 pub(super) struct Child {

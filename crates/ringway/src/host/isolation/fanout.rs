@@ -30,7 +30,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Bytes of the reply of one process, which a guest may have taken over.
 const REPLY_LEN_MAX: usize = 16 << 20;
 /// Processes that are queried at the same time.
-const THREADS_MAX: usize = 16;
+const THREADS_MAX: usize = 16; // not a limit: our own threads
 /// Calls that are served at the same time.
 const CALLS_MAX: usize = 8;
 /// Name of the setting for a mirror.
