@@ -1,4 +1,4 @@
-//! System calls: those on the lists below, some of them only with certain arguments.
+//! System calls: those on the [`lists`], some of them only with certain arguments.
 //!
 //! A process that serves vifs creates and connects no sockets: its sockets are opened earlier, and
 //! a process that serves no vif opens the sockets of virtio vifs.
@@ -7,6 +7,11 @@
 //! the standard library may make instead on another machine: time without a vDSO clock (Xen's, in a
 //! paravirtual domain 0), other ways to poll, sleep and allocate. A filter cannot check what
 //! pointer arguments refer to, so a call that is dangerous because of that is on no list.
+//!
+//! Each entry has its name in a row of `docs/confinement.md`, which says what an attacker could do
+//! with it at worst. `cargo xtask spec` compares the two.
+
+mod lists;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +23,11 @@ use seccompiler::{
 };
 
 use crate::role::Role;
+use lists::{
+    ALWAYS, ALWAYS_THIS_ARCH, ANY_IOCTL, BROKER, CONNECT_CALLS, FCNTLS, MEMFD_CALLS,
+    NEW_TAP_IOCTLS, Named, OPENER_CALLS, SOCKET_OPTIONS, TAP_IOCTLS, VIFS, XEN_GRANTING,
+    XEN_IOCTLS, named,
+};
 
 /// Puts this thread, all others, and the threads that they start under the filter.
 pub(crate) fn filter(role: Role) -> Result<(), Error> {
@@ -31,178 +41,8 @@ pub(crate) fn filter(role: Role) -> Result<(), Error> {
 /// For each call, the allowed arguments; any if the list is empty.
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
-/// Allowed with any arguments.
-const ALWAYS: &[c_long] = &[
-    // Frames, events, requests: descriptors that are open.
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_readv,
-    libc::SYS_writev,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_lseek,
-    libc::SYS_close,
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_fstat,
-    // The page size of the files that hold guest memory.
-    libc::SYS_fstatfs,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_ppoll,
-    libc::SYS_eventfd2,
-    libc::SYS_pipe2,
-    // Sockets that are open, and connections that come in: sendto(2) is below.
-    libc::SYS_accept4,
-    libc::SYS_shutdown,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
-    // Files: Landlock and the file system decide which.
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_readlinkat,
-    libc::SYS_getdents64,
-    libc::SYS_ftruncate,
-    libc::SYS_unlinkat,
-    // Memory: mmap(2) and mprotect(2) are below.
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_madvise,
-    libc::SYS_brk,
-    // Threads and signals.
-    libc::SYS_futex,
-    libc::SYS_set_robust_list,
-    libc::SYS_rseq,
-    libc::SYS_gettid,
-    libc::SYS_getpid,
-    libc::SYS_sched_yield,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_getcpu,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    // Time and random numbers.
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_getres,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_nanosleep,
-    libc::SYS_gettimeofday,
-    libc::SYS_getrandom,
-    // User and group ids, and the kernel's version.
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
-    libc::SYS_uname,
-    // The working directory, by which a panic's backtrace shortens paths.
-    libc::SYS_getcwd,
-];
-
-/// More calls for the broker of the emulated hypervisor: it creates memory and sockets for each
-/// domain.
-const BROKER: &[c_long] =
-    &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
-
-/// More calls for a process that connects to the sockets of virtual machine monitors. The filter
-/// cannot see which ones it connects to; the permissions of each socket decide.
-const CONNECT_CALLS: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
-
-/// More calls for the opener, which opens sockets for a backend, passes them to it, and keeps a
-/// list of them. It also makes memory for front-ends, which it does not read.
-const OPENER_CALLS: &[c_long] = &[
-    libc::SYS_memfd_create,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_sendmsg,
-    libc::SYS_inotify_init1,
-    libc::SYS_umask,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_rename,
-];
-
-/// More calls for a process that makes memory and passes it over such a socket.
-const MEMFD_CALLS: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_sendmsg];
-
-/// Calls that only this architecture has, always allowed.
-#[cfg(target_arch = "x86_64")]
-const ALWAYS_THIS_ARCH: &[c_long] = &[
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_access,
-    libc::SYS_readlink,
-    libc::SYS_unlink,
-    libc::SYS_rmdir,
-    libc::SYS_poll,
-    libc::SYS_epoll_wait,
-    libc::SYS_time,
-];
-#[cfg(not(target_arch = "x86_64"))]
-const ALWAYS_THIS_ARCH: &[c_long] = &[];
-
-/// The commands of fcntl(2) besides F_SETFL. Not F_SETOWN and F_SETSIG, by which the kernel sends
-/// any signal to any process of the user.
-const FCNTLS: [libc::c_int; 6] = [
-    libc::F_DUPFD_CLOEXEC,
-    libc::F_GETFD,
-    libc::F_SETFD,
-    libc::F_GETFL,
-    libc::F_GET_SEALS,
-    libc::F_ADD_SEALS,
-];
-
 /// Modes that make a file run with the rights of its owner or group.
 const SET_IDS: u64 = 0o7000;
-
-/// The requests of ioctl(2), whatever the descriptor: the kernel's devices do not share numbers.
-const IOCTLS: [u64; 18] = [
-    libc::FIONBIO,
-    // TAP devices that are open.
-    libc::TUNGETIFF,
-    libc::TUNSETQUEUE,
-    libc::TUNSETOFFLOAD,
-    libc::TUNSETSNDBUF,
-    libc::TUNSETVNETHDRSZ,
-    // /dev/xen/evtchn, by number: BIND_INTERDOMAIN, BIND_UNBOUND_PORT, UNBIND, NOTIFY,
-    // RESTRICT_DOMID. Not BIND_VIRQ and not RESET.
-    xen_ioctl(b'E', 1, 8),
-    xen_ioctl(b'E', 2, 4),
-    xen_ioctl(b'E', 3, 4),
-    xen_ioctl(b'E', 4, 4),
-    xen_ioctl(b'E', 6, 2),
-    // /dev/xen/gntdev: MAP_GRANT_REF, UNMAP_GRANT_REF, SET_MAX_GRANTS, SET_UNMAP_NOTIFY,
-    // GRANT_COPY. Not the DMA buffers.
-    xen_ioctl(b'G', 0, 24),
-    xen_ioctl(b'G', 1, 16),
-    xen_ioctl(b'G', 3, 4),
-    xen_ioctl(b'G', 7, 16),
-    xen_ioctl(b'G', 8, 16),
-    // /dev/xen/gntalloc: ALLOC_GREF, DEALLOC_GREF.
-    xen_ioctl(b'G', 5, 24),
-    xen_ioctl(b'G', 6, 16),
-];
-
-/// More for a process that makes TAP devices.
-const TAP_IOCTLS: [u64; 2] = [libc::TUNSETIFF, libc::TUNSETPERSIST];
-
-/// `_IOC(_IOC_NONE, kind, number, size)`, as in the kernel's `xen/evtchn.h`, `xen/gntdev.h` and
-/// `xen/gntalloc.h`.
-const fn xen_ioctl(kind: u8, number: u8, size: u16) -> u64 {
-    u64::from_be_bytes([0, 0, 0, 0, size.to_be_bytes()[0], size.to_be_bytes()[1], kind, number])
-}
 
 /// `PR_SET_VMA`, with which newer C libraries name their memory; the libc crate lacks the number.
 const SET_VMA: u64 = 0x5356_4d41;
@@ -220,77 +60,146 @@ const CLONE_NEW: u64 = bits(
 
 /// The filter that allows the calls on the lists, and ends the process on any other call.
 fn program(role: Role) -> Result<BpfProgram, BackendError> {
-    build(allowed(role)?, SeccompAction::KillProcess, SeccompAction::Allow)
+    build(allowed(role)?.rules, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 
-fn allowed(role: Role) -> Result<Rules, BackendError> {
-    let mut rules = Rules::new();
-    for call in ALWAYS.iter().chain(ALWAYS_THIS_ARCH) {
-        rules.insert(*call, Vec::new());
+/// The names of all that a role may call: `read`, or `fcntl F_GETFL`, or `openat (no set-id mode)`.
+pub(crate) fn names(role: Role) -> Result<Vec<String>, BackendError> {
+    Ok(allowed(role)?.names)
+}
+
+/// What a role may call.
+#[derive(Default)]
+struct Allowed {
+    rules: Rules,
+    names: Vec<String>,
+}
+
+impl Allowed {
+    /// These calls with any arguments.
+    fn calls(&mut self, calls: &[Named<c_long>]) {
+        for (name, call) in calls {
+            self.names.push(short(name));
+            self.rules.insert(*call, Vec::new());
+        }
     }
-    let mut fcntls = any_of(1, &FCNTLS.map(bits))?;
-    let signals = int(1, bits(libc::F_SETFL))?;
-    fcntls.push(SeccompRule::new(vec![signals, masked(2, bits(libc::O_ASYNC), 0)?])?);
-    rules.insert(libc::SYS_fcntl, fcntls);
+
+    /// A call only with arguments that match a rule, and what that means.
+    fn limited(&mut self, call: &[Named<c_long>], limit: &str, rules: &[SeccompRule]) {
+        for (name, call) in call {
+            self.names.push(format!("{} ({limit})", short(name)));
+            self.rules.entry(*call).or_default().extend_from_slice(rules);
+        }
+    }
+
+    /// A call only with one of these values of an argument.
+    fn values(
+        &mut self,
+        call: &[Named<c_long>],
+        argument: u8,
+        values: impl IntoIterator<Item = Named<u64>>,
+    ) -> Result<(), BackendError> {
+        for (value_name, value) in values {
+            let rule = SeccompRule::new(vec![int(argument, value)?])?;
+            for (name, call) in call {
+                self.names.push(format!("{} {value_name}", short(name)));
+                self.rules.entry(*call).or_default().push(rule.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a call without the prefix of its number.
+fn short(name: &str) -> String {
+    name.trim_start_matches("SYS_").to_owned()
+}
+
+fn allowed(role: Role) -> Result<Allowed, BackendError> {
+    let mut allowed = Allowed::default();
+    allowed.calls(ALWAYS);
+    allowed.calls(ALWAYS_THIS_ARCH);
+    let fcntl = named![libc::SYS_fcntl];
+    allowed.values(fcntl, 1, with_bits(FCNTLS))?;
+    let flags = vec![int(1, bits(libc::F_SETFL))?, masked(2, bits(libc::O_ASYNC), 0)?];
+    allowed.limited(fcntl, "F_SETFL without O_ASYNC", &[SeccompRule::new(flags)?]);
+    for (name, option) in with_bits(SOCKET_OPTIONS) {
+        let of_socket = vec![int(1, bits(libc::SOL_SOCKET))?, int(2, option)?];
+        allowed.limited(named![libc::SYS_setsockopt], name, &[SeccompRule::new(of_socket)?]);
+    }
     // No file gets such a mode: neither one that exists, as no call changes modes, nor a new one.
-    rules.insert(libc::SYS_openat, vec![SeccompRule::new(vec![masked(3, SET_IDS, 0)?])?]);
+    let no_set_id = |mode: u8| SeccompRule::new(vec![masked(mode, SET_IDS, 0)?]);
+    allowed.limited(named![libc::SYS_openat], "no set-id mode", &[no_set_id(3)?]);
     #[cfg(target_arch = "x86_64")]
-    rules.insert(libc::SYS_open, vec![SeccompRule::new(vec![masked(2, SET_IDS, 0)?])?]);
+    allowed.limited(named![libc::SYS_open], "no set-id mode", &[no_set_id(2)?]);
     // Where the calling thread runs, and not where other processes do.
-    rules.insert(libc::SYS_sched_setaffinity, any_of(0, &[0])?);
+    let own_thread = SeccompRule::new(vec![int(0, 0)?])?;
+    allowed.limited(named![libc::SYS_sched_setaffinity], "of its own threads", &[own_thread]);
     // The C library tries this first: see `program_for_clone3`.
-    rules.insert(libc::SYS_clone3, Vec::new());
-    rules.insert(libc::SYS_clone, vec![is_thread()?]);
+    allowed.limited(named![libc::SYS_clone3], "reported as missing", &[]);
+    allowed.limited(named![libc::SYS_clone], "a thread", &[is_thread()?]);
     // Only to the peer that a socket is connected to.
-    rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![long(4, Eq, 0)?])?]);
+    let no_address = SeccompRule::new(vec![long(4, Eq, 0)?])?;
+    allowed.limited(named![libc::SYS_sendto], "no address", &[no_address]);
+    let ioctl = named![libc::SYS_ioctl];
+    allowed.values(ioctl, 1, [ANY_IOCTL])?;
+    let (socket, socketpair) = (named![libc::SYS_socket], named![libc::SYS_socketpair]);
+    let tap_devices = TAP_IOCTLS.iter().chain(NEW_TAP_IOCTLS);
+    let new_memory = with_bits(named![libc::F_ADD_SEALS]);
     match role {
+        Role::Vifs => {
+            allowed.calls(VIFS);
+            allowed.values(ioctl, 1, tap_devices.chain(XEN_IOCTLS).chain(XEN_GRANTING).copied())?;
+        }
         Role::Tenant => {
-            rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+            allowed.values(ioctl, 1, TAP_IOCTLS.iter().chain(XEN_IOCTLS).copied())?;
         }
-        Role::Vifs | Role::EmulatedGuest => {
-            rules.insert(libc::SYS_ioctl, with_tap_devices()?);
-        }
+        Role::EmulatedGuest => allowed.values(ioctl, 1, tap_devices.copied())?,
         Role::VirtioGuest => {
-            rules.insert(libc::SYS_ioctl, with_tap_devices()?);
-            rules.extend(CONNECT_CALLS.iter().chain(MEMFD_CALLS).map(|call| (*call, Vec::new())));
-            rules.insert(libc::SYS_socket, connections()?);
+            allowed.values(ioctl, 1, tap_devices.copied())?;
+            allowed.calls(CONNECT_CALLS);
+            allowed.calls(MEMFD_CALLS);
+            allowed.values(fcntl, 1, new_memory)?;
+            allowed.limited(socket, "AF_UNIX, with connections", &connections()?);
         }
         Role::Opener => {
-            rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
-            rules.extend(CONNECT_CALLS.iter().chain(OPENER_CALLS).map(|call| (*call, Vec::new())));
-            rules.insert(libc::SYS_socket, connections()?);
+            allowed.calls(CONNECT_CALLS);
+            allowed.calls(OPENER_CALLS);
+            allowed.values(fcntl, 1, new_memory)?;
+            allowed.limited(socket, "AF_UNIX, with connections", &connections()?);
             // Gives a file of its user to a group that it is in, and never to another user.
             let same_user = int(2, u64::from(u32::MAX))?;
             let of_file = int(4, bits(libc::AT_EMPTY_PATH))?;
             let given = SeccompRule::new(vec![same_user, of_file])?;
-            rules.insert(libc::SYS_fchownat, vec![given]);
+            allowed.limited(named![libc::SYS_fchownat], "the group of an open file", &[given]);
         }
         Role::Broker => {
-            rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));
-            rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
-            rules.insert(libc::SYS_socket, connections()?);
-            rules.insert(libc::SYS_socketpair, connections()?);
+            allowed.calls(BROKER);
+            allowed.values(fcntl, 1, new_memory)?;
+            allowed.limited(socket, "AF_UNIX, with connections", &connections()?);
+            allowed.limited(socketpair, "AF_UNIX, with connections", &connections()?);
         }
     }
     // Memory never becomes executable.
-    rules.insert(libc::SYS_mmap, vec![without(2, bits(libc::PROT_EXEC))?]);
-    rules.insert(libc::SYS_mprotect, vec![without(2, bits(libc::PROT_EXEC))?]);
-    let names = [bits(libc::PR_SET_NAME), bits(libc::PR_GET_NAME), SET_VMA];
-    rules.insert(libc::SYS_prctl, any_of(0, &names)?);
+    let no_code = without(2, bits(libc::PROT_EXEC))?;
+    allowed.limited(named![libc::SYS_mmap, libc::SYS_mprotect], "not executable", &[no_code]);
+    let names = with_bits(named![libc::PR_SET_NAME, libc::PR_GET_NAME]);
+    allowed.values(named![libc::SYS_prctl], 0, names.chain([("PR_SET_VMA", SET_VMA)]))?;
     // A signal to this process only, as abort(3) sends it.
-    let ours = u64::from(std::process::id());
-    rules.insert(libc::SYS_tgkill, any_of(0, &[ours])?);
+    let ours = SeccompRule::new(vec![int(0, u64::from(std::process::id()))?])?;
+    allowed.limited(named![libc::SYS_tgkill], "this process", &[ours]);
     // Reads a descriptor whose flags a peer may change, without blocking.
-    rules.insert(libc::SYS_preadv2, any_of(5, &[bits(libc::RWF_NOWAIT)])?);
+    let no_wait = with_bits(named![libc::RWF_NOWAIT]);
+    allowed.values(named![libc::SYS_preadv2], 5, no_wait)?;
     // Limits may be read and not changed.
-    let unchanged = vec![int(0, 0)?, long(2, Eq, 0)?];
-    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(unchanged)?]);
-    Ok(rules)
+    let unchanged = SeccompRule::new(vec![int(0, 0)?, long(2, Eq, 0)?])?;
+    allowed.limited(named![libc::SYS_prlimit64], "to read", &[unchanged]);
+    Ok(allowed)
 }
 
-/// The requests of ioctl(2) for a process that makes TAP devices.
-fn with_tap_devices() -> Result<Vec<SeccompRule>, BackendError> {
-    any_of(1, &[&IOCTLS[..], &TAP_IOCTLS].concat())
+/// Constants with the type of the kernel's argument.
+fn with_bits(constants: &[Named<libc::c_int>]) -> impl Iterator<Item = Named<u64>> {
+    constants.iter().map(|(name, constant)| (*name, bits(*constant)))
 }
 
 /// Reports clone3(2) as missing, because its flags are in memory that a filter cannot read. The C
@@ -325,12 +234,6 @@ fn connections() -> Result<Vec<SeccompRule>, BackendError> {
         SeccompRule::new(vec![int(0, bits(libc::AF_UNIX))?, kind])
     };
     [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].into_iter().map(one).collect()
-}
-
-/// One rule for each allowed value of a 32-bit argument.
-fn any_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
-    let one = |value: &u64| SeccompRule::new(vec![int(argument, *value)?]);
-    values.iter().map(one).collect()
 }
 
 /// Allows an argument without any of these bits.

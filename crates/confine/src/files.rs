@@ -11,7 +11,7 @@ use landlock::{
     RulesetStatus, Scope, make_bitflags, path_beneath_rules,
 };
 
-use crate::Confinement;
+use crate::{Confinement, Role, devices};
 
 /// How far the kernel restricts which files can be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,4 +59,23 @@ pub(crate) fn restrict(to: &Confinement<'_>) -> Result<FileRules, RulesetError> 
         RulesetStatus::PartiallyEnforced => FileRules::Partial,
         RulesetStatus::NotEnforced => FileRules::Missing,
     })
+}
+
+/// The names of a role's rights and where it has them: `ReadFile in its directory`.
+pub(crate) fn names(role: Role) -> impl Iterator<Item = String> {
+    let if_it = |is_so: bool, rights: BitFlags<AccessFs>| {
+        if is_so { rights } else { BitFlags::EMPTY }
+    };
+    let with_new = SOCKETS | if_it(role.creates_sockets(), AccessFs::MakeSock.into());
+    let places = [
+        (if_it(role.has_files(), OWN), "in its directory"),
+        (if_it(role.has_sockets(), with_new), "where its sockets are"),
+        (if_it(role.is_for_any_path(), with_new), "anywhere"),
+        (if_it(!devices(role).is_empty(), ON_DEVICE), "on its devices"),
+        (AccessFs::ReadFile.into(), "in /proc/self/task"),
+    ];
+    let names = |(rights, place): (BitFlags<AccessFs>, &'static str)| {
+        rights.iter().map(move |right| format!("{right:?} {place}"))
+    };
+    places.into_iter().flat_map(names)
 }

@@ -7,7 +7,9 @@
 //! connected before, so a compromised process reaches no other service of the machine. Neither the
 //! process nor threads that it starts later can regain anything.
 //!
-//! A call that is not on the list ends the process with `SIGSYS`; `docs/adr` says why.
+//! A call that is not on the list ends the process with `SIGSYS`; `docs/adr` says why. What an
+//! attacker in such a process can still do is in `docs/confinement.md`: a row for each entry of the
+//! lists ([`kept`]).
 //!
 //! Nothing here depends on a hypervisor, except that the list has the ioctls of Xen's devices. To
 //! read first: [`Confinement::apply`], then [`calls`].
@@ -18,6 +20,7 @@ mod files;
 mod role;
 mod user;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -58,8 +61,36 @@ pub const TENANT_DEVICES: &[&str] = &["/dev/xen/evtchn", "/dev/xen/gntdev"];
 /// no other left.
 pub const BROKER_DEVICES: &[&str] = &["/dev/null"];
 
-/// Devices that a frontend opens as its vifs come and go.
+/// Devices that a frontend on real Xen opens as its vifs come and go.
 pub const FRONTEND_DEVICES: &[&str] = &["/dev/net/tun", "/dev/xen/evtchn", "/dev/xen/gntalloc"];
+
+/// The device of guests on the emulated hypervisor or behind a vhost-user socket, and of a process
+/// that serves an uplink only.
+pub const TAP_DEVICES: &[&str] = &["/dev/net/tun"];
+
+/// The devices that processes of a role open.
+fn devices(role: Role) -> BTreeSet<&'static str> {
+    let lists: &[&[&'static str]] = match role {
+        Role::Vifs => &[BACKEND_DEVICES, FRONTEND_DEVICES],
+        Role::Tenant => &[TENANT_DEVICES],
+        Role::EmulatedGuest | Role::VirtioGuest => &[TAP_DEVICES],
+        Role::Broker => &[BROKER_DEVICES],
+        Role::Opener => &[],
+    };
+    lists.iter().copied().flatten().copied().collect()
+}
+
+/// All that a process of a role keeps, by the names that `docs/confinement.md` has for it.
+///
+/// # Errors
+/// If the filter cannot be built.
+pub fn kept(role: Role) -> Result<BTreeSet<String>, ConfineError> {
+    let calls = calls::names(role).map_err(seccompiler::Error::from)?;
+    let capabilities = role.capabilities();
+    let capabilities = capabilities.iter_names().map(|(name, _)| format!("CAP_{name}"));
+    let devices = devices(role).into_iter().map(str::to_owned);
+    Ok(calls.into_iter().chain(capabilities).chain(devices).chain(files::names(role)).collect())
+}
 
 /// Why a process is not confined. It may be confined in part, so it should end.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +122,9 @@ impl Confinement<'_> {
     /// If it has started a thread, or the kernel refuses: any kernel since 4.14 with seccomp
     /// supports everything except the file rules, which are left out where Landlock is missing.
     pub fn apply(&self) -> Result<FileRules, ConfineError> {
+        debug_assert!(self.devices.iter().all(|device| devices(self.role).contains(device)));
+        debug_assert!(self.files.is_none() || self.role.has_files());
+        debug_assert!(self.sockets.is_none() || self.role.has_sockets());
         let threads = fs::read_dir("/proc/self/task").map_err(at("count threads"))?.count();
         if threads != 1 {
             return Err(ConfineError::Threads(threads));

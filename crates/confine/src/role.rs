@@ -23,6 +23,16 @@ pub enum Role {
 }
 
 impl Role {
+    /// Every role.
+    pub const ALL: [Role; 6] = [
+        Role::Vifs,
+        Role::Tenant,
+        Role::EmulatedGuest,
+        Role::VirtioGuest,
+        Role::Broker,
+        Role::Opener,
+    ];
+
     /// `CAP_NET_ADMIN` if the process makes network devices: a guest on a bridge gets a TAP device
     /// when it comes, which is then set up and added to the bridge, and no guest appears before the
     /// backend has started.
@@ -33,6 +43,16 @@ impl Role {
             // Virtual machine monitors run under other users.
             Role::Opener => CapabilitySet::DAC_OVERRIDE,
         }
+    }
+
+    /// Whether it may have a directory of its own files.
+    pub(crate) fn has_files(self) -> bool {
+        matches!(self, Role::Vifs | Role::Tenant | Role::Opener)
+    }
+
+    /// Whether it may have sockets in a directory that it shares.
+    pub(crate) fn has_sockets(self) -> bool {
+        matches!(self, Role::Vifs | Role::VirtioGuest | Role::Broker)
     }
 
     /// Whether it creates sockets.

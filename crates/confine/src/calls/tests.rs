@@ -38,6 +38,9 @@ type Case = (c_long, &'static [(usize, u64)], u32);
 /// Newer than the C library's names.
 const SYS_FCHMODAT2: c_long = 452;
 
+const SOL_SOCKET: u64 = bits(libc::SOL_SOCKET);
+const SO_SNDTIMEO: u64 = bits(libc::SO_SNDTIMEO);
+
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
@@ -93,10 +96,15 @@ fn no_list_allows_calls_that_escape_the_process() {
         libc::SYS_fchmod,
         libc::SYS_fchmodat,
         SYS_FCHMODAT2,
+        libc::SYS_ftruncate,
+        libc::SYS_pwrite64,
+        libc::SYS_dup,
+        libc::SYS_dup3,
+        libc::SYS_pipe2,
     ] {
         assert_eq!(verdict(&program, call, &[]), KILL, "call {call}");
     }
-    for role in [Role::Tenant, Role::EmulatedGuest, Role::VirtioGuest, Role::Broker, Role::Opener] {
+    for role in Role::ALL {
         let program = super::program(role).expect("it compiles");
         for call in [libc::SYS_fchmod, libc::SYS_fchmodat, SYS_FCHMODAT2, libc::SYS_execve] {
             assert_eq!(verdict(&program, call, &[]), KILL, "{role:?}: call {call}");
@@ -139,6 +147,13 @@ fn arguments_are_checked_where_the_filter_can_read_them() {
         (libc::SYS_sched_setaffinity, &[(0, 1)], KILL),
         (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 8)], ALLOW),
         (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 0)], KILL),
+        // SO_SNDTIMEO; SO_ATTACH_FILTER; the number of SO_SNDTIMEO at the level of TCP.
+        (libc::SYS_setsockopt, &[(0, 7), (1, SOL_SOCKET), (2, SO_SNDTIMEO)], ALLOW),
+        (libc::SYS_setsockopt, &[(0, 7), (1, SOL_SOCKET), (2, 26)], KILL),
+        (libc::SYS_setsockopt, &[(0, 7), (1, 6), (2, SO_SNDTIMEO)], KILL),
+        // F_GET_SEALS and F_ADD_SEALS.
+        (libc::SYS_fcntl, &[(0, 7), (1, 1034)], ALLOW),
+        (libc::SYS_fcntl, &[(0, 7), (1, 1033)], KILL),
         (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0)], ALLOW),
         (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0x7fff_0000)], KILL),
     ];
@@ -223,10 +238,36 @@ fn only_known_ioctls_pass() {
     for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708, 0x0018_4705] {
         assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), ALLOW, "{request:#x}");
     }
+    // Those of Xen's devices only for who has them.
+    for role in [Role::EmulatedGuest, Role::VirtioGuest] {
+        let program = super::program(role).expect("it compiles");
+        let verdict = |request| verdict(&program, libc::SYS_ioctl, &[(1, request)]);
+        assert_eq!([0x4004_54ca, 0x0004_4504, 0x0010_4708].map(verdict), [ALLOW, KILL, KILL]);
+    }
     // TIOCSTI, TUNATTACHFILTER, IOCTL_EVTCHN_BIND_VIRQ, IOCTL_EVTCHN_RESET, and DMA buffers.
     for request in [0x5412, 0x4010_54d5, 0x0004_4500, 0x0000_4505, 0x0010_4709] {
         assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), KILL, "{request:#x}");
     }
+}
+
+#[test]
+fn an_entry_has_the_name_of_its_call_and_of_what_is_allowed_of_it() {
+    let names = names(Role::Opener).expect("they are known");
+    for name in ["read", "fcntl F_GETFL", "openat (no set-id mode)", "ioctl FIONBIO"] {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+    let mut once = names.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), names.len(), "{names:?}");
+}
+
+#[test]
+fn clone3_is_missing_rather_than_forbidden() {
+    let program = program_for_clone3().expect("it compiles");
+    let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
+    assert_eq!(verdict(&program, libc::SYS_clone3, &[]), missing);
+    assert_eq!(verdict(&program, libc::SYS_execve, &[]), ALLOW);
 }
 
 #[test]
@@ -247,12 +288,4 @@ fn a_tenant_uses_passed_tap_devices_and_makes_none() {
     }
     assert!(Role::Tenant.capabilities().is_empty());
     assert!(!crate::TENANT_DEVICES.contains(&"/dev/net/tun"));
-}
-
-#[test]
-fn clone3_is_missing_rather_than_forbidden() {
-    let program = program_for_clone3().expect("it compiles");
-    let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
-    assert_eq!(verdict(&program, libc::SYS_clone3, &[]), missing);
-    assert_eq!(verdict(&program, libc::SYS_execve, &[]), ALLOW);
 }

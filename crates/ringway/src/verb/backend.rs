@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink, VhostVif};
 use ringway_confine::Role::{Tenant, Vifs};
-use ringway_confine::{BACKEND_DEVICES, Confinement, TENANT_DEVICES};
+use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
@@ -21,9 +21,6 @@ use crate::host::{HypervisorKind, nodes, owner, read_description, this_domain};
 use crate::stop::Stop;
 use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
-
-/// The switch process opens the device of its uplink.
-const SWITCH_DEVICES: &[&str] = &["/dev/net/tun"];
 
 /// The backend of one host. `ringway run` starts it, and starts it again when it ends.
 #[derive(Debug, Args)]
@@ -96,7 +93,7 @@ fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let own = dir.switch();
     let config = config(host, dir, Service::of_supervisor(Arc::clone(&link)))?;
     let sockets = Sockets::open(&own)?;
-    confine(&serving_in(&own, SWITCH_DEVICES, Vifs))?;
+    confine(&serving_in(&own, TAP_DEVICES, Vifs))?;
     Ok(ringway_backend::run_switch(config, sockets, link, stop)?)
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_confine::{Confinement, FRONTEND_DEVICES, Role};
+use ringway_confine::{Confinement, FRONTEND_DEVICES, Role, TAP_DEVICES};
 use ringway_control::{GuestRequest, GuestStatus, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
@@ -321,7 +321,7 @@ fn run_one(args: &RunOne) -> Result<()> {
         files: None,
         user_of: Some(&dir.guest(&args.name)),
         sockets: None,
-        devices: FRONTEND_DEVICES,
+        devices: TAP_DEVICES,
         role: Role::EmulatedGuest,
     })?;
     ringway_frontend::run(hypervisor, store, config, sockets, stop)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_confine::{Confinement, FRONTEND_DEVICES, Role};
+use ringway_confine::{Confinement, Role, TAP_DEVICES};
 use ringway_datapath::MacAddr;
 use ringway_frontend::{Interface, VhostConfig, VhostSockets};
 use ringway_vhost_shell::Mode;
@@ -91,7 +91,7 @@ pub(crate) fn run(
         files: None,
         sockets: Some(dir),
         user_of: None,
-        devices: FRONTEND_DEVICES,
+        devices: TAP_DEVICES,
         role: Role::VirtioGuest,
     })?;
     ringway_frontend::run_vhost(config, sockets, stop).context("the guest")?;

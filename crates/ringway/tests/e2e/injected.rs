@@ -182,7 +182,7 @@ fn no_process_can_harm_others_by_a_call() {
     let ours = u64::from(std::process::id());
     let number = |value: libc::c_int| u64::try_from(value).expect("not negative");
     let create = number(libc::O_CREAT | libc::O_WRONLY);
-    let cases: [(&str, i64, &str, [u64; 4]); 12] = [
+    let cases: [(&str, i64, &str, [u64; 4]); 14] = [
         ("chmod", libc::SYS_chmod, file, [BYTES, 0o4755, 0, 0]),
         ("fchmod", libc::SYS_fchmod, "", [0, 0o777, 0, 0]),
         ("fchmodat", libc::SYS_fchmodat, "", [0; 4]),
@@ -194,6 +194,8 @@ fn no_process_can_harm_others_by_a_call() {
         ("kill", libc::SYS_kill, "", [ours, number(libc::SIGTERM), 0, 0]),
         ("a signal to another's thread", libc::SYS_tgkill, "", [ours, ours, 15, 0]),
         ("another's limits", libc::SYS_prlimit64, "", [ours, 7, 0, 0]),
+        ("a filter program", libc::SYS_setsockopt, "", [0, number(libc::SOL_SOCKET), 26, 0]),
+        ("a positioned write", libc::SYS_pwrite64, "", [0; 4]),
         ("execve", libc::SYS_execve, "/bin/true", [BYTES, 0, 0, 0]),
     ];
     let plain = pair();
