@@ -166,7 +166,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes our socket again if it was removed.
+    /// Makes our socket again if it was removed, for front-ends.
     fn check_socket(&mut self, now: Instant) {
         let Socket::Listen { own, group, check } = &mut self.socket else { return };
         if now + CHECK_EARLY < *check {
@@ -176,6 +176,10 @@ impl Endpoint {
         let path = self.path.display();
         self.obstacle = match own.find() {
             Found::Ours => None,
+            // A guest's process can make no listener after its start: it is confined.
+            Found::Nothing if self.peer == Peer::BackEnd => {
+                Some(format!("the socket {path} was removed: start this guest again"))
+            }
             Found::Nothing => match OwnSocket::make(&self.path, group.as_ref()) {
                 Ok(made) => {
                     *own = made;

@@ -191,6 +191,20 @@ fn a_socket_is_made_again_when_a_front_end_leaves() {
 }
 
 #[test]
+fn a_socket_for_back_ends_is_not_made_again_as_a_confined_guest_may_not() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("guest.sock");
+    let made = Endpoint::new(&path, Mode::Server, Instant::now()).expect("a place to meet");
+    let mut endpoint = made.with_back_ends();
+    fs::remove_file(&path).expect("it was made");
+    let due = endpoint.due().expect("a check");
+    assert!(endpoint.poll_connection(due).expect("it waits").is_none());
+    let obstacle = endpoint.obstacle().expect("it has one");
+    assert!(obstacle.ends_with("was removed: start this guest again"), "{obstacle}");
+    assert!(!path.exists());
+}
+
+#[test]
 fn many_idle_sockets_are_checked_together() {
     let dir = TempDir::new().expect("a directory");
     let start = Instant::now();
