@@ -579,4 +579,4 @@ fn is_bridge(link: &Link) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

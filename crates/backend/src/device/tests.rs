@@ -7,7 +7,7 @@ use super::*;
 use crate::stale::delete_stale;
 
 /// A network namespace of the calling thread, and a run directory; `None` without permission.
-fn place() -> Option<(Netlink, tempfile::TempDir)> {
+pub(crate) fn place() -> Option<(Netlink, tempfile::TempDir)> {
     if let Err(error) = ringway_sys::namespace::unshare_network() {
         println!("SKIPPED: {error}");
         return None;

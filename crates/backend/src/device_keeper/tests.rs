@@ -1,28 +1,15 @@
 use std::time::Duration;
 
 use ringway_net::LinkSetting;
-use ringway_tap::Tap;
 use ringway_wire::DomId;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
+use crate::device::tests::place;
 
 const OWNER: &str = "/run/ringway/here";
 const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(7), handle: 0 };
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A network namespace of the calling thread, and a run directory; `None` without permission.
-fn place() -> Option<(Netlink, tempfile::TempDir)> {
-    if let Err(error) = ringway_sys::namespace::unshare_network() {
-        println!("SKIPPED: {error}");
-        return None;
-    }
-    if let Err(error) = Tap::create_multi_queue("probe", 1) {
-        println!("SKIPPED: {error}");
-        return None;
-    }
-    Some((Netlink::open().expect("netlink"), tempfile::tempdir().expect("a directory")))
-}
 
 fn keeper(place: &tempfile::TempDir) -> DeviceKeeper {
     let defaults = VifDefaults { max_queues: 2, completion: Completion::Copied };
