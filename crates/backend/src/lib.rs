@@ -151,7 +151,7 @@ pub fn run_tenant<H: Hypervisor>(
     tenancy: Tenancy,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, net, .. } = sockets;
+    let Sockets { control, net, opener } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
     let backend = hypervisor.domid();
@@ -168,9 +168,9 @@ pub fn run_tenant<H: Hypervisor>(
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
-    let opener = None;
-    Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports }
-        .start(&calls, &wake, stop)
+    let mut backend = Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports };
+    backend.wait_for_vhosts()?;
+    backend.start(&calls, &wake, stop)
 }
 
 type Control = (Arc<OwnedFd>, Receiver<Call<BackendRequest>>, ControlServer);

@@ -21,6 +21,7 @@ use claims::Claims;
 use document::{Document, Missing};
 use vif::offloads;
 
+use crate::isolation::Owner;
 use crate::section::{
     BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, UplinkSection,
     VifSection, per_second, storm,
@@ -144,17 +145,17 @@ pub fn parse(file: &str, content: &str, usage: Usage) -> Result<Host, Descriptio
     }
     let guests = sections.guest.iter().filter_map(|guest| guest.get_ref().name.as_ref());
     let guests: Vec<usize> = guests.map(start).collect();
-    let vhost = sections.vhost.first().map(start);
-    let isolate = sections.host.isolate.as_ref().filter(|it| *it.get_ref()).map(start);
+    let vhosts = sections.vhost.iter().filter_map(|vhost| vhost.get_ref().name.as_ref());
+    let vhosts: Vec<usize> = vhosts.map(start).collect();
     let mut host = source.check(sections);
     usage.override_in(&mut host);
     if host.is_isolated {
-        if vhost.is_some() {
-            let message = "[[vhost]] cannot be combined with `isolate`: remove either";
-            source.fault(isolate.or(vhost), message);
-        }
-        for (guest, reason) in host.obstacles_to_isolation() {
-            source.fault(guests.get(guest).copied(), &reason);
+        for (owner, reason) in host.obstacles_to_isolation() {
+            let at = match owner {
+                Owner::Guest(index) => guests.get(index),
+                Owner::Vhost(index) => vhosts.get(index),
+            };
+            source.fault(at.copied(), &reason);
         }
     }
     source.judge(host)
@@ -541,7 +542,6 @@ impl<'a> Source<'a> {
     /// Keys that apply only to an emulated guest or to a Xen vif.
     fn refuse_of_guests(&self, section: &VifSection) {
         let given = [
-            section.tenant.as_ref().map(Spanned::span),
             section.addresses.first().map(Spanned::span),
             section.gateway.as_ref().map(Spanned::span),
             section.max_queues.as_ref().map(Spanned::span),

@@ -5,6 +5,7 @@
 //! changes anything. Read [`Host`] first.
 
 mod file;
+mod isolation;
 mod section;
 mod value;
 
@@ -286,6 +287,12 @@ pub struct Vhost {
 }
 
 impl Vhost {
+    /// The tenant whose process serves it, if tenants have processes of their own: its own if it
+    /// names none. `None` if its name is too long for that.
+    pub fn tenant(&self) -> Option<TenantName> {
+        self.vif.tenant.clone().or_else(|| TenantName::of_vhost(&self.name))
+    }
+
     /// The virtio and protocol features that may be offered.
     pub fn features(&self) -> (Features, u64) {
         let usual = (FEATURES.without(OPT_IN), PROTOCOL_FEATURES);
@@ -397,7 +404,7 @@ impl GuestVif {
     }
 
     /// What the vifs of one tenant must have in common: whether it is in a VLAN, and private.
-    fn reach(&self) -> (bool, bool) {
+    pub(crate) fn reach(&self) -> (bool, bool) {
         (self.vlan.is_some() || !self.trunk.is_empty(), self.is_private)
     }
 }
@@ -441,56 +448,6 @@ impl Host {
     /// If the CPUs cannot be counted.
     pub fn backend_workers(&self) -> std::io::Result<WorkersConfig> {
         self.workers.config("worker")
-    }
-
-    /// Why tenants of these guests cannot have processes of their own, each reason with the index
-    /// of a guest; empty if they can.
-    fn obstacles_to_isolation(&self) -> Vec<(usize, String)> {
-        let mut obstacles = Vec::new();
-        let on_switch = || {
-            let guests = self.guests.iter().enumerate();
-            let vifs = guests.flat_map(|(at, it)| it.vifs.iter().map(move |vif| (at, it, vif)));
-            vifs.filter(|(.., vif)| vif.bridge.is_none())
-        };
-        for (at, guest, vif) in on_switch() {
-            let completion = vif.completion.map_or(self.completion, |setting| setting.0);
-            if completion == Completion::Sent {
-                let reason = format!(
-                    "guest {} has completion = \"sent\", which does not work across processes: \
-                     remove it, or give the vif a bridge, or do not isolate tenants",
-                    guest.name
-                );
-                obstacles.push((at, reason));
-            }
-            let uplink = self.uplink.as_ref().map(|uplink| uplink.name.to_string());
-            let mut mirrored = vif.mirror.iter().map(|it| &it.0.port);
-            if let Some(port) = mirrored.find(|port| uplink.as_ref() == Some(*port)) {
-                let reason = format!(
-                    "guest {} has a mirror of {port}, whose frames no tenant's process sees: \
-                     expected vifs of its own tenant, or trunk, its connection to the others",
-                    guest.name
-                );
-                obstacles.push((at, reason));
-            }
-            let is_other = |(_, another, other): &(usize, &Guest, &GuestVif)| {
-                let is_same_tenant = match (&vif.tenant, &other.tenant) {
-                    (None, None) => guest.name == another.name,
-                    (one, another) => one == another,
-                };
-                is_same_tenant && vif.reach() != other.reach()
-            };
-            // Each pair is met once from either side.
-            if let Some((_, another, _)) = on_switch().take_while(|it| it.0 <= at).find(is_other) {
-                let reason = format!(
-                    "guests {} and {} belong to one tenant, which has one trunk: its vifs must \
-                     all be in VLANs or none, and all be private or none; give one of them \
-                     another `tenant`",
-                    another.name, guest.name
-                );
-                obstacles.push((at, reason));
-            }
-        }
-        obstacles
     }
 
     /// What an administrator should know of this description, if there is something.

@@ -131,8 +131,8 @@ pub(crate) struct GuestSection {
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
 pub(crate) const ONLY_OF_VHOST: [&str; 5] = ["name", "socket", "mode", "features", "max-memory"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
-pub(crate) const ONLY_OF_GUEST: [&str; 6] =
-    ["tenant", "addresses", "gateway", "max-queues", "completion", "max-unanswered"];
+pub(crate) const ONLY_OF_GUEST: [&str; 5] =
+    ["addresses", "gateway", "max-queues", "completion", "max-unanswered"];
 
 /// A vif of a guest, or of a virtual machine behind a socket: they share most keys.
 #[derive(Deserialize)]

@@ -25,6 +25,7 @@ const SOCKET_PATH_LEN_MAX: usize = 107;
 const GROUP_LEN_MAX: usize = 255;
 /// The prefix of the names given to vifs without a tenant of their own.
 const OF_DOMAIN: &str = "domain-";
+const OF_VHOST: &str = "vhost-";
 
 /// An address with the length of its network's prefix, such as `10.77.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -350,6 +351,15 @@ impl TenantName {
     /// The tenant of a domain's vifs that name none.
     pub fn of_domain(domid: u16) -> TenantName {
         TenantName(format!("{OF_DOMAIN}{domid}"))
+    }
+
+    /// The longest name of a virtio vif that names no tenant and has one of its own.
+    pub(crate) const VHOST_LEN_MAX: usize = TENANT_NAME_LEN_MAX - OF_VHOST.len();
+
+    /// The tenant of a virtio vif that names none, if its name is not too long.
+    pub(crate) fn of_vhost(name: &VhostName) -> Option<TenantName> {
+        let fits = name.0.len() <= TenantName::VHOST_LEN_MAX;
+        fits.then(|| TenantName(format!("{OF_VHOST}{name}")))
     }
 }
 

@@ -37,8 +37,8 @@ impl Target {
         let dir = self.dir();
         send_request(&dir.opener(), request).map_err(|error| match read_description(&dir) {
             Ok(host) if is_absence(&error) && host.is_isolated => anyhow!(
-                "with `isolate` each tenant has its own process, and none serves virtio vifs: run \
-                 the host without it"
+                "with `isolate` each tenant has its own process, which serves the virtio vifs of \
+                 the description: add a [[vhost]] there, or remove one, and start the host again"
             ),
             _ => self.explain(error),
         })

@@ -85,7 +85,6 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     let least = with(&format!("{socket}\nfeatures = ['-version_1']"));
     assert!(least.contains("needs version_1"), "{least}");
     for (key, refusal) in [
-        ("tenant = 'red'", "line 5: vhost.tenant: only in [[guest.vif]]; remove it\n  5 | tenant"),
         ("max-queues = 4", "line 5: vhost.max-queues: only in [[guest.vif]]; use `queues` here"),
         ("addresses = ['10.0.0.1/8']", "line 5: vhost.addresses: only in [[guest.vif]]; set"),
         ("gateway = '10.0.0.1'", "line 5: vhost.gateway: only in [[guest.vif]]; remove it"),
@@ -131,15 +130,23 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
 }
 
 #[test]
-fn a_virtio_vif_is_refused_in_a_host_that_isolates_tenants() {
-    let vhost = "[[vhost]]\nname = 'vm1'\nsocket = '/run/a'\n";
-    let both = refusal(&format!("[host]\nisolate = true\n{vhost}"));
-    let expected = "host.toml, line 2: [[vhost]] cannot be combined with `isolate`: remove either";
-    assert!(both.starts_with(expected), "{both}");
-    assert!(parse_plain("host.toml", &format!("[host]\nisolate = false\n{vhost}")).is_ok());
+fn a_virtio_vif_of_isolated_tenants_has_a_tenant_and_no_bridge() {
     let isolate = Usage { isolate: true, ..Usage::default() };
-    let by_option = parse("host.toml", vhost, isolate).expect_err("refused").to_string();
-    assert!(by_option.starts_with("host.toml, line 1: [[vhost]] cannot be"), "{by_option}");
+    let read = |name: &str, keys: &str| {
+        let text = format!("[[vhost]]\nname = '{name}'\nsocket = '/run/a'\n{keys}\n");
+        parse("host.toml", &text, isolate).map_err(|error| error.to_string())
+    };
+    let tenant = |name, keys| read(name, keys).expect("good").vhosts[0].tenant().map(|it| it.0);
+    assert_eq!(tenant("vm1", "").as_deref(), Some("vhost-vm1"));
+    assert_eq!(tenant("vm1", "tenant = 'red'").as_deref(), Some("red"));
+    assert_eq!(tenant("a-name-of-16-byt", "tenant = 'red'").as_deref(), Some("red"));
+    let long = read("a-name-of-16-byt", "").expect_err("no tenant has such a name");
+    assert!(long.starts_with("host.toml, line 2: vhost a-name-of-16-byt has a name of"), "{long}");
+    let bridge = read("vm1", "bridge = 'br0'").expect_err("no device");
+    assert!(bridge.starts_with("host.toml, line 2: vhost vm1 has a bridge"), "{bridge}");
+    let guest = "tenant = 'red'\n[[guest]]\nname = 'a'\n[[guest.vif]]\ntenant = 'red'\nvlan = 5";
+    let vlans = read("vm1", guest).expect_err("one trunk");
+    assert!(vlans.contains("guest a and vhost vm1 belong to one tenant"), "{vlans}");
 }
 
 #[test]
@@ -303,7 +310,7 @@ fn isolation_is_refused_if_responses_wait_for_frames_on_a_trunk() {
         };
         assert_eq!(next("tenant = \"blue\""), None);
         let reason = next("tenant = \"red\"").expect("an obstacle");
-        assert!(reason.contains("guests a and b") && reason.contains("tenant"), "{reason}");
+        assert!(reason.contains("guest a and guest b") && reason.contains("tenant"), "{reason}");
     }
     // The number of the VLAN makes no difference, nor does a vif on a bridge.
     assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nvlan = 8"), None);
@@ -428,7 +435,7 @@ fn every_fault_is_named_with_its_line() {
                 [[guest.vif]]\nmtu = 9\nmac = '00:16:3e:00:00:01'\nbridge = 'br1'\n\
                 [[guest]]\nname = 'b'\n\
                 [[guest.vif]]\nmac = '00:16:3e:00:00:01'\naddresses = ['10.0.0.1', '10.0.0.2']\n\
-                [[vhost]]\nname = 'br0'\nbridge = 'br0'\nqueues = 99\ntenant = 'a'\n\
+                [[vhost]]\nname = 'br0'\nbridge = 'br0'\nqueues = 99\ngateway = '10.0.0.1'\n\
                 [vhosts]\n";
     let error = parse_plain("host.toml", text).expect_err("refused");
     let shown = error.to_string();
@@ -450,7 +457,7 @@ fn every_fault_is_named_with_its_line() {
         (22, "vhost.name: `br0` is the name of the uplink"),
         (22, "vhost.socket: is missing"),
         (24, "vhost.queues: 99 is out of range"),
-        (25, "vhost.tenant: only in [[guest.vif]]"),
+        (25, "vhost.gateway: only in [[guest.vif]]"),
         (26, "unknown field `vhosts`"),
     ];
     for (line, part) in expected {

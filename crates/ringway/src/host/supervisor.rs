@@ -146,6 +146,7 @@ impl Supervisor {
                     show,
                     queues: host.trunk_queues()?,
                     defaults: isolation::Defaults::of(&host),
+                    vhosts: host.vhosts.clone(),
                     notice: host.notice(),
                 };
                 Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))

@@ -70,7 +70,7 @@ pub(crate) fn serve(
     }
     let (dir, own) = (claim.dir(), claim.dir().serving());
     own.make()?;
-    let opener = opener::start(dir)?;
+    let opener = opener::start(dir, None)?;
     let config = backend::config(&host, dir, Service::from_env())?;
     let sockets = Sockets::open(dir)?.with_opener(opener);
     if let Some(accepted) = accepted {
@@ -112,6 +112,7 @@ fn supervise(
         show,
         queues: host.trunk_queues()?,
         defaults: isolation::Defaults::of(host),
+        vhosts: host.vhosts.clone(),
         notice: host.notice(),
     };
     let mut isolation = Isolation::start(setup, store)?;

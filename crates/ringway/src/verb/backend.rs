@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
         (Role::Switch, _) => run_switch(&host, &dir, &stop),
         (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args.hypervisor, &stop),
         _ => {
-            let opener = opener::start(&dir)?;
+            let opener = opener::start(&dir, None)?;
             let (hypervisor, store) = connect(&dir)?;
             let own = dir.serving();
             own.make()?;
@@ -112,6 +112,10 @@ fn run_tenant(
     let service = Service::of_supervisor(Arc::clone(&link));
     let config = config(&host, dir, service)?;
     let sockets = Sockets::without_netlink(&own)?;
+    let sockets = match opener::of_tenant(&host.vhosts, tenant).is_empty() {
+        true => sockets,
+        false => sockets.with_opener(opener::start(dir, Some(tenant))?),
+    };
     match hypervisor {
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;

@@ -35,15 +35,27 @@ pub(crate) struct Opener {
     /// Run directory
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// Whose vifs they are, if tenants have processes of their own
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
 }
 
-/// Starts the opener for this process, and returns the link to it. It ends with this process.
-pub(crate) fn start(dir: &RunDir) -> Result<Link> {
+/// Starts the opener for this process, and returns the link to it. It ends with this process. That
+/// of a tenant opens the sockets of the tenant's vifs in the description.
+pub(crate) fn start(dir: &RunDir, tenant: Option<&str>) -> Result<Link> {
     let (link, theirs) = Link::pair().context("a pair of sockets")?;
     let arguments = ["opener".as_ref(), "--dir".as_ref(), dir.path().as_os_str()];
+    let of_tenant = tenant.map(|name| ["--tenant".as_ref(), name.as_ref()]);
+    let arguments = arguments.into_iter().chain(of_tenant.into_iter().flatten());
     let files = [Stdio::from(theirs), Stdio::null()];
     Process::start_with("opener", LevelFilter::current(), arguments, files)?.leave();
     Ok(link)
+}
+
+/// The virtio vifs of a tenant that has a process of its own.
+pub(crate) fn of_tenant(vhosts: &[Vhost], tenant: &str) -> Vec<Vhost> {
+    let is_its = |vhost: &&Vhost| vhost.tenant().is_some_and(|name| name.0 == tenant);
+    vhosts.iter().filter(is_its).cloned().collect()
 }
 
 pub(crate) fn run(args: &Opener) -> Result<()> {
@@ -53,11 +65,18 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let dir = RunDir::new(&args.dir);
     let host = read_description(&dir)?;
     let link = Link::new(rustix::stdio::stdin().try_clone_to_owned().context("standard input")?);
-    let control = ControlSocket::bind(&dir.opener())?;
-    dir.opening().make()?;
+    let own = dir.opening();
+    // Vifs are added to a host without tenants' processes only.
+    let (control, vhosts) = match &args.tenant {
+        None => {
+            own.make()?;
+            (Some(ControlSocket::bind(&dir.opener())?), host.vhosts)
+        }
+        Some(tenant) => (None, of_tenant(&host.vhosts, tenant)),
+    };
     let group = host.socket_group.as_ref().map(socket_group::join);
     confine(&Confinement {
-        files: Some(dir.opening().path()),
+        files: control.is_some().then(|| own.path()),
         sockets: None,
         user_of: None,
         devices: &[],
@@ -65,10 +84,15 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     })?;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let caller = Arc::clone(&wake);
-    let (server, calls) = ControlServer::start(control, move || {
-        // The counter cannot overflow between two turns of the loop.
-        let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
-    })?;
+    let mut added = Vec::new();
+    let served = control.map(|control| {
+        added = read(&dir.vhosts());
+        ControlServer::start(control, move || {
+            // The counter cannot overflow between two turns of the loop.
+            let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
+        })
+    });
+    let served = served.transpose()?;
     let sockets = Sockets::new(link);
     let sockets = match group {
         None => sockets,
@@ -77,15 +101,15 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
             format!("{error:#}")
         })),
     };
-    let mut opener = Opening::new(&dir, &host.vhosts, sockets)?;
+    let mut opener = Opening::new(dir.vhosts(), &vhosts, added, sockets)?;
     loop {
         let _ = rustix::io::read(&wake, &mut [0; 8]);
-        while let Ok(call) = calls.try_recv() {
+        while let Some(call) = served.as_ref().and_then(|(_, calls)| calls.try_recv().ok()) {
             opener.take(call);
         }
         if opener.turn()? == Next::End {
             // By now the socket belongs to the next opener.
-            std::mem::forget(server);
+            std::mem::forget(served);
             return Ok(());
         }
         let mut fds = opener.sockets.wakers();
@@ -120,15 +144,19 @@ enum Waiting {
 }
 
 impl Opening {
-    fn new(dir: &RunDir, vhosts: &[Vhost], mut sockets: Sockets) -> Result<Opening> {
-        let file = dir.vhosts();
+    fn new(
+        file: PathBuf,
+        vhosts: &[Vhost],
+        before: Vec<Vhost>,
+        mut sockets: Sockets,
+    ) -> Result<Opening> {
         let now = Instant::now();
         let described: Vec<String> = vhosts.iter().map(|vhost| vhost.name.0.clone()).collect();
         let mut added = BTreeMap::new();
         for vhost in vhosts {
             sockets.add(wanted(vhost, false)?, now);
         }
-        for vhost in read(&file) {
+        for vhost in before {
             if sockets.has(&vhost.name.0, Path::new(&vhost.socket.0)) {
                 tracing::warn!("{}: the description has the same vif", vhost.name);
                 continue;

@@ -249,7 +249,7 @@ fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
     let Some(_turn) = shared_turn(&programs) else { return };
     let place = tempfile::tempdir().expect("a directory");
     for isolate in ["", "isolate = true\n"] {
-        // Isolated tenants serve no vifs of virtio.
+        // Isolated tenants serve no vifs of virtio on bridges.
         let vhosts: &[&str] = if isolate.is_empty() { &["vm1"] } else { &[] };
         let text = on_bridge(&place, vhosts);
         let host = Host::start(&text.replacen("[host]\n", &format!("[host]\n{isolate}"), 1));

@@ -48,6 +48,37 @@ fn every_view_of_vifs_shows_both_kinds() {
 }
 
 #[test]
+fn tenants_of_virtio_vifs_have_processes_of_their_own() {
+    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ping"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let text = description(dir, &[("vm1", "server"), ("vm2", "client")]);
+    let text = text.replacen("[host]\n", "[host]\nisolate = true\n", 1);
+    let host = Host::start(&(text + "tenant = \"red\"\n"));
+    let _first = guest_with(dir, "vm1", Maker::Backend, "");
+    let _second = guest_at("10.77.0.10", dir, "vm2", Maker::Guest, "");
+    wait_for_queues(&host, 4);
+    host.ping("a", ADDRESS);
+    host.ping("a", "10.77.0.10");
+    let tenant = |vif: &str| host.vif(vif).expect("it is there").tenant;
+    assert_eq!(tenant("vm1").as_deref(), Some("vhost-vm1"));
+    assert_eq!(tenant("vm2").as_deref(), Some("red"));
+    let echo = EchoConnection::start(&host, "a");
+    let (first, second) = (host.pid_of("tenant vhost-vm1"), host.pid_of("tenant red"));
+    send(first, Signal::KILL);
+    host.wait("the successor", SOON, |host| {
+        let mut members = host.members().into_iter();
+        members.find(|it| it.name == "tenant vhost-vm1" && it.pid != first)
+    });
+    echo.expect_progress(&host, "after its process was killed");
+    assert_eq!(host.pid_of("tenant red"), second);
+    host.text(&["vif", "set", "vm2", "rate", "100Mb/s"]);
+    let added = host.verb(&["vif", "add", "vm3", "--vhost", "/tmp/none"]);
+    let reason = String::from_utf8_lossy(&added.stderr);
+    assert!(reason.contains("serves the virtio vifs of the description"), "{reason}");
+}
+
+#[test]
 fn a_front_end_that_shares_too_much_memory_is_refused_with_both_numbers() {
     let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");

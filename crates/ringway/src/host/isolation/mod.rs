@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ringway_backend::{DeviceKeeper, Liveness, Purpose, Report, Service};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
-use ringway_description::TenantName;
+use ringway_description::{TenantName, Vhost};
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, DomId, Watched};
@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     /// Queues of each trunk.
     pub(crate) queues: u16,
     pub(crate) defaults: Defaults,
+    /// Virtio vifs.
+    pub(crate) vhosts: Vec<Vhost>,
     /// What the service manager is to show with the state of the vifs.
     pub(crate) notice: Option<String>,
 }
@@ -116,7 +118,7 @@ impl Isolation {
         let fanout = Fanout::start(&setup.dir)?;
         let owner = owner(setup.dir.path());
         let devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.of_vifs)?;
-        let roster = Roster::new(setup.domid, setup.defaults);
+        let roster = Roster::new(setup.domid, setup.defaults, &setup.vhosts);
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };
         let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
@@ -138,6 +140,11 @@ impl Isolation {
             must_sweep: true,
         };
         isolation.start_switch()?;
+        let tenants: Vec<TenantName> = isolation.roster.tenants_of_vhosts().cloned().collect();
+        for name in tenants {
+            isolation.add_tenant(&name);
+            isolation.allow(&name);
+        }
         Ok(isolation)
     }
 
@@ -254,13 +261,7 @@ impl Isolation {
                     tracing::error!(dir, "not served: there are {TENANTS_MAX} tenants");
                     return;
                 }
-                self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
-                    child: Child::new(format!("tenant {name}")),
-                    trunk: None,
-                    carried: TrunkRules::default(),
-                    is_attached: false,
-                    has_begun: false,
-                });
+                self.add_tenant(&name);
                 // Its rules hold before its first frame.
                 self.allow(&name);
                 self.devices.make(vif, &keys);
@@ -273,12 +274,23 @@ impl Isolation {
                 }
                 self.devices.remove(vif);
                 self.allow(&name);
-                if self.roster.of_tenant(&name).next().is_none() {
+                if !self.roster.has_any(&name) {
                     self.dismiss(&name);
                 }
             }
             Change::Rules(name) => self.allow(&name),
         }
+    }
+
+    /// Has a tenant be served, if it is not yet.
+    fn add_tenant(&mut self, name: &TenantName) {
+        self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
+            child: Child::new(format!("tenant {name}")),
+            trunk: None,
+            carried: TrunkRules::default(),
+            is_attached: false,
+            has_begun: false,
+        });
     }
 
     /// Sends the addresses that a tenant may use, and what its trunk carries, to the switch process
@@ -479,7 +491,9 @@ impl Isolation {
                 restarts: tenant.child.restarts(),
                 state: tenant.child.state().to_owned(),
                 error: tenant.child.trouble().map(str::to_owned),
-                vifs: self.roster.of_tenant(name).map(vif_name).collect(),
+                vifs: (self.roster.of_tenant(name).map(vif_name))
+                    .chain(self.roster.vhosts_of(name).map(str::to_owned))
+                    .collect(),
             };
             (status, self.setup.dir.tenant(&name.0).backend())
         });

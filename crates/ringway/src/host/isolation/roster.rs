@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringway_backend::VifDefaults;
 use ringway_control::{Allowed, TrunkRules, VifNumber};
-use ringway_datapath::{LockingMode, MacAddr, Vid};
-use ringway_description::{Host, TenantName};
+use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid};
+use ringway_description::{Host, TenantName, Vhost};
 use ringway_vif_shell::device::read_keys;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Lost, unless_refused};
@@ -26,6 +26,8 @@ pub(super) struct Roster {
     backend: DomId,
     defaults: Defaults,
     vifs: BTreeMap<Vif, Entry>,
+    /// Virtio vifs, by their names: those of the description.
+    vhosts: BTreeMap<String, Entry>,
     /// Vifs to read again.
     changed: BTreeSet<Vif>,
     must_scan: bool,
@@ -68,6 +70,20 @@ struct Rules {
     shared_macs: Vec<MacAddr>,
 }
 
+impl Rules {
+    fn of(rules: &PortRules, defaults: Defaults) -> Rules {
+        let addresses_max = rules.addresses_max.unwrap_or(defaults.addresses_max);
+        let mode = rules.mode(defaults.locking);
+        Rules {
+            is_open: mode == Some(LockingMode::Unlocked) || addresses_max > 1,
+            vlans: rules.vlan.untagged.iter().chain(&rules.vlan.tagged).copied().collect(),
+            is_private: rules.is_private,
+            allowed_macs: rules.allowed_macs.clone(),
+            shared_macs: rules.shared_macs.clone(),
+        }
+    }
+}
+
 /// A change that [`poll`](Roster::poll) found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
@@ -82,11 +98,18 @@ pub(super) enum Change {
 }
 
 impl Roster {
-    pub(super) fn new(backend: DomId, defaults: Defaults) -> Roster {
+    pub(super) fn new(backend: DomId, defaults: Defaults, vhosts: &[Vhost]) -> Roster {
+        let vhosts = vhosts.iter().filter_map(|vhost| {
+            let rules = Rules::of(&vhost.vif.rules(), defaults);
+            let mac = vhost.mac.map(|mac| mac.0);
+            let entry = Entry { tenant: vhost.tenant()?, mac, rules, is_leaving: false };
+            Some((vhost.name.0.clone(), entry))
+        });
         Roster {
             backend,
             defaults,
             vifs: BTreeMap::new(),
+            vhosts: vhosts.collect(),
             changed: BTreeSet::new(),
             must_scan: true,
         }
@@ -181,9 +204,30 @@ impl Roster {
         own.map(|(vif, _)| *vif)
     }
 
+    /// The tenants of virtio vifs, each once for each of its vifs.
+    pub(super) fn tenants_of_vhosts(&self) -> impl Iterator<Item = &TenantName> {
+        self.vhosts.values().map(|entry| &entry.tenant)
+    }
+
+    /// The names of a tenant's virtio vifs.
+    pub(super) fn vhosts_of(&self, tenant: &TenantName) -> impl Iterator<Item = &str> {
+        let own = self.vhosts.iter().filter(move |(_, entry)| entry.tenant == *tenant);
+        own.map(|(name, _)| name.as_str())
+    }
+
+    /// Whether a tenant has a vif.
+    pub(super) fn has_any(&self, tenant: &TenantName) -> bool {
+        self.entries_of(tenant).next().is_some()
+    }
+
+    fn entries_of(&self, tenant: &TenantName) -> impl Iterator<Item = &Entry> {
+        let all = self.vifs.values().chain(self.vhosts.values());
+        all.filter(move |entry| entry.tenant == *tenant)
+    }
+
     /// The source addresses that a tenant's frames may have.
     pub(super) fn allowed(&self, tenant: &TenantName) -> Allowed {
-        let own = || self.vifs.values().filter(|entry| entry.tenant == *tenant);
+        let own = || self.entries_of(tenant);
         if own().any(|entry| entry.mac.is_none() || entry.rules.is_open) {
             return Allowed::Any;
         }
@@ -193,7 +237,7 @@ impl Roster {
 
     /// The addresses that a tenant's vifs share with others.
     pub(super) fn shared(&self, tenant: &TenantName) -> Vec<[u8; 6]> {
-        let own = self.vifs.values().filter(|entry| entry.tenant == *tenant);
+        let own = self.entries_of(tenant);
         let shared: BTreeSet<[u8; 6]> =
             own.flat_map(|entry| &entry.rules.shared_macs).map(|mac| mac.0).collect();
         shared.into_iter().take(MACS_PER_TENANT_MAX).collect()
@@ -201,7 +245,7 @@ impl Roster {
 
     /// What the trunk of a tenant carries: the VLANs of its vifs, if any is in some.
     pub(super) fn trunk_rules(&self, tenant: &TenantName) -> TrunkRules {
-        let own = || self.vifs.values().filter(|entry| entry.tenant == *tenant);
+        let own = || self.entries_of(tenant);
         let vlans: BTreeSet<Vid> = own().flat_map(|entry| &entry.rules.vlans).copied().collect();
         TrunkRules {
             vlans: vlans.into_iter().map(Vid::get).collect(),
@@ -212,20 +256,13 @@ impl Roster {
     /// The rules of a vif; `None` if they cannot be read. Such a vif is not served, or keeps the
     /// rules that it has.
     fn rules_of(&self, keys: &Keys) -> Option<Rules> {
-        let rules = keys.rules().ok()?;
-        let addresses_max = rules.addresses_max.unwrap_or(self.defaults.addresses_max);
-        let mode = rules.mode(self.defaults.locking);
-        let is_open = mode == Some(LockingMode::Unlocked) || addresses_max > 1;
+        let mut rules = Rules::of(&keys.rules().ok()?, self.defaults);
         // On a bridge VLANs are refused, and they concern no trunk.
-        let is_on_switch = keys.script().is_none() && keys.bridge().is_none();
-        let vlans = rules.vlan.untagged.iter().chain(&rules.vlan.tagged).copied();
-        Some(Rules {
-            is_open,
-            vlans: vlans.filter(|_| is_on_switch).collect(),
-            is_private: rules.is_private && is_on_switch,
-            allowed_macs: rules.allowed_macs,
-            shared_macs: rules.shared_macs,
-        })
+        if keys.script().is_some() || keys.bridge().is_some() {
+            rules.vlans.clear();
+            rules.is_private = false;
+        }
+        Some(rules)
     }
 
     fn scan(&mut self, store: &mut Client) -> Result<(), Lost> {
