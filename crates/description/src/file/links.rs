@@ -9,9 +9,15 @@ use crate::section::{FileSection, VifSection};
 struct End<'a> {
     of: &'static str,
     name: String,
-    /// What distinguishes tenants with processes of their own.
-    tenant: &'a str,
+    /// What distinguishes tenants with processes of their own: the name, or the only owner, with a
+    /// space, which no name has.
+    tenant: String,
     section: &'a VifSection,
+}
+
+fn tenant(section: &VifSection, kind: &str, owner: &str) -> String {
+    let named = section.tenant.as_ref().map(|it| it.get_ref().0.clone());
+    named.unwrap_or_else(|| format!("{kind} {owner}"))
 }
 
 impl Source<'_> {
@@ -24,13 +30,14 @@ impl Source<'_> {
             let name = guest.name.as_ref().map_or("", |name| name.get_ref().0.as_str());
             (0_u8..).zip(&guest.vif).map(move |(handle, vif)| {
                 let section = vif.get_ref();
-                let tenant = section.tenant.as_ref().map_or(name, |it| it.get_ref().0.as_str());
+                let tenant = tenant(section, "guest", name);
                 End { of: "guest.vif", name: format!("vif{number}.{handle}"), tenant, section }
             })
         });
         let of_vhosts = sections.vhost.iter().map(Spanned::get_ref).filter_map(|section| {
             let name = section.name.as_ref()?.get_ref().0.clone();
-            Some(End { of: "vhost", name, tenant: "", section })
+            let tenant = tenant(section, "vhost", &name);
+            Some(End { of: "vhost", name, tenant, section })
         });
         let ends: Vec<End<'_>> = of_guests.chain(of_vhosts).collect();
         for End { of, name, tenant, section } in &ends {

@@ -395,6 +395,11 @@ fn each_end_of_a_link_names_the_other() {
         (guest("a", &to("vm2")), 4, "`vm2` is no vif"),
         (guest("a", &to("vif2.0")), 4, "`vif2.0` is no vif"),
         (
+            format!("[host]\nisolate = true\n{}{}", guest("a", &to("vm1")), vhost("vif1.0")),
+            6,
+            "`vm1` is of another tenant",
+        ),
+        (
             format!(
                 "[host]\nisolate = true\n{}{}",
                 guest("a", &to("vif2.0")),
