@@ -385,7 +385,10 @@ guest_begin() {
 # The status is 124 if it takes more than GUEST_LIMIT seconds, and 125 if the guest died.
 guest() {
     local path number reply
-    path=$(guest_path "$1")/data
+    path=$(guest_path "$1")
+    # A write would make the directory of a guest that was destroyed, and nothing would reply there.
+    xenstore-exists "$path" || return 125
+    path=$path/data
     shift
     number=$EPOCHREALTIME
     xenstore-write "$path/command" "$number $(base64 -w 0 <<< "$*")"
