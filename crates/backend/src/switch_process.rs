@@ -102,7 +102,7 @@ pub fn run_switch(
     let reports = Reports::start(config.service.clone())?;
     let mut host = Hosting::start(Trunks, config, net, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
-    // Vifs of virtio are not served by tenants' processes.
+    // Tenants' processes serve no virtio vifs on bridges.
     let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
         Purpose::Xen(_) => true,
