@@ -133,8 +133,9 @@ impl Confinement<'_> {
         // While all directories can still be reached.
         let rules = files::restrict(self)?;
         capabilities::bound(self.role.capabilities()).map_err(at("capabilities"))?;
-        if let Some(user) = self.user_of.and_then(|what| OwnUser::of(what, self.devices)) {
-            user.take(self.files).map_err(at("a user of its own"))?;
+        match self.user_of.and_then(|what| OwnUser::of(what, self.devices)) {
+            Some(user) => user.take(self.files).map_err(at("a user of its own"))?,
+            None => self.files.into_iter().for_each(user::take_back),
         }
         capabilities::reduce(self.role.capabilities()).map_err(at("capabilities"))?;
         // Memory holds guests' frames, so neither core dumps nor debuggers may read it. A change of

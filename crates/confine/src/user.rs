@@ -6,20 +6,24 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::Path;
 
 use rustix::process::{
     Gid, Uid, geteuid, getppid, parent_process_death_signal, set_parent_process_death_signal,
 };
 use rustix::thread::{
-    set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
 };
 
 /// Numbers that no user has: systemd's `UIDS-GIDS.md` lists them as unused, between those of
 /// containers and those of files of other systems.
 const FIRST: u32 = 0x7000_0000;
 const COUNT: u32 = 1 << 27;
+/// What becoming another user takes.
+const NEEDED: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID);
 /// Read and write access for every user.
 const FOR_ALL: u32 = 0o006;
 
@@ -30,16 +34,17 @@ pub(crate) struct OwnUser {
 }
 
 impl OwnUser {
-    /// The user that belongs to a path: another one for each path, and the same one for the next
-    /// process.
+    /// The user that belongs to a path, the same one for the next process. Others have another one,
+    /// except by chance: any two of 512 tenants, on one host in a thousand.
     ///
-    /// `None` if the process keeps its user: it is not root's, or it opens a device later that
-    /// only root may open, such as Xen's.
+    /// `None` if the process keeps its user: it is not root's, lacks a capability for that, or
+    /// opens a device later that only root may open, such as Xen's.
     pub(crate) fn of(path: &Path, devices: &[&str]) -> Option<OwnUser> {
         let is_closed = |device: &&str| {
             fs::metadata(device).is_ok_and(|found| found.mode() & FOR_ALL != FOR_ALL)
         };
-        let is_kept = !geteuid().is_root() || devices.iter().any(is_closed);
+        let may = capabilities(None).is_ok_and(|had| had.effective.contains(NEEDED));
+        let is_kept = !geteuid().is_root() || !may || devices.iter().any(is_closed);
         (!is_kept).then(|| OwnUser { number: FIRST + hash(path) % COUNT })
     }
 
@@ -51,8 +56,12 @@ impl OwnUser {
     /// What the system reports, and the end of the parent.
     pub(crate) fn take(&self, files: Option<&Path>) -> io::Result<()> {
         let (parent, signal) = (getppid(), parent_process_death_signal()?);
-        match files.map_or(Ok(()), |files| self.give(files)).and_then(|()| self.switch()) {
-            Err(error) if is_without(&error) => return Ok(()),
+        let given = files.map_or(Ok(()), |files| give(files, self.number));
+        match given.and_then(|()| self.switch()) {
+            Err(error) if is_without(&error) => {
+                files.map(take_back);
+                return Ok(());
+            }
             done => done?,
         }
         // Another user's process is not ended with its parent unless it asks again.
@@ -61,17 +70,6 @@ impl OwnUser {
             true => Ok(()),
             false => Err(io::Error::other("the parent process has ended")),
         }
-    }
-
-    fn give(&self, files: &Path) -> io::Result<()> {
-        let owner = Some(self.number);
-        for entry in fs::read_dir(files)? {
-            let path = entry?.path();
-            if fs::symlink_metadata(&path)?.is_file() {
-                chown(&path, owner, owner)?;
-            }
-        }
-        chown(files, owner, owner)
     }
 
     fn switch(&self) -> io::Result<()> {
@@ -83,6 +81,27 @@ impl OwnUser {
         set_thread_res_uid(user, user, user)?;
         Ok(set_keep_capabilities(false)?)
     }
+}
+
+/// Makes a directory that of a process that keeps its user: an earlier one may have been another,
+/// and without its capabilities root may not write there either. If that is impossible, the first
+/// write reports it.
+pub(crate) fn take_back(files: &Path) {
+    let ours = geteuid().as_raw();
+    if fs::metadata(files).is_ok_and(|found| found.uid() != ours) {
+        let _ = give(files, ours);
+    }
+}
+
+fn give(files: &Path, user: u32) -> io::Result<()> {
+    let owner = Some(user);
+    for entry in fs::read_dir(files)? {
+        let path = entry?.path();
+        if fs::symlink_metadata(&path)?.is_file() {
+            lchown(&path, owner, owner)?;
+        }
+    }
+    lchown(files, owner, owner)
 }
 
 /// Whether the system has no such user, or does not let this process become another one.

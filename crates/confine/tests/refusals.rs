@@ -241,6 +241,7 @@ fn main() -> ExitCode {
     tally.note("other files cannot be opened", ended_well("other files"));
     tally.note("a TAP device can still be made", ended_well("a TAP device"));
     tally.note("a process of root becomes another user", ended_well("a user of its own"));
+    tally.note("one that stays root has its files again", ended_well("root again"));
     tally.note("a kernel without Landlock restricts the rest", ended_well("no Landlock"));
     tally.note("no capability but one is left in any thread", is_reduced());
     tally.note("a process with threads is refused", ended_well("too late"));
@@ -273,6 +274,12 @@ fn run_case(case: &str, dir: &Path) {
     fs::write(dir.join("state"), "").expect("written");
     fs::write(own.join("earlier"), "text").expect("written");
     std::env::set_current_dir(&own).expect("made");
+    if case == "root again" && rustix::process::geteuid().is_root() {
+        // As a process of another user has left it.
+        for path in [&own, &own.join("earlier")] {
+            ignore(std::os::unix::fs::chown(path, Some(1 << 30), Some(1 << 30)));
+        }
+    }
     let was_root = rustix::process::geteuid().is_root();
     let vifs = Confinement {
         files: Some(&own),
@@ -297,6 +304,11 @@ fn run_case(case: &str, dir: &Path) {
     match case {
         "other files" => other_files(dir, rules),
         "a user of its own" => own_user(was_root),
+        "root again" => {
+            assert_eq!(fs::read("earlier").expect("its own file"), b"text");
+            fs::write("earlier", "more").expect("its own file");
+            fs::write("file", "text").expect("its own directory");
+        }
         "a TAP device" if had_tap => assert!(can_make_tap(), "there was one before"),
         "a TAP device" => println!("SKIPPED: no TAP device can be made here, confined or not"),
         "no Landlock" => {
