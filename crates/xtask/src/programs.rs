@@ -214,16 +214,17 @@ fn run_program(program: &Program, which: Which) -> Result<Ran> {
         }
         errors.join().expect("reading does not panic")
     });
+    // A program without the standard harness has only its exit status.
+    let status = child.wait().with_context(|| program.path.display().to_string())?;
     for line in lines {
         if let Some(text) = line.strip_prefix("SKIPPED: ") {
             ran.skipped.push(format!("{}: {text}", program.name));
         } else if let Some(text) = line.strip_prefix("NIGHTLY: ") {
             ran.left.push(format!("{}: {text}", program.name));
-        } else if !ran.failed.is_empty() {
+        } else if !status.success() {
             println!("{line}");
         }
     }
-    let status = child.wait().with_context(|| program.path.display().to_string())?;
     if status.code() == Some(TIMED_OUT) {
         ran.failed.push(format!("{}: not over after {MINUTES_MAX} minutes", program.name));
     } else if !status.success() && ran.failed.is_empty() {
