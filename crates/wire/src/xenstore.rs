@@ -32,9 +32,6 @@ pub const XENSTORE_ABS_PATH_MAX: usize = 3072;
 /// The longest path relative to a domain's own directory, in bytes.
 pub const XENSTORE_REL_PATH_MAX: usize = 2048;
 
-/// The socket of a stock Xen system, and the default of the stock tools without `XENSTORED_PATH`.
-pub const XENSTORED_SOCKET: &str = "/run/xenstored/socket";
-
 /// Defines an enum together with its wire numbers, so that the two cannot drift apart.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {

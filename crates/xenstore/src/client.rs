@@ -24,7 +24,7 @@ use crate::transport::Transport;
 const TRANSACTION_ATTEMPTS_MAX: usize = 64;
 /// The most parts in which a directory is read. The stock daemon's limits allow for fewer.
 const DIRECTORY_PARTS_MAX: usize = 4096;
-/// Where the daemon of a domain 0 listens.
+/// Where the daemon of a domain 0 listens: the default of the stock tools without `XENSTORED_PATH`.
 const DAEMON_SOCKET: &str = "/run/xenstored/socket";
 /// The device through which the kernel of any domain lets programs use XenStore.
 const KERNEL_DEVICE: &str = "/dev/xen/xenbus";
