@@ -16,41 +16,24 @@
 //!
 //! # The way out
 //!
-//! Move shared code into a separate file below both, or pass it in. A cycle that will be removed
-//! may be listed in [`KNOWN_CYCLES`] until then. An entry that no longer matches a cycle is a
-//! finding, so no entry outlives its reason.
+//! Move shared code into a separate file below both, or pass it in.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rust::{Outline, Reach, outline};
 use crate::tree::Tree;
 
-/// Known cycles: the files of each, in the order of their paths, and why it is allowed.
-const KNOWN_CYCLES: [(&[&str], &str); 0] = [];
-
 /// The root files of a crate. Files of `tests`, `examples` and `benches` are not read.
 const ROOTS: [&str; 2] = ["/src/lib.rs", "/src/main.rs"];
 /// Depth of re-exports of re-exports: a deeper chain is a cycle of `use`, which does not compile.
 const REEXPORTS_MAX: usize = 16;
 
-/// Every cycle that is not allowed, and every allowed one that no longer exists, one line each.
+/// Every cycle, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
-    compare(&cycles(tree), &KNOWN_CYCLES)
-}
-
-fn compare(cycles: &[Cycle], allowed: &[(&[&str], &str)]) -> Vec<String> {
-    let is_allowed = |cycle: &&Cycle| !allowed.iter().any(|(files, _)| cycle.files == *files);
-    let found = cycles.iter().filter(is_allowed).map(|cycle| {
+    let cycles = cycles(tree).into_iter().map(|cycle| {
         format!("{} depend on each other: {}", cycle.files.join(" and "), cycle.arrows.join(", "))
     });
-    let is_gone = |(files, _): &&(&[&str], &str)| cycles.iter().all(|one| one.files != *files);
-    let gone = allowed.iter().filter(is_gone).map(|(files, _)| {
-        format!(
-            "{}: no cycle any more; remove it from `modules::KNOWN_CYCLES`",
-            files.join(" and ")
-        )
-    });
-    found.chain(gone).collect()
+    cycles.collect()
 }
 
 /// Files that can all be reached from each other.
@@ -293,14 +276,5 @@ mod tests {
         let root = ("lib.rs", "mod a;\nmod b;\n");
         let a = ("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n");
         assert!(files_in_cycles(&[root, a, ("b.rs", "use crate::a::A;")]).is_empty());
-    }
-
-    #[test]
-    fn a_known_cycle_must_still_exist() {
-        let cycle = Cycle { files: vec!["a".to_owned(), "b".to_owned()], arrows: Vec::new() };
-        let allowed: [(&[&str], &str); 1] = [(&["a", "b"], "soon")];
-        assert_eq!(compare(std::slice::from_ref(&cycle), &allowed), Vec::<String>::new());
-        assert_eq!(compare(&[cycle], &[]).len(), 1);
-        assert_eq!(compare(&[], &allowed).len(), 1);
     }
 }
