@@ -25,7 +25,6 @@ mod scratch;
 mod tcp;
 mod three;
 mod transfer;
-mod uring;
 mod vhost;
 mod virtio_switch;
 
@@ -54,7 +53,6 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
         ring::pair::END_VERB => become_end(&words[1..], ring::pair::end),
         vhost::END_VERB => become_end(&words[1..], vhost::end),
         three::PART => three::run(words).map(|()| ExitCode::SUCCESS),
-        uring::PART => uring::run(words).map(|()| ExitCode::SUCCESS),
         part if ringway_lab::part::is_part(part) => {
             ringway_lab::part::run(words)?;
             Ok(ExitCode::SUCCESS)

@@ -18,8 +18,8 @@ Sections [default: all]:
     vhost            frames per second through a vhost-user device
     vhost-cost       the time of that device for a frame that its guest transmits
     virtio-switch    frames per second from one virtio guest to another
-    tcp              throughput between two namespaces, beside veth+bridge and three relays:
-                     `tap relay`, a system call per frame; `relay (io_uring)`; and
+    tcp              throughput between two namespaces, beside veth+bridge and two relays:
+                     `tap relay`, a system call per frame, and
                      `relay (3 threads)`, with a copy between buffers of two guests.
                      `ringway (1 CPU)` has its guests' threads and workers on one CPU
     latency          round trips between two namespaces, beside the same

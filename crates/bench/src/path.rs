@@ -15,7 +15,7 @@ use ringway_rig::launcher::Launcher;
 use crate::child::launcher;
 use crate::options::Options;
 use crate::report::Report;
-use crate::{three, uring};
+use crate::three;
 
 /// A path that can be built.
 pub(crate) struct Path(Blueprint);
@@ -56,13 +56,7 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
         Err(missing) => report.skip(section, "ringway", &missing),
     }
     paths.push(Path(pair(Subject::TapRelay)));
-    let relay = |part| Path(Blueprint { relay: Some(part), ..pair(Subject::TapRelay) });
-    paths.push(relay(three::PART));
-    let on_uring = relay(uring::PART);
-    match ringway_sys::uring::check() {
-        Ok(()) => paths.push(on_uring),
-        Err(reason) => report.skip(section, on_uring.name(), &reason.to_string()),
-    }
+    paths.push(Path(Blueprint { relay: Some(three::PART), ..pair(Subject::TapRelay) }));
     paths.push(Path(pair(Subject::VethBridge)));
     paths
 }
@@ -87,8 +81,7 @@ impl Path {
                 Layout::Free | Layout::Paired | Layout::Spread => "ringway",
             },
             Subject::TapRelay => match self.0.relay {
-                Some(three::PART) => "relay (3 threads)",
-                Some(_) => "relay (io_uring)",
+                Some(_) => "relay (3 threads)",
                 None => "tap relay",
             },
             Subject::VethBridge => "veth+bridge",

@@ -31,8 +31,6 @@ mod shared;
 mod string_copy;
 #[cfg(feature = "std")]
 pub mod tun;
-#[cfg(feature = "uring")]
-pub mod uring;
 #[cfg(feature = "std")]
 pub mod wake;
 #[cfg(feature = "std")]

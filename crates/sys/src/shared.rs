@@ -246,12 +246,6 @@ impl SharedPages {
     //    stay in registers;
     // 3. torn bytes are as harmless as any bytes a hostile peer may have put there before.
 
-    /// How many handles share the memory.
-    #[cfg(all(test, feature = "uring"))]
-    pub(crate) fn handles(&self) -> usize {
-        Arc::strong_count(&self._memory)
-    }
-
     /// The address of `len` bytes at `offset`, for a system call that reads or writes them.
     #[inline]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
