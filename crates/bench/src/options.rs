@@ -101,7 +101,7 @@ pub(crate) struct Options {
     pub(crate) sections: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) spans: Spans,
-    pub(crate) only: Option<String>,
+    pub(crate) filter: Option<String>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) ringway: Option<PathBuf>,
     pub(crate) pages: Pages,
@@ -119,7 +119,7 @@ impl Options {
             sections: Vec::new(),
             rounds: 5,
             spans: Spans { warm_up: second, window: 3 * second },
-            only: None,
+            filter: None,
             json: None,
             ringway: None,
             pages: Pages::Small,
@@ -136,8 +136,7 @@ impl Options {
                     options.spans = Spans { warm_up: second / 2, window: second };
                 }
                 Long("rounds") => rounds = Some(parser.value()?.parse()?),
-                // `--only` is the old spelling.
-                Long("filter" | "only") => options.only = Some(parser.value()?.string()?),
+                Long("filter") => options.filter = Some(parser.value()?.string()?),
                 Long("json") => options.json = Some(parser.value()?.into()),
                 Long("ringway") => options.ringway = Some(parser.value()?.into()),
                 Long("huge-pages") => options.pages = Pages::Huge,
@@ -170,7 +169,7 @@ impl Options {
 
     /// Whether a case was selected.
     pub(crate) fn wants(&self, case: &str) -> bool {
-        self.only.as_ref().is_none_or(|text| case.contains(text.as_str()))
+        self.filter.as_ref().is_none_or(|text| case.contains(text.as_str()))
     }
 }
 

@@ -127,7 +127,7 @@ done
 guest bad 'modprobe -a xen-gntalloc xen-evtchn' || say "the guest has no such modules to load"
 
 host_mac=$(cat /sys/class/net/br0/address)
-aim="--victim 10.77.0.3=$(guest_mac 3) --other 10.77.0.1=$host_mac --host 10.77.0.1=$host_mac"
+aim="--victim 10.77.0.3=$(guest_mac 3) --victim-peer 10.77.0.1=$host_mac --host 10.77.0.1=$host_mac"
 broken=()
 rows=()
 honest_begin

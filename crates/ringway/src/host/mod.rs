@@ -29,7 +29,6 @@ pub(crate) use supervisor::Supervisor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HypervisorKind {
     /// Ringway's own, on any machine.
-    #[value(alias = "emu")]
     Emulated,
     /// Xen.
     Xen,
