@@ -9,15 +9,12 @@ use std::time::Duration;
 use crate::study::Study;
 use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
 use crate::word::{
-    Attached, Completion, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement,
-    Policy, Sender, Tool, Word,
+    Attached, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement, Policy,
+    Sender, Tool, Word,
 };
 
 /// The MTU of ordinary Ethernet.
 pub(crate) const MTU_DEFAULT: u16 = 1500;
-/// Default limit of a sender's unanswered pages, if it is limited: two frames, which is closest to
-/// what is in flight in `arm64-latency-report:tx`.
-pub(crate) const UNANSWERED_DEFAULT: u16 = 2;
 
 /// Every parameter of a cell, including those of the study's own set-up and of its bundles.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +43,8 @@ pub struct Setup {
     pub sender: Sender,
     /// What makes the load.
     pub tool: Tool,
-    /// When a sender may get its buffers back; ringway's default if `None`.
-    pub completion: Option<Completion>,
     /// Limit of a sender's unanswered pages, if it waits for responses.
-    pub unanswered: u16,
+    pub unanswered: Option<u16>,
     /// Which offloads are on.
     pub offloads: Offloads,
     /// What guests are attached to.
@@ -103,8 +98,7 @@ impl Setup {
             direction: word(&all, "direction")?.unwrap_or(Direction::Transmit),
             sender: word(&all, "sender")?.unwrap_or(Sender::Guest),
             tool: word(&all, "tool")?.unwrap_or(Tool::Iperf3),
-            completion: word(&all, "completion")?,
-            unanswered: count(&all, "unanswered")?.unwrap_or(UNANSWERED_DEFAULT),
+            unanswered: count(&all, "unanswered")?,
             offloads: word(&all, "offloads")?.unwrap_or(Offloads::All),
             attached: word(&all, "switch")?.unwrap_or(Attached::Switch),
             driver: word(&all, "driver")?.unwrap_or(Driver::Netfront),
@@ -172,7 +166,7 @@ mod tests {
             ("direction", "sideways"),
             ("sender", "wire"),
             ("tool", "iperf4"),
-            ("completion", "soon"),
+            ("unanswered", "few"),
             ("offloads", "some"),
             ("switch", "vpp"),
             ("encapsulation", "geneve"),

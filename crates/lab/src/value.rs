@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::word::{
-    Attached, Completion, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement,
-    Policy, Sender, Tool, names,
+    Attached, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement, Policy,
+    Sender, Tool, names,
 };
 
 /// A value of a parameter: a count, or one of a few words.
@@ -154,10 +154,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
     Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
     Parameter { name: "tool", domain: Domain::Word(names::<Tool>) },
-    // When the backend responds to a request: after the copy, after the wire, or at once because
-    // the frontend staged the data in a buffer of its own.
-    Parameter { name: "completion", domain: Domain::Word(names::<Completion>) },
-    // Limit of a sender's unanswered pages, for the first two of these.
+    // Limit of a sender's unanswered pages; its guest then sends without segmentation offload.
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },
     Parameter { name: "offloads", domain: Domain::Word(names::<Offloads>) },
     Parameter { name: "switch", domain: Domain::Word(names::<Attached>) },

@@ -68,25 +68,6 @@ impl Word for GuestCpus {
         &[("all", GuestCpus::All), ("half", GuestCpus::Half)];
 }
 
-/// When a sender may get its buffers back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completion {
-    /// After the copy.
-    Asynchronous,
-    /// After the wire.
-    Synchronous,
-    /// Immediately, because the frontend copies everything that it sends.
-    Staged,
-}
-
-impl Word for Completion {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("asynchronous", Completion::Asynchronous),
-        ("synchronous", Completion::Synchronous),
-        ("staged", Completion::Staged),
-    ];
-}
-
 /// Which offloads are on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offloads {

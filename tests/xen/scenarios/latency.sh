@@ -15,7 +15,7 @@ of_cell() {
         '.cells[] | select(.cell.path == $path) | .values[$metric][$statistic]' "$FOLDER/study/summary.json"
 }
 
-for path in host guest-asynchronous guest-synchronous guest-synchronous-16 guest-staged; do
+for path in host guest-asynchronous guest-staged; do
     rate=$(of_cell throughput-bps mean $path) || fail "there is no throughput of $path"
     measure "${path//-/_}_mbps" "$(jq -n "$rate / 1e6 | round")"
 done

@@ -73,7 +73,7 @@ fn unfit(setup: &Setup) -> Option<&'static str> {
     let faults = [
         (setup.guests != 1 || setup.targets != 1, "there is one end here and one on the peer"),
         (setup.sender == Sender::Host, "the near end is this machine, be it a host or a guest"),
-        (setup.completion.is_some(), "only ringway's own backend has a choice of completion"),
+        (setup.unanswered.is_some(), "only ringway's own frontend has a limit of unanswered pages"),
         (
             setup.workers.is_some()
                 || setup.layout != Layout::Free

@@ -61,8 +61,8 @@ fn the_matrix_is_all_combinations_and_baselines_have_fewer_axes() {
 #[test]
 fn a_bundle_gives_a_cell_its_parameters() {
     let study = shipped("latency").expect("it is shipped");
-    let cell = study.cell_of_label("guest-synchronous.iperf3").expect("a cell");
-    assert_eq!(study.setup(&cell).text("completion"), Some("synchronous"));
+    let cell = study.cell_of_label("guest-asynchronous.iperf3").expect("a cell");
+    assert_eq!(study.setup(&cell).number("unanswered"), Some(2));
     assert_eq!(study.setup(&cell).number("queues"), Some(1));
 }
 

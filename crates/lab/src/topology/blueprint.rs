@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
 use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
-use crate::setup::{MTU_DEFAULT, Setup, UNANSWERED_DEFAULT};
+use crate::setup::{MTU_DEFAULT, Setup};
 use crate::study::{Study, Subject, TopologyKind};
 pub use crate::word::{Attached, Driver, Encapsulation, Layout};
-use crate::word::{Completion, GuestCpus, Offloads, Policy, Sender, name_of};
+use crate::word::{GuestCpus, Offloads, Policy, Sender, name_of};
 
 /// What to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +36,8 @@ pub struct Blueprint {
     pub encapsulation: Encapsulation,
     /// Queues of every vif, and of the uplink.
     pub queues: u16,
-    /// When a sender may get its buffers back; ringway's default if `None`.
-    pub completion: Option<Completion>,
     /// Limit of a sender's unanswered pages, if it waits for responses.
-    pub unanswered: u16,
+    pub unanswered: Option<u16>,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
     /// How the backend places queues on them.
@@ -64,16 +62,6 @@ pub struct Blueprint {
     pub settings: BTreeMap<String, String>,
 }
 
-impl Completion {
-    /// When the backend responds, as a value of the key `completion` of `[host]`.
-    fn of_host(self) -> &'static str {
-        match self {
-            Completion::Asynchronous => "copied",
-            Completion::Synchronous | Completion::Staged => "sent",
-        }
-    }
-}
-
 impl Blueprint {
     /// Two ends with default settings.
     pub fn pair(subject: Subject) -> Blueprint {
@@ -88,8 +76,7 @@ impl Blueprint {
             image: None,
             encapsulation: Encapsulation::None,
             queues: 1,
-            completion: None,
-            unanswered: UNANSWERED_DEFAULT,
+            unanswered: None,
             workers: None,
             policy: Policy::Balanced,
             layout: Layout::Free,
@@ -115,8 +102,8 @@ impl Blueprint {
         if subject == Subject::TapRelay && (setup.guests > 1 || kind.has_router()) {
             return Err("a relay between more than two devices".to_owned());
         }
-        if setup.completion.is_some() && kind.has_router() {
-            return Err("choice of completion for a router".to_owned());
+        if setup.unanswered.is_some() && kind.has_router() {
+            return Err("limit of unanswered pages for a router".to_owned());
         }
         if setup.driver != Driver::Netfront && !kind.has_router() {
             return Err("choice of a driver but for a router".to_owned());
@@ -142,7 +129,6 @@ impl Blueprint {
             driver: setup.driver,
             encapsulation: setup.encapsulation,
             queues: setup.queues,
-            completion: setup.completion,
             unanswered: setup.unanswered,
             workers: setup.workers,
             policy: setup.policy,
@@ -166,9 +152,6 @@ impl Blueprint {
         let mut text = format!(
             "[host]\nnetwork = \"private\"\nmax-queues = {queues_max}\npolicy = \"{policy}\"\n"
         );
-        if let Some(completion) = self.completion {
-            text += &format!("completion = \"{}\"\n", completion.of_host());
-        }
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
         }
@@ -197,7 +180,7 @@ impl Blueprint {
                 "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\n\
                  addresses = [\"{address}/{PREFIX_LEN}\"]\nqueues = {queues}\nmtu = {mtu}\n\
                  {bridge}{}",
-                self.vif_completion()
+                self.limit_of_unanswered()
             );
         }
         text
@@ -260,12 +243,9 @@ impl Blueprint {
 
     /// The lines of a guest's vif. Without segmentation offload a page holds one frame, so the
     /// limit does not depend on how much the kernel sends at once.
-    fn vif_completion(&self) -> String {
-        match self.completion {
-            None => String::new(),
-            Some(Completion::Staged) => "gso = false\n".to_owned(),
-            Some(_) => format!("gso = false\nmax-unanswered = {}\n", self.unanswered),
-        }
+    fn limit_of_unanswered(&self) -> String {
+        let lines = |pages| format!("gso = false\nmax-unanswered = {pages}\n");
+        self.unanswered.map(lines).unwrap_or_default()
     }
 }
 
@@ -308,19 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_says_who_waits_for_whom() {
+    fn a_path_says_how_many_pages_a_sender_may_have_unanswered() {
         let study = shipped("latency").expect("it is shipped");
-        let lines = |path: &str| {
+        let text = |path: &str| {
             let cell = study.cell_of_label(&format!("{path}.iperf3")).expect(path);
-            let text = blueprint(&study, &cell).description();
-            let is_ours = |line: &&str| line.starts_with("compl") || line.starts_with("max-un");
-            text.lines().filter(is_ours).map(str::to_owned).collect::<Vec<_>>()
+            blueprint(&study, &cell).description()
         };
-        let (copied, sent) = ("completion = \"copied\"", "completion = \"sent\"");
-        assert_eq!(lines("guest-asynchronous"), [copied, "max-unanswered = 2"]);
-        assert_eq!(lines("guest-synchronous"), [sent, "max-unanswered = 2"]);
-        assert_eq!(lines("guest-synchronous-16"), [sent, "max-unanswered = 16"]);
-        assert_eq!(lines("guest-staged"), [sent]);
+        assert!(text("guest-asynchronous").contains("gso = false\nmax-unanswered = 2\n"));
+        assert!(text("guest-staged").contains("gso = false\nmax-unanswered = 256\n"));
     }
 
     #[test]
@@ -332,7 +307,7 @@ mod tests {
         let text = blueprint.description();
         assert_eq!(text.matches("queues = 4").count(), 3, "host, uplink, vif: {text}");
         assert_eq!(text.matches("[[guest]]").count(), 1);
-        assert!(!text.contains("completion") && !text.contains("max-unanswered"), "{text}");
+        assert!(!text.contains("max-unanswered"), "{text}");
     }
 
     #[test]

@@ -5,8 +5,6 @@
 //! so that the queue in front of the wire is downstream of everything that is measured. With a
 //! delay, a relay takes the place of the pair.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::time::Duration;
 
 use ringway_net::LinkSetting;
@@ -14,7 +12,7 @@ use ringway_net::LinkSetting;
 use super::{Blueprint, Delaying, End, Topology, far_address, give_address, relay};
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
-use ringway_rig::namespace::{Namespace, configure, inside};
+use ringway_rig::namespace::{Namespace, configure};
 use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,26 +34,8 @@ pub(crate) fn behind(
         return Ok(End::new(pid, far_address(0), device));
     }
     veth::add_bridge(pid)?;
-    if blueprint.completion.is_some() {
-        disable_bridge_netfilter(pid)?;
-    }
     configure(pid, |net| net.set(device, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up]))?;
     from_bridge(launcher, blueprint, pid, topology)
-}
-
-/// Turns off netfilter on bridges: it orphans frames before the line, so their responses would come
-/// too early. If it is not loaded there is nothing to set.
-fn disable_bridge_netfilter(pid: u32) -> Result<(), PartError> {
-    for name in ["iptables", "ip6tables"] {
-        let file = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
-        match inside(pid, || fs::write(&file, "0")) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(PartError::Io { what: format!("set {file}"), error });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// The other host, behind a port of the bridge in the namespace of `pid`.

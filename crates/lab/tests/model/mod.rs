@@ -10,7 +10,7 @@ use ringway_lab::plan::{Plan, Task};
 use ringway_lab::record::{Course, Cpu, Disturbance, Host, QueueUse, Run, Stream, ToolRun};
 use ringway_lab::setup::Setup;
 use ringway_lab::study::{Study, Subject};
-use ringway_lab::word::{Completion, Offloads, Sender, Tool};
+use ringway_lab::word::{Offloads, Sender, Tool};
 
 /// What one queue of the model carries, in bit/s.
 pub(crate) const QUEUE_BPS: f64 = 2.4e9;
@@ -97,8 +97,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
     };
     let mut values = values;
     if task.subject == Subject::Ringway && setup.sender != Sender::Host {
-        let us = if setup.completion == Some(Completion::Asynchronous) { 4.0 } else { 190.0 };
-        let us = us * noise();
+        let us = 4.0 * noise();
         values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
     }
     let values: BTreeMap<String, f64> =
@@ -167,11 +166,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
 /// The fraction of the model's capacity that a setting leaves.
 fn slowed(setup: &Setup) -> f64 {
     let factors = [
-        match setup.completion {
-            Some(Completion::Synchronous) => 0.12,
-            Some(Completion::Staged) => 0.9,
-            Some(Completion::Asynchronous) | None => 1.0,
-        },
+        if setup.unanswered == Some(2) { 0.12 } else { 1.0 },
         match setup.offloads {
             Offloads::All => 1.0,
             Offloads::None => 0.2,
