@@ -303,7 +303,7 @@ impl World {
     fn read_all(&self) {
         for (dir, values) in [(BACK_DIR, &self.back_dir), (FRONT_DIR, &self.front_dir)] {
             let keys = keys(dir, values);
-            let _ = (keys.mac(), keys.mtu_configured(), keys.rate(), keys.completion_configured());
+            let _ = (keys.mac(), keys.mtu_configured(), keys.rate(), keys.obsolete());
             let _ = (keys.is_online(), keys.script(), keys.bridge(), Hotplug::read(&keys));
             assert!(keys.mtu().is_ok_and(|mtu| mtu > 0) || keys.mtu().is_err());
             assert!(keys.max_queues_limit().ok().flatten().is_none_or(|wanted| wanted > 0));

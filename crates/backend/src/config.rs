@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use ringway_control::RunDir;
 use std::path::PathBuf;
 
-use ringway_datapath::{
-    Completion, LockingMode, MacAddr, MulticastRouter, OffloadCaps, PortRules, VlanRules,
-};
+use ringway_datapath::{LockingMode, MacAddr, MulticastRouter, OffloadCaps, PortRules, VlanRules};
 use ringway_switch::{StormLimits, SwitchConfig};
 use ringway_vhost_shell::Mode;
 use ringway_wire::virtio::Features;
@@ -29,8 +27,6 @@ pub struct BackendConfig {
     pub workers: WorkersConfig,
     /// Queues that a guest may ask for, unless its vif has its own setting.
     pub max_queues: u16,
-    /// When it responds to what guests transmit, unless a vif has its own setting.
-    pub completion: Completion,
     /// Whether a queue may have one event channel per direction.
     pub split_event_channels: bool,
     /// Work that guests may leave to the host.

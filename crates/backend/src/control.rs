@@ -395,7 +395,6 @@ fn served_status<H: Hypervisor>(
         tenant: None,
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
-        completion: served.completion.to_string(),
         limits: limits_status(served, host),
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
         ..VifStatus::default()

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_control::{MadeDevice, PassedDevice, RunDir};
-use ringway_datapath::Completion;
 use ringway_net::{Link, LinkWatch, Netlink};
 use ringway_tap::TapFile;
 use ringway_xenbus::{Keys, Vif, XenbusState};
@@ -20,20 +19,20 @@ use crate::applied::AppliedNotes;
 use crate::device::{Followed, HostDevice};
 use crate::keeper::{Keeper, Links};
 use crate::purpose::{Purpose, vif_name};
-use crate::vif::{VifDefaults, Wanted};
+use crate::vif::Wanted;
 
 /// The network devices of vifs that other processes serve.
 pub struct DeviceKeeper {
     keeper: Keeper,
     links: Links,
-    defaults: VifDefaults,
+    /// The most queues of a vif whose toolstack has not set it.
+    queues_max: u16,
     vifs: BTreeMap<Vif, KeptVif>,
 }
 
 /// A vif, and its device if it has one.
 struct KeptVif {
     request: Request,
-    completion: Completion,
     /// Otherwise why it cannot be made.
     device: Result<Option<HostDevice>, String>,
 }
@@ -82,14 +81,14 @@ pub struct DeviceState {
 
 impl DeviceKeeper {
     /// Opens netlink, and reads the notes of an earlier process in `dir`. `owner` is that of the
-    /// host's devices.
+    /// host's devices; `queues_max` applies to vifs whose toolstack has not set the most queues.
     ///
     /// # Errors
     /// The system's error.
-    pub fn open(dir: &RunDir, owner: &str, defaults: VifDefaults) -> io::Result<DeviceKeeper> {
+    pub fn open(dir: &RunDir, owner: &str, queues_max: u16) -> io::Result<DeviceKeeper> {
         let keeper = Keeper { net: Netlink::open()?, notes: AppliedNotes::read(dir, owner) };
         let links = Links::new(Some(LinkWatch::open()?));
-        Ok(DeviceKeeper { keeper, links, defaults, vifs: BTreeMap::new() })
+        Ok(DeviceKeeper { keeper, links, queues_max, vifs: BTreeMap::new() })
     }
 
     /// Makes the device that the toolstack wants for a vif, or takes it over, unless it has it
@@ -107,23 +106,20 @@ impl DeviceKeeper {
             self.remove(vif);
         }
         // The process that serves it knows by the same keys why it cannot be served.
-        let wanted = Wanted::read(keys, self.defaults).ok();
-        let completion = wanted.as_ref().map_or(self.defaults.completion, |it| it.completion);
+        let wanted = Wanted::read(keys, self.queues_max).ok();
         let device = wanted.map_or(Ok(None), |wanted| self.open_device(vif, keys, &wanted));
         let device = device.map_err(|error| error.to_string());
-        self.vifs.insert(vif, KeptVif { request, completion, device });
+        self.vifs.insert(vif, KeptVif { request, device });
         true
     }
 
     /// Makes the device of a vif again, before the next process gets it, if it could not be made,
-    /// or if the toolstack wants more queues or another completion by now.
+    /// or if the toolstack wants more queues by now.
     pub fn retry(&mut self, vif: Vif, keys: &Keys) {
         let Some(kept) = self.vifs.get(&vif).filter(|_| keys.is_online()) else { return };
         let is_short = |device: &HostDevice| {
-            let wanted = Wanted::read(keys, self.defaults);
-            wanted.is_ok_and(|wanted| {
-                wanted.queues > device.queues_made || wanted.completion != kept.completion
-            })
+            let wanted = Wanted::read(keys, self.queues_max);
+            wanted.is_ok_and(|wanted| wanted.queues > device.queues_made)
         };
         let must_make = match &kept.device {
             Ok(device) => device.as_ref().is_some_and(is_short),
@@ -148,11 +144,7 @@ impl DeviceKeeper {
         wanted: &Wanted,
     ) -> io::Result<Option<HostDevice>> {
         let Keeper { net, notes } = &mut self.keeper;
-        let Some(mut device) = HostDevice::make(net, notes, vif, keys, wanted.queues)? else {
-            return Ok(None);
-        };
-        open_lanes(&mut device, wanted.completion)?;
-        Ok(Some(device))
+        HostDevice::make(net, notes, vif, keys, wanted.queues)
     }
 
     /// Forgets a vif, and removes its device, whichever process still has queues of it. Returns
@@ -218,9 +210,8 @@ impl DeviceKeeper {
         for (vif, kept) in vifs {
             let Ok(Some(device)) = &mut kept.device else { continue };
             let mtu = device.mtu;
-            let mut done = device.follow(&now, &mut keeper.net, &mut keeper.notes);
+            let done = device.follow(&now, &mut keeper.net, &mut keeper.notes);
             if std::mem::take(&mut device.is_detached) {
-                done = open_lanes(device, kept.completion).and(done);
                 changes.push((*vif, DeviceChange::Renewed));
             } else if device.mtu != mtu {
                 changes.push((*vif, DeviceChange::Mtu(device.mtu)));
@@ -258,12 +249,6 @@ impl DeviceKeeper {
     pub fn due(&self) -> Option<Instant> {
         self.links.due()
     }
-}
-
-/// Opens what the queues of a device need to keep the receipts of frames.
-fn open_lanes(device: &mut HostDevice, completion: Completion) -> io::Result<()> {
-    let queues = device.queues_made;
-    if completion == Completion::Sent { device.tap.open_lanes(queues) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -66,7 +66,6 @@ pub use service::{Report, Service};
 pub use sockets::Sockets;
 pub use stale::delete_devices;
 pub use switch_process::run_switch;
-pub use vif::VifDefaults;
 
 use crate::device::Followed;
 use crate::keeper::Devices;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::Interrupted;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits, Ticks};
@@ -31,8 +31,6 @@ pub(crate) struct Served {
     pub(crate) rules: Rules,
     /// Its network device, if the vif is not on the switch.
     pub(crate) device: Option<VifDevice>,
-    /// When a frame that its guest transmits is completed.
-    pub(crate) completion: Completion,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
     pub(crate) limited: Limited,
     /// Whether it is quarantined because of panics.
@@ -146,13 +144,7 @@ impl Served {
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
-        let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
-        if self.completion == Completion::Sent {
-            if vif_device.kept().is_some() {
-                vif_device.tap.open_lanes(count)?;
-            }
-            vif_device.tap.hold_receipts(&mut queues)?;
-        }
+        let queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters,

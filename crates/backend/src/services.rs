@@ -5,14 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::Completion;
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkWatch, Netlink};
 use ringway_netback::VifQueue;
 use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
 use ringway_worker::{Failure, Workers};
-use ringway_xenbus::{BadKeys, Features, Keys, Offer};
+use ringway_xenbus::{Features, Offer};
 use ringway_xenstore::Client;
 
 use crate::BackendConfig;
@@ -178,10 +177,5 @@ impl<H: Hypervisor> Hosting<H> {
     /// The default MTU of a vif on the switch, in bytes: that of the uplink.
     pub(crate) fn mtu(&self) -> u32 {
         self.config.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU))
-    }
-
-    /// When a vif's frames are completed, per the toolstack or otherwise the configuration.
-    pub(crate) fn completion(&self, keys: &Keys) -> Result<Completion, BadKeys> {
-        Ok(keys.completion_configured()?.unwrap_or(self.config.completion))
     }
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::Completion;
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
@@ -87,9 +86,6 @@ impl<H: Hypervisor> Serving<'_, H> {
             let counters = Arc::clone(&parts.counters);
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             *interrupted += queue.interrupted();
-            if served.completion == Completion::Sent {
-                queue.respond_when_sent()?;
-            }
             if served.device.is_none() {
                 // Its frames may go to other vifs of this process.
                 queue.lend_pages(host.hypervisor.memory()?);

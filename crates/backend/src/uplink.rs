@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use ringway_control::TrunkRules;
-use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
+use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
@@ -120,12 +120,7 @@ impl UplinkPort {
     /// Attaches the queues of the device.
     fn attach_device<H: Hypervisor>(&mut self, host: &mut Hosting<H>) -> io::Result<()> {
         let Some(device) = &mut self.device else { return Ok(()) };
-        let mut queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
-        if host.config.completion == Completion::Sent {
-            let count = device.queues_made;
-            device.tap.open_lanes(count)?;
-            device.tap.hold_receipts(&mut queues)?;
-        }
+        let queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
         let attachments = queues.into_iter().zip(&self.counters);
         let attachments = attachments.map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{Completion, Mirrored, OffloadCaps, PortRules, QueueCounters};
+use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy};
@@ -142,7 +142,6 @@ impl VhostVif {
             offer: host.offer(Some(config.queues)),
             rules,
             device,
-            completion: Completion::Copied,
             limited,
             is_quarantined: false,
             connection: None,

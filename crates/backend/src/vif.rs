@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_datapath::{Completion, MacAddr};
+use ringway_datapath::MacAddr;
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_vif_shell::{BackendEnd, device};
@@ -14,7 +14,6 @@ use ringway_xenbus::backend::Input;
 use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::config::BackendConfig;
 use crate::device::{HOST_ADDRESS, VifDevice};
 use crate::log::LogAllowance;
 use crate::purpose::vif_name;
@@ -67,13 +66,19 @@ impl VifShell {
             Err(reason) => ((host.offer(None), Rules::default(), None), Some(reason.to_string())),
         };
         let (offer, rules, device) = prepared;
+        if let Some(key) = keys.obsolete() {
+            tracing::warn!(
+                vif = vif_name(vif),
+                "{key} has no effect any more, because the backend responds when it has copied a \
+                 frame: remove it"
+            );
+        }
         let served = Served {
             vif,
             name: vif_name(vif),
             offer,
             rules,
             device,
-            completion: host.completion(keys).unwrap_or_default(),
             limited: Limited::new(host.switch.flood_budget(host.ticks())),
             is_quarantined,
             connection: None,
@@ -183,20 +188,10 @@ fn prepare<H: Hypervisor>(
     keys: &Keys,
     host: &mut Hosting<H>,
 ) -> Result<(Offer, Rules, Option<VifDevice>), Unservable> {
-    let BackendConfig { max_queues, completion, .. } = host.config;
-    let wanted = Wanted::read(keys, VifDefaults { max_queues, completion })?;
+    let wanted = Wanted::read(keys, host.config.max_queues)?;
     let offer = host.offer(Some(wanted.queues_max));
     let vif_device = host.devices.of_vif(vif, keys, wanted.queues)?;
     Ok((offer, wanted.rules, vif_device))
-}
-
-/// What applies to vifs whose toolstack has not set it.
-#[derive(Debug, Clone, Copy)]
-pub struct VifDefaults {
-    /// The most queues.
-    pub max_queues: u16,
-    /// When a frame that a guest transmits is completed.
-    pub completion: Completion,
 }
 
 /// What a toolstack wants of a vif.
@@ -206,23 +201,22 @@ pub(crate) struct Wanted {
     queues_max: u16,
     /// The queues of its network device, if it has one.
     pub(crate) queues: u16,
-    pub(crate) completion: Completion,
 }
 
 impl Wanted {
-    /// Reads it, unless this host cannot serve it.
-    pub(crate) fn read(keys: &Keys, defaults: VifDefaults) -> Result<Wanted, Unservable> {
+    /// Reads it, unless this host cannot serve it. `queues_max` applies to a vif whose toolstack
+    /// has not set the most queues.
+    pub(crate) fn read(keys: &Keys, queues_max: u16) -> Result<Wanted, Unservable> {
         let rules = Rules::read(keys)?;
         if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
             return Err(Unservable::Mac(mac));
         }
-        let completion = keys.completion_configured()?.unwrap_or(defaults.completion);
         if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
             return Err(Unservable::NotOnSwitch);
         }
-        let queues_max = keys.max_queues_limit()?.unwrap_or(defaults.max_queues).max(1);
+        let queues_max = keys.max_queues_limit()?.unwrap_or(queues_max).max(1);
         // A connected guest keeps the offer of the backend's previous run.
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
-        Ok(Wanted { rules, queues_max, queues, completion })
+        Ok(Wanted { rules, queues_max, queues })
     }
 }

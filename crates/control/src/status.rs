@@ -144,8 +144,6 @@ pub struct VifStatus {
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
     pub offloads: Vec<String>,
-    /// When the guest gets the responses to what it transmits: `copied` or `sent`.
-    pub completion: String,
     /// Its limits.
     #[serde(default)]
     pub limits: LimitsStatus,

@@ -68,8 +68,7 @@ pub enum PassedDevice {
     },
 }
 
-/// A network device whose open files another process has: first those of its queues, then those by
-/// which the queues write frames whose receipts they keep.
+/// A network device whose open files another process has, one for each queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadeDevice {
     /// Its queues.

@@ -5,6 +5,7 @@ mod claims;
 mod document;
 mod explain;
 mod links;
+mod obsolete;
 mod vif;
 
 use std::cell::RefCell;
@@ -13,13 +14,15 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use ringway_datapath::{Completion, Mirrored, MulticastRouter};
+use ringway_datapath::{Mirrored, MulticastRouter};
 use ringway_worker::Policy;
 use toml::Spanned;
 
 use claims::Claims;
 use document::{Document, Missing};
 use vif::offloads;
+
+pub use obsolete::COMPLETION_OBSOLETE;
 
 use crate::isolation::Owner;
 use crate::section::{
@@ -107,8 +110,6 @@ pub struct Usage {
     pub policy: Option<Policy>,
     /// Overrides the maximum number of queues.
     pub max_queues: Option<u16>,
-    /// Overrides when the backend responds to transmitted frames.
-    pub completion: Option<Completion>,
     /// Tenants have their own processes, whether the description says so or not.
     pub isolate: bool,
     /// Guests and bridges come from another toolstack.
@@ -166,7 +167,6 @@ impl Usage {
         host.workers.count = self.workers.or(host.workers.count);
         host.workers.policy = self.policy.unwrap_or(host.workers.policy);
         host.max_queues = self.max_queues.unwrap_or(host.max_queues);
-        host.completion = self.completion.unwrap_or(host.completion);
         host.is_isolated |= self.isolate;
     }
 }
@@ -202,13 +202,17 @@ impl<'a> Source<'a> {
         (source, sections)
     }
 
+    /// The number of the line with this offset, from 1.
+    fn line(&self, offset: usize) -> Option<usize> {
+        Some(self.content.get(..offset)?.matches('\n').count() + 1)
+    }
+
     /// Notes that something is wrong.
     fn fault(&self, offset: Option<usize>, message: &str) {
         let at = offset.and_then(|offset| {
-            let before = self.content.get(..offset)?;
-            let line = before.matches('\n').count();
-            let content = self.content.lines().nth(line).unwrap_or_default().trim();
-            Some((line + 1, content.to_owned()))
+            let line = self.line(offset)?;
+            let content = self.content.lines().nth(line - 1).unwrap_or_default().trim();
+            Some((line, content.to_owned()))
         });
         self.faults.borrow_mut().push(Fault { at, message: message.to_owned() });
     }
@@ -331,6 +335,7 @@ impl<'a> Source<'a> {
 
     /// Checks the rest. What is wrong is left out of the result.
     fn check(&self, sections: FileSection) -> Host {
+        let obsolete = self.obsolete(&sections);
         let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
         let bridges = self.bridges(&bridge);
         let mut claims = Claims::new();
@@ -356,7 +361,6 @@ impl<'a> Source<'a> {
                 frame_memory_mib: host.frame_memory_mib.and_then(Within::get).unwrap_or(128),
             },
             max_queues: host.max_queues.and_then(Within::get).unwrap_or_else(online_cpus),
-            completion: host.completion,
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),
             socket_group: host.socket_group,
@@ -396,6 +400,7 @@ impl<'a> Source<'a> {
             guests,
             vhosts,
             refused: None,
+            obsolete,
         }
     }
 

@@ -1,7 +1,5 @@
 //! Whether each tenant of a description can have a process of its own.
 
-use ringway_datapath::Completion;
-
 use crate::value::TenantName;
 use crate::{GuestVif, Host};
 
@@ -27,14 +25,6 @@ impl Host {
         let all: Vec<_> = guests.chain(vhosts).collect();
         let on_switch = || all.iter().filter(|(.., vif)| vif.bridge.is_none());
         for (owner, name, vif) in on_switch() {
-            let completion = vif.completion.map_or(self.completion, |setting| setting.0);
-            if completion == Completion::Sent && matches!(owner, Owner::Guest(_)) {
-                let reason = format!(
-                    "{name} has completion = \"sent\", which does not work across processes: \
-                     remove it, or give the vif a bridge, or do not isolate tenants"
-                );
-                obstacles.push((*owner, reason));
-            }
             let uplink = self.uplink.as_ref().map(|uplink| uplink.name.to_string());
             let mut mirrored = vif.mirror.iter().map(|it| &it.0.port);
             if let Some(port) = mirrored.find(|port| uplink.as_ref() == Some(*port)) {

@@ -13,9 +13,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringway_datapath::{
-    Completion, LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules,
-};
+use ringway_datapath::{LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules};
 use ringway_switch::{FloodLimit, MulticastConfig, StormLimits, SwitchConfig, Unregistered};
 use ringway_vhost::backend::{FEATURES, OPT_IN, PROTOCOL_FEATURES};
 use ringway_wire::virtio::Features;
@@ -23,7 +21,9 @@ use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
-pub use file::{DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read};
+pub use file::{
+    COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
+};
 pub use value::{
     Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
     RateText, SocketMode, SocketPath, TenantName, VhostName,
@@ -72,9 +72,6 @@ pub struct Host {
     pub workers: Workers,
     /// Queues that a guest may request, unless its vif has its own setting.
     pub max_queues: u16,
-    /// When the backend responds to transmitted frames, unless a vif has its own setting.
-    #[serde(with = "value::text")]
-    pub completion: Completion,
     /// Whether a queue may have an event channel for each direction.
     pub split_event_channels: bool,
     /// Work that guests may leave to the backend.
@@ -97,6 +94,9 @@ pub struct Host {
     /// Why this is not the description in the file, but the last accepted one.
     #[serde(default)]
     pub refused: Option<String>,
+    /// Keys that have no effect any more: where, why and what to do, a sentence each.
+    #[serde(skip)]
+    pub obsolete: Vec<String>,
 }
 
 /// The network namespace that represents the host.
@@ -333,8 +333,6 @@ pub struct GuestVif {
     pub bridge: Option<InterfaceName>,
     /// Queues to offer to it, if not the default.
     pub max_queues: Option<u16>,
-    /// When it gets responses to transmitted frames, if not by default.
-    pub completion: Option<CompletionSetting>,
     /// Pages of frames that may wait for responses before the guest sends more; all pages of its
     /// ring if `None`.
     pub max_unanswered: Option<u16>,
@@ -418,11 +416,6 @@ pub struct Routing(#[serde(with = "value::text")] pub MulticastRouter);
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Locking(#[serde(with = "value::text")] pub LockingMode);
-
-/// An optional [`Completion`] in a description.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct CompletionSetting(#[serde(with = "value::text")] pub Completion);
 
 impl Host {
     /// Two guests, `a` and `b`, and an uplink, in 10.77.0.0/24 and fd77::/64.

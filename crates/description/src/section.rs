@@ -3,18 +3,18 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ringway_datapath::Completion;
 use ringway_switch::Unregistered;
 use ringway_worker::Policy;
 use ringway_xenbus::FloodWish;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use crate::value::{
     Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
     RateText, SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
-use crate::{CompletionSetting, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
+use crate::{HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
 /// Buffers of a tx ring: a page for each of its slots.
 const RING_PAGES: u64 = 256;
@@ -55,8 +55,8 @@ pub(crate) struct HostSection {
     pub(crate) cpus: Vec<Within<0, 1023>>,
     pub(crate) poll_us: Option<Within<0, 1_000_000>>,
     pub(crate) max_queues: Option<Queues>,
-    #[serde(default, with = "text")]
-    pub(crate) completion: Completion,
+    /// Of an earlier version, without effect.
+    pub(crate) completion: Option<Spanned<IgnoredAny>>,
     pub(crate) split_event_channels: Option<bool>,
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,
@@ -152,7 +152,8 @@ pub(crate) struct VifSection {
     pub(crate) queues: Option<Queues>,
     pub(crate) bridge: Option<Spanned<InterfaceName>>,
     pub(crate) max_queues: Option<Spanned<Queues>>,
-    pub(crate) completion: Option<Spanned<CompletionSetting>>,
+    /// Of an earlier version, without effect.
+    pub(crate) completion: Option<Spanned<IgnoredAny>>,
     pub(crate) max_unanswered: Option<Spanned<Within<1, RING_PAGES>>>,
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,

@@ -118,5 +118,5 @@ pub fn describe(vif: Vif, bridge: Option<&str>) -> Device {
     let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
     let bridge = bridge.map(str::to_owned);
     let rules = PortRules::default();
-    Device { vif, mac, mtu: 1500, bridge, max_queues: None, completion: None, rules }
+    Device { vif, mac, mtu: 1500, bridge, max_queues: None, rules }
 }

@@ -88,6 +88,7 @@ mod tests {
     fn every_number_is_parsed_as_the_type_of_its_field() {
         for line in [
             "run --workers 2 --max-queues 4",
+            // Of an earlier version, without effect.
             "run --completion sent",
             "stop --remove-devices",
             "top --interval 2",

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_datapath::Completion;
 use ringway_engine::{Credit, Limits};
 use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_loopback::LoopbackDomain;
@@ -49,7 +48,6 @@ pub(crate) struct Backend {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BackendConfig {
     pub(crate) offer: Offer,
-    pub(crate) completion: Completion,
     pub(crate) canary: Option<Canary>,
 }
 
@@ -355,9 +353,6 @@ impl Serving<'_> {
             let QueueParts { tx_ring, rx_ring, .. } = &parts;
             let rings = owner.map(|_| self.plane.witness.show(guest, tx_ring, rx_ring));
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
-            if self.config.completion == Completion::Sent {
-                queue.respond_when_sent()?;
-            }
             queue.lend_pages(self.memory(Purpose::Bodies)?);
             let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
             queues.push((Port::of_vif(queue, ports, counted, self.config.canary, rings), counters));

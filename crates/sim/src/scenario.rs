@@ -1,6 +1,6 @@
 //! The composition of a world.
 
-use ringway_datapath::{Completion, OffloadCaps};
+use ringway_datapath::OffloadCaps;
 use ringway_wire::DomId;
 use ringway_xenbus::{Features, Offer};
 
@@ -29,7 +29,6 @@ pub(crate) struct Scenario {
     /// Whether most bytes are in long TCP segments, whose ends go from guest to guest.
     pub(crate) is_bulk: bool,
     pub(crate) offer: Offer,
-    pub(crate) completion: Completion,
     pub(crate) budget_bytes: usize,
     pub(crate) hostiles: usize,
     pub(crate) burst_max: usize,
@@ -122,12 +121,6 @@ impl Scenario {
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             is_bulk,
             offer,
-            completion: choices.pick(&[
-                Completion::Copied,
-                Completion::Copied,
-                Completion::Copied,
-                Completion::Sent,
-            ]),
             budget_bytes: if has_ample_memory { BUDGET_AMPLE } else { BUDGET_LOW },
             hostiles,
             burst_max: choices.pick(&[4, 16, 16, 64]),

@@ -25,7 +25,6 @@ impl Toolstack {
             mtu: 1500,
             bridge: None,
             max_queues: None,
-            completion: None,
             rules: PortRules::default(),
         };
         self.0.transaction(|tx| device::make(tx, &made))

@@ -41,8 +41,6 @@ pub(crate) struct Flow {
     /// Frames that were sent and have not completely arrived, the oldest first.
     under_way: VecDeque<Span>,
     lost: Lost,
-    /// Frames before this position may arrive again.
-    may_repeat_to: u32,
 }
 
 /// The position of a frame in its flow.
@@ -91,19 +89,7 @@ impl Flow {
         let [(from, from_mac), (to, to_mac)] = ends;
         let macs = [from_mac, to_mac];
         let (under_way, lost) = (VecDeque::new(), Lost::default());
-        Flow {
-            number,
-            kind,
-            long_one_in,
-            from,
-            to,
-            macs,
-            next: 0,
-            expected: 0,
-            under_way,
-            lost,
-            may_repeat_to: 0,
-        }
+        Flow { number, kind, long_one_in, from, to, macs, next: 0, expected: 0, under_way, lost }
     }
 
     /// The next frame, of a random size that a peer with `caps` accepts; `None` without a buffer.
@@ -180,9 +166,6 @@ impl Flow {
     /// Takes a frame of this flow, or a segment of one, that has arrived.
     pub(crate) fn arrived(&mut self, piece: &Piece) -> Checked {
         let (first, end) = (piece.first, piece.end);
-        if first < self.expected && end <= self.may_repeat_to {
-            return Ok(());
-        }
         ensure(first >= self.expected, Rule::Order, || {
             format!("flow {}: {first} to {end} came when {} was due", self.number, self.expected)
         })?;
@@ -227,12 +210,6 @@ impl Flow {
         self.under_way.clear();
         self.expected = self.next;
         self.lost = Lost::default();
-    }
-
-    /// A backend that responds after frames have left was killed: requests without a response are
-    /// served again.
-    pub(crate) fn may_repeat(&mut self) {
-        self.may_repeat_to = self.next;
     }
 
     /// Whether frames were sent and have not arrived.

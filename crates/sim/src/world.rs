@@ -350,12 +350,8 @@ impl World {
     pub(crate) fn start_backend(&mut self) -> Checked {
         if self.backend.take().is_some() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
-            let frames = self.scenario.completion;
             self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
             self.plane.devices.iter_mut().for_each(|device| device.is_disturbed = true);
-            if frames == ringway_datapath::Completion::Sent {
-                self.plane.flows.iter_mut().for_each(Flow::may_repeat);
-            }
             // The counters have ended with the process.
             self.plane.dropped_before = 0;
             self.plane.ledger.settle();
@@ -375,11 +371,7 @@ impl World {
                 Err(Ended) => self.plane.flaw.take().map_or(Ok(()), Err)?,
             }
         }
-        let config = BackendConfig {
-            offer: self.scenario.offer,
-            completion: self.scenario.completion,
-            canary: self.scenario.canary,
-        };
+        let config = BackendConfig { offer: self.scenario.offer, canary: self.scenario.canary };
         let alive = Rc::clone(&self.plane.is_alive);
         let backend = Backend::start(&self.store, self.host.clone(), config, alive);
         self.backend = Some(backend.map_err(|error| lost(&error))?);

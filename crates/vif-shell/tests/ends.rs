@@ -113,7 +113,6 @@ fn with_vif() -> LocalStore {
         mtu: 1500,
         bridge: None,
         max_queues: None,
-        completion: None,
         rules: PortRules::default(),
     };
     toolstack.transaction(|tx| device::make(tx, &made)).expect("domain 0 may");

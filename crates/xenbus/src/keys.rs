@@ -9,9 +9,7 @@ use alloc::vec::Vec;
 use crate::line_vlans;
 use crate::rate::Rate;
 use crate::state::XenbusState;
-use ringway_datapath::{
-    Completion, IpNetwork, MacAddr, Mirrored, MulticastRouter, PortRules, Vid, VlanRules,
-};
+use ringway_datapath::{IpNetwork, MacAddr, Mirrored, MulticastRouter, PortRules, Vid, VlanRules};
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -61,7 +59,8 @@ pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 /// The most queues to offer for a vif; in the backend's directory.
 pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
-pub(crate) const COMPLETION_WANTED: &str = "ringway-completion";
+/// Of an earlier version, without effect; in the backend's directory.
+pub(crate) const COMPLETION: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
 
 pub(crate) const FEATURE_SG: &str = "feature-sg";
@@ -411,16 +410,10 @@ impl Keys {
         offers.into_iter().max().flatten()
     }
 
-    /// When the backend responds to what this vif's guest transmits, if the toolstack sets it
-    /// (`ringway-completion`, ours: a stock toolstack has no key for it).
-    ///
-    /// # Errors
-    /// [`BadKeys::Unreadable`] if it is neither `copied` nor `sent`.
-    pub fn completion_configured(&self) -> Result<Option<Completion>, BadKeys> {
-        let parse = |text: &str| {
-            text.parse().map_err(|_| self.unreadable(COMPLETION_WANTED, text, "copied or sent"))
-        };
-        self.text(COMPLETION_WANTED).map(parse).transpose()
+    /// The key of an earlier version that the toolstack has set, if it has: it has no effect any
+    /// more.
+    pub fn obsolete(&self) -> Option<&'static str> {
+        self.text(COMPLETION).map(|_| COMPLETION)
     }
 
     /// The error that the end of this directory reports, cut and escaped, because it may contain

@@ -8,15 +8,15 @@ use alloc::{format, vec};
 use ringway_wire::DomId;
 
 use crate::keys::{
-    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR,
-    FRONTEND, FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
+    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND,
+    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
     IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LINE_VLAN, LINK_LOCAL_TO, LOCKING_MODE, MAC,
     MAX_QUEUES_WANTED, MIRROR, MTU, MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT,
     TRUNK, TYPE, VLAN,
 };
 use crate::limits::LimitName;
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, IpNetwork, MacAddr, MulticastRouter, PortRules};
+use ringway_datapath::{IpNetwork, MacAddr, MulticastRouter, PortRules};
 
 /// One virtual interface: `handle` counts from 0 in each guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,9 +197,6 @@ pub struct Device {
     /// The most queues that the backend offers, if the toolstack sets it. The key is ours
     /// (`ringway-max-queues`): a stock toolstack has none.
     pub max_queues: Option<u16>,
-    /// When the backend responds to what the guest transmits, if the toolstack sets it. The key is
-    /// ours as well (`ringway-completion`).
-    pub completion: Option<Completion>,
     /// The rules for what its guest may send.
     pub rules: PortRules,
 }
@@ -217,7 +214,6 @@ impl Device {
         ];
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
-        changes.extend(self.completion.map(|it| KeyChange::set(COMPLETION_WANTED, it.to_string())));
         changes.extend(rule_changes(&self.rules));
         changes.extend(self.common());
         changes
@@ -295,7 +291,6 @@ mod tests {
             mtu: 1500,
             bridge: None,
             max_queues: None,
-            completion: None,
             rules: PortRules::default(),
         };
         let wishful =
@@ -308,7 +303,6 @@ mod tests {
             ..PortRules::default()
         };
         let clustered = Device { rules, ..plain.clone() };
-        let patient = Device { completion: Some(Completion::Sent), ..plain.clone() };
         let read = |device: &Device| {
             let values = device.backend_changes().into_iter().map(|change| match change {
                 KeyChange::Set(key, value) => (key, value),
@@ -319,8 +313,6 @@ mod tests {
         assert_eq!(read(&clustered).rules(), Ok(clustered.rules.clone()));
         assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
         assert_eq!(read(&wishful).max_queues_limit(), Ok(Some(3)));
-        assert_eq!(read(&patient).completion_configured(), Ok(Some(Completion::Sent)));
-        assert_eq!(read(&plain).completion_configured(), Ok(None));
         assert_eq!(read(&plain).bridge(), None);
         assert_eq!(read(&plain).max_queues_limit(), Ok(None));
         assert_eq!(read(&plain).text(TYPE), Some("vif"));

@@ -238,8 +238,6 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         (format!("{guest}mirror = [\"ringway0\"]\n"), 4, ["mirror", "no port `ringway0`"]),
         ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
         ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
-        ("[host]\ncompletion = \"staged\"\n".to_owned(), 2, ["completion", "copied or sent"]),
-        (format!("{guest}completion = \"now\"\n"), 4, ["completion", "copied or sent"]),
         (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
         ("[host\n".to_owned(), 1, ["[host", "]"]),
         (
@@ -282,7 +280,18 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
 }
 
 #[test]
-fn isolation_is_refused_if_responses_wait_for_frames_on_a_trunk() {
+fn keys_of_an_earlier_version_are_accepted_and_named() {
+    let text = "[host]\ncompletion = \"sent\"\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
+                completion = \"copied\"\n";
+    let host = parse_plain("host.toml", text).expect("accepted");
+    let [of_host, of_vif] = &host.obsolete[..] else { panic!("two: {:?}", host.obsolete) };
+    assert!(of_host.starts_with("host.toml, line 2: `completion` has no effect"), "{of_host}");
+    assert!(of_vif.starts_with("host.toml, line 6: ") && of_vif.contains("remove it"), "{of_vif}");
+    assert!(parse_plain("host.toml", "[host]\n").expect("accepted").obsolete.is_empty());
+}
+
+#[test]
+fn isolation_is_refused_if_frames_of_another_process_are_mirrored_or_tenants_are_mixed() {
     let obstacle = |host: &str, vif: &str| {
         let bridge = "[[bridge]]\nname = \"br0\"\n";
         let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");
@@ -290,14 +299,7 @@ fn isolation_is_refused_if_responses_wait_for_frames_on_a_trunk() {
         let obstacles = parse_plain("host.toml", &text).expect("good").obstacles_to_isolation();
         obstacles.into_iter().next().map(|(_, reason)| reason)
     };
-    let sent = "completion = \"sent\"";
     assert_eq!(obstacle("", "tenant = \"red\""), None);
-    assert_eq!(obstacle(sent, "bridge = \"br0\""), None);
-    assert_eq!(obstacle(sent, "completion = \"copied\""), None);
-    for (host, vif) in [(sent, ""), ("", sent)] {
-        let reason = obstacle(host, vif).expect("an obstacle");
-        assert!(reason.starts_with("guest a has completion"), "{reason}");
-    }
     let uplink = "[uplink]\naddresses = []\n";
     assert_eq!(obstacle(uplink, "mirror = [\"vif1.0\", \"trunk\"]"), None);
     let reason = obstacle(uplink, "mirror = [\"vif1.0\", \"ringway0:tx\"]").expect("an obstacle");

@@ -93,7 +93,6 @@ impl Source<'_> {
             queues: section.queues.and_then(Within::get),
             bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
             max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),
-            completion: section.completion.as_ref().map(|it| *it.get_ref()),
             max_unanswered: section.max_unanswered.as_ref().and_then(|it| it.get_ref().get()),
             offloads: offloads(section.sg, section.csum, section.gso),
             rate: section.rate.clone(),

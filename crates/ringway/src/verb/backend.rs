@@ -185,7 +185,6 @@ pub(crate) fn config(host: &Host, host_dir: &RunDir, service: Service) -> Result
         owner: owner(host_dir.path()),
         workers: host.backend_workers()?,
         max_queues: host.max_queues,
-        completion: host.completion,
         split_event_channels: host.split_event_channels,
         offloads: host.offloads.caps(),
         read_vhost,

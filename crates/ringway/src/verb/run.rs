@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringway_datapath::Completion;
 use ringway_worker::Policy;
 
 use crate::description::{self, Host, Usage};
@@ -60,9 +59,9 @@ pub(crate) struct Run {
     /// The maximum number of queues of a vif [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     max_queues: Option<u16>,
-    /// When the backend responds to transmit requests: copied or sent [default: copied]
-    #[arg(long, value_name = "WHEN")]
-    completion: Option<Completion>,
+    /// Of an earlier version, without effect
+    #[arg(long, value_name = "WHEN", hide = true)]
+    completion: Option<String>,
     /// Run one backend process per tenant, and the switch in another
     #[arg(long)]
     isolate: bool,
@@ -77,7 +76,6 @@ impl Run {
             workers: self.workers.map(usize::from),
             policy: self.policy,
             max_queues: self.max_queues,
-            completion: self.completion,
             isolate: self.isolate,
             has_toolstack: self.hypervisor == HypervisorKind::Xen,
         }
@@ -86,10 +84,14 @@ impl Run {
 
 pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
     let usage = args.usage();
+    if args.completion.is_some() {
+        tracing::warn!("{}", description::COMPLETION_OBSOLETE.replacen('`', "`--", 1));
+    }
     if let Some(file) = &args.check {
         return check(file, usage, args.dir.as_deref());
     }
     let Start { host, mut accepted } = Start::of(args, usage)?;
+    warn_of_obsolete(&host);
     let dir = run_dir(args.dir.as_deref(), &host)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;
@@ -127,10 +129,15 @@ fn run_dir(given: Option<&Path>, host: &Host) -> Result<PathBuf> {
 fn check(file: &Path, usage: Usage, dir: Option<&Path>) -> Result<()> {
     let (_, host) = description::read(file, usage)?;
     check_path(&run_dir(dir, &host)?)?;
+    warn_of_obsolete(&host);
     if let Some(group) = &host.socket_group {
         socket_group::find(group).with_context(|| file.display().to_string())?;
     }
     print(&format!("{}: no faults\n", file.display()))
+}
+
+fn warn_of_obsolete(host: &Host) {
+    host.obsolete.iter().for_each(|key| tracing::warn!("{key}"));
 }
 
 fn warn(accepted: &Accepted) {

@@ -434,7 +434,6 @@ fn show(args: &ShowOne) -> Result<()> {
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
         ("offloads", &offloads),
-        ("completion", &vif.completion),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
         text += &format!("{key:13} {}\n", table::shown(value));

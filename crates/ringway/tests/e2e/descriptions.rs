@@ -37,9 +37,13 @@ fn a_check_names_every_fault_and_starts_nothing() {
     let xen = check(&config, &["--hypervisor", "xen"]);
     let text = String::from_utf8_lossy(&xen.stderr).into_owned();
     assert!(xen.status.code() == Some(1) && text.contains("a section [[guest]]"), "{text}");
-    let sent = check(&config, &["--isolate", "--completion", "sent"]);
+    // What an earlier version had is accepted, and named.
+    fs::write(&config, pair().replace("[host]\n", "[host]\ncompletion = \"sent\"\n"))
+        .expect("written");
+    let sent = check(&config, &["--completion", "sent"]);
     let text = String::from_utf8_lossy(&sent.stderr).into_owned();
-    assert_eq!(text.matches("has completion = \"sent\"").count(), 2, "{text}");
+    assert!(sent.status.success() && text.matches("has no effect any more").count() == 2, "{text}");
+    assert!(text.contains("line 2: `completion`") && text.contains("`--completion`"), "{text}");
     assert_eq!(names_in(place.path()), ["host.toml"]);
 }
 

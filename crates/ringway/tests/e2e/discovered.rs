@@ -162,7 +162,6 @@ impl<'a> Guest<'a> {
             mtu: 1400,
             bridge: None,
             max_queues: None,
-            completion: None,
             rules: ringway_datapath::PortRules::default(),
         };
         let made = self.store.transaction(|tx| {

@@ -430,10 +430,10 @@ fn a_tenant_process_that_writes_garbage_into_its_trunk_is_cut_off_alone() {
 #[test]
 fn a_killed_tenant_process_leaves_its_devices_as_they_are() {
     let Some(_turn) = shared_turn(&["iperf3", "nsenter", "ip", "bridge"]) else { return };
-    // More queues, and files for receipts, than a message has room for.
+    // More queues than a message has room for.
     let guests = [
         ("a", "", "bridge = 'br7'\nqueues = 2\nmax-queues = 40"),
-        ("b", "", "bridge = 'br7'\nqueues = 2\nmax-queues = 3\ncompletion = 'sent'"),
+        ("b", "", "bridge = 'br7'\nqueues = 2\nmax-queues = 3"),
     ];
     let host = Host::start(&(describe("isolate = true", &guests) + "[[bridge]]\nname = 'br7'\n"));
     let pid = host.pid_of("ringway run");

@@ -16,7 +16,6 @@
 
 mod applied;
 mod backend;
-mod completion;
 mod confinement;
 mod demo;
 mod descriptions;
@@ -63,6 +62,7 @@ mod toolstack;
 mod toolstacks;
 mod traffic;
 mod turns;
+mod unanswered;
 mod unikernel;
 mod vhost;
 mod virtio;

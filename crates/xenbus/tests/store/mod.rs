@@ -20,7 +20,6 @@ pub(crate) fn with_vif() -> Store {
         mtu: 1500,
         bridge: None,
         max_queues: None,
-        completion: None,
         rules: PortRules::default(),
     };
     let mut store = Store::new();

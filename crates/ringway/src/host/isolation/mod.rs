@@ -117,7 +117,7 @@ impl Isolation {
         ringway_sys::process::raise_open_files_limit()?;
         let fanout = Fanout::start(&setup.dir)?;
         let owner = owner(setup.dir.path());
-        let devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.of_vifs)?;
+        let devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.queues_max)?;
         let roster = Roster::new(setup.domid, setup.defaults, &setup.vhosts);
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };

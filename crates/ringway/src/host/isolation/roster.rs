@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringway_backend::VifDefaults;
 use ringway_control::{Allowed, TrunkRules, VifNumber};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid};
 use ringway_description::{Host, TenantName, Vhost};
@@ -39,14 +38,15 @@ pub(crate) struct Defaults {
     pub(crate) locking: Option<LockingMode>,
     /// Ethernet addresses of a vif.
     pub(crate) addresses_max: u32,
-    pub(crate) of_vifs: VifDefaults,
+    /// Queues of a vif.
+    pub(crate) queues_max: u16,
 }
 
 impl Defaults {
     pub(crate) fn of(host: &Host) -> Defaults {
         let locking = host.switch.locking_mode.map(|locking| locking.0);
-        let of_vifs = VifDefaults { max_queues: host.max_queues, completion: host.completion };
-        Defaults { locking, addresses_max: host.switch.addresses_per_vif, of_vifs }
+        let addresses_max = host.switch.addresses_per_vif;
+        Defaults { locking, addresses_max, queues_max: host.max_queues }
     }
 }
 
