@@ -110,7 +110,7 @@ mod tests {
             "lab run receive --line-rate 10G --precision 2 --max-hours 1 --out dir",
             "lab run mine.toml --out dir",
             "capture vif1.0 -w file -s 96",
-            "xenstore watch -n 2 /",
+            "xenstore serve --socket /tmp/xs.sock",
         ] {
             let arguments = std::iter::once("ringway").chain(line.split(' '));
             assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Standard output has no reader any more, as after `ringway xenstore ls | head -1`. This ends a
+/// Standard output has no reader any more, as after `ringway vif list | head -1`. This ends a
 /// verb but is no failure. The type distinguishes it from a broken pipe or socket to one of our own
 /// processes.
 #[derive(Debug)]

@@ -108,7 +108,7 @@ fn a_running_host_refuses_requests_for_missing_vifs_and_continues() {
         (&["guest", "set", "z", "queues", "2"], ["\"z\"", "a, b"]),
         (&["guest", "set", "a", "--vif", "7", "queues", "2"], ["7", "vif"]),
         (&["guest", "exec", "a", "--", "no-such-program"], ["no-such-program", "run"]),
-        (&["xenstore", "read", "/no/such/node"], ["/no/such/node", "no"]),
+        (&["xenstore", "read", "/no/such/node"], ["use xenstore-read of", "XENSTORED_PATH="]),
         (&["run"], [&supervisor, &dir]),
     ] {
         let text = refusal(&host.verb(arguments), &arguments.join(" "));
