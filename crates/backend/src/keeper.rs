@@ -109,7 +109,7 @@ impl Passed {
             Passed::Nothing => Ok(None),
             Passed::NotMade(reason) => Err(io::Error::other(reason.clone())),
             Passed::Made(made, files) => {
-                let tap = Tap::from_files(files.clone(), made.queues)?;
+                let tap = Tap::from_files(files.clone())?;
                 Ok(Some(Device::new(tap, made.mtu, made.queues, made.attached_to.clone())))
             }
         }

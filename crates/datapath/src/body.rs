@@ -60,7 +60,8 @@ pub struct Body {
     pages: Arc<dyn Pages>,
     pieces: ArrayVec<Piece, PIECES_MAX>,
     len: usize,
-    receipt: Receipt,
+    /// Returned when the body is dropped.
+    _receipt: Receipt,
 }
 
 /// A contiguous part of a body.
@@ -78,7 +79,7 @@ pub const PIECES_MAX: usize = 3; // not a limit: our own frames
 impl Body {
     /// An empty body. `receipt` is returned when the body is dropped.
     pub fn new(pages: Arc<dyn Pages>, receipt: Receipt) -> Body {
-        Body { pages, pieces: ArrayVec::new(), len: 0, receipt }
+        Body { pages, pieces: ArrayVec::new(), len: 0, _receipt: receipt }
     }
 
     /// Appends bytes; false if the body has too many pieces already.
@@ -117,11 +118,6 @@ impl Body {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// Returned when the body is dropped.
-    pub fn receipt(&self) -> &Receipt {
-        &self.receipt
     }
 
     /// The run of pages that contains its pieces.

@@ -22,7 +22,7 @@ use crossbeam_queue::ArrayQueue;
 use ringway_wire::PAGE_SIZE;
 
 use crate::headers::{Headers, parse_head};
-use crate::{Body, DropReason, FrameVlan, Offload, Receipt};
+use crate::{Body, DropReason, FrameVlan, Offload};
 
 pub use loan::{Lender, LentEnd, LoanUse};
 use loan::{Loan, Loans};
@@ -61,9 +61,6 @@ struct Space<Bytes: ?Sized = [u8]> {
     loan: Loan,
     /// Bytes at the end of the frame that are not in the buffer: of its body, or on loan.
     end_len: usize,
-    /// For a sender that waits until the frame, and everything made from it, is gone. A free buffer
-    /// has no receipt.
-    receipt: Option<Receipt>,
     /// Where the frame begins; 0 except in large buffers.
     start: usize,
     metadata: Metadata,
@@ -90,7 +87,6 @@ impl Space {
             body: None,
             loan: Loan::default(),
             end_len: 0,
-            receipt: None,
             start: 0,
             metadata: Metadata::default(),
             bytes: [0; LEN],
@@ -101,21 +97,6 @@ impl Space {
     #[inline]
     fn align_end_of_head(&mut self, lead: usize) {
         self.start = self.bytes.as_ptr().addr().wrapping_add(lead).wrapping_neg() % PAGE_SIZE;
-    }
-
-    /// Prepares the buffer for another frame.
-    #[inline]
-    fn release(&mut self) {
-        self.end_len = 0;
-        if self.receipt.is_some() {
-            self.give_back();
-        }
-    }
-
-    /// A function of its own, to keep the path of frames without a receipt short.
-    #[cold]
-    fn give_back(&mut self) {
-        self.receipt = None;
     }
 }
 
@@ -276,17 +257,6 @@ impl Frame {
             self.len = head_len;
         }
         gathered
-    }
-
-    /// The receipt that informs its sender when it is gone, if a sender waits for that.
-    pub fn receipt(&self) -> Option<&Receipt> {
-        self.space.receipt.as_ref()
-    }
-
-    /// Makes a sender wait for the frame, or stop waiting. Every frame made from this one must
-    /// carry its receipt as well.
-    pub fn set_receipt(&mut self, receipt: Option<Receipt>) {
-        self.space.receipt = receipt;
     }
 
     fn is_large(&self) -> bool {
@@ -504,7 +474,7 @@ impl FramePool {
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         let mut buffer = frame.space;
-        buffer.release();
+        buffer.end_len = 0;
         if buffer.bytes.len() == SMALL_LEN && self.small.free.len() < self.small.keep {
             self.small.free.push(buffer);
         } else {

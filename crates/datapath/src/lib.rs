@@ -9,7 +9,6 @@ extern crate alloc;
 
 mod body;
 pub mod checksum;
-mod completion;
 mod counters;
 mod form;
 mod frame;
@@ -20,6 +19,7 @@ mod mac;
 mod pending;
 #[cfg(feature = "std")]
 mod queue;
+mod receipt;
 mod rules;
 pub mod segment;
 mod sync;
@@ -29,7 +29,6 @@ pub mod vlan;
 pub mod vnet;
 
 pub use body::{Body, PIECES_MAX, PagePool, Pages, Piece};
-pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;
 pub use frame::{
@@ -39,7 +38,8 @@ pub use frame::{
 pub use mac::MacAddr;
 pub use pending::Pending;
 #[cfg(feature = "std")]
-pub use queue::{Budget, Interest, PortQueue, Probe, QueueDown, QueueTraits, Wakers, Woken};
+pub use queue::{Budget, PortQueue, Probe, QueueDown, QueueTraits, Wakers, Woken};
+pub use receipt::{Receipt, Receipts};
 pub use rules::{
     IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,
     link_local_of,

@@ -65,8 +65,8 @@ pub trait PortQueue {
 
 /// A queue whose events are descriptors that a thread can wait for.
 pub trait Wakers {
-    /// Calls `visit` with each descriptor and the readiness that requires [`PortQueue::woken`].
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest));
+    /// Calls `visit` with each descriptor: when it becomes readable, [`PortQueue::woken`] is due.
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
 }
 
 /// Makes an enum a queue, each of whose variants holds one: workers then call it directly, without
@@ -136,10 +136,7 @@ macro_rules! queue_of_variants {
         }
 
         impl<$v: $crate::Wakers> $crate::Wakers for $name<$v> {
-            fn wakers(
-                &self,
-                visit: &mut dyn FnMut(::std::os::fd::BorrowedFd<'_>, $crate::Interest),
-            ) {
+            fn wakers(&self, visit: &mut dyn FnMut(::std::os::fd::BorrowedFd<'_>)) {
                 match self {
                     $($name::$variant(queue) => queue.wakers(visit),)+
                 }
@@ -156,15 +153,6 @@ pub enum Woken {
     By(usize),
     /// Any of them.
     Unknown,
-}
-
-/// The readiness of a queue's descriptor that is an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
-    /// It became readable.
-    Readable,
-    /// It became readable or writable.
-    ReadableOrWritable,
 }
 
 /// How much one call of [`PortQueue::ingress`] may take in.

@@ -265,7 +265,6 @@ impl<'frame> Cutter<'frame> {
             Ok(()) => {
                 segment.offload = Offload { checksum: self.checksum, gso: None };
                 segment.flow = self.frame.flow;
-                segment.set_receipt(self.frame.receipt().cloned());
                 Ok(segment)
             }
             Err(reason) => {

@@ -48,7 +48,6 @@ pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Fr
         longer.offload = frame.offload;
         longer.flow = frame.flow;
         longer.vlan = frame.vlan;
-        longer.set_receipt(frame.receipt().cloned());
         pool.recycle(core::mem::replace(&mut frame, longer));
     }
     frame.set_len(len + VLAN_TAG_LEN);

@@ -214,7 +214,6 @@ impl<'a> Router<'a> {
             copy.bytes_mut().copy_from_slice(frame.bytes());
             copy.offload = frame.offload;
             copy.vlan = frame.vlan;
-            copy.set_receipt(frame.receipt().cloned());
             let address = steer(&mut copy, queues);
             self.hand_over(copy, Admission::Late, (port, address), source);
         }

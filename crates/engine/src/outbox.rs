@@ -343,10 +343,7 @@ impl Outbox {
             pool.recycle(frame);
         }
         // Frames that stay must not delay the responses to their senders.
-        self.for_each_waiting(pool, |pool, frame| {
-            frame.set_receipt(None);
-            pool.gather(frame)
-        });
+        self.for_each_waiting(pool, FramePool::gather);
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);

@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
-    BATCH, Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
+    BATCH, Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload,
     QueueDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
@@ -53,7 +53,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), QueueDown> {
-        self.respond_to_sent()?;
+        self.respond_to_returned()?;
         let (taken, waiting) =
             self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(QueueDown::peer)?;
         if taken == 0 {
@@ -72,7 +72,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.judge_copies();
         match self.must_defer(&into[first_frame..]) {
             false => self.push_tx_responses(),
-            true => self.defer_responses(&mut into[first_frame..]),
+            true => self.defer_responses(),
         }
         let notified = self.publish_responses();
         // Even if the event could not be sent, a frame that was not filled must not be forwarded.
@@ -149,48 +149,21 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
     /// Whether the responses of a batch must wait: for its frames, or behind others.
     fn must_defer(&self, frames: &[Frame]) -> bool {
-        self.unanswered.as_ref().is_some_and(|unanswered| {
-            unanswered.is_of_all() || unanswered.len() > 0 || frames.iter().any(Frame::is_lent)
-        })
+        self.unanswered
+            .as_ref()
+            .is_some_and(|unanswered| unanswered.len() > 0 || frames.iter().any(Frame::is_lent))
     }
 
-    /// Keeps the responses until the frames have left, or no longer refer to the guest's pages.
-    fn defer_responses(&mut self, frames: &mut [Frame]) {
+    /// Keeps the responses until the frames no longer refer to the guest's pages.
+    fn defer_responses(&mut self) {
         let Some(unanswered) = &mut self.unanswered else { return };
         let scratch = &*self.scratch;
-        let slots: usize = scratch.packets.iter().map(|packet| packet.slots).sum();
-        let slots = u32::try_from(slots).expect("a ring is small");
-        let mut first = self.tx.consumer().wrapping_sub(slots);
-        let mut frames = frames.iter_mut();
-        for packet in &scratch.packets {
-            if packet.copies > 0 {
-                let frame = frames.next().expect("a packet that is copied has a frame");
-                if unanswered.is_of_all() {
-                    let lent = frame.body().map(|body| body.receipt().clone());
-                    frame.set_receipt(Some(lent.unwrap_or_else(|| unanswered.issue(first))));
-                }
-            }
-            first = first.wrapping_add(u32::try_from(packet.slots).expect("a ring is small"));
-        }
         responses(&scratch.tx_requests, &scratch.packets, |response| unanswered.push(response));
         self.counters.set_tx_unanswered(widen(unanswered.len()));
     }
 
-    /// Sends all responses whose frames have left, and asks for an event when the next one does.
-    pub(crate) fn respond_to_all_sent(&mut self) -> Result<(), QueueDown> {
-        // Each iteration except the last sends a response, and none is added.
-        loop {
-            self.respond_to_sent()?;
-            let consumer = self.tx.consumer();
-            let left = self.unanswered.as_ref().map(|unanswered| unanswered.arm(consumer));
-            if left != Some(Pending::Work) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Responds to the oldest packets, up to the first whose frame has not left.
-    pub(crate) fn respond_to_sent(&mut self) -> Result<(), QueueDown> {
+    /// Responds to the oldest packets, up to the first whose frame still refers to its pages.
+    pub(crate) fn respond_to_returned(&mut self) -> Result<(), QueueDown> {
         let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
         while let Some(response) = unanswered.pop(self.tx.consumer()) {
             self.tx.push_response(response);

@@ -14,15 +14,14 @@ mod lending;
 mod stopwatch;
 mod unanswered;
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
+    Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, PageCopy, QueueEvents,
@@ -80,7 +79,7 @@ pub struct VifQueue<M, E> {
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
     interrupted: Interrupted,
-    /// Responses that wait for their frames; `None` if responses follow the copy.
+    /// Responses that wait for lent pages; `None` if all follow the copy.
     unanswered: Option<Unanswered>,
     /// For long packets that stay in the guest's pages; `None` if all are copied.
     lending: Option<Lending<M>>,
@@ -153,16 +152,6 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.interrupted
     }
 
-    /// Responds to what the guest transmits only when it has left, from the next frame on
-    /// ([`Completion::Sent`](ringway_datapath::Completion::Sent)).
-    ///
-    /// # Errors
-    /// If the process has no descriptor left.
-    pub fn respond_when_sent(&mut self) -> io::Result<()> {
-        self.unanswered = Some(Unanswered::new()?);
-        Ok(())
-    }
-
     /// Leaves the ends of long packets in the guest's pages from now on, until they are copied into
     /// the pages of another guest or gathered with `memory`, another handle like the queue's own.
     ///
@@ -173,7 +162,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         M: Send,
     {
         self.lending = Some(Lending::new(self.peer, memory, Arc::clone(&self.counters)));
-        self.unanswered.get_or_insert_with(Unanswered::without_bell);
+        self.unanswered.get_or_insert_with(Unanswered::new);
     }
 
     fn notify(&self, direction: Direction, notify: Notify) -> Result<(), QueueDown> {
@@ -197,7 +186,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
         into: &mut FrameBatch,
     ) -> Result<(), QueueDown> {
         match budget.is_nothing() {
-            true => self.respond_to_all_sent(),
+            true => self.respond_to_returned(),
             false => self.take_packets(budget, pool, into),
         }
     }
@@ -217,11 +206,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
             0 => Waiting::TooFew,
             pages => self.rx.arm(pages),
         };
-        let sent = match &self.unanswered {
+        let returned = match &self.unanswered {
             None => Pending::Nothing,
-            Some(unanswered) => unanswered.arm(self.tx.consumer()),
+            Some(unanswered) => unanswered.pending(self.tx.consumer()),
         };
-        let is_idle = [tx, rx] == [Waiting::TooFew; 2] && sent == Pending::Nothing;
+        let is_idle = [tx, rx] == [Waiting::TooFew; 2] && returned == Pending::Nothing;
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
@@ -232,11 +221,6 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
         };
         if of_peer == Some(true) {
             self.counters.add_event_received();
-        }
-        if let (None, _) | (_, Woken::Unknown) = (of_peer, by) {
-            if let Some(unanswered) = &self.unanswered {
-                unanswered.woken();
-            }
         }
         Ok(())
     }
@@ -257,10 +241,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
 }
 
 impl<M: ForeignMemory + 'static, E: EventChannel> Wakers for VifQueue<M, E> {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
-        self.events.visit(&mut |fd| visit(fd, Interest::Readable));
-        if let Some(waker) = self.unanswered.as_ref().and_then(Unanswered::waker) {
-            visit(waker, Interest::Readable);
-        }
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.events.visit(visit);
     }
 }

@@ -77,7 +77,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending, PortQueue, Probe,
+    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue, Probe,
     QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
@@ -343,10 +343,10 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
 }
 
 impl<G: GrantTable, E: EventChannel> Wakers for VifQueue<G, E> {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
-        self.events.visit(&mut |fd| visit(fd, Interest::Readable));
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.events.visit(visit);
         if let Some(in_place) = &self.in_place {
-            visit(in_place.waker(), Interest::Readable);
+            visit(in_place.waker());
         }
     }
 }

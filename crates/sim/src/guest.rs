@@ -197,7 +197,7 @@ impl Nic {
     /// for.
     fn has_event(&self, pending: &[EvtchnPort]) -> bool {
         let mut is_rung = false;
-        self.queue.wakers(&mut |fd, _| {
+        self.queue.wakers(&mut |fd| {
             let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
             is_rung |= poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0);

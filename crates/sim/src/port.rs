@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use ringway_datapath::{
-    Body, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortQueue,
-    QueueDown, QueueTraits, Receipts, Wakers, Woken,
+    Body, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PortQueue, QueueDown,
+    QueueTraits, Receipts, Wakers, Woken,
 };
 use ringway_loopback::LoopbackEvent;
 use ringway_netback::VifQueue;
@@ -166,7 +166,7 @@ impl PortQueue for Port {
 }
 
 impl Wakers for Port {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         match &self.queue {
             Queue::Vif(queue) => queue.wakers(visit),
             Queue::Device(_) => {}

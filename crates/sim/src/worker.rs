@@ -69,7 +69,7 @@ struct Events {
 impl Events {
     fn of(port: &Port) -> Events {
         let mut descriptors = Vec::new();
-        port.wakers(&mut |fd, _| descriptors.extend(fd.try_clone_to_owned().ok()));
+        port.wakers(&mut |fd| descriptors.extend(fd.try_clone_to_owned().ok()));
         Events { ports: port.events.clone(), descriptors, device: port.device_event() }
     }
 

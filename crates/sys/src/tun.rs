@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use ringway_wire::vnet::VirtioNetHdr;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
@@ -201,33 +200,6 @@ impl TunFile {
             .map_err(|error| explain(error, "TAP: set lifetime (TUNSETPERSIST)"))
     }
 
-    /// Limits the written bytes that are still in the host's network stack; more are refused as
-    /// [`WriteOutcome::Full`]. Without this there is no limit.
-    ///
-    /// # Errors
-    /// If it is 0, or the device was deleted.
-    pub fn set_send_buffer(&self, bytes: u32) -> io::Result<()> {
-        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-        int_ioctl::<SET_SEND_BUFFER>(&self.fd, bytes)
-            .map_err(|error| explain(error, "TAP: set send buffer (TUNSETSNDBUF)"))
-    }
-
-    /// Whether at least half of the send buffer is free. If not, the file's descriptor becomes
-    /// writable when it is; the kernel reports that only after this was called. A device that is
-    /// not up has no room.
-    ///
-    /// # Errors
-    /// `EBADFD` if the device was deleted.
-    pub fn has_room(&self) -> io::Result<bool> {
-        let mut asked = [PollFd::new(&self.fd, PollFlags::OUT)];
-        rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))?;
-        let ready = asked[0].revents();
-        if ready.contains(PollFlags::ERR) {
-            return Err(Errno::BADFD.into());
-        }
-        Ok(ready.contains(PollFlags::OUT))
-    }
-
     /// Reads one frame and returns its length, or `None` if no frame waits. A frame longer than
     /// `buffer` is truncated without notice: treat a result of `buffer.len()` as too long.
     ///
@@ -371,7 +343,6 @@ const GET_INTERFACE: Opcode = libc::TUNGETIFF as Opcode;
 const SET_QUEUE: Opcode = libc::TUNSETQUEUE as Opcode;
 const SET_OFFLOAD: Opcode = libc::TUNSETOFFLOAD as Opcode;
 const SET_PERSIST: Opcode = libc::TUNSETPERSIST as Opcode;
-const SET_SEND_BUFFER: Opcode = libc::TUNSETSNDBUF as Opcode;
 const SET_HEADER_LEN: Opcode = libc::TUNSETVNETHDRSZ as Opcode;
 
 /// `struct ifreq` with the member of its union that TAP ioctls use, so that no union must be read.
@@ -454,9 +425,9 @@ fn integer_ioctl<const OPCODE: Opcode>(fd: &OwnedFd, value: usize) -> rustix::io
     unsafe { ioctl(fd, operation) }
 }
 
-/// For the opcodes that take a pointer to an `int`: `TUNSETSNDBUF` and `TUNSETVNETHDRSZ`.
+/// For the opcode that takes a pointer to an `int`, `TUNSETVNETHDRSZ`.
 fn int_ioctl<const OPCODE: Opcode>(fd: &OwnedFd, value: c_int) -> rustix::io::Result<()> {
-    // SAFETY: private, and called with the opcodes above only; both read an `int`.
+    // SAFETY: private, and called with the opcode above only, which reads an `int`.
     let operation = unsafe { Setter::<OPCODE, c_int>::new(value) };
     // SAFETY: as in `interface_ioctl`.
     unsafe { ioctl(fd, operation) }

@@ -53,7 +53,6 @@ fn a_device_has_queues(first: TunFile) -> Result<(), Box<dyn Error>> {
         other => other?,
     }
     first.set_offload(TunOffload::default())?;
-    first.set_send_buffer(1 << 20)?;
 
     let error = TunFile::open("tap0", QueueMode::Single).expect_err("the device is multi-queue");
     assert!(error.to_string().contains("TAP tap0"), "{error}");

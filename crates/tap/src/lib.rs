@@ -4,7 +4,6 @@
 //! Each emulated guest has one, whose far end is the guest's TCP/IP; others are on the host, on a
 //! bridge or as the switch's uplink. This crate has no rings, grants or forwarding decisions.
 
-mod lane;
 mod queue;
 mod vif_or_tap;
 
@@ -13,8 +12,6 @@ use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
-
-use crate::lane::{LANES_MAX, Lanes, open_files};
 
 pub use queue::{Side, TapQueue};
 pub use ringway_sys::tun::{Lifetime, TunFile as TapFile};
@@ -28,8 +25,6 @@ pub struct Tap {
     name: String,
     files: Vec<Arc<TunFile>>,
     enabled: usize,
-    /// Files of each queue, by which it writes frames whose receipts it keeps.
-    lanes: Vec<Vec<Arc<TunFile>>>,
     /// Work that may be left to the kernel in frames written to the device.
     caps: OffloadCaps,
 }
@@ -47,8 +42,7 @@ impl Tap {
     }
 
     /// The same for a device that can have more queues: a later process may open it with any
-    /// number, if the device [outlives](Tap::set_lifetime) this process, and its queues may [hold
-    /// receipts](Tap::hold_receipts).
+    /// number, if the device [outlives](Tap::set_lifetime) this process.
     ///
     /// # Errors
     /// As [`create`](Tap::create).
@@ -65,38 +59,32 @@ impl Tap {
         for _ in 1..queues {
             files.push(Arc::new(TunFile::open(&name, mode)?));
         }
-        let tap = Tap { name, enabled: files.len(), files, lanes: Vec::new(), caps };
+        let tap = Tap { name, enabled: files.len(), files, caps };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
 
-    /// A device that another process has made, from all its [`files`](Tap::files): first those of
-    /// `queues` queues. All queues are enabled, whatever an earlier user of the files did.
+    /// A device that another process has made, from its [`files`](Tap::files). All queues are
+    /// enabled, whatever an earlier user of the files did.
     ///
     /// # Errors
-    /// If there are fewer files, or the device was deleted.
-    pub fn from_files(mut files: Vec<Arc<TapFile>>, queues: u16) -> io::Result<Tap> {
-        check_queue_count(queues.into(), files.len())?;
-        let of_lanes = files.split_off(queues.into());
-        let (Some(first), count) = (files.first(), files.len()) else {
+    /// If there are no files, or the device was deleted.
+    pub fn from_files(files: Vec<Arc<TapFile>>) -> io::Result<Tap> {
+        let Some(first) = files.first() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let (name, caps) = (first.name()?, caps_of(first)?);
         for file in files.iter().filter(|file| file.queue_state().is_ok_and(is_detached)) {
             file.set_queue(QueueState::Attached)?;
         }
-        let lanes = match of_lanes.len() / count {
-            0 => Vec::new(),
-            each => of_lanes.chunks_exact(each).map(<[_]>::to_vec).collect(),
-        };
-        let tap = Tap { name, enabled: count, files, lanes, caps };
+        let tap = Tap { name, enabled: files.len(), files, caps };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
 
-    /// All open files of the device, for another process.
+    /// The open files of the device, one for each queue, for another process.
     pub fn files(&self) -> impl Iterator<Item = &Arc<TapFile>> {
-        self.files.iter().chain(self.lanes.iter().flatten())
+        self.files.iter()
     }
 
     /// The interface's name.
@@ -174,35 +162,6 @@ impl Tap {
             .zip(counters)
             .map(|(file, counters)| TapQueue::new(Arc::clone(file), side, self.caps, counters))
             .collect()
-    }
-
-    /// Opens what the first `count` queues of this multi-queue device need to [hold
-    /// receipts](Tap::hold_receipts), unless it is open already. If a device has very many queues,
-    /// they get none.
-    ///
-    /// # Errors
-    /// If the device was deleted or is not multi-queue, or the process has too many open files.
-    pub fn open_lanes(&mut self, count: u16) -> io::Result<()> {
-        let room = QUEUES_MAX.saturating_sub(self.files.len());
-        let each = (room / self.files.len().max(1)).min(LANES_MAX);
-        while self.lanes.len() < count.into() {
-            self.lanes.push(open_files(&self.name, each)?);
-        }
-        Ok(())
-    }
-
-    /// Lets queues keep the receipts of frames until the frames have left the host's network stack,
-    /// and not only until they are written. A frame waits if no lane is free. A queue for which no
-    /// [lanes](Tap::open_lanes) are open keeps no receipts.
-    ///
-    /// # Errors
-    /// If the device was deleted.
-    pub fn hold_receipts(&self, queues: &mut [TapQueue]) -> io::Result<()> {
-        for (queue, lanes) in queues.iter_mut().zip(&self.lanes) {
-            queue.hold_receipts(Lanes::new(lanes));
-        }
-        // No sender waits for frames that the queues write by their own files.
-        self.files.first().map_or(Ok(()), |file| file.set_send_buffer(u32::MAX))
     }
 }
 

@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
-    BODY_LEN_MAX, Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest,
-    MIDDLE_LEN, OffloadCaps, PagePool, Pending, PortQueue, Probe, QueueCounters, QueueDown,
-    QueueTraits, Wakers, Woken,
+    BODY_LEN_MAX, Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN,
+    OffloadCaps, PagePool, Pending, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
+    Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
-
-use crate::lane::Lanes;
 
 /// Where a TAP device is, which determines the guest's `tx` and `rx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +31,6 @@ pub struct TapQueue {
     side: Side,
     caps: OffloadCaps,
     counters: Arc<QueueCounters>,
-    /// Empty, unless receipts wait for the wire.
-    lanes: Lanes,
     /// Where long incoming frames are put; `None` to put them into buffers.
     page_pool: Option<Box<dyn PagePool>>,
     /// The last ingress stopped before it found the device empty, so that no event will come.
@@ -57,20 +53,7 @@ impl TapQueue {
         caps: OffloadCaps,
         counters: Arc<QueueCounters>,
     ) -> TapQueue {
-        TapQueue {
-            file,
-            side,
-            caps,
-            counters,
-            lanes: Lanes::default(),
-            page_pool: None,
-            may_have_more: false,
-        }
-    }
-
-    /// Keeps receipts from now on until their frames have left the host's network stack.
-    pub(crate) fn hold_receipts(&mut self, lanes: Lanes) {
-        self.lanes = lanes;
+        TapQueue { file, side, caps, counters, page_pool: None, may_have_more: false }
     }
 
     /// Puts long incoming frames, except their first page, into these pages.
@@ -138,20 +121,13 @@ impl TapQueue {
 
     /// Writes one frame.
     fn write(&mut self, frame: &mut Frame) -> io::Result<Written> {
-        if !self.lanes.is_empty() {
-            if let Err(reason) = frame.linearize() {
-                return Ok(Written::Dropped(reason));
-            }
-        }
         let header = match vnet_for_tap(frame) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
         };
-        let receipt = if self.lanes.is_empty() { None } else { frame.receipt() };
-        let outcome = match (receipt, frame.body()) {
-            (Some(receipt), _) => self.lanes.write_frame(&header, frame.bytes(), receipt)?,
-            (None, None) => self.file.write_frame(&header, frame.bytes())?,
-            (None, Some(_)) => match self.write_body(&header, frame)? {
+        let outcome = match frame.body() {
+            None => self.file.write_frame(&header, frame.bytes())?,
+            Some(_) => match self.write_body(&header, frame)? {
                 Ok(outcome) => outcome,
                 Err(reason) => return Ok(Written::Dropped(reason)),
             },
@@ -267,32 +243,24 @@ impl PortQueue for TapQueue {
         result
     }
 
-    /// There is nothing to arm: the descriptor reports every frame that arrives at an empty device,
-    /// and lanes were polled when they were written to.
+    /// There is nothing to arm: the descriptor reports every frame that arrives at an empty device.
     fn arm(&mut self) -> Result<Pending, QueueDown> {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
     fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
-        Ok(self.lanes.return_receipts()?)
+        Ok(())
     }
 
     fn describe(&self) -> QueueTraits {
-        let takes_bodies = self.lanes.is_empty();
         let (caps, probe, retry) = (self.caps, Probe::SystemCall, Some(RETRY));
-        QueueTraits { caps, probe, retry, takes_bodies, takes_loans: false }
+        QueueTraits { caps, probe, retry, takes_bodies: true, takes_loans: false }
     }
 }
 
 impl Wakers for TapQueue {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
-        // Without lanes, writability would only report our own reading.
-        let interest = match self.lanes.is_empty() {
-            true => Interest::Readable,
-            false => Interest::ReadableOrWritable,
-        };
-        visit(self.as_fd(), interest);
-        self.lanes.wakers().for_each(|fd| visit(fd, interest));
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.as_fd());
     }
 }
 

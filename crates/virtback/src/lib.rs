@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortQueue, Probe,
-    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, Probe, QueueCounters,
+    QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::eventfd::{EventFd, PeerCounters};
@@ -374,9 +374,9 @@ impl PortQueue for QueuePair {
 }
 
 impl Wakers for QueuePair {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         for ring in [&self.tx, &self.rx] {
-            visit(ring.kick.as_fd(), Interest::Readable);
+            visit(ring.kick.as_fd());
         }
     }
 }

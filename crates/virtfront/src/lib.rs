@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortQueue, Probe,
-    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, Probe, QueueCounters,
+    QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::eventfd::EventFd;
 use ringway_virtio::{Access, Buffer, DriverHalf, Notify, QueueOptions, QueuePlace, Waiting};
@@ -190,9 +190,9 @@ impl PortQueue for QueuePair {
 }
 
 impl Wakers for QueuePair {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         for ring in [&self.tx, &self.rx] {
-            visit(ring.call.as_fd(), Interest::Readable);
+            visit(ring.call.as_fd());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use ringway_datapath::{Interest, PortQueue, QueueDown, Wakers, Woken};
+use ringway_datapath::{PortQueue, QueueDown, Wakers, Woken};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
 use ringway_switch::PortId;
@@ -288,9 +288,9 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
     fn watch(&self, queue: &Q, slot: usize) -> io::Result<()> {
         let mut watched = Ok(());
         let mut wakers = 0..;
-        queue.wakers(&mut |fd, interest| {
+        queue.wakers(&mut |fd| {
             let data = epoll::EventData::new_u64(pack(slot, wakers.next().unwrap_or(0)));
-            let flags = flags_of(interest) | epoll::EventFlags::ET;
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             let added = epoll::add(&self.epoll, fd, data, flags).map_err(io::Error::from);
             watched = std::mem::replace(&mut watched, Ok(())).and(added);
         });
@@ -298,7 +298,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
     }
 
     fn unwatch(&self, queue: &Q) {
-        queue.wakers(&mut |fd, _| {
+        queue.wakers(&mut |fd| {
             // A descriptor that is no longer registered needs no removal.
             let _ = epoll::delete(&self.epoll, fd);
         });
@@ -314,11 +314,4 @@ fn pack(slot: usize, waker: u32) -> u64 {
 fn unpack(number: u64) -> (usize, usize) {
     let half = |number: u64| usize::try_from(number & 0xffff_ffff).unwrap_or(usize::MAX);
     (half(number), half(number >> 32))
-}
-
-fn flags_of(interest: Interest) -> epoll::EventFlags {
-    match interest {
-        Interest::Readable => epoll::EventFlags::IN,
-        Interest::ReadableOrWritable => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-    }
 }

@@ -153,13 +153,8 @@ pub(super) const ANY_IOCTL: Named<u64> = ("FIONBIO", libc::FIONBIO);
 pub(super) const NEW_TAP_IOCTLS: &[Named<u64>] = named![libc::TUNSETIFF, libc::TUNSETPERSIST];
 
 /// Requests for TAP devices that are open.
-pub(super) const TAP_IOCTLS: &[Named<u64>] = named![
-    libc::TUNGETIFF,
-    libc::TUNSETQUEUE,
-    libc::TUNSETOFFLOAD,
-    libc::TUNSETSNDBUF,
-    libc::TUNSETVNETHDRSZ,
-];
+pub(super) const TAP_IOCTLS: &[Named<u64>] =
+    named![libc::TUNGETIFF, libc::TUNSETQUEUE, libc::TUNSETOFFLOAD, libc::TUNSETVNETHDRSZ,];
 
 /// Requests for Xen's devices, by number. Not `BIND_VIRQ` and `RESET` of event channels, nor the
 /// DMA buffers of grants.

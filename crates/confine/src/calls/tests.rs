@@ -281,7 +281,7 @@ fn a_tenant_uses_passed_tap_devices_and_makes_none() {
         (libc::TUNGETIFF, ALLOW),
         (libc::TUNSETQUEUE, ALLOW),
         (libc::TUNSETOFFLOAD, ALLOW),
-        (libc::TUNSETSNDBUF, ALLOW),
+        (libc::TUNSETSNDBUF, KILL),
         (libc::TUNSETVNETHDRSZ, ALLOW),
     ] {
         assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), expected, "{request:#x}");

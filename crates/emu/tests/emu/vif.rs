@@ -71,7 +71,7 @@ fn roomy_guest(host: &Host) -> EmuHypervisor {
 /// The descriptors of a port, to sleep on.
 fn wakers(port: &impl Wakers) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    port.wakers(&mut |fd, _| fds.push(fd.try_clone_to_owned().expect("descriptors are left")));
+    port.wakers(&mut |fd| fds.push(fd.try_clone_to_owned().expect("descriptors are left")));
     fds
 }
 

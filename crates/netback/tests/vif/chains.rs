@@ -70,8 +70,6 @@ fn letters() -> Vec<TxRequest> {
 struct Expected {
     statuses: Vec<i16>,
     frames: Vec<(Vec<u8>, Offload)>,
-    /// The first slot of each frame's packet.
-    first_slots: Vec<usize>,
     /// The faults of the packet after the last response; any of them may be reported.
     faults: Vec<TxFault>,
 }
@@ -189,7 +187,6 @@ impl Expected {
             }
             let frame = chain.frame(page);
             let status = if frame.is_some() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
-            expected.first_slots.extend(frame.iter().map(|_| expected.statuses.len()));
             expected.frames.extend(frame);
             //= netif.h:one-response-per-request
             expected.statuses.push(status);
@@ -208,15 +205,6 @@ enum Polling {
     AtOnce,
     /// Each call may take one frame.
     OneByOne,
-    /// Responses wait until the frames have left, which they do in this order.
-    WhenSent(Order),
-}
-
-/// Which frames leave first.
-#[derive(Debug, Clone, Copy)]
-enum Order {
-    OldestFirst,
-    NewestFirst,
 }
 
 /// A queue that is reused until a guest is at fault.
@@ -228,13 +216,10 @@ struct Examiner {
 }
 
 impl Examiner {
-    fn new(polling: Polling) -> Examiner {
+    fn new() -> Examiner {
         let mut bench = Bench::starting_at(START, OffloadCaps::ALL);
         let page = pattern(9, PAGE_SIZE);
         assert_eq!(bench.page(0, &page, Access::ReadOnly).0, GOOD_GREF);
-        if let Polling::WhenSent(_) = polling {
-            bench.back.respond_when_sent().expect("the test has descriptors");
-        }
         Examiner { bench, page, served: 0 }
     }
 
@@ -249,21 +234,14 @@ impl Examiner {
         let (frames, outcome) = self.poll(polling, slots.len());
         let taken: Vec<_> = frames.iter().map(|f| (f.bytes().to_vec(), f.offload)).collect();
         assert_eq!(taken, expected.frames, "{slots:?}");
-        let statuses = match (polling, &outcome) {
-            (Polling::WhenSent(order), Ok(())) => self.recycle(frames, order, &expected),
-            _ => self.bench.tx_statuses(),
-        };
+        let statuses = self.bench.tx_statuses();
         //= netif.h:id-echo
         let owed = expected.statuses.iter().zip(&slots).map(|(status, slot)| match *status {
             // An extra has no id. Its kind and flags stay where they were.
             NETIF_RSP_NULL => (u16::try_from(slot.gref & 0xFFFF).expect("16 bits"), *status),
             _ => (slot.id, *status),
         });
-        match (polling, &outcome) {
-            // The next backend serves again what has no response when the queue ends.
-            (Polling::WhenSent(_), Err(_)) => assert!(owed.take(statuses.len()).eq(statuses)),
-            _ => assert!(owed.eq(statuses), "{slots:?}"),
-        }
+        assert!(owed.eq(statuses), "{slots:?}");
         self.served += u32::try_from(slots.len()).expect("a chain is short");
         match outcome {
             Ok(()) => assert!(expected.faults.is_empty(), "{slots:?}"),
@@ -277,7 +255,7 @@ impl Examiner {
 
     fn poll(&mut self, polling: Polling, slots: usize) -> (Vec<Frame>, Result<(), QueueDown>) {
         let (budget, calls) = match polling {
-            Polling::AtOnce | Polling::WhenSent(_) => (Budget::BATCH, 1),
+            Polling::AtOnce => (Budget::BATCH, 1),
             Polling::OneByOne => (Budget { frames: 1, ..Budget::BATCH }, slots),
         };
         let mut frames = Vec::new();
@@ -291,34 +269,6 @@ impl Examiner {
             }
         }
         (frames, Ok(()))
-    }
-
-    /// Recycles one frame after the other. Each time, exactly the slots before the oldest remaining
-    /// frame are completed.
-    fn recycle(
-        &mut self,
-        frames: Vec<Frame>,
-        order: Order,
-        expected: &Expected,
-    ) -> Vec<(u16, i16)> {
-        let mut held: Vec<_> = expected.first_slots.iter().copied().zip(frames).collect();
-        let mut completed = Vec::new();
-        loop {
-            let bench = &mut self.bench;
-            let mut none = FrameBatch::new();
-            bench.back.ingress(Budget::NOTHING, &mut bench.pool, &mut none).expect("no fault");
-            completed.extend(bench.tx_statuses());
-            let before_oldest = held.first().map(|(first_slot, _)| *first_slot);
-            assert_eq!(completed.len(), before_oldest.unwrap_or(expected.statuses.len()));
-            let next = match order {
-                Order::OldestFirst => 0,
-                Order::NewestFirst => held.len().saturating_sub(1),
-            };
-            if next >= held.len() {
-                return completed;
-            }
-            bench.pool.recycle(held.remove(next).1);
-        }
     }
 }
 
@@ -335,7 +285,7 @@ fn words(len: u32) -> impl Iterator<Item = Vec<TxRequest>> {
 fn examine(len: u32, polling: Polling) {
     for word in words(len) {
         for cut in 0..word.len() {
-            let mut examiner = Examiner::new(polling);
+            let mut examiner = Examiner::new();
             let (before, after) = word.split_at(cut);
             let is_over = cut > 0 && examiner.examine(before, polling);
             if !is_over {
@@ -363,18 +313,9 @@ fn every_chain_of_up_to_three_slots_has_the_same_result_one_frame_at_a_time() {
 }
 
 #[test]
-fn every_chain_of_up_to_three_slots_has_the_same_responses_when_they_are_deferred() {
-    for order in [Order::OldestFirst, Order::NewestFirst] {
-        for len in 1..=LONGEST {
-            examine(len, Polling::WhenSent(order));
-        }
-    }
-}
-
-#[test]
 #[cfg_attr(miri, ignore = "too many chains for Miri")]
 fn every_chain_of_four_slots_follows_the_rules() {
     for word in words(4) {
-        Examiner::new(Polling::AtOnce).examine(&word, Polling::AtOnce);
+        Examiner::new().examine(&word, Polling::AtOnce);
     }
 }

@@ -1,7 +1,8 @@
 //! Long packets that go from one guest's pages to another's.
 
 use ringway_datapath::{
-    Budget, Checksum, DropReason, Frame, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
+    Budget, Checksum, DropReason, Frame, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending,
+    PortQueue,
 };
 use ringway_hypervisor::Access;
 use ringway_loopback::FaultPoint;
@@ -200,13 +201,32 @@ fn responses_keep_their_order() {
     let mut sender = lender(0);
     let long = take_packet(&mut sender, &pattern(1, 20_000), &full_pages(20_000));
     let short = take_packet(&mut sender, &pattern(2, 60), &[(0, 60)]);
-    sender.pool.recycle(short);
+    let next = take_packet(&mut sender, &pattern(3, 13_000), &full_pages(13_000));
+    assert!(long.is_lent() && next.is_lent());
+    [next, short].into_iter().for_each(|frame| sender.pool.recycle(frame));
     sender.ingress_within(Budget::NOTHING).expect("no fault");
     assert_eq!(completed(&mut sender), 0);
+    assert_eq!(sender.counters.totals().tx_unanswered, 10);
+    assert_eq!(sender.back.arm().expect("no fault"), Pending::Nothing);
     sender.pool.recycle(long);
+    assert_eq!(sender.back.arm().expect("no fault"), Pending::Work);
     sender.ingress_within(Budget::NOTHING).expect("no fault");
     let ids: Vec<u16> = sender.tx_responses().iter().map(|response| response.id).collect();
-    assert_eq!(ids, [0, 1, 2, 3, 4, 0]);
+    assert_eq!(ids, [0, 1, 2, 3, 4, 0, 0, 1, 2, 3]);
+    assert_eq!(sender.counters.totals().tx_unanswered, 0);
+}
+
+#[test]
+fn a_successor_backend_serves_packets_without_a_response_again() {
+    let mut sender = lender(u32::MAX - 2);
+    let bytes = pattern(4, 20_000);
+    let frame = take_packet(&mut sender, &bytes, &full_pages(20_000));
+    sender.attach_again().expect("the rings are sound");
+    let again = sender.ingress().expect("a sound packet");
+    assert_eq!(again.iter().map(Frame::bytes).collect::<Vec<_>>(), [bytes]);
+    assert_eq!(completed(&mut sender), 5);
+    // A frame may outlive its queue.
+    sender.pool.recycle(frame);
 }
 
 /// The sender names a page that it does not grant. Its frame is lost, and the receiver sees nothing

@@ -2,7 +2,6 @@
 //! a guest writes, and the reaction to it).
 
 mod chains;
-mod completion;
 mod frames;
 mod guest;
 mod interrupted;

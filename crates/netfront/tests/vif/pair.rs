@@ -238,7 +238,7 @@ fn a_sleeping_queue_is_woken_when_a_frame_is_freed_and_reposts_its_pages() {
     let frame = in_place(&mut front, &mut back, &mut pool);
     let rings = |front: &Front| {
         let mut last = false;
-        front.wakers(&mut |fd, _| {
+        front.wakers(&mut |fd| {
             let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
             // waits: this thread made all events, so no other is to come
             poll(&mut asked, Some(&Timespec::default())).expect("our own descriptor");

@@ -136,7 +136,7 @@ impl Link {
         let mut queue = VifQueue::new(hypervisor.grants()?, vif.backend, events, Arc::default())?;
         queue.set_caps(OffloadCaps::NONE);
         let mut added = Ok(());
-        queue.wakers(&mut |waker, _| {
+        queue.wakers(&mut |waker| {
             let data = epoll::EventData::new_u64(1);
             added = added.and(epoll::add(wakers, waker, data, epoll::EventFlags::IN));
         });

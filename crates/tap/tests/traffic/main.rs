@@ -9,14 +9,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
-use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::checksum::complete_ipv4_header;
 use ringway_datapath::{
     Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps,
-    PoolBudget, PortQueue, QueueCounters, QueueDown, Receipts, Wakers, Woken, headers,
+    PoolBudget, PortQueue, QueueCounters, QueueDown, headers,
 };
 use ringway_hypervisor::Hypervisor;
 use ringway_loopback::{Limits, Loopback};
@@ -26,7 +25,6 @@ use ringway_sys::namespace::{enter_user_namespace, unshare_network};
 use ringway_sys::tun::{Lifetime, QueueMode, TunFile};
 use ringway_tap::{Side, Tap, TapQueue};
 use ringway_wire::DomId;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::guest::Guest;
@@ -54,7 +52,7 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 13] = [
+    let tests: [Test; 12] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("the_ends_of_large_segments_cross_in_pages", segments_cross_in_pages),
@@ -66,7 +64,6 @@ fn main() -> Outcome {
         ("validated_frames_without_a_checksum_reach_linux", validated_frames),
         ("a_deleted_device_takes_its_port_down", deleted_device),
         ("without_buffers_frames_wait_or_are_counted", no_buffers),
-        ("receipts_are_held_until_frames_are_on_the_wire", held_receipts),
         ("an_inherited_descriptor_is_a_port", inherited_descriptor),
     ];
     for (name, test) in tests {
@@ -187,29 +184,25 @@ fn another_process_takes_over() -> Outcome {
 /// Another process made the device, and this one has no capability.
 fn passed_queues() -> Outcome {
     const QUEUES: u16 = 3;
-    let mut tap = Tap::create_multi_queue("tap9", QUEUES)?;
-    tap.open_lanes(QUEUES)?;
+    let tap = Tap::create_multi_queue("tap9", QUEUES)?;
     let serve = &|count: u16| -> std::io::Result<()> {
         let none = CapabilitySet::empty();
         let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
         set_capabilities(None, none)?;
         let refused = TunFile::open("tap8", QueueMode::Multi).expect_err("it needs one");
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
-        let mut passed = Tap::from_files(tap.files().map(Arc::clone).collect(), QUEUES)?;
+        let mut passed = Tap::from_files(tap.files().map(Arc::clone).collect())?;
         assert_eq!(passed.name(), "tap9");
         let all = passed.queues(Side::Host, |_| Arc::default());
         assert_eq!(all.len(), usize::from(QUEUES), "whatever an earlier process left");
         passed.set_enabled(count)?;
         passed.set_offloads(OffloadCaps::ALL)?;
         let mut queues = passed.queues(Side::Host, |_| Arc::default());
-        passed.hold_receipts(&mut queues)?;
+        assert_eq!(queues.len(), usize::from(count));
         let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-        let mut wakers = 0;
         for queue in &mut queues {
             queue.ingress(Budget::BATCH, &mut pool, &mut FrameBatch::new()).expect("it is there");
-            queue.wakers(&mut |_, _| wakers += 1);
         }
-        assert_eq!(wakers, 17 * usize::from(count), "each has its lanes");
         Ok(())
     };
     thread::scope(|scope| {
@@ -221,7 +214,7 @@ fn passed_queues() -> Outcome {
     })?;
     let files: Vec<_> = tap.files().map(Arc::clone).collect();
     Netlink::open()?.delete("tap9")?;
-    assert!(Tap::from_files(files, QUEUES).is_err(), "it was deleted");
+    assert!(Tap::from_files(files).is_err(), "it was deleted");
     Ok(())
 }
 
@@ -357,81 +350,6 @@ fn inherited_descriptor() -> Outcome {
     let mut queue = TapQueue::from_fd(inherited, Side::Host, Arc::default())?;
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     queue.ingress(Budget::BATCH, &mut pool, &mut FrameBatch::new())?;
-    Ok(())
-}
-
-/// A slow line behind a bridge: frames that wait in its queue are still in flight.
-fn held_receipts() -> Outcome {
-    const FRAMES: usize = 3;
-    let mut tap = Tap::create_multi_queue("tap0", 1)?;
-    // waits: looks again until the bridge forwards
-    let forwards = "until bridge link show dev $port | grep -q forwarding; do sleep 0.01; done";
-    let set_up = format!(
-        "ip link add br0 type bridge && ip link add line0 type veth peer name line1 && \
-        tc qdisc add dev line0 root tbf rate 100kbit burst 1600 latency 4s && \
-        for link in tap0 line0; do ip link set $link master br0; done && \
-        for link in br0 tap0 line0 line1; do ip link set $link up || exit; done && \
-        for port in tap0 line0; do {forwards}; done"
-    );
-    let made = Command::new("sh").args(["-c", &set_up]).output()?;
-    if !made.status.success() {
-        println!("SKIPPED held receipts: {}", String::from_utf8_lossy(&made.stderr));
-        return Ok(());
-    }
-    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-    let receipts = Receipts::new(FRAMES, Waker::noop());
-    let held = || (0..FRAMES).filter(|&number| receipts.is_held(number)).count();
-    let mut send = |queue: &mut TapQueue| -> Outcome {
-        let mut frames = FrameQueue::new();
-        for number in 0..FRAMES {
-            let mut frame = frame(&mut pool, MTU_FRAME_LEN)?;
-            // From one station to another, without a known protocol.
-            frame.bytes_mut()[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0x88]);
-            frame.set_receipt(Some(receipts.issue(number)));
-            frames.push_back(frame);
-        }
-        queue.egress(&mut frames, &mut pool)?;
-        assert!(frames.is_empty(), "there is a lane for each");
-        Ok(())
-    };
-
-    let mut queues = tap.queues(Side::Host, |_| Arc::default());
-    let written = Instant::now();
-    send(&mut queues[0])?;
-    assert_eq!(
-        held(),
-        0,
-        "a port that is not asked to wait gives receipts back when it has written"
-    );
-    tap.open_lanes(1)?;
-    tap.hold_receipts(&mut queues)?;
-    send(&mut queues[0])?;
-    let mut left = vec![held()];
-    // waits: only if it was soon: the line has the frames from before to send, for 360 ms
-    if written.elapsed() < Duration::from_millis(300) {
-        assert_eq!(left, [FRAMES], "what waits for the line is held");
-    }
-    while held() > 0 {
-        let mut wakers = Vec::new();
-        queues[0].wakers(&mut |waker, _| wakers.push(waker.try_clone_to_owned()));
-        let wakers = wakers.into_iter().skip(1).collect::<Result<Vec<_>, _>>()?;
-        let mut asked: Vec<_> = wakers[..FRAMES]
-            .iter()
-            .skip(FRAMES - held())
-            .map(|waker| PollFd::new(waker, PollFlags::OUT))
-            .collect();
-        let timeout = Timespec::try_from(PATIENCE)?;
-        assert!(poll(&mut asked, Some(&timeout))? > 0, "{} are held", held());
-        queues[0].woken(Woken::Unknown)?;
-        left.push(held());
-    }
-    println!("held one by one, 120 ms apart: {left:?}");
-    assert!(left.is_sorted_by(|before, after| before > after), "{left:?}");
-
-    drop((tap, queues));
-    let mut net = Netlink::open()?;
-    net.delete("line0")?;
-    net.delete("br0")?;
     Ok(())
 }
 

@@ -6,12 +6,11 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, Receipt, Receipts, Wakers, Woken,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
+    Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
@@ -68,12 +67,6 @@ pub(crate) struct Far {
     pub(crate) polls: u64,
     /// The last poll for frames left some.
     may_have_more: bool,
-    /// Receipts for incoming frames, in order.
-    pub(crate) receipts: Option<Receipts>,
-    /// How many of those are issued.
-    pub(crate) issued: usize,
-    /// Frames that left and had a receipt.
-    pub(crate) receipted: u64,
     /// Calls of `ingress` with an empty budget.
     pub(crate) settled: u64,
     is_ingress_armed: bool,
@@ -118,9 +111,6 @@ pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
         fails: false,
         polls: 0,
         may_have_more: false,
-        receipts: None,
-        issued: 0,
-        receipted: 0,
         settled: 0,
         is_ingress_armed: false,
         is_egress_armed: false,
@@ -195,20 +185,6 @@ impl Peer {
         self.far().room = 0;
     }
 
-    /// Gives each of the next `count` frames that come in a receipt.
-    pub(crate) fn expect_receipts(&self, count: usize) {
-        self.far().receipts = Some(Receipts::new(count, Waker::noop()));
-    }
-
-    /// Waits until `count` receipts are held by another worker, which wakes no thread here.
-    pub(crate) fn wait_until_held(&self, count: usize) {
-        let start = Instant::now();
-        while self.far().held() != count {
-            assert!(start.elapsed() < PATIENCE, "{} held, expected {count}", self.far().held());
-            std::thread::yield_now();
-        }
-    }
-
     /// Breaks the protocol, which the port finds at its next poll.
     pub(crate) fn fail(&self) {
         self.far().fails = true;
@@ -278,7 +254,6 @@ impl PortQueue for TestPort {
             far.script.pop_front();
             bytes += scripted.len;
             write_frame(frame.bytes_mut(), scripted);
-            frame.set_receipt(far.issue());
             into.push(frame);
         }
         far.may_have_more = !far.script.is_empty();
@@ -342,31 +317,17 @@ impl PortQueue for TestPort {
 }
 
 impl Wakers for TestPort {
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
-        visit(self.shared.wake.as_fd(), Interest::Readable);
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.shared.wake.as_fd());
     }
 }
 
 impl Far {
-    /// The receipt for the next frame, if frames have any.
-    fn issue(&mut self) -> Option<Receipt> {
-        let receipt = self.receipts.as_ref()?.issue(self.issued);
-        self.issued += 1;
-        Some(receipt)
-    }
-
-    /// Receipts that were not returned yet.
-    pub(crate) fn held(&self) -> usize {
-        let receipts = self.receipts.as_ref().expect("the test asked for receipts");
-        (0..self.issued).filter(|number| receipts.is_held(*number)).count()
-    }
-
     fn take(&mut self, frame: &Frame) {
         if self.room != usize::MAX {
             self.room -= 1;
         }
         self.received += 1;
-        self.receipted += u64::from(frame.receipt().is_some());
         let (flow, sequence) = numbers(frame.bytes());
         let flow = usize::from(flow);
         let expected = &mut self.expected[flow];

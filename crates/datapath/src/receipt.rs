@@ -1,62 +1,18 @@
-//! When a sender's frame is complete: once it is copied, or once it has left.
+//! When pages may be used again: once no frame refers to them.
 //!
-//! A frame whose sender waits carries a [`Receipt`], and so does every frame made from it: copies
-//! for a flood, segments of a large one. The last of them to be recycled or dropped, wherever that
-//! happens, returns the receipt. So this module need not know the paths that a frame can take.
+//! A [`Body`](crate::Body) carries a [`Receipt`]. Dropping it, wherever that happens, returns the
+//! receipt. So this module need not know the paths that a frame can take.
 
 use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
-use core::fmt;
-use core::str::FromStr;
 use core::task::Waker;
 
 use crate::Pending;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// When a backend responds to what its guest transmits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Completion {
-    /// As soon as it is copied, before it is on the wire (`arm64-latency-report:rx`).
-    #[default]
-    Copied,
-    /// When it has left by all its ports, or was dropped: as in a backend that sends from the
-    /// guest's own pages (`arm64-latency-report:tx`).
-    Sent,
-}
-
-impl fmt::Display for Completion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Completion::Copied => "copied",
-            Completion::Sent => "sent",
-        })
-    }
-}
-
-impl FromStr for Completion {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Completion, String> {
-        match text {
-            "copied" => Ok(Completion::Copied),
-            "sent" => Ok(Completion::Sent),
-            _ => Err(format!("{text:?} is not a completion: expected copied or sent")),
-        }
-    }
-}
-
-/// Held by a frame that a sender waits for, and by every frame made from it.
+/// Held by a body while a frame refers to its pages.
 #[derive(Debug)]
 pub struct Receipt(Arc<Place>);
-
-impl Clone for Receipt {
-    fn clone(&self) -> Receipt {
-        self.0.holders.fetch_add(1, Ordering::Relaxed);
-        Receipt(Arc::clone(&self.0))
-    }
-}
 
 impl Drop for Receipt {
     fn drop(&mut self) {
@@ -75,7 +31,7 @@ impl Drop for Receipt {
     }
 }
 
-/// The receipts of one queue, by number. Allocated once, so that frames do not allocate.
+/// The receipts of one queue, by number. Allocated once, so that bodies do not allocate.
 #[derive(Debug)]
 pub struct Receipts(Box<[Arc<Place>]>);
 
@@ -152,17 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_complete_when_its_last_holder_returns_it() {
+    fn a_receipt_is_held_until_it_is_dropped() {
         let (receipts, _) = receipts();
-        let first = receipts.issue(2);
-        let second = first.clone();
-        assert_eq!(
-            [0, 1, 2, 3].map(|number| receipts.is_held(number)),
-            [false, false, true, false]
-        );
-        drop(first);
-        assert!(receipts.is_held(2));
-        drop(second);
+        let held = receipts.issue(2);
+        let are_held = [0, 1, 2, 3].map(|number| receipts.is_held(number));
+        assert_eq!(are_held, [false, false, true, false]);
+        drop(held);
         assert!(!receipts.is_held(2));
         drop(receipts.issue(2));
     }
@@ -175,11 +126,8 @@ mod tests {
         assert_eq!((rung(), receipts.arm(0)), (0, Pending::Work));
         let held = receipts.issue(0);
         // A wake-up that was requested before the receipt was issued has come.
-        let copy = held.clone();
-        assert_eq!(receipts.arm(0), Pending::Nothing);
+        assert_eq!((rung(), receipts.arm(0)), (0, Pending::Nothing));
         drop(held);
-        assert_eq!(rung(), 0);
-        drop(copy);
         assert_eq!(rung(), 1);
         drop(receipts.issue(0));
         assert_eq!(rung(), 1);
@@ -196,15 +144,5 @@ mod tests {
             giver.join().expect("the giver does not panic");
             assert!(armed == Pending::Work || bell.0.load(Ordering::Relaxed) == 1);
         }
-    }
-
-    #[test]
-    fn a_mode_is_parsed_as_it_is_printed() {
-        for mode in [Completion::Copied, Completion::Sent] {
-            assert_eq!(mode.to_string().parse(), Ok(mode));
-        }
-        assert!(
-            "staged".parse::<Completion>().is_err_and(|error| error.contains("copied or sent"))
-        );
     }
 }
