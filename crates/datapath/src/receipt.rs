@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use core::task::Waker;
 
 use crate::Pending;
-use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::{AtomicBool, Ordering, fence};
 
 /// Held by a body while a frame refers to its pages.
 #[derive(Debug)]
@@ -16,13 +16,10 @@ pub struct Receipt(Arc<Place>);
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        // Release: this holder's accesses to the frame precede the response. Acquire: the last
-        // holder sees the accesses of all holders before it returns the receipt.
-        if self.0.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
-        }
-        // Orders our decrement before the check for a waiter. The partner is `Receipts::arm`, which
-        // stores that it waits before it reads the holders: one side sees the other's store.
+        // Release: the holder's accesses to the pages precede their next use.
+        self.0.is_held.store(false, Ordering::Release);
+        // Orders our store before the check for a waiter. The partner is `Receipts::arm`, which
+        // stores that it waits before it checks for a holder: one side sees the other's store.
         fence(Ordering::SeqCst);
         let awaited = &self.0.is_awaited;
         if awaited.load(Ordering::Relaxed) && awaited.swap(false, Ordering::Relaxed) {
@@ -37,8 +34,7 @@ pub struct Receipts(Box<[Arc<Place>]>);
 
 #[derive(Debug)]
 struct Place {
-    /// Frames that hold the receipt.
-    holders: AtomicU32,
+    is_held: AtomicBool,
     is_awaited: AtomicBool,
     waker: Waker,
 }
@@ -48,11 +44,10 @@ impl Receipts {
     /// `waker`.
     pub fn new(count: usize, waker: &Waker) -> Receipts {
         let place = |_| {
-            let waker = waker.clone();
             Arc::new(Place {
-                holders: AtomicU32::new(0),
+                is_held: AtomicBool::new(false),
                 is_awaited: AtomicBool::new(false),
-                waker,
+                waker: waker.clone(),
             })
         };
         Receipts((0..count).map(place).collect())
@@ -61,20 +56,20 @@ impl Receipts {
     /// Hands a receipt out.
     ///
     /// # Panics
-    /// If a frame still holds it, which is a bug.
+    /// If a body still holds it, which is a bug.
     pub fn issue(&self, number: usize) -> Receipt {
         let place = &self.0[number];
         assert!(!self.is_held(number), "a receipt is issued once at a time");
-        place.holders.store(1, Ordering::Relaxed);
+        place.is_held.store(true, Ordering::Relaxed);
         place.is_awaited.store(false, Ordering::Relaxed);
         Receipt(Arc::clone(place))
     }
 
-    /// Whether a frame still holds a receipt.
+    /// Whether a body still holds a receipt.
     #[inline]
     pub fn is_held(&self, number: usize) -> bool {
-        // Acquire: pairs with the last holder's release.
-        self.0[number].holders.load(Ordering::Acquire) > 0
+        // Acquire: pairs with the holder's release.
+        self.0[number].is_held.load(Ordering::Acquire)
     }
 
     /// Asks to be woken when a receipt is returned, and checks once more.

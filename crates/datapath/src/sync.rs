@@ -2,7 +2,7 @@
 //! [`Receipts`](crate::Receipts) in every order that the memory model allows.
 
 #[cfg(not(feature = "loom"))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[cfg(feature = "loom")]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
