@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use libfuzzer_sys::fuzz_target;
 use ringway_fuzz::Input;
 use ringway_wire::xenstore::{Op, SockMsg, XENSTORE_PAYLOAD_MAX};
-use ringway_xenstore::Client;
+use ringway_xenstore::{Client, DomId, Permissions, Rights};
 use zerocopy::IntoBytes;
 
 /// The most bytes of an input: fewer than a socket accepts without a reader.
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
         match call % 10 {
             0 => drop(client.read("/a")),
             1 => drop(client.directory("/a")),
-            2 => drop(client.permissions("/a")),
+            2 => drop(client.set_permissions("/a", &Permissions::new(DomId(1), Rights::None))),
             3 => drop(client.watch("/a", "token")),
             4 => drop(client.write("/a", "value")),
             5 => drop(client.read_bytes("/a")),

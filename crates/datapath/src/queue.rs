@@ -171,11 +171,6 @@ impl Budget {
     /// No frame: the queue only sends pending responses.
     pub const NOTHING: Budget = Budget { frames: 0, bytes: 0 };
 
-    /// A batch of at most `bytes`.
-    pub fn of_bytes(bytes: usize) -> Budget {
-        Budget { bytes, ..Budget::BATCH }
-    }
-
     /// Whether no frame may be taken in.
     pub fn is_nothing(self) -> bool {
         self.frames == 0 || self.bytes == 0

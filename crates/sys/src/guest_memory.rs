@@ -220,15 +220,13 @@ impl GuestMemory {
     /// # Errors
     /// [`OutsideMemory`].
     pub fn pages_of_user(&self, address: u64, len: u64) -> Result<SharedPages, OutsideMemory> {
-        self.pages_by(address, len, |region| region.user_address)
-    }
-
-    /// Memory at a guest address, within one region.
-    ///
-    /// # Errors
-    /// [`OutsideMemory`].
-    pub fn pages_of_guest(&self, address: u64, len: u64) -> Result<SharedPages, OutsideMemory> {
-        self.pages_by(address, len, |region| region.guest_address)
+        let inside = self.regions.iter().find_map(|region| {
+            let offset = address.checked_sub(region.user_address)?;
+            let is_inside = offset <= region.len && len <= region.len - offset;
+            let offset = usize::try_from(offset).ok()?;
+            is_inside.then(|| region.memory.pages().slice(offset..offset + len as usize))
+        });
+        inside.ok_or(OutsideMemory { address, len })
     }
 
     /// The guest address of bytes at the front-end's `address`, within one region.
@@ -240,21 +238,6 @@ impl GuestMemory {
             let offset = address.checked_sub(region.user_address)?;
             (offset <= region.len && len <= region.len - offset)
                 .then(|| region.guest_address + offset)
-        });
-        inside.ok_or(OutsideMemory { address, len })
-    }
-
-    fn pages_by(
-        &self,
-        address: u64,
-        len: u64,
-        start: impl Fn(&Mapped) -> u64,
-    ) -> Result<SharedPages, OutsideMemory> {
-        let inside = self.regions.iter().find_map(|region| {
-            let offset = address.checked_sub(start(region))?;
-            let is_inside = offset <= region.len && len <= region.len - offset;
-            let offset = usize::try_from(offset).ok()?;
-            is_inside.then(|| region.memory.pages().slice(offset..offset + len as usize))
         });
         inside.ok_or(OutsideMemory { address, len })
     }

@@ -82,15 +82,6 @@ pub fn enter(pid: u32) -> io::Result<()> {
         .map_err(|error| explain(error, what))
 }
 
-/// A number that identifies the calling thread's network namespace while it exists.
-///
-/// # Errors
-/// If /proc is not mounted.
-pub fn current_netns_id() -> io::Result<u64> {
-    // Not /proc/self, which refers to the first thread of the process.
-    namespace_id("/proc/thread-self/ns/net")
-}
-
 /// Gives the calling thread its own mount namespace, whose /sys shows the thread's network
 /// namespace instead of the one in which it was mounted.
 ///
@@ -171,6 +162,11 @@ mod tests {
     fn the_namespace_of_a_missing_process_cannot_be_entered() {
         let error = enter(u32::MAX).expect_err("no such process");
         assert!(error.to_string().contains("4294967295"), "{error}");
+    }
+
+    fn current_netns_id() -> io::Result<u64> {
+        // Not /proc/self, which refers to the first thread of the process.
+        namespace_id("/proc/thread-self/ns/net")
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The process and its threads: cores, limits, names, CPU time, and dying with a parent.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,14 +32,6 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).map_err(|error| explain(error, what()))
-}
-
-/// Names the calling thread, as `top -H` and debuggers show it. The kernel keeps 15 bytes.
-///
-/// # Errors
-/// If the name contains a zero byte.
-pub fn set_thread_name(name: &str) -> io::Result<()> {
-    Ok(rustix::thread::set_name(&CString::new(name)?)?)
 }
 
 /// The process at the other end of a Unix socket: the one that connected or listened. `None` if it
@@ -195,7 +187,6 @@ mod tests {
     fn a_pinned_thread_is_allowed_that_cpu_only() {
         let cpu = *allowed_cpus().expect("listed").last().expect("we run on one");
         let pinned = thread::spawn(move || {
-            set_thread_name("pinned")?;
             pin_current_thread(cpu)?;
             allowed_cpus()
         });

@@ -3,13 +3,17 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 
-use ringway_sys::namespace::{
-    current_netns_id, enter_user_namespace, remount_sysfs, unshare_network,
-};
+use ringway_sys::namespace::{enter_user_namespace, remount_sysfs, unshare_network};
 use ringway_sys::tun::{Lifetime, QueueMode, QueueState, TunFile, TunOffload, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
+
+/// A number that identifies the network namespace of this thread.
+fn current_netns_id() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let outside = current_netns_id()?;

@@ -66,11 +66,6 @@ impl Vif {
         format!("{}/{ONLINE}", self.backend_dir())
     }
 
-    /// The node in which the toolstack's hotplug script reports that it has run.
-    pub fn hotplug_status(self) -> String {
-        format!("{}/{HOTPLUG_STATUS}", self.backend_dir())
-    }
-
     /// The node with which a toolstack limits what the guest may transmit.
     pub fn rate(self) -> String {
         format!("{}/{RATE}", self.backend_dir())

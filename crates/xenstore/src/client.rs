@@ -141,14 +141,6 @@ impl<T: Transport> Client<T> {
         self.outside().directory(path)
     }
 
-    /// The permissions of a node.
-    ///
-    /// # Errors
-    /// What the store refuses.
-    pub fn permissions(&mut self, path: &str) -> Result<Permissions, XsError> {
-        self.outside().permissions(path)
-    }
-
     /// Replaces the permissions of a node.
     ///
     /// # Errors
@@ -346,16 +338,6 @@ impl<T: Transport> Transaction<'_, T> {
                 None => Ok(Vec::new()),
             },
         }
-    }
-
-    /// As [`Client::permissions`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn permissions(&mut self, path: &str) -> Result<Permissions, XsError> {
-        let reply = self.call(Op::GetPerms, path)?;
-        let entries = reply.strip_suffix(b"\0").unwrap_or(&reply).split(|byte| *byte == 0);
-        Permissions::parse(entries).map_err(|_| refusal(Op::GetPerms, path, Reason::NotPermissions))
     }
 
     /// As [`Client::set_permissions`].

@@ -40,9 +40,6 @@ pub enum Reason {
     /// The caller wants text, and the value is not UTF-8.
     #[error("the value is not UTF-8")]
     NotText,
-    /// The store's list of permissions does not follow the protocol.
-    #[error("the permissions cannot be read")]
-    NotPermissions,
 }
 
 /// XenStore is gone: the connection has ended or failed, or carries another protocol.

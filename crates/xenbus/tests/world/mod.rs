@@ -263,6 +263,10 @@ impl World {
         self.set_hotplug_status(Some(status));
     }
 
+    fn hotplug_status(&self) -> Option<&str> {
+        self.get(&format!("{}/hotplug-status", VIF.backend_dir()))
+    }
+
     /// Changes the script's status.
     pub(crate) fn set_hotplug_status(&mut self, status: Option<&str>) {
         let key = "hotplug-status".to_owned();
@@ -325,7 +329,7 @@ impl World {
     /// The same, and the backend has finished with it.
     pub(crate) fn check_removed(&self) -> Result<(), String> {
         self.check_closed()?;
-        match (self.backend.is_finished, self.get(&VIF.hotplug_status())) {
+        match (self.backend.is_finished, self.hotplug_status()) {
             (true, None) => Ok(()),
             other => Err(format!("finished and hotplug status: {other:?}")),
         }
@@ -446,7 +450,7 @@ impl World {
             backend::Action::SetState(state) => {
                 self.store.insert(VIF.backend_state(), state.value().to_owned());
                 self.frontend.is_notified = true;
-                let has_run = self.get(&VIF.hotplug_status()).is_some();
+                let has_run = self.hotplug_status().is_some();
                 if state == XenbusState::InitWait && self.script != Script::Absent && !has_run {
                     self.is_script_due = true;
                 }
