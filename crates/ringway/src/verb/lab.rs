@@ -114,7 +114,7 @@ struct Run {
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     study: Option<String>,
     /// A study of your own in TOML, for files whose names do not end in .toml
-    #[arg(long = "study-file", alias = "study", value_name = "FILE")]
+    #[arg(long = "study-file", value_name = "FILE")]
     file: Option<PathBuf>,
     /// Fewer cells and shorter runs, in about two minutes
     #[arg(long)]
@@ -123,17 +123,17 @@ struct Run {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Rate of the wire, such as 10G [default: unlimited]
-    #[arg(long, alias = "line", value_name = "RATE")]
+    #[arg(long, value_name = "RATE")]
     line_rate: Option<String>,
     /// Repeat a cell until its mean is known to ± this many percent (95 % interval)
-    #[arg(long, alias = "ci", value_name = "PERCENT", default_value_t = CI_PERCENT)]
+    #[arg(long, value_name = "PERCENT", default_value_t = CI_PERCENT)]
     precision: f64,
     /// The maximum number of runs of a cell
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=10_000))]
     max_repeats: Option<u32>,
     /// Start no run that would end later than this many hours after the first [default: what the
     /// study says, or 6]
-    #[arg(long, alias = "hours", value_name = "HOURS", conflicts_with = "quick")]
+    #[arg(long, value_name = "HOURS", conflicts_with = "quick")]
     max_hours: Option<f64>,
     /// The image of a study's virtual machine: a directory with vmlinux and guest.cpio
     #[arg(long, value_name = "DIR", env = MACHINE)]

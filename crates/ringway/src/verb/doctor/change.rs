@@ -66,7 +66,7 @@ pub(super) enum Verb {
     )]
     Try(trial::Try),
     /// Examine this host again and again, and serve the findings as metrics for Prometheus
-    #[command(name = "serve", alias = "watch")]
+    #[command(name = "serve")]
     Watch(watch::Watch),
     /// Takes a transaction back after a while
     #[command(hide = true)]

@@ -31,7 +31,7 @@ pub(super) struct Try {
     #[arg(long, value_name = "REGEX", conflicts_with = "iperf3")]
     number: Option<Regex>,
     /// A lower result is better; only with --number
-    #[arg(long = "lower-is-better", alias = "lower", requires = "number")]
+    #[arg(long = "lower-is-better", requires = "number")]
     lower: bool,
     /// The result is the throughput that `iperf3 --json` reports
     #[arg(long)]

@@ -14,12 +14,12 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let cases: [(&[&str], &str); 9] = [
         (&["nothing"], "there is no study `nothing`"),
         (&["nothing.toml"], "cannot read the study nothing.toml: No such file"),
-        (&["transmit", "--hours", "0"], "--max-hours 0: expected more than 0"),
-        (&["transmit", "--quick", "--hours", "1"], "cannot be used with"),
-        (&["guest-to-guest", "--line", "10G"], "has no wire"),
-        (&["transmit", "--line", "fast"], "not a rate"),
+        (&["transmit", "--max-hours", "0"], "--max-hours 0: expected more than 0"),
+        (&["transmit", "--quick", "--max-hours", "1"], "cannot be used with"),
+        (&["guest-to-guest", "--line-rate", "10G"], "has no wire"),
+        (&["transmit", "--line-rate", "fast"], "not a rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
-        (&["transmit", "--ci", "0"], "--precision 0"),
+        (&["transmit", "--precision", "0"], "--precision 0"),
         (&["transmit", "--max-repeats", "0"], "--max-repeats"),
     ];
     for (words, sentence) in cases {
