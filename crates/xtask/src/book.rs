@@ -1,7 +1,7 @@
 //! The book in `docs`: writes the generated pages, and builds the book with mdBook.
 //!
 //! The doctor's catalogue, the lab's studies, the rules of the wire and the plots are generated
-//! from the program itself, `docs/spec/netif.toml` and `docs/measured.md`, into a folder that git
+//! from the program itself, `docs/spec/netif.toml` and `docs/measured/`, into a folder that git
 //! ignores: so they are never out of date and never edited.
 
 use std::fmt::Write as _;
