@@ -56,17 +56,18 @@ pub(crate) fn page(root: &Path, folder: &Path) -> Result<String> {
     for file in Tree::read(root)?.files.iter().filter(|file| file.path.starts_with(MEASURED)) {
         let measured: Measured =
             serde_json::from_str(&file.text).with_context(|| format!("reading {}", file.path))?;
-        // Writing to a string cannot fail.
-        let _ = write!(page, "\n## {}\n", measured.question);
-        for table in &measured.tables {
-            let Some(script) = script(table) else { continue };
+        let plots = measured.tables.iter().filter_map(|table| Some((table, script(table)?)));
+        for (index, (table, script)) in plots.enumerate() {
             number += 1;
             let name = format!("plot{number}.svg");
             let path = folder.join(&name);
             draw(&format!("set output '{}'\n{script}", path.display()))
                 .with_context(|| format!("{}: {}", file.path, table.name))?;
-            let title = format!("{}: {}", table.name, table.unit);
-            let _ = write!(page, "\n![{title}]({name})\n");
+            if index == 0 {
+                // Writing to a string cannot fail.
+                let _ = write!(page, "\n## {}\n", measured.question);
+            }
+            let _ = write!(page, "\n![{}: {}]({name})\n", table.name, table.unit);
         }
     }
     Ok(page)
