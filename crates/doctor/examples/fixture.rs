@@ -1,11 +1,13 @@
 //! Makes fixtures from records: `fixture RECORDS FIXTURES`.
 //!
 //! From each `dNN-sick-*.tar` or `dNN-healthy-*.tar` in the first directory it takes the files that
-//! check DNN reads, and writes them into a folder in the second. A `.txt` beside the record says
-//! where it is from. A record that names this machine, or an address outside the tests' networks,
-//! is refused.
+//! check DNN reads, and writes them into one text in the second. A `.txt` beside the record says
+//! where it is from; the test `verdicts` adds what is expected. A record that names this machine,
+//! or an address outside the tests' networks, is refused.
 
-use std::collections::BTreeMap;
+#[path = "../tests/saved/mod.rs"]
+mod saved;
+
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -14,8 +16,7 @@ use ringway_doctor::check;
 use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
-
-type Pieces = BTreeMap<String, String>;
+use saved::{Fixture, Pieces};
 
 /// Bytes of a fixture; no person would read more.
 const BYTES_MAX: usize = 60 << 10;
@@ -53,17 +54,12 @@ fn make(record: &Path, fixtures: &Path) -> Result<(), String> {
     if is_sick != name.contains("-sick") {
         return Err(format!("it is not what its name says: {found:#?}"));
     }
-    let place = fixtures.join(name);
     let about = format!("origin = \"recorded\"\nfrom = \"{}\"\n", from.trim());
-    for (path, text) in kept.iter().chain([(&"fixture.toml".to_owned(), &about)]) {
-        let path = place.join(path);
-        let folder = path.parent().ok_or("a path below the fixture")?;
-        fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&path, text))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-    }
+    let files = kept.len();
+    let text = Fixture { about, pieces: kept, expected: String::new() }.to_string();
+    fs::write(fixtures.join(format!("{name}.txt")), text).map_err(|e| e.to_string())?;
     let said: Vec<&str> = found.iter().map(|finding| finding.summary.as_str()).collect();
-    println!("{name}: {} files; {}", kept.len(), said.join("; "));
+    println!("{name}: {files} files; {}", said.join("; "));
     Ok(())
 }
 

@@ -23,15 +23,13 @@ use ringway_doctor::parse::coalesce::Coalescing;
 use ringway_doctor::parse::cpus::masked_cpus;
 use ringway_doctor::parse::ethtool::{Features, Settings, long_name};
 use ringway_doctor::report::Report;
+use saved::Pieces;
 
-type Pieces = BTreeMap<String, String>;
 type Verdict = Result<(), String>;
 
 /// All fixtures, in the order of their names.
-static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
-    let text = |(name, bytes)| (name, String::from_utf8(bytes).expect("text"));
-    saved::hosts().into_iter().map(|(_, pieces)| pieces.into_iter().map(text).collect()).collect()
-});
+static HOSTS: LazyLock<Vec<Pieces>> =
+    LazyLock::new(|| saved::hosts().into_iter().map(|(_, pieces)| pieces).collect());
 
 /// The checks that lower a setting, because it can be too high.
 const LOWERED: [(&str, &str); 8] = [

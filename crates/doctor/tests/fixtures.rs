@@ -1,17 +1,19 @@
 //! Each check reports the problem on its sick hosts and nothing on its healthy ones, and no damage
-//! to the files of a host causes a crash or an unfounded diagnosis.
+//! to the files of a host causes a crash or an unfounded diagnosis. A fixture's text is read as it
+//! was written.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+mod saved;
+
+use std::collections::BTreeSet;
 
 use ringway_doctor::check::{CATALOGUE, Ended};
 use ringway_doctor::evidence::Source;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
+use saved::Pieces;
 use serde::Deserialize;
 
-/// `fixture.toml`.
+/// The beginning of a fixture.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct About {
@@ -35,33 +37,28 @@ struct Fixture {
     name: String,
     check: String,
     is_sick: bool,
-    path: PathBuf,
+    about: String,
+    pieces: Pieces,
 }
 
 fn fixtures() -> Vec<Fixture> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let entries = fs::read_dir(root).expect("there are fixtures");
-    let mut fixtures: Vec<Fixture> = entries
-        .map(|entry| {
-            let path = entry.expect("readable").path();
-            let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
-            let mut parts = name.split('-');
-            let check = parts.next().expect("a check").to_uppercase();
-            let is_sick = match parts.next() {
-                Some("sick") => true,
-                Some("healthy") => false,
-                other => panic!("{name}: expected sick or healthy, not {other:?}"),
-            };
-            Fixture { name, check, is_sick, path }
-        })
-        .collect();
-    fixtures.sort_by(|a, b| a.name.cmp(&b.name));
-    fixtures
+    let fixture = |(name, saved): (String, saved::Fixture)| {
+        let mut parts = name.split('-');
+        let check = parts.next().expect("a check").to_uppercase();
+        let is_sick = match parts.next() {
+            Some("sick") => true,
+            Some("healthy") => false,
+            other => panic!("{name}: expected sick or healthy, not {other:?}"),
+        };
+        let saved::Fixture { about, pieces, .. } = saved;
+        Fixture { name, check, is_sick, about, pieces }
+    };
+    saved::fixtures().into_iter().map(fixture).collect()
 }
 
-fn inspect(check: &str, source: Source) -> Vec<Finding> {
+fn inspect(check: &str, pieces: Pieces) -> Vec<Finding> {
     let check = CATALOGUE.iter().find(|one| one.id == check).expect("a check of that id");
-    check.run(&Host::new(source))
+    check.run(&Host::new(Source::Memory(pieces)))
 }
 
 fn worst(findings: &[Finding]) -> Severity {
@@ -71,8 +68,7 @@ fn worst(findings: &[Finding]) -> Severity {
 #[test]
 fn sick_hosts_are_found_and_healthy_ones_left_in_peace() {
     for fixture in fixtures() {
-        let source = Source::directory(&fixture.path).expect("a saved host");
-        let findings = inspect(&fixture.check, source);
+        let findings = inspect(&fixture.check, fixture.pieces);
         let is_wrong = worst(&findings) >= Severity::Warning;
         assert_eq!(is_wrong, fixture.is_sick, "{}: {findings:#?}", fixture.name);
         let unknown = findings.iter().find(|one| one.severity == Severity::Unknown);
@@ -87,9 +83,9 @@ fn sick_hosts_are_found_and_healthy_ones_left_in_peace() {
 
 #[test]
 fn a_healthy_host_is_looked_at() {
-    for fixture in fixtures().iter().filter(|fixture| !fixture.is_sick) {
-        let source = Source::directory(&fixture.path).expect("a saved host");
-        assert!(!inspect(&fixture.check, source).is_empty(), "{}: does not fit", fixture.name);
+    for fixture in fixtures().into_iter().filter(|fixture| !fixture.is_sick) {
+        let findings = inspect(&fixture.check, fixture.pieces);
+        assert!(!findings.is_empty(), "{}: does not fit", fixture.name);
     }
 }
 
@@ -109,8 +105,7 @@ fn every_check_that_looks_has_a_sick_and_a_healthy_host() {
 #[test]
 fn every_fixture_says_where_it_is_from() {
     for fixture in fixtures() {
-        let text = fs::read_to_string(fixture.path.join("fixture.toml")).expect("fixture.toml");
-        let about: About = toml::from_str(&text).expect(&fixture.name);
+        let about: About = toml::from_str(&fixture.about).expect(&fixture.name);
         assert!(!about.from.is_empty(), "{} is {:?}", fixture.name, about.origin);
     }
 }
@@ -120,14 +115,14 @@ fn garbage_is_no_diagnosis() {
     for fixture in fixtures() {
         for garbage in ["", "\n\n", "\u{1b}[2J 7 : = \"\n{]", "0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"]
         {
-            let mut pieces = pieces(&fixture.path);
+            let mut pieces = fixture.pieces.clone();
             let is_evidence = |path: &str| !path.ends_with("monotonic");
             for (path, text) in &mut pieces {
                 if is_evidence(path) {
                     garbage.clone_into(text);
                 }
             }
-            let findings = inspect(&fixture.check, Source::Memory(pieces));
+            let findings = inspect(&fixture.check, pieces);
             let wrong = worst(&findings) >= Severity::Warning;
             assert!(!wrong, "{} of {garbage:?}: {findings:#?}", fixture.name);
         }
@@ -137,13 +132,13 @@ fn garbage_is_no_diagnosis() {
 #[test]
 fn a_healthy_host_with_a_torn_file_is_not_sick() {
     for fixture in fixtures().iter().filter(|fixture| !fixture.is_sick) {
-        let whole = pieces(&fixture.path);
+        let whole = &fixture.pieces;
         for (path, text) in whole.iter().filter(|(path, _)| !path.ends_with("monotonic")) {
             for part in 0..8 {
                 let mut pieces = whole.clone();
                 let torn: String = text.chars().take(text.chars().count() * part / 8).collect();
                 pieces.insert(path.clone(), torn);
-                let findings = inspect(&fixture.check, Source::Memory(pieces));
+                let findings = inspect(&fixture.check, pieces);
                 let wrong = worst(&findings) >= Severity::Warning;
                 assert!(!wrong, "{}, {path} to {part}/8: {findings:#?}", fixture.name);
             }
@@ -151,44 +146,22 @@ fn a_healthy_host_with_a_torn_file_is_not_sick() {
     }
 }
 
-/// All files of a saved host.
-fn pieces(root: &Path) -> BTreeMap<String, String> {
-    let mut pieces = BTreeMap::new();
-    let mut folders = vec![root.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("readable") {
-            let path = entry.expect("readable").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(root).expect("below it").to_str().expect("text");
-                pieces.insert(name.to_owned(), fs::read_to_string(&path).expect("text"));
-            }
-        }
-    }
-    pieces
-}
-
 #[test]
 fn interrupts_of_netfront_are_known_though_they_are_named_after_the_vif() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d03-healthy-recorded");
-    let findings = inspect("D03", Source::directory(&path).expect("a saved host"));
+    let findings = inspect("D03", saved::host("d03-healthy-recorded"));
     assert!(findings.iter().any(|one| one.severity == Severity::Ok), "{findings:#?}");
 }
 
 #[test]
 fn a_policer_of_a_part_of_the_traffic_is_noted_and_no_more() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d30-healthy-police-icmp-more");
-    let findings = inspect("D30", Source::directory(&path).expect("a saved host"));
+    let findings = inspect("D30", saved::host("d30-healthy-police-icmp-more"));
     assert_eq!(worst(&findings), Severity::Note, "{findings:#?}");
     assert!(findings[0].summary.contains("180 of 180 packets"), "{findings:#?}");
 }
 
 #[test]
 fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let path = fixtures.join("d26-healthy-queued-rig-recorded");
-    let findings = inspect("D26", Source::directory(&path).expect("a saved host"));
+    let findings = inspect("D26", saved::host("d26-healthy-queued-rig-recorded"));
     let quoted: Vec<&str> =
         findings.iter().flat_map(|one| &one.evidence).map(|quote| quote.text.as_str()).collect();
     // Its smoothed round trip was 71 ms under load; those of local connections were shorter.
@@ -198,10 +171,8 @@ fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
 
 #[test]
 fn queues_are_judged_by_what_the_kernel_reports_where_the_tool_lacks_them() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d06-healthy-guest-qstats-recorded");
-    let mut pieces = pieces(&path);
-    let findings = inspect("D06", Source::Memory(pieces.clone()));
+    let mut pieces = saved::host("d06-healthy-guest-qstats-recorded");
+    let findings = inspect("D06", pieces.clone());
     assert_eq!(findings.len(), 1, "{findings:#?}");
     let found = &findings[0];
     // One of its 33 connections has nearly all bytes.
@@ -218,4 +189,36 @@ fn queues_are_judged_by_what_the_kernel_reports_where_the_tool_lacks_them() {
     let check = CATALOGUE.iter().find(|one| one.id == "D06").expect("it is there");
     let (findings, ended) = check.outcome(&Host::new(Source::Memory(pieces)));
     assert!(findings.is_empty() && matches!(ended, Ended::NotHere(_)), "{ended:?} {findings:#?}");
+}
+
+#[test]
+fn a_fixture_is_read_as_it_was_written() {
+    let files = [
+        ("empty", ""),
+        ("one empty line", "\n"),
+        ("no end", "one\ntwo"),
+        ("only an unended backslash", "\\"),
+        ("a line of a backslash", "one\n\\\n"),
+        ("like a block", "-- proc/stat --\n-- \n--\n"),
+        ("like the end", "== expected ==\n== expected =="),
+        ("backslashes", "\\\\ two\n\\-- a\n a \\\n"),
+        ("spaces", " \n\t\r\n\u{1b}[2J"),
+        ("path -- with the mark --", "x\n"),
+    ];
+    let pieces = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+    let about = "origin = \"written\"\n".to_owned();
+    let fixture = saved::Fixture { about, pieces: pieces.into(), expected: "-- a --\n".to_owned() };
+    let text = fixture.to_string();
+    assert_eq!(saved::Fixture::read(&text).as_ref(), Ok(&fixture), "{text}");
+    for (name, fixture) in saved::fixtures() {
+        assert_eq!(saved::Fixture::read(&fixture.to_string()), Ok(fixture), "{name}");
+    }
+}
+
+#[test]
+fn a_text_that_is_no_fixture_is_refused() {
+    let read = |text: &str| saved::Fixture::read(text).expect_err("no fixture");
+    assert_eq!(read("-- a --\n1\n"), "expected a line == expected ==");
+    assert_eq!(read("-- a --\n-- a --\n"), "a is there twice");
+    assert_eq!(read("-- a\n1\n"), "expected a path: -- a\n");
 }

@@ -3,25 +3,16 @@
 
 mod saved;
 
-use std::collections::BTreeMap;
-
 use ringway_doctor::check;
 use ringway_doctor::evidence::Source;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
-
-type Pieces = BTreeMap<String, String>;
+use saved::{Pieces, host};
 
 const VM: &str = "run/libvirt/qemu/vm1.xml";
 const STORED: &str = "etc/libvirt/qemu/vm1.xml";
 const VIFS: [&str; 2] =
     ["sample-1/commands/ringway_vif_list_--json", "sample-2/commands/ringway_vif_list_--json"];
-
-fn fixture(name: &str) -> Pieces {
-    let found = saved::hosts().into_iter().find(|(known, _)| known == name);
-    let text = |(path, bytes)| (path, String::from_utf8(bytes).expect("text"));
-    found.expect("a fixture").1.into_iter().map(text).collect()
-}
 
 fn findings(pieces: Pieces) -> Vec<Finding> {
     check::find("D14").expect("a check").run(&Host::new(Source::Memory(pieces)))
@@ -43,7 +34,7 @@ fn only(pieces: Pieces) -> (Severity, String, String) {
 
 #[test]
 fn few_queues_on_a_bridge_are_noted_with_their_lines_and_the_edit() {
-    let found = findings(fixture("d14-healthy-libvirt-few"));
+    let found = findings(host("d14-healthy-libvirt-few"));
     let all: Vec<&str> = found.iter().map(|one| one.summary.as_str()).collect();
     assert_eq!(
         all,
@@ -71,7 +62,7 @@ fn few_queues_on_a_bridge_are_noted_with_their_lines_and_the_edit() {
 
 #[test]
 fn no_more_queues_are_advised_than_the_kernel_and_qemu_have() {
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     pieces.remove("run/libvirt/qemu/node.xml");
     pieces.remove("etc/libvirt/qemu/node.xml");
     replace(&mut pieces, "etc/libvirt/qemu/off.xml", " current='2'>300", ">4000");
@@ -92,7 +83,7 @@ fn interfaces_that_have_no_queues_to_set_are_counted_with_the_reason() {
         ("type='bridge'", "type='vdpa'", "type vdpa"),
         ("<driver name='vhost'", "<driver name='qemu'", "driver qemu"),
     ] {
-        let mut pieces = fixture("d14-healthy-libvirt-few");
+        let mut pieces = host("d14-healthy-libvirt-few");
         pieces.remove("etc/libvirt/qemu/off.xml");
         replace(&mut pieces, "run/libvirt/qemu/node.xml", old, new);
         let (severity, summary, _) = only(pieces);
@@ -103,7 +94,7 @@ fn interfaces_that_have_no_queues_to_set_are_counted_with_the_reason() {
 
 #[test]
 fn what_was_not_judged_is_said_beside_an_all_clear_and_beside_findings() {
-    let mut pieces = fixture("d14-healthy-libvirt");
+    let mut pieces = host("d14-healthy-libvirt");
     let (severity, summary, _) = only(pieces.clone());
     assert_eq!(severity, Severity::Ok);
     let expected = "enough queues for machine node (8 CPUs); 1 interface of machine old was not \
@@ -124,7 +115,7 @@ fn what_was_not_judged_is_said_beside_an_all_clear_and_beside_findings() {
 
 #[test]
 fn a_stored_definition_that_cannot_be_read_is_named_although_the_machine_runs() {
-    let mut pieces = fixture("d14-healthy-libvirt");
+    let mut pieces = host("d14-healthy-libvirt");
     replace(&mut pieces, "etc/libvirt/qemu/node.xml", "</vcpu>", "</cpu>");
     let found = findings(pieces);
     let said: Vec<(Severity, &str)> =
@@ -142,7 +133,7 @@ fn more_queues_than_the_kernel_or_qemu_have_are_a_warning() {
     for (kind, queues, most, limit) in
         [("bridge", 1000, 2, 256), ("direct", 257, 2, 256), ("vhostuser", 512, 2, 511)]
     {
-        let mut pieces = fixture("d14-healthy-libvirt-few");
+        let mut pieces = host("d14-healthy-libvirt-few");
         pieces.retain(|path, _| !path.ends_with("node.xml"));
         replace(&mut pieces, off, "type='bridge'", &format!("type='{kind}'"));
         let model = "<model type='virtio'/>";
@@ -161,7 +152,7 @@ fn more_queues_than_the_kernel_or_qemu_have_are_a_warning() {
     }
 
     // A machine that runs, and was edited: no restart is advised.
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     replace(&mut pieces, "etc/libvirt/qemu/node.xml", "queues='8'", "queues='1000'");
     let found = findings(pieces);
     assert_eq!(found[0].severity, Severity::Warning, "{found:#?}");
@@ -172,7 +163,7 @@ fn more_queues_than_the_kernel_or_qemu_have_are_a_warning() {
 
 #[test]
 fn with_ringway_no_more_queues_are_advised_than_it_offers_and_both_numbers_are_said() {
-    let pieces = fixture("d14-healthy-libvirt-vhostuser");
+    let pieces = host("d14-healthy-libvirt-vhostuser");
     let (severity, summary, advice) = only(pieces.clone());
     let expected = "interface 52:54:00:00:00:11 of machine vm1 has 1 of 4 queues that ringway \
                     offers (vm1), and the machine has 8 CPUs";
@@ -206,7 +197,7 @@ fn with_ringway_no_more_queues_are_advised_than_it_offers_and_both_numbers_are_s
 
 #[test]
 fn a_guest_that_leaves_queues_unused_is_a_warning_only_if_it_has_the_cpus() {
-    let pieces = fixture("d14-sick-libvirt-vhostuser");
+    let pieces = host("d14-sick-libvirt-vhostuser");
     let (severity, summary, advice) = only(pieces.clone());
     assert_eq!(severity, Severity::Warning);
     let expected = "the guest of vm1 uses 1 of 4 queues; machine vm1 has 4 CPUs, asks for 8 \
@@ -240,7 +231,7 @@ fn ringway_alone_notes_a_guest_with_unused_queues() {
         ("d14-healthy-ringway", "run in it: ethtool -L eth0 combined 8"),
         ("d14-healthy-ringway-one", "<driver queues='N'/>"),
     ] {
-        let pieces = fixture(name);
+        let pieces = host(name);
         let (severity, _, advice) = only(pieces.clone());
         assert!(severity == Severity::Note && advice.contains(part), "{name}: {advice}");
         let mut gone = pieces;
@@ -256,7 +247,7 @@ fn ringway_alone_notes_a_guest_with_unused_queues() {
 
 #[test]
 fn a_definition_that_asks_for_more_than_ringway_offers_is_refused() {
-    let pieces = fixture("d14-sick-libvirt-more");
+    let pieces = host("d14-sick-libvirt-more");
     let (severity, summary, advice) = only(pieces.clone());
     let expected = "machine vm1 asks for 8 queues, and ringway offers 4 (vm1)";
     assert_eq!((severity, summary.as_str()), (Severity::Problem, expected));
@@ -274,7 +265,7 @@ fn a_definition_that_asks_for_more_than_ringway_offers_is_refused() {
 
 #[test]
 fn no_more_queues_are_advised_than_a_vif_of_ringway_can_have() {
-    let pieces = fixture("d14-sick-libvirt-more");
+    let pieces = host("d14-sick-libvirt-more");
     for (asked, is_possible) in [(64, true), (65, false), (100, false), (1000, false)] {
         let mut pieces = pieces.clone();
         replace(&mut pieces, VM, "queues='8'", &format!("queues='{asked}'"));
@@ -287,7 +278,7 @@ fn no_more_queues_are_advised_than_a_vif_of_ringway_can_have() {
     }
 
     // The same for a host with more CPUs than that, where the machine is unknown.
-    let mut pieces = fixture("d14-healthy-vhostuser");
+    let mut pieces = host("d14-healthy-vhostuser");
     let line = |cpu: usize| format!("cpu{cpu} 1 0 1 100 0 0 0 0 0 0\n");
     let cpus: String = (8..128).map(line).collect();
     for sample in ["sample-1/proc/stat", "sample-2/proc/stat"] {
@@ -315,7 +306,7 @@ fn no_more_queues_are_advised_than_a_vif_of_ringway_can_have() {
 
 #[test]
 fn an_interface_of_vhostuser_needs_shared_memory() {
-    let pieces = fixture("d14-sick-libvirt-memory");
+    let pieces = host("d14-sick-libvirt-memory");
     let (severity, summary, advice) = only(pieces.clone());
     assert_eq!(severity, Severity::Problem);
     let expected = "interface 52:54:00:00:00:11 of machine vm1 has no data path: the memory of the \
@@ -371,7 +362,7 @@ fn an_interface_of_vhostuser_needs_shared_memory() {
 
 #[test]
 fn one_end_of_a_socket_creates_it_and_the_other_one_connects() {
-    let pieces = fixture("d14-sick-libvirt-mode");
+    let pieces = host("d14-sick-libvirt-mode");
     let (severity, summary, advice) = only(pieces.clone());
     assert_eq!(severity, Severity::Problem);
     let expected = "interface 52:54:00:00:00:11 of machine vm1 has no back-end: QEMU connects to \
@@ -398,19 +389,19 @@ fn one_end_of_a_socket_creates_it_and_the_other_one_connects() {
 #[test]
 fn a_socket_is_found_by_another_spelling_of_its_path() {
     for path in ["/run/ringway/./vm1.sock", "//run//ringway/vm1.sock", "/run/./ringway/vm1.sock"] {
-        let mut pieces = fixture("d14-sick-libvirt-more");
+        let mut pieces = host("d14-sick-libvirt-more");
         replace(&mut pieces, VM, "/run/ringway/vm1.sock", path);
         assert_eq!(only(pieces).0, Severity::Problem, "{path}");
     }
     // After a symbolic link, this may be another socket.
-    let mut pieces = fixture("d14-sick-libvirt-more");
+    let mut pieces = host("d14-sick-libvirt-more");
     replace(&mut pieces, VM, "/run/ringway/vm1.sock", "/run/ringway/x/../vm1.sock");
     assert_eq!(only(pieces).0, Severity::Ok);
 }
 
 #[test]
 fn a_driver_does_not_matter_to_vhostuser_nor_domain_0_to_virtio() {
-    let mut pieces = fixture("d14-sick-libvirt-more");
+    let mut pieces = host("d14-sick-libvirt-more");
     let expected = only(pieces.clone());
     replace(&mut pieces, VM, "<driver queues", "<driver name='qemu' queues");
     assert_eq!(only(pieces.clone()), expected);
@@ -425,7 +416,7 @@ fn a_driver_does_not_matter_to_vhostuser_nor_domain_0_to_virtio() {
 
 #[test]
 fn an_all_clear_has_the_number_of_cpus_of_the_machine() {
-    let mut pieces = fixture("d14-sick-libvirt-more");
+    let mut pieces = host("d14-sick-libvirt-more");
     replace(&mut pieces, VM, "queues='8'", "queues='4'");
     replace(&mut pieces, VM, ">8<", ">4<");
     let (severity, summary, _) = only(pieces);
@@ -437,7 +428,7 @@ fn an_all_clear_has_the_number_of_cpus_of_the_machine() {
 
 #[test]
 fn a_stopped_machine_is_not_stopped_again_and_an_interface_without_a_name_has_an_article() {
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     pieces.retain(|path, _| !path.ends_with("node.xml"));
     let mac = "<mac address='52:54:00:00:00:03'/>";
     replace(&mut pieces, "etc/libvirt/qemu/off.xml", mac, "");
@@ -449,7 +440,7 @@ fn a_stopped_machine_is_not_stopped_again_and_an_interface_without_a_name_has_an
 
 /// A running machine with one queue at a vif that offers 4, whose stored definition has 8.
 fn edited() -> Pieces {
-    let mut pieces = fixture("d14-healthy-libvirt-vhostuser");
+    let mut pieces = host("d14-healthy-libvirt-vhostuser");
     store(&mut pieces);
     let model = "<model type='virtio'/>";
     replace(&mut pieces, STORED, model, &format!("{model}<driver queues='8'/>"));
@@ -491,7 +482,7 @@ fn the_next_start_is_judged_by_the_vif_of_the_stored_socket() {
 
 #[test]
 fn a_running_machine_keeps_queues_that_the_next_start_does_not_get() {
-    let mut pieces = fixture("d14-sick-libvirt-vhostuser");
+    let mut pieces = host("d14-sick-libvirt-vhostuser");
     store(&mut pieces);
     for path in VIFS {
         let socket = "\"socket\": \"/run/ringway/vm1.sock\",";
@@ -533,7 +524,7 @@ fn a_restart_is_not_advised_where_ringway_would_refuse_it() {
 
 #[test]
 fn a_malformed_definition_is_a_gap_with_its_line() {
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     replace(&mut pieces, "run/libvirt/qemu/node.xml", "</vcpu>", "</cpu>");
     let found = findings(pieces);
     let unread: Vec<&Finding> =
@@ -547,7 +538,7 @@ fn a_malformed_definition_is_a_gap_with_its_line() {
 
 #[test]
 fn without_the_right_to_read_definitions_that_is_said_once() {
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     pieces.retain(|path, _| !path.contains("libvirt"));
     let dead = "run/libvirt/qemu/node.xml\tPermission denied (os error 13)\n\
                 etc/libvirt/qemu\tPermission denied (os error 13)\n";
@@ -572,19 +563,19 @@ fn without_the_right_to_read_definitions_that_is_said_once() {
 
 #[test]
 fn definitions_are_judged_once_and_not_in_every_network_namespace() {
-    let mut pieces = fixture("d14-sick-libvirt-vhostuser");
+    let mut pieces = host("d14-sick-libvirt-vhostuser");
     pieces.insert("netns".to_owned(), "initial\n".to_owned());
     assert_eq!(only(pieces.clone()).0, Severity::Warning);
     pieces.insert("netns".to_owned(), "other\n".to_owned());
     assert_eq!(only(pieces).0, Severity::Note);
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     pieces.insert("netns".to_owned(), "other\n".to_owned());
     assert!(findings(pieces).is_empty());
 }
 
 #[test]
 fn a_sos_report_has_the_same_files() {
-    let mut pieces = fixture("d14-healthy-libvirt-few");
+    let mut pieces = host("d14-healthy-libvirt-few");
     // It has one sample, at the root of the host.
     pieces.retain(|path, _| !path.starts_with("sample-1/"));
     let moved = |(path, text): (String, String)| (path.replace("sample-2/", ""), text);

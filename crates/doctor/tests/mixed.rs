@@ -3,7 +3,6 @@
 
 mod saved;
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -12,14 +11,11 @@ use ringway_doctor::fact::Host;
 use ringway_doctor::finding::Severity;
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
-
-type Pieces = BTreeMap<String, String>;
+use saved::Pieces;
 
 /// All fixtures, in the order of their names.
-static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
-    let text = |(name, bytes)| (name, String::from_utf8(bytes).expect("text"));
-    saved::hosts().into_iter().map(|(_, pieces)| pieces.into_iter().map(text).collect()).collect()
-});
+static HOSTS: LazyLock<Vec<Pieces>> =
+    LazyLock::new(|| saved::hosts().into_iter().map(|(_, pieces)| pieces).collect());
 
 /// Runs every check, and verifies that findings follow the rules.
 fn inspect(pieces: Pieces) -> Result<(), TestCaseError> {
@@ -48,10 +44,10 @@ fn every_whole_host_is_reported_by_the_rules() {
 
 #[test]
 fn checks_that_place_interrupts_agree() {
-    for pieces in HOSTS.iter() {
-        let report = Report::of(&Host::new(Source::Memory(pieces.clone())), &[]);
+    for (name, pieces) in saved::hosts() {
+        let report = Report::of(&Host::new(Source::Memory(pieces)), &[]);
         let other = report.findings.iter().find(|one| one.summary.contains("conflict over"));
-        assert_eq!(other, None, "{:?}", pieces.get("fixture.toml"));
+        assert_eq!(other, None, "{name}");
     }
 }
 

@@ -18,8 +18,8 @@ use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Advice, Change, Knob};
 use ringway_doctor::parse::cpus::masked_cpus;
 use ringway_sys::namespace::{enter_user_namespace, remount_sysfs, unshare_network};
+use saved::Pieces;
 
-type Pieces = BTreeMap<String, String>;
 type Outcome = Result<(), Box<dyn Error>>;
 
 /// Checks whose commands once failed in a namespace.
@@ -88,11 +88,9 @@ struct Tried {
 }
 
 impl Tried {
-    fn fixture(&mut self, name: &str, pieces: saved::Pieces) -> Outcome {
+    fn fixture(&mut self, name: &str, mut pieces: Pieces) -> Outcome {
         let id = name.split('-').next().unwrap_or_default().to_uppercase();
         let check = CATALOGUE.iter().find(|check| check.id == id).ok_or("a check of that id")?;
-        let text = |(path, bytes)| Some((path, String::from_utf8(bytes).ok()?));
-        let mut pieces: Pieces = pieces.into_iter().filter_map(text).collect();
         for (path, value) in pieces.iter().filter(|(path, _)| path.starts_with("proc/sys/")) {
             // The namespace may not have it, or may not set it: that is what is examined.
             let _ = fs::write(format!("/{path}"), value);

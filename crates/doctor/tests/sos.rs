@@ -3,8 +3,6 @@
 
 mod saved;
 
-use std::collections::BTreeMap;
-
 use ringway_doctor::evidence::Source;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::Severity;
@@ -12,10 +10,7 @@ use ringway_doctor::report::{How, Report};
 
 /// A fixture's files, with more of them.
 fn report(name: &str, more: &[(&str, &str)]) -> Report {
-    let (_, pieces) =
-        saved::hosts().into_iter().find(|(known, _)| known == name).expect("a fixture");
-    let text = |(path, bytes)| (path, String::from_utf8(bytes).expect("text"));
-    let mut pieces: BTreeMap<String, String> = pieces.into_iter().map(text).collect();
+    let mut pieces = saved::host(name);
     pieces.extend(more.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
     Report::of(&Host::new(Source::Memory(pieces)), &[])
 }

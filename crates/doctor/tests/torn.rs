@@ -7,6 +7,7 @@ mod saved;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
-use saved::{Pieces, hosts};
+
+/// The files of a host by their paths, as bytes: what is torn may be no text.
+type Pieces = BTreeMap<String, Vec<u8>>;
 
 /// Set it for another run; a failure prints the seed.
 const SEED: &str = "RINGWAY_TORN_SEED";
@@ -25,7 +28,7 @@ const TEARS: usize = 10;
 const TEARS_NIGHTLY: usize = 60;
 /// Time limit of a diagnosis; on an idle machine it takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many of these are written to disk first.
+/// How many files of each fixture are spoiled in a directory.
 const DIRECTORIES: usize = 4;
 
 fn tears() -> usize {
@@ -59,6 +62,14 @@ impl Random {
         let index = self.below(pieces.len());
         pieces.keys().nth(index).expect("within").clone()
     }
+}
+
+/// All fixtures with their names.
+fn hosts() -> Vec<(String, Pieces)> {
+    let bytes = |(path, text): (String, String)| (path, text.into_bytes());
+    let host =
+        |(name, pieces): (String, saved::Pieces)| (name, pieces.into_iter().map(bytes).collect());
+    saved::hosts().into_iter().map(host).collect()
 }
 
 fn tar_of(pieces: &Pieces) -> Vec<u8> {
@@ -276,48 +287,58 @@ fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
     let (mut random, seed) = Random::seeded();
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (path, bytes) in &pieces {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("below")).expect("made");
+            fs::write(path, bytes).expect("written");
+        }
+        let diagnose =
+            |how: &str| diagnose(Source::directory(dir.path()).expect("a directory"), how);
         let whole = diagnose_pieces(&pieces, &name);
+        assert_eq!(diagnose(&name), whole, "{name}: not what its tar says");
         for _ in 0..DIRECTORIES {
             let path = random.key(&pieces);
-            let dir = tempfile::tempdir().expect("a directory");
-            for (path, bytes) in &pieces {
-                let path = dir.path().join(path);
-                fs::create_dir_all(path.parent().expect("below")).expect("made");
-                fs::write(path, bytes).expect("written");
-            }
             let target = dir.path().join(&path);
             fs::remove_file(&target).expect("there");
-            let how = match random.below(5) {
-                0 => {
-                    symlink(&target, &target).expect("linked");
-                    "a loop"
-                }
-                1 => {
-                    symlink("/proc/self/mem", &target).expect("linked");
-                    "a link that leads out"
-                }
-                2 => {
-                    let hole = fs::File::create(&target).expect("made");
-                    hole.set_len(1 << 40).expect("most file systems have holes");
-                    "a hole of a terabyte"
-                }
-                3 => {
-                    fs::create_dir(&target).expect("made");
-                    "a directory"
-                }
-                _ => {
-                    let mode = rustix::fs::Mode::RUSR;
-                    let fifo = rustix::fs::FileType::Fifo;
-                    rustix::fs::mknodat(rustix::fs::CWD, &target, fifo, mode, 0).expect("made");
-                    "a pipe without an end"
-                }
-            };
-            let found = diagnose(Source::directory(dir.path()).expect("a directory"), how);
-            let news = news(&whole, &found);
+            let how = spoil(&mut random, &target);
+            let news = news(&whole, &diagnose(how));
             failures.extend(news.iter().map(|news| format!("{name}: {path}, {how}: {news}")));
+            let is_dir = fs::symlink_metadata(&target).expect("there").is_dir();
+            if is_dir { fs::remove_dir(&target) } else { fs::remove_file(&target) }.expect("gone");
+            fs::write(&target, &pieces[&path]).expect("written");
         }
     }
     assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
+}
+
+/// Makes something that is no file of a host.
+fn spoil(random: &mut Random, target: &Path) -> &'static str {
+    match random.below(5) {
+        0 => {
+            symlink(target, target).expect("linked");
+            "a loop"
+        }
+        1 => {
+            symlink("/proc/self/mem", target).expect("linked");
+            "a link that leads out"
+        }
+        2 => {
+            let hole = fs::File::create(target).expect("made");
+            hole.set_len(1 << 40).expect("most file systems have holes");
+            "a hole of a terabyte"
+        }
+        3 => {
+            fs::create_dir(target).expect("made");
+            "a directory"
+        }
+        _ => {
+            let mode = rustix::fs::Mode::RUSR;
+            let fifo = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, target, fifo, mode, 0).expect("made");
+            "a pipe without an end"
+        }
+    }
 }
 
 /// An entry of a tar with an arbitrary header.

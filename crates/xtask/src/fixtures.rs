@@ -1,6 +1,6 @@
 //! Checks the number of recorded fixtures of the doctor that documents state.
 //!
-//! Each fixture states its origin. Documents that count the fixtures must agree.
+//! Each fixture begins with its origin. Documents that count the fixtures must agree.
 
 use crate::tree::{SourceFile, Tree};
 
@@ -8,13 +8,13 @@ const FIXTURES: &str = "crates/doctor/fixtures/";
 
 /// Documents without the current numbers, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
-    let origins = tree.files.iter().filter(|file| is_origin(&file.path));
-    let origins: Vec<&SourceFile> = origins.collect();
+    let fixtures = tree.files.iter().filter(|file| file.path.starts_with(FIXTURES));
+    let fixtures: Vec<&SourceFile> = fixtures.collect();
     let has = |origin: &str| {
-        let line = format!("origin = \"{origin}\"");
-        origins.iter().filter(|file| file.text.lines().any(|one| one == line)).count()
+        let first = format!("origin = \"{origin}\"\n");
+        fixtures.iter().filter(|file| file.text.starts_with(&first)).count()
     };
-    let (all, recorded, written) = (origins.len(), has("recorded"), has("written"));
+    let (all, recorded, written) = (fixtures.len(), has("recorded"), has("written"));
     let sentences = [
         (
             "docs/introduction.md",
@@ -29,10 +29,6 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
     missing.map(|(path, sentence)| format!("{path}: does not say \"{sentence}\"")).collect()
 }
 
-fn is_origin(path: &str) -> bool {
-    path.starts_with(FIXTURES) && path.ends_with("/fixture.toml")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,7 +37,7 @@ mod tests {
     #[test]
     fn documents_have_the_right_number_of_fixtures() {
         let fixture = |name: &str, origin: &str| {
-            file(&format!("{FIXTURES}{name}/fixture.toml"), &format!("origin = \"{origin}\"\n"))
+            file(&format!("{FIXTURES}{name}.txt"), &format!("origin = \"{origin}\"\n-- a --\n1\n"))
         };
         let files = vec![
             fixture("d01-sick", "written"),

@@ -1,34 +1,47 @@
-//! The fixtures, as they are on the disk.
+//! The fixtures, a text file each.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+mod form;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
+
+pub(crate) use form::Fixture;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 
 /// The files of a host by their paths.
-pub(crate) type Pieces = BTreeMap<String, Vec<u8>>;
+pub(crate) type Pieces = BTreeMap<String, String>;
 
 /// All fixtures with their names, sorted by name.
-pub(crate) fn hosts() -> Vec<(String, Pieces)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let mut hosts = Vec::new();
-    for entry in fs::read_dir(root).expect("there are fixtures") {
-        let path = entry.expect("readable").path();
-        let mut pieces = Pieces::new();
-        collect(&path, &path, &mut pieces);
-        hosts.push((path.file_name().expect("a name").to_string_lossy().into_owned(), pieces));
+pub(crate) fn fixtures() -> Vec<(String, Fixture)> {
+    let mut fixtures = Vec::new();
+    for entry in fs::read_dir(FOLDER).expect("there are fixtures") {
+        let file = entry.expect("readable").file_name().into_string().expect("text");
+        let name = file.strip_suffix(".txt").expect("NAME.txt");
+        fixtures.push((name.to_owned(), fixture(name)));
     }
-    hosts.sort();
-    hosts
+    fixtures.sort_by(|(one, _), (other, _)| one.cmp(other));
+    fixtures
 }
 
-fn collect(root: &Path, folder: &Path, into: &mut Pieces) {
-    for entry in fs::read_dir(folder).expect("readable") {
-        let path = entry.expect("readable").path();
-        if path.is_dir() {
-            collect(root, &path, into);
-        } else {
-            let name = path.strip_prefix(root).expect("below it").to_str().expect("text");
-            into.insert(name.to_owned(), fs::read(&path).expect("readable"));
-        }
-    }
+/// The files of all hosts with their names, sorted by name.
+pub(crate) fn hosts() -> Vec<(String, Pieces)> {
+    fixtures().into_iter().map(|(name, fixture)| (name, fixture.pieces)).collect()
+}
+
+/// The files of one host.
+pub(crate) fn host(name: &str) -> Pieces {
+    fixture(name).pieces
+}
+
+fn fixture(name: &str) -> Fixture {
+    let text = fs::read_to_string(path(name)).expect(name);
+    Fixture::read(&text).unwrap_or_else(|why| panic!("{name}: {why}"))
+}
+
+/// The file of a fixture.
+pub(crate) fn path(name: &str) -> PathBuf {
+    PathBuf::from(format!("{FOLDER}/{name}.txt"))
 }
