@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use ringway_control::files;
 use ringway_datapath::{Mirrored, PortRules};
-use ringway_xenbus::{KeyChange, Keys, MIRROR_KEY, VifLimits};
+use ringway_xenbus::{Keys, MIRROR_KEY, VifLimits};
 
 use crate::quarantine::read_at_most;
 
@@ -33,10 +33,7 @@ type Change = (String, Option<String>);
 impl Settings {
     /// The settings of a configuration, with the changes that a former process has kept.
     pub(crate) fn read(file: PathBuf, limits: &VifLimits, rules: &PortRules) -> Settings {
-        let configured = limits.changes().into_iter().filter_map(|change| match change {
-            KeyChange::Set(key, value) => Some((key, value)),
-            KeyChange::Remove(_) => None,
-        });
+        let configured = limits.keys().map(|(key, value)| (key.to_owned(), value));
         let mirror = rules.mirror.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let mirror = (!mirror.is_empty()).then(|| (MIRROR_KEY.to_owned(), mirror));
         let configured: BTreeMap<String, String> = configured.chain(mirror).collect();
@@ -103,9 +100,11 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use ringway_xenbus::{LimitName, Rate};
+    use ringway_xenbus::Rate;
 
     use super::*;
+
+    const WEIGHT: &str = "ringway-weight";
 
     fn weight(settings: &Settings) -> Option<u16> {
         VifLimits::read(&settings.keys()).0.weight
@@ -121,8 +120,8 @@ mod tests {
         let read = |limits: &VifLimits| Settings::read(file.clone(), limits, &rules);
         let mut settings = read(&limits);
         assert_eq!(VifLimits::read(&settings.keys()).0, limits);
-        settings.set(LimitName::Weight.key(), "300").expect("kept");
-        settings.set(LimitName::Rate.key(), "0,0").expect("kept");
+        settings.set(WEIGHT, "300").expect("kept");
+        settings.set("rate", "0,0").expect("kept");
         settings.set(MIRROR_KEY, "vif1.0:tx ringway0").expect("kept");
         let next = read(&limits);
         let kept = VifLimits::read(&next.keys()).0;
@@ -132,7 +131,7 @@ mod tests {
         assert_eq!(weight(&read(&other)), Some(3), "the description was changed");
         // A shorter text leaves nothing of a longer one.
         let mut next = read(&limits);
-        for (key, value) in [(LimitName::Weight.key(), "2"), (MIRROR_KEY, "")] {
+        for (key, value) in [(WEIGHT, "2"), (MIRROR_KEY, "")] {
             next.set(key, value).expect("kept");
         }
         let last = read(&limits);

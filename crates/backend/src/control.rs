@@ -19,8 +19,9 @@ use ringway_wire::vhost_user::protocol_names;
 use ringway_wire::virtio::Features;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
+use ringway_xenbus::limits::Scope;
 use ringway_xenbus::{
-    BadKeys, KeyChange, Keys, LimitName, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Reconnects, Vif,
+    BadKeys, KeyChange, Keys, LIMITS, Limit, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Reconnects, Vif,
     VifLimits,
 };
 use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
@@ -158,10 +159,7 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Why a limit of floods would have no effect: it is the switch's, and a bridge has none.
     fn refuse_flood_limit(&self, name: &str, limit: &str) -> Option<String> {
-        let limit = LimitName::ALL.into_iter().find(|it| it.name() == limit)?;
-        if matches!(limit, LimitName::Rate | LimitName::RateRx | LimitName::Weight) {
-            return None;
-        }
+        Limit::named(limit).filter(|limit| limit.is_of(Scope::Switch))?;
         let device = self.served(name)?.device.as_ref()?;
         Some(format!(
             "{name} is on the bridge {}, which floods its frames itself: expected a vif on the \
@@ -532,13 +530,13 @@ pub(crate) fn queue_statuses(
 
 /// The key of a limit, if the value is valid.
 fn limit_key(name: &str, value: &str) -> Result<&'static str, String> {
-    let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == name) else {
-        let known = LimitName::ALL.map(LimitName::name).join(", ");
-        return Err(format!("there is no limit {name:?}; there are {known}"));
+    let Some(limit) = Limit::named(name) else {
+        let known: Vec<&str> = LIMITS.iter().map(Limit::name).collect();
+        return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
     };
-    let keys = Keys::new("", [(limit.key().to_owned(), value.to_owned())]);
+    let keys = Keys::new("", [(limit.key.to_owned(), value.to_owned())]);
     match VifLimits::read(&keys).1.pop() {
-        None => Ok(limit.key()),
+        None => Ok(limit.key),
         Some(BadKeys::Unreadable { found, expected, .. }) => {
             Err(format!("{name}: expected {expected}, not \"{found}\""))
         }

@@ -6,6 +6,7 @@ mod document;
 mod explain;
 mod links;
 mod obsolete;
+mod switch;
 mod vif;
 
 use std::cell::RefCell;
@@ -14,26 +15,24 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use ringway_datapath::{Mirrored, MulticastRouter};
+use ringway_datapath::Mirrored;
 use ringway_worker::Policy;
 use toml::Spanned;
 
 use claims::Claims;
 use document::{Document, Missing};
+use switch::uplink_name;
 use vif::offloads;
 
 pub use obsolete::COMPLETION_OBSOLETE;
 
 use crate::isolation::Owner;
+use crate::limits::Limited;
 use crate::section::{
-    BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, UplinkSection,
-    VifSection, per_second, storm,
+    BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, VifSection,
 };
 use crate::value::{FeatureText, InterfaceName, Within};
-use crate::{
-    Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, Host, Multicast, Storm, Switch,
-    Uplink, VHOSTS_MAX, Vhost, Workers,
-};
+use crate::{Bridge, Guest, Host, VHOSTS_MAX, Vhost, Workers};
 
 /// Guests of one host: a fraction of what the broker can have.
 const GUESTS_MAX: usize = 1024;
@@ -290,7 +289,7 @@ impl<'a> Source<'a> {
     /// a host that may have other ports, are checked by the backend.
     fn check_ports(&self, sections: &FileSection) {
         let section = sections.uplink.as_ref().map(Spanned::get_ref);
-        let uplink = section.map(uplink_name);
+        let uplink = section.map(|section| uplink_name(section));
         if let Some(name) = section.and_then(|uplink| uplink.name.as_ref()) {
             let text = name.get_ref().0.as_str();
             if text == Mirrored::ALL || is_xen_vif(text) {
@@ -364,38 +363,8 @@ impl<'a> Source<'a> {
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),
             socket_group: host.socket_group,
-            uplink: uplink.map(Spanned::into_inner).map(|section| Uplink {
-                name: InterfaceName(uplink_name(&section)),
-                mac: section.mac,
-                addresses: section.addresses,
-                queues: section.queues.and_then(Within::get).unwrap_or(1),
-                mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
-                vlan: section.vlan.and_then(Within::get),
-                trunk: section.trunk.iter().copied().filter_map(Within::get).collect(),
-                multicast_router: section
-                    .multicast_router
-                    .map_or(MulticastRouter::Always, |it| it.0),
-                storm: storm!(section),
-            }),
-            switch: Switch {
-                fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
-                addresses_per_vif: switch.addresses_per_vif.and_then(Within::get).unwrap_or(1),
-                locking_mode: switch.locking_mode,
-                ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
-                flood_rate: switch.flood_rate.and_then(Within::get).unwrap_or(FLOOD_RATE),
-                flood_mbit: switch.flood_mbit.and_then(Within::get).unwrap_or(FLOOD_MBIT),
-                storm: storm!(switch),
-                multicast: Multicast {
-                    is_snooped: switch.multicast_snooping,
-                    groups: switch.multicast_groups.and_then(Within::get).unwrap_or(GROUPS),
-                    groups_per_vif: switch
-                        .multicast_groups_per_vif
-                        .and_then(Within::get)
-                        .unwrap_or(GROUPS_PER_VIF),
-                    unregistered: switch.unregistered_multicast,
-                },
-                ports,
-            },
+            uplink: uplink.map(Spanned::into_inner).map(switch::uplink),
+            switch: switch::switch(switch, ports),
             bridges,
             guests,
             vhosts,
@@ -477,7 +446,7 @@ impl<'a> Source<'a> {
     }
 
     /// Vifs of virtual machines behind sockets.
-    fn vhosts(&self, sections: &[Spanned<VifSection>], claims: &mut Claims) -> Vec<Vhost> {
+    fn vhosts(&self, sections: &[Spanned<Limited<VifSection>>], claims: &mut Claims) -> Vec<Vhost> {
         let (mut names, mut sockets, mut vhosts) = (HashSet::new(), HashSet::new(), Vec::new());
         if let Some(section) = sections.get(usize::from(VHOSTS_MAX)) {
             self.fault_at(section, &format!("vhost: expected at most {VHOSTS_MAX} of them"));
@@ -569,10 +538,6 @@ impl<'a> Source<'a> {
 /// Where something begins.
 fn start<T>(what: &Spanned<T>) -> usize {
     what.span().start
-}
-
-fn uplink_name(section: &UplinkSection) -> String {
-    section.name.as_ref().map_or_else(|| "ringway0".to_owned(), |name| name.get_ref().0.clone())
 }
 
 /// Whether this is the name of a Xen vif, `vifD.H`.

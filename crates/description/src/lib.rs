@@ -6,6 +6,7 @@
 
 mod file;
 mod isolation;
+mod limits;
 mod section;
 mod value;
 
@@ -14,19 +15,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringway_datapath::{LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules};
-use ringway_switch::{FloodLimit, MulticastConfig, StormLimits, SwitchConfig, Unregistered};
+use ringway_switch::{MulticastConfig, StormLimits, SwitchConfig, Unregistered};
 use ringway_vhost::backend::{FEATURES, OPT_IN, PROTOCOL_FEATURES};
 use ringway_wire::virtio::Features;
 use ringway_worker::{Policy, Polling, WorkersConfig};
-use ringway_xenbus::FloodWish;
+use ringway_xenbus::VifLimits;
 use serde::{Deserialize, Serialize};
+
+use limits::{per_second, storm};
 
 pub use file::{
     COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
 };
 pub use value::{
     Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
-    RateText, SocketMode, SocketPath, TenantName, VhostName,
+    SocketMode, SocketPath, TenantName, VhostName,
 };
 
 /// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
@@ -158,42 +161,20 @@ pub struct Uplink {
     /// Whether multicast routers are behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
-    /// Limits of each kind of flood that enters by it.
-    pub storm: Storm,
-}
-
-/// How much may be flooded of each kind per second. 0, like a missing key, means no limit.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Storm {
-    /// Broadcasts.
-    #[serde(with = "value::flood")]
-    pub broadcast: FloodWish,
-    /// Multicasts.
-    #[serde(with = "value::flood")]
-    pub multicast: FloodWish,
-    /// Frames to unknown addresses.
-    #[serde(with = "value::flood")]
-    pub unknown: FloodWish,
-}
-
-impl Storm {
-    /// In the form that the switch uses; its ticks are seconds.
-    pub fn limits(self) -> StormLimits {
-        let limit = |wish: FloodWish| {
-            FloodLimit::per_second(wish.rate.unwrap_or(0), wish.mbit.unwrap_or(0))
-        };
-        StormLimits {
-            broadcast: limit(self.broadcast),
-            multicast: limit(self.multicast),
-            unknown: limit(self.unknown),
-        }
-    }
+    /// Limits of each kind of flood that enters by it; 0, like an absent one, means no limit.
+    #[serde(default, with = "limits")]
+    pub limits: VifLimits,
 }
 
 impl Uplink {
     /// The VLANs that it is in.
     pub fn vlan_rules(&self) -> VlanRules {
         vlan_rules(self.vlan, &self.trunk)
+    }
+
+    /// The limits of each kind of flood, in the form that the switch uses.
+    pub fn storm(&self) -> StormLimits {
+        storm(&self.limits)
     }
 }
 
@@ -215,13 +196,10 @@ pub struct Switch {
     pub locking_mode: Option<Locking>,
     /// Seconds after which an address is forgotten.
     pub ageing_seconds: u32,
-    /// Frames with broadcast, multicast and unknown destinations that one vif may send, per second;
-    /// 0 for no limit.
-    pub flood_rate: u32,
-    /// The same in megabits per second.
-    pub flood_mbit: u32,
-    /// Limits of each kind within these.
-    pub storm: Storm,
+    /// The floods that a vif may cause if it has no limit of its own, of all kinds and of each; 0,
+    /// like an absent one, means no limit.
+    #[serde(default, with = "limits")]
+    pub limits: VifLimits,
     /// How multicast is forwarded.
     pub multicast: Multicast,
     /// Ports: vifs and the uplink.
@@ -338,18 +316,9 @@ pub struct GuestVif {
     pub max_unanswered: Option<u16>,
     /// Work that the guest leaves to the backend.
     pub offloads: Offloads,
-    /// What it may transmit, if that is limited.
-    pub rate: Option<RateText>,
-    /// What it may receive, if that is limited.
-    pub rate_rx: Option<RateText>,
-    /// Its weight relative to other vifs, if not 1.
-    pub weight: Option<u16>,
-    /// Frames that it may flood per second, if not the default.
-    pub flood_rate: Option<u32>,
-    /// Megabits that it may flood per second, if not the default.
-    pub flood_mbit: Option<u32>,
-    /// Limits of each kind within these, if not the default.
-    pub storm: Storm,
+    /// Its limits. Its MTU is not among them.
+    #[serde(default, with = "limits")]
+    pub limits: VifLimits,
     /// How strictly its addresses are checked, if not by default.
     pub locking_mode: Option<Locking>,
     /// IP addresses that the guest may have; any if the list is empty and it is not locked.
@@ -474,8 +443,8 @@ impl Host {
             ports_max: self.switch.ports,
             addresses_per_port_max: self.switch.addresses_per_vif,
             ageing_ticks: self.switch.ageing_seconds,
-            flood: FloodLimit::per_second(self.switch.flood_rate, self.switch.flood_mbit),
-            storm: self.switch.storm.limits(),
+            flood: per_second(self.switch.limits.flood),
+            storm: storm(&self.switch.limits),
             multicast: self.switch.multicast.config(),
             hash_seed,
         }

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use ringway_switch::Unregistered;
 use ringway_worker::Policy;
-use ringway_xenbus::FloodWish;
+use ringway_xenbus::limits::Scope;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use crate::limits::{Limited, Section};
 use crate::value::{
     Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
-    RateText, SocketMode, SocketPath, TenantName, VhostName, Within, text,
+    SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
 use crate::{HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -22,7 +23,6 @@ const RING_PAGES: u64 = 256;
 type Queues = Within<1, QUEUES_MAX>;
 type Addresses = Within<1, 1_048_576>;
 type VlanNumber = Within<1, 4094>;
-type PerSecond = Within<0, 4_294_967_294>;
 type Mtu = Within<68, 65521>;
 
 #[derive(Deserialize)]
@@ -30,15 +30,15 @@ type Mtu = Within<68, 65521>;
 pub(crate) struct FileSection {
     #[serde(default)]
     pub(crate) host: HostSection,
-    pub(crate) uplink: Option<Spanned<UplinkSection>>,
+    pub(crate) uplink: Option<Spanned<Limited<UplinkSection>>>,
     #[serde(default)]
-    pub(crate) switch: SwitchSection,
+    pub(crate) switch: Limited<SwitchSection>,
     #[serde(default)]
     pub(crate) bridge: Vec<Spanned<BridgeSection>>,
     #[serde(default)]
     pub(crate) guest: Vec<Spanned<GuestSection>>,
     #[serde(default)]
-    pub(crate) vhost: Vec<Spanned<VifSection>>,
+    pub(crate) vhost: Vec<Spanned<Limited<VifSection>>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -78,12 +78,6 @@ pub(crate) struct UplinkSection {
     #[serde(default)]
     pub(crate) trunk: Vec<VlanNumber>,
     pub(crate) multicast_router: Option<Routing>,
-    pub(crate) broadcast_rate: Option<PerSecond>,
-    pub(crate) broadcast_mbit: Option<PerSecond>,
-    pub(crate) multicast_rate: Option<PerSecond>,
-    pub(crate) multicast_mbit: Option<PerSecond>,
-    pub(crate) unknown_rate: Option<PerSecond>,
-    pub(crate) unknown_mbit: Option<PerSecond>,
 }
 
 #[derive(Deserialize, Default)]
@@ -93,14 +87,6 @@ pub(crate) struct SwitchSection {
     pub(crate) addresses_per_vif: Option<Addresses>,
     pub(crate) locking_mode: Option<Locking>,
     pub(crate) ageing_seconds: Option<Within<1, 1_000_000>>,
-    pub(crate) flood_rate: Option<PerSecond>,
-    pub(crate) flood_mbit: Option<PerSecond>,
-    pub(crate) broadcast_rate: Option<PerSecond>,
-    pub(crate) broadcast_mbit: Option<PerSecond>,
-    pub(crate) multicast_rate: Option<PerSecond>,
-    pub(crate) multicast_mbit: Option<PerSecond>,
-    pub(crate) unknown_rate: Option<PerSecond>,
-    pub(crate) unknown_mbit: Option<PerSecond>,
     #[serde(default)]
     pub(crate) multicast_snooping: bool,
     pub(crate) multicast_groups: Option<Within<8, 16384>>,
@@ -125,7 +111,7 @@ pub(crate) struct GuestSection {
     #[serde(default)]
     pub(crate) on_exit: OnExit,
     #[serde(default)]
-    pub(crate) vif: Vec<Spanned<VifSection>>,
+    pub(crate) vif: Vec<Spanned<Limited<VifSection>>>,
 }
 
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
@@ -158,17 +144,6 @@ pub(crate) struct VifSection {
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,
     pub(crate) gso: Option<bool>,
-    pub(crate) rate: Option<RateText>,
-    pub(crate) rate_rx: Option<RateText>,
-    pub(crate) weight: Option<Within<1, 1000>>,
-    pub(crate) flood_rate: Option<PerSecond>,
-    pub(crate) flood_mbit: Option<PerSecond>,
-    pub(crate) broadcast_rate: Option<PerSecond>,
-    pub(crate) broadcast_mbit: Option<PerSecond>,
-    pub(crate) multicast_rate: Option<PerSecond>,
-    pub(crate) multicast_mbit: Option<PerSecond>,
-    pub(crate) unknown_rate: Option<PerSecond>,
-    pub(crate) unknown_mbit: Option<PerSecond>,
     pub(crate) locking_mode: Option<Locking>,
     pub(crate) allowed_ips: Option<Spanned<Vec<Network>>>,
     pub(crate) addresses_per_vif: Option<Addresses>,
@@ -190,19 +165,17 @@ pub(crate) struct VifSection {
     pub(crate) mirror: Vec<Spanned<MirroredText>>,
 }
 
-/// A section's limits of kinds of floods: three sections have the same keys.
-macro_rules! storm {
-    ($section:expr) => {
-        Storm {
-            broadcast: per_second($section.broadcast_rate, $section.broadcast_mbit),
-            multicast: per_second($section.multicast_rate, $section.multicast_mbit),
-            unknown: per_second($section.unknown_rate, $section.unknown_mbit),
-        }
-    };
+impl Section for UplinkSection {
+    const SCOPE: Scope = Scope::Uplink;
+    const EXPECTED: &'static str = "struct UplinkSection";
 }
 
-pub(crate) use storm;
+impl Section for SwitchSection {
+    const SCOPE: Scope = Scope::Switch;
+    const EXPECTED: &'static str = "struct SwitchSection";
+}
 
-pub(crate) fn per_second(rate: Option<PerSecond>, mbit: Option<PerSecond>) -> FloodWish {
-    FloodWish { rate: rate.and_then(Within::get), mbit: mbit.and_then(Within::get) }
+impl Section for VifSection {
+    const SCOPE: Scope = Scope::Vif;
+    const EXPECTED: &'static str = "struct VifSection";
 }

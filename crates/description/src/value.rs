@@ -9,7 +9,6 @@ use ringway_datapath::{IpNetwork, MacAddr, Mirrored};
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{PROTOCOL_FEATURE_NAMES, protocol_names};
 use ringway_wire::virtio::Features;
-use ringway_xenbus::Rate;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
 
@@ -406,30 +405,6 @@ impl fmt::Display for MirroredText {
     }
 }
 
-/// A rate as written, such as `100Mb/s` or `1MB/s@20ms`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RateText {
-    /// What was written.
-    text: String,
-    /// Its value.
-    pub rate: Rate,
-}
-
-impl FromStr for RateText {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<RateText, String> {
-        let rate = text.parse().map_err(|error: ringway_xenbus::NotARate| error.to_string())?;
-        Ok(RateText { text: text.to_owned(), rate })
-    }
-}
-
-impl fmt::Display for RateText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 /// An amount of memory, such as `16GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemorySize {
@@ -537,27 +512,6 @@ pub(crate) mod text {
     }
 }
 
-/// Serialises a limit of floods as a pair.
-pub(crate) mod flood {
-    use ringway_xenbus::FloodWish;
-
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(
-        wish: &FloodWish,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        (wish.rate, wish.mbit).serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<FloodWish, D::Error> {
-        let (rate, mbit) = Deserialize::deserialize(deserializer)?;
-        Ok(FloodWish { rate, mbit })
-    }
-}
-
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
@@ -574,5 +528,5 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName, MirroredText);
+as_text!(Cidr, Mac, Network, InterfaceName, GuestName, TenantName, MirroredText);
 as_text!(VhostName, SocketPath, SocketMode, FeatureText, GroupText, MemorySize);

@@ -6,16 +6,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::keys::{
-    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BROADCAST_MBIT, BROADCAST_RATE,
-    COMPLETION, ERROR, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6, FEATURE_IPV6_CSUM_OFFLOAD,
-    FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY, FEATURE_SG,
-    FEATURE_SPLIT_EVENT_CHANNELS, FLOOD_MBIT, FLOOD_RATE, HOTPLUG_ERROR, HOTPLUG_STATUS, IP,
-    IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER, IS_PRIVATE, IS_ROUTER, Keys, LINE_VLAN,
-    LINK_LOCAL_TO, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU, MULTI_QUEUE_MAX_QUEUES,
-    MULTI_QUEUE_NUM_QUEUES, MULTICAST_MBIT, MULTICAST_RATE, MULTICAST_ROUTER, ONLINE, QUEUE_KEYS,
-    QUEUES_ACCEPTED, RATE, RATE_RX, RECONNECT, REQUEST_RX_COPY, SCRIPT, SHARED_MACS, STATE, TRUNK,
-    UNKNOWN_MBIT, UNKNOWN_RATE, VIFNAME, VLAN, WEIGHT, queue_dir,
+    BACKEND, BACKEND_ID, BRIDGE, COMPLETION, ERROR, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6,
+    FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY,
+    FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, MAC,
+    MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, ONLINE, QUEUE_KEYS,
+    QUEUES_ACCEPTED, RECONNECT, REQUEST_RX_COPY, RULES, SCRIPT, STATE, VIFNAME, queue_dir,
 };
+use crate::limits::LIMITS;
 
 /// The keys that one end reads from a directory, all in one transaction, so that `state` matches
 /// the others. It reads no other node of the directory.
@@ -39,8 +36,8 @@ pub enum KeySet {
 
 impl KeySet {
     /// The names of the keys, without those of queues.
-    pub fn names(self) -> &'static [&'static str] {
-        match self {
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let own: &[&str] = match self {
             KeySet::BackendDevice => &[
                 STATE,
                 ONLINE,
@@ -49,33 +46,6 @@ impl KeySet {
                 BRIDGE,
                 SCRIPT,
                 VIFNAME,
-                RATE,
-                RATE_RX,
-                WEIGHT,
-                FLOOD_RATE,
-                FLOOD_MBIT,
-                BROADCAST_RATE,
-                BROADCAST_MBIT,
-                MULTICAST_RATE,
-                MULTICAST_MBIT,
-                UNKNOWN_RATE,
-                UNKNOWN_MBIT,
-                IP,
-                LOCKING_MODE,
-                IPV4_ALLOWED,
-                IPV6_ALLOWED,
-                ADDRESSES_MAX,
-                ALLOWED_MACS,
-                SHARED_MACS,
-                IS_ROUTER,
-                IS_DHCP_SERVER,
-                VLAN,
-                LINE_VLAN,
-                TRUNK,
-                IS_PRIVATE,
-                MULTICAST_ROUTER,
-                LINK_LOCAL_TO,
-                MIRROR,
                 HOTPLUG_STATUS,
                 HOTPLUG_ERROR,
                 MAX_QUEUES_WANTED,
@@ -110,7 +80,10 @@ impl KeySet {
                 FEATURE_NO_CSUM_OFFLOAD,
                 FEATURE_IPV6_CSUM_OFFLOAD,
             ],
-        }
+        };
+        let limits = LIMITS.iter().map(|limit| limit.key);
+        let of_vif = (self == KeySet::BackendDevice).then(|| limits.chain(RULES));
+        own.iter().copied().chain(of_vif.into_iter().flatten())
     }
 
     /// The names of the queues' keys, which depend on the number of queues among the keys already

@@ -26,16 +26,6 @@ pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
 pub(crate) const VIFNAME: &str = "vifname";
 pub(crate) const RATE: &str = "rate";
-pub(crate) const RATE_RX: &str = "ringway-rate-rx";
-pub(crate) const WEIGHT: &str = "ringway-weight";
-pub(crate) const FLOOD_RATE: &str = "ringway-flood-rate";
-pub(crate) const FLOOD_MBIT: &str = "ringway-flood-mbit";
-pub(crate) const BROADCAST_RATE: &str = "ringway-broadcast-rate";
-pub(crate) const BROADCAST_MBIT: &str = "ringway-broadcast-mbit";
-pub(crate) const MULTICAST_RATE: &str = "ringway-multicast-rate";
-pub(crate) const MULTICAST_MBIT: &str = "ringway-multicast-mbit";
-pub(crate) const UNKNOWN_RATE: &str = "ringway-unknown-rate";
-pub(crate) const UNKNOWN_MBIT: &str = "ringway-unknown-mbit";
 pub(crate) const IP: &str = "ip";
 pub(crate) const LOCKING_MODE: &str = "locking-mode";
 pub(crate) const IPV4_ALLOWED: &str = "ipv4-allowed";
@@ -84,6 +74,26 @@ pub(crate) const RX_RING_REF: &str = "rx-ring-ref";
 pub(crate) const EVENT_CHANNEL: &str = "event-channel";
 pub(crate) const EVENT_CHANNEL_TX: &str = "event-channel-tx";
 pub(crate) const EVENT_CHANNEL_RX: &str = "event-channel-rx";
+
+/// The keys with the rules for what a vif's guest may send ([`Keys::rules`]).
+pub(crate) const RULES: [&str; 16] = [
+    IP,
+    LOCKING_MODE,
+    IPV4_ALLOWED,
+    IPV6_ALLOWED,
+    ADDRESSES_MAX,
+    ALLOWED_MACS,
+    SHARED_MACS,
+    IS_ROUTER,
+    IS_DHCP_SERVER,
+    VLAN,
+    LINE_VLAN,
+    TRUNK,
+    IS_PRIVATE,
+    MULTICAST_ROUTER,
+    LINK_LOCAL_TO,
+    MIRROR,
+];
 
 /// The keys of one queue. With several queues, each has its own directory; a single queue has them
 /// beside the other keys ("flat"), as in the protocol without multi-queue.

@@ -64,7 +64,7 @@ pub mod frontend;
 mod hotplug;
 mod key_set;
 pub mod keys;
-mod limits;
+pub mod limits;
 mod line_vlans;
 mod rate;
 mod state;
@@ -77,7 +77,7 @@ pub use key_set::KeySet;
 pub use keys::{
     BadKeys, KeyChange, Keys, MAX_QUEUES_WANTED as MAX_QUEUES_KEY, MIRROR as MIRROR_KEY,
 };
-pub use limits::{FloodWish, LimitName, VifLimits};
+pub use limits::{FloodWish, LIMITS, Limit, VifLimits};
 pub use rate::{NotARate, Rate};
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

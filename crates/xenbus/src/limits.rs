@@ -1,18 +1,125 @@
 //! Limits of a vif that a toolstack sets, besides those of the handshake.
 
+use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::keys::{
-    BROADCAST_MBIT, BROADCAST_RATE, BadKeys, FLOOD_MBIT, FLOOD_RATE, KeyChange, Keys, MTU,
-    MULTICAST_MBIT, MULTICAST_RATE, RATE, RATE_RX, UNKNOWN_MBIT, UNKNOWN_RATE, WEIGHT,
-};
-use crate::rate::Rate;
+use crate::keys::{BadKeys, KeyChange, Keys, MTU, RATE};
+use crate::rate::{NotARate, Rate};
 
 /// The heaviest weight.
 const WEIGHT_MAX: u32 = 1000;
+
+/// The prefix of our keys, which no stock toolstack has.
+const OURS: &str = "ringway-";
+
+/// Every limit that can be set while a vif runs. Command line, XenStore and descriptions of a host
+/// have them in this order.
+pub const LIMITS: &[Limit] = &[
+    Limit {
+        key: RATE,
+        of: Scope::Vif,
+        field: Field::Rate(|it| &mut it.rate),
+        help: "What the guest may transmit",
+    },
+    Limit {
+        key: "ringway-rate-rx",
+        of: Scope::Vif,
+        field: Field::Rate(|it| &mut it.rate_rx),
+        help: "What the guest may receive",
+    },
+    Limit {
+        key: "ringway-weight",
+        of: Scope::Vif,
+        field: Field::Weight(|it| &mut it.weight),
+        help: "Its share while other vifs have work: 1 to 1000",
+    },
+    Limit {
+        key: "ringway-flood-rate",
+        of: Scope::Switch,
+        field: Field::PerSecond(|it| &mut it.flood.rate),
+        help: "Frames that it may flood in a second",
+    },
+    Limit {
+        key: "ringway-flood-mbit",
+        of: Scope::Switch,
+        field: Field::PerSecond(|it| &mut it.flood.mbit),
+        help: "Megabits that it may flood in a second",
+    },
+    Limit {
+        key: "ringway-broadcast-rate",
+        of: Scope::Uplink,
+        field: Field::PerSecond(|it| &mut it.broadcast.rate),
+        help: "Broadcasts that it may send in a second",
+    },
+    Limit {
+        key: "ringway-broadcast-mbit",
+        of: Scope::Uplink,
+        field: Field::PerSecond(|it| &mut it.broadcast.mbit),
+        help: "Megabits of them",
+    },
+    Limit {
+        key: "ringway-multicast-rate",
+        of: Scope::Uplink,
+        field: Field::PerSecond(|it| &mut it.multicast.rate),
+        help: "Multicasts that it may send in a second",
+    },
+    Limit {
+        key: "ringway-multicast-mbit",
+        of: Scope::Uplink,
+        field: Field::PerSecond(|it| &mut it.multicast.mbit),
+        help: "Megabits of them",
+    },
+    Limit {
+        key: "ringway-unknown-rate",
+        of: Scope::Uplink,
+        field: Field::PerSecond(|it| &mut it.unknown.rate),
+        help: "Frames that it may send to unknown addresses in a second",
+    },
+    Limit {
+        key: "ringway-unknown-mbit",
+        of: Scope::Uplink,
+        field: Field::PerSecond(|it| &mut it.unknown.mbit),
+        help: "Megabits of them",
+    },
+];
+
+/// A limit that can be set while a vif runs.
+#[derive(Debug)]
+pub struct Limit {
+    /// Its key in the backend's directory.
+    pub key: &'static str,
+    /// What may have it.
+    pub of: Scope,
+    /// Its unit, and its place.
+    pub field: Field,
+    /// What it limits, for people.
+    pub help: &'static str,
+}
+
+/// What may have a limit. A vif has all of them, and each other the limits of those after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// A vif.
+    Vif,
+    /// The switch, for vifs without such a limit of their own.
+    Switch,
+    /// The uplink.
+    Uplink,
+}
+
+/// The unit of a limit, and its place among those of a vif.
+#[derive(Debug, Clone, Copy)]
+pub enum Field {
+    /// Bytes per interval.
+    Rate(fn(&mut VifLimits) -> &mut Option<Rate>),
+    /// A share, from 1 to 1000.
+    Weight(fn(&mut VifLimits) -> &mut Option<u16>),
+    /// Frames or megabits per second; 0 for no limit.
+    PerSecond(fn(&mut VifLimits) -> &mut Option<u32>),
+}
 
 /// Limits of one vif. A limit that is not set is absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,80 +151,74 @@ pub struct FloodWish {
     pub mbit: Option<u32>,
 }
 
-/// The name of a limit that can be set while a vif runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitName {
-    /// [`VifLimits::rate`].
-    Rate,
-    /// [`VifLimits::rate_rx`].
-    RateRx,
-    /// [`VifLimits::weight`].
-    Weight,
-    /// Frames of [`VifLimits::flood`].
-    FloodRate,
-    /// Megabits of [`VifLimits::flood`].
-    FloodMbit,
-    /// Frames of [`VifLimits::broadcast`].
-    BroadcastRate,
-    /// Megabits of [`VifLimits::broadcast`].
-    BroadcastMbit,
-    /// Frames of [`VifLimits::multicast`].
-    MulticastRate,
-    /// Megabits of [`VifLimits::multicast`].
-    MulticastMbit,
-    /// Frames of [`VifLimits::unknown`].
-    UnknownRate,
-    /// Megabits of [`VifLimits::unknown`].
-    UnknownMbit,
+/// The value of a limit.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    Rate(Rate),
+    Number(u32),
 }
 
-impl LimitName {
-    /// All of them.
-    pub const ALL: [LimitName; 11] = [
-        LimitName::Rate,
-        LimitName::RateRx,
-        LimitName::Weight,
-        LimitName::FloodRate,
-        LimitName::FloodMbit,
-        LimitName::BroadcastRate,
-        LimitName::BroadcastMbit,
-        LimitName::MulticastRate,
-        LimitName::MulticastMbit,
-        LimitName::UnknownRate,
-        LimitName::UnknownMbit,
-    ];
+impl Limit {
+    /// The limit with this name.
+    pub fn named(name: &str) -> Option<&'static Limit> {
+        LIMITS.iter().find(|limit| limit.name() == name)
+    }
 
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            LimitName::Rate => "rate",
-            LimitName::RateRx => "rate-rx",
-            LimitName::Weight => "weight",
-            LimitName::FloodRate => "flood-rate",
-            LimitName::FloodMbit => "flood-mbit",
-            LimitName::BroadcastRate => "broadcast-rate",
-            LimitName::BroadcastMbit => "broadcast-mbit",
-            LimitName::MulticastRate => "multicast-rate",
-            LimitName::MulticastMbit => "multicast-mbit",
-            LimitName::UnknownRate => "unknown-rate",
-            LimitName::UnknownMbit => "unknown-mbit",
+    /// Its name on the command line and in a description: its key without our prefix.
+    pub fn name(&self) -> &'static str {
+        self.key.strip_prefix(OURS).unwrap_or(self.key)
+    }
+
+    /// Whether a vif, the switch or the uplink may have it.
+    pub fn is_of(&self, scope: Scope) -> bool {
+        scope <= self.of
+    }
+
+    /// The value of its key for what a user writes: a rate as in `xl`, or `none`; a number as it
+    /// is. The result may be invalid.
+    ///
+    /// # Errors
+    /// The text is not a rate.
+    pub fn key_value(&self, text: &str) -> Result<String, NotARate> {
+        match self.field {
+            Field::Rate(_) if text == "none" => Ok("0,0".to_owned()),
+            Field::Rate(_) => Ok(Value::Rate(text.parse()?).in_key()),
+            Field::Weight(_) | Field::PerSecond(_) => Ok(text.to_owned()),
         }
     }
 
-    /// Its key in the backend's directory.
-    pub fn key(self) -> &'static str {
+    fn read(&self, keys: &Keys, limits: &mut VifLimits) -> Result<(), BadKeys> {
+        match self.field {
+            Field::Rate(of) => *of(limits) = keys.rate_of(self.key)?,
+            Field::Weight(of) => *of(limits) = keys.weight(self.key)?,
+            Field::PerSecond(of) => *of(limits) = keys.number(self.key)?,
+        }
+        Ok(())
+    }
+
+    fn value(&self, mut limits: VifLimits) -> Option<Value> {
+        match self.field {
+            Field::Rate(of) => of(&mut limits).map(Value::Rate),
+            Field::Weight(of) => of(&mut limits).map(|weight| Value::Number(weight.into())),
+            Field::PerSecond(of) => of(&mut limits).map(Value::Number),
+        }
+    }
+}
+
+impl Value {
+    fn in_key(self) -> String {
         match self {
-            LimitName::Rate => RATE,
-            LimitName::RateRx => RATE_RX,
-            LimitName::Weight => WEIGHT,
-            LimitName::FloodRate => FLOOD_RATE,
-            LimitName::FloodMbit => FLOOD_MBIT,
-            LimitName::BroadcastRate => BROADCAST_RATE,
-            LimitName::BroadcastMbit => BROADCAST_MBIT,
-            LimitName::MulticastRate => MULTICAST_RATE,
-            LimitName::MulticastMbit => MULTICAST_MBIT,
-            LimitName::UnknownRate => UNKNOWN_RATE,
-            LimitName::UnknownMbit => UNKNOWN_MBIT,
+            Value::Rate(rate) => format!("{},{}", rate.bytes, rate.interval_us),
+            Value::Number(number) => number.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Rate(rate) => rate.fmt(f),
+            Value::Number(number) => number.fmt(f),
         }
     }
 }
@@ -126,95 +227,48 @@ impl VifLimits {
     /// Reads the limits from a backend's directory, and returns the keys that are invalid: these
     /// count as absent, as with Linux' backend.
     pub fn read(keys: &Keys) -> (VifLimits, Vec<BadKeys>) {
-        let mut bad = Vec::new();
-        let flood = |[rate, mbit]: [&str; 2], bad: &mut Vec<BadKeys>| FloodWish {
-            rate: or_note(keys.number(rate), bad),
-            mbit: or_note(keys.number(mbit), bad),
-        };
-        let limits = VifLimits {
-            rate: or_note(keys.rate(), &mut bad),
-            rate_rx: or_note(keys.rate_rx(), &mut bad),
-            weight: or_note(keys.weight(), &mut bad),
-            flood: flood([FLOOD_RATE, FLOOD_MBIT], &mut bad),
-            broadcast: flood([BROADCAST_RATE, BROADCAST_MBIT], &mut bad),
-            multicast: flood([MULTICAST_RATE, MULTICAST_MBIT], &mut bad),
-            unknown: flood([UNKNOWN_RATE, UNKNOWN_MBIT], &mut bad),
-            // A vif with an invalid one is refused.
-            mtu: keys.mtu_configured().unwrap_or_default(),
-        };
+        // A vif with an invalid MTU is refused.
+        let mtu = keys.mtu_configured().unwrap_or_default();
+        let mut limits = VifLimits { mtu, ..VifLimits::default() };
+        let bad = LIMITS.iter().filter_map(|limit| limit.read(keys, &mut limits).err()).collect();
         (limits, bad)
     }
 
     /// These limits as keys, for a toolstack to write into the backend's directory.
     pub fn changes(&self) -> Vec<KeyChange> {
-        let rate = |rate: Rate| format!("{},{}", rate.bytes, rate.interval_us);
-        let number = |number: Option<u32>| number.map(|it| it.to_string());
-        let values = [
-            (RATE, self.rate.map(rate)),
-            (RATE_RX, self.rate_rx.map(rate)),
-            (WEIGHT, self.weight.map(|weight| weight.to_string())),
-            (FLOOD_RATE, number(self.flood.rate)),
-            (FLOOD_MBIT, number(self.flood.mbit)),
-            (BROADCAST_RATE, number(self.broadcast.rate)),
-            (BROADCAST_MBIT, number(self.broadcast.mbit)),
-            (MULTICAST_RATE, number(self.multicast.rate)),
-            (MULTICAST_MBIT, number(self.multicast.mbit)),
-            (UNKNOWN_RATE, number(self.unknown.rate)),
-            (UNKNOWN_MBIT, number(self.unknown.mbit)),
-            (MTU, self.mtu.map(|mtu| mtu.to_string())),
-        ];
-        let set = |(key, value): (&str, Option<String>)| Some(KeyChange::set(key, value?));
-        values.into_iter().filter_map(set).collect()
+        self.keys().map(|(key, value)| KeyChange::set(key, value)).collect()
+    }
+
+    /// The keys of the limits that are set, with their values.
+    pub fn keys(self) -> impl Iterator<Item = (&'static str, String)> {
+        let limits = self.values().map(|(limit, value)| (limit.key, value.in_key()));
+        limits.chain(self.mtu.map(|mtu| (MTU, mtu.to_string())))
+    }
+
+    /// The limits that are set.
+    fn values(self) -> impl Iterator<Item = (&'static Limit, Value)> {
+        LIMITS.iter().filter_map(move |limit| Some((limit, limit.value(self)?)))
     }
 }
 
 /// As users write them: `rate 50Mb/s, weight 4`; `no limits` without any.
 impl fmt::Display for VifLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = |rate: Option<Rate>| rate.map(|it| it.to_string());
-        let number = |number: Option<u32>| number.map(|it| it.to_string());
-        let values = LimitName::ALL.map(|name| match name {
-            LimitName::Rate => rate(self.rate),
-            LimitName::RateRx => rate(self.rate_rx),
-            LimitName::Weight => number(self.weight.map(u32::from)),
-            LimitName::FloodRate => number(self.flood.rate),
-            LimitName::FloodMbit => number(self.flood.mbit),
-            LimitName::BroadcastRate => number(self.broadcast.rate),
-            LimitName::BroadcastMbit => number(self.broadcast.mbit),
-            LimitName::MulticastRate => number(self.multicast.rate),
-            LimitName::MulticastMbit => number(self.multicast.mbit),
-            LimitName::UnknownRate => number(self.unknown.rate),
-            LimitName::UnknownMbit => number(self.unknown.mbit),
-        });
-        let set = LimitName::ALL.into_iter().map(LimitName::name).zip(values);
-        let mtu = self.mtu.map(|mtu| mtu.to_string());
-        let mut set = set.chain([("mtu", mtu)]).filter_map(|(name, value)| Some((name, value?)));
+        let limits = self.values().map(|(limit, value)| (limit.name(), value));
+        let mtu = self.mtu.map(|mtu| ("mtu", Value::Number(mtu.into())));
+        let mut set = limits.chain(mtu);
         let Some((name, value)) = set.next() else { return f.write_str("no limits") };
         write!(f, "{name} {value}")?;
         set.try_for_each(|(name, value)| write!(f, ", {name} {value}"))
     }
 }
 
-fn or_note<T>(read: Result<Option<T>, BadKeys>, bad: &mut Vec<BadKeys>) -> Option<T> {
-    read.unwrap_or_else(|error| {
-        bad.push(error);
-        None
-    })
-}
-
 impl Keys {
-    fn rate_rx(&self) -> Result<Option<Rate>, BadKeys> {
-        self.rate_of(RATE_RX)
-    }
-
-    fn weight(&self) -> Result<Option<u16>, BadKeys> {
-        let Some(weight) = self.number(WEIGHT)? else { return Ok(None) };
+    fn weight(&self, key: &str) -> Result<Option<u16>, BadKeys> {
+        let Some(weight) = self.number(key)? else { return Ok(None) };
         match u16::try_from(weight) {
             Ok(weight) if (1..=WEIGHT_MAX).contains(&weight.into()) => Ok(Some(weight)),
-            _ => {
-                let found = weight.to_string();
-                Err(self.unreadable(WEIGHT, &found, "a weight from 1 to 1000"))
-            }
+            _ => Err(self.unreadable(key, &weight.to_string(), "a weight from 1 to 1000")),
         }
     }
 }
@@ -247,6 +301,21 @@ mod tests {
                 KeyChange::Remove(key) => panic!("{key} was never there"),
             });
             assert_eq!(VifLimits::read(&Keys::new("/b", values)), (limits, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn each_limit_has_a_name_and_a_place_of_its_own() {
+        for limit in LIMITS {
+            let (written, value, shown) = match limit.field {
+                Field::Rate(_) => ("8Mb/s@1s", "1000000,1000000", "8Mb/s"),
+                Field::Weight(_) | Field::PerSecond(_) => ("7", "7", "7"),
+            };
+            assert_eq!(limit.key_value(written).as_deref(), Ok(value));
+            let limits = read(&[(limit.key, value)]).0;
+            assert_eq!(limits.keys().collect::<Vec<_>>(), [(limit.key, value.to_owned())]);
+            assert_eq!(limits.to_string(), format!("{} {shown}", limit.name()));
+            assert_eq!(Limit::named(limit.name()).map(|found| found.key), Some(limit.key));
         }
     }
 

@@ -9,12 +9,11 @@ use ringway_wire::DomId;
 
 use crate::keys::{
     ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND,
-    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
-    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LINE_VLAN, LINK_LOCAL_TO, LOCKING_MODE, MAC,
-    MAX_QUEUES_WANTED, MIRROR, MTU, MULTICAST_ROUTER, ONLINE, RATE, SHARED_MACS, STATE, TENANT,
-    TRUNK, TYPE, VLAN,
+    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER, IS_PRIVATE,
+    IS_ROUTER, KeyChange, Keys, LINK_LOCAL_TO, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU,
+    MULTICAST_ROUTER, ONLINE, RATE, RULES, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
 };
-use crate::limits::LimitName;
+use crate::limits::LIMITS;
 use crate::state::XenbusState;
 use ringway_datapath::{IpNetwork, MacAddr, MulticastRouter, PortRules};
 
@@ -150,32 +149,11 @@ impl Vif {
 }
 
 /// Keys of the toolstack and its scripts that take effect while a vif is served, besides its
-/// limits.
-const CHANGEABLE: [&str; 20] = [
-    ONLINE,
-    HOTPLUG_STATUS,
-    MAC,
-    MTU,
-    IP,
-    LOCKING_MODE,
-    IPV4_ALLOWED,
-    IPV6_ALLOWED,
-    ADDRESSES_MAX,
-    ALLOWED_MACS,
-    SHARED_MACS,
-    IS_ROUTER,
-    IS_DHCP_SERVER,
-    VLAN,
-    LINE_VLAN,
-    TRUNK,
-    IS_PRIVATE,
-    MULTICAST_ROUTER,
-    LINK_LOCAL_TO,
-    MIRROR,
-];
+/// rules and its limits.
+const CHANGEABLE: [&str; 4] = [ONLINE, HOTPLUG_STATUS, MAC, MTU];
 
 fn is_changeable(key: &str) -> bool {
-    CHANGEABLE.contains(&key) || LimitName::ALL.iter().any(|limit| limit.key() == key)
+    CHANGEABLE.contains(&key) || RULES.contains(&key) || LIMITS.iter().any(|limit| limit.key == key)
 }
 
 /// What a toolstack knows about a vif that it creates.

@@ -1,5 +1,8 @@
 //! Explains errors of the TOML parser: it names types of Rust, but neither the key nor the remedy.
 
+use ringway_xenbus::LIMITS;
+use ringway_xenbus::limits::Scope;
+
 use crate::section::{ONLY_OF_GUEST, ONLY_OF_VHOST};
 
 /// What an error is about.
@@ -41,7 +44,7 @@ pub(super) fn explain(place: Option<&Place>, message: &str) -> String {
     let path = place.keys.join(".");
     if message.starts_with("unknown field") {
         let table = path.rsplit_once('.').map_or("", |(table, _)| table);
-        return without_foreign_keys(message, table);
+        return with_own_keys(message, table);
     }
     match place.shape {
         Shape::Table if message.ends_with("map, expected a sequence") => {
@@ -70,16 +73,23 @@ fn expectation(message: &str) -> Option<String> {
     }
 }
 
-/// Leaves out keys that the section refuses: both kinds of vifs are parsed as one.
-fn without_foreign_keys(message: &str, section: &str) -> String {
-    let foreign: &[&str] = match section {
-        "vhost" => &ONLY_OF_GUEST,
-        "guest.vif" => &ONLY_OF_VHOST,
+/// Leaves out keys that the section refuses, because both kinds of vifs are parsed as one, and adds
+/// those of its limits, which are no fields of it, before the key where they belong.
+fn with_own_keys(message: &str, section: &str) -> String {
+    let (foreign, limits, next): (&[&str], _, _) = match section {
+        "vhost" => (&ONLY_OF_GUEST, Scope::Vif, "`locking-mode`"),
+        "guest.vif" => (&ONLY_OF_VHOST, Scope::Vif, "`locking-mode`"),
+        "switch" => (&[], Scope::Switch, "`multicast-snooping`"),
+        "uplink" => (&[], Scope::Uplink, ""),
         _ => return message.to_owned(),
     };
     let Some((unknown, known)) = message.split_once("expected one of ") else {
         return message.to_owned();
     };
     let known = known.split(", ").filter(|key| !foreign.contains(&key.trim_matches('`')));
-    format!("{unknown}expected one of {}", known.collect::<Vec<_>>().join(", "))
+    let mut known: Vec<String> = known.map(str::to_owned).collect();
+    let at = known.iter().position(|key| key == next).unwrap_or(known.len());
+    let limits = LIMITS.iter().filter(|limit| limit.is_of(limits));
+    known.splice(at..at, limits.map(|limit| format!("`{}`", limit.name())));
+    format!("{unknown}expected one of {}", known.join(", "))
 }

@@ -4,6 +4,8 @@ use ringway_datapath::MacAddr;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_RARP, protocol_names};
 use ringway_wire::virtio::Features;
+use ringway_xenbus::LIMITS;
+use ringway_xenbus::limits::{Field, Scope};
 
 use super::vif::is_on_link;
 use super::*;
@@ -31,7 +33,7 @@ fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
     assert_eq!(host.socket_group.as_ref().map(|group| group.0.as_str()), Some("kvm"));
     let [one, two] = &host.vhosts[..] else { panic!("two of them") };
     assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
-    assert!(one.vif.rate.is_some());
+    assert!(one.vif.limits.rate.is_some());
     assert_eq!((two.queues, two.mode), (1, SocketMode::Server));
     let (usual, protocol) = one.features();
     let (features, without_rarp) = two.features();
@@ -288,6 +290,51 @@ fn keys_of_an_earlier_version_are_accepted_and_named() {
     assert!(of_host.starts_with("host.toml, line 2: `completion` has no effect"), "{of_host}");
     assert!(of_vif.starts_with("host.toml, line 6: ") && of_vif.contains("remove it"), "{of_vif}");
     assert!(parse_plain("host.toml", "[host]\n").expect("accepted").obsolete.is_empty());
+}
+
+#[test]
+fn each_limit_is_a_key_of_the_sections_that_may_have_it() {
+    let vif = "[[guest]]\nname = 'a'\n[[guest.vif]]\n";
+    let sections = [
+        ("[uplink]\n", Scope::Uplink),
+        ("[switch]\n", Scope::Switch),
+        ("[[vhost]]\nname = 'a'\nsocket = '/a'\n", Scope::Vif),
+        (vif, Scope::Vif),
+    ];
+    for limit in LIMITS {
+        let (text, value) = match limit.field {
+            Field::Rate(_) => ("'8Mb/s@1s'", "1000000,1000000"),
+            Field::Weight(_) | Field::PerSecond(_) => ("7", "7"),
+        };
+        for (section, scope) in sections {
+            let content = format!("{section}{} = {text}\n", limit.name());
+            if !limit.is_of(scope) {
+                let found = refusal(&content);
+                assert!(found.contains(&format!("unknown field `{}`", limit.name())), "{found}");
+                continue;
+            }
+            let host = parse_plain("host.toml", &content).expect(&content);
+            let json = serde_json::to_string(&host).expect("it is handed over");
+            let host: Host = serde_json::from_str(&json).expect("and read");
+            let of_vifs = host.guests.first().map(|guest| &guest.vifs[0]);
+            let of_vifs = of_vifs.or(host.vhosts.first().map(|vhost| &vhost.vif));
+            let read = match (scope, &host.uplink) {
+                (Scope::Uplink, Some(uplink)) => uplink.limits,
+                (Scope::Switch, _) => host.switch.limits,
+                _ => of_vifs.expect("it is described").limits,
+            };
+            let mut keys = read.keys();
+            assert!(keys.any(|read| read == (limit.key, value.to_owned())), "{content}: {read}");
+        }
+    }
+    let known = refusal(&format!("{vif}weights = 7\n"));
+    let all: Vec<String> = LIMITS.iter().map(|limit| format!("`{}`, ", limit.name())).collect();
+    assert!(known.contains(&format!("`gso`, {}`locking-mode`", all.concat())), "{known}");
+    let known = refusal("[switch]\nweight = 7\n");
+    let all = all.concat();
+    let (_, of_switch) = all.split_once("`weight`, ").expect("the last of a vif alone");
+    let expected = format!("`ageing-seconds`, {of_switch}`multicast-snooping`");
+    assert!(known.contains(&expected), "{known}");
 }
 
 #[test]

@@ -6,15 +6,16 @@ use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRoute
 use toml::Spanned;
 
 use super::{Source, start};
-use crate::section::{VifSection, per_second, storm};
+use crate::limits::Limited;
+use crate::section::VifSection;
 use crate::value::{Cidr, Mac, Network, Within};
-use crate::{Bridge, GuestVif, Offloads, Storm};
+use crate::{Bridge, GuestVif, Offloads};
 
 impl Source<'_> {
     /// A vif in a section of this name, with a number for its guest and itself.
     pub(super) fn vif(
         &self,
-        whole: &Spanned<VifSection>,
+        whole: &Spanned<Limited<VifSection>>,
         (of, guest, handle): (&str, u16, u8),
         bridges: Option<&[Bridge]>,
     ) -> GuestVif {
@@ -95,12 +96,7 @@ impl Source<'_> {
             max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),
             max_unanswered: section.max_unanswered.as_ref().and_then(|it| it.get_ref().get()),
             offloads: offloads(section.sg, section.csum, section.gso),
-            rate: section.rate.clone(),
-            rate_rx: section.rate_rx.clone(),
-            weight: section.weight.and_then(Within::get),
-            flood_rate: section.flood_rate.and_then(Within::get),
-            flood_mbit: section.flood_mbit.and_then(Within::get),
-            storm: storm!(section),
+            limits: section.limits,
             locking_mode: section.locking_mode,
             allowed_ips,
             addresses_max: section.addresses_per_vif.and_then(Within::get),

@@ -1,7 +1,7 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
 use ringway_vif_shell::device;
-use ringway_xenbus::{Device, FloodWish, Vif, VifLimits, XenbusState};
+use ringway_xenbus::{Device, Vif, VifLimits, XenbusState};
 use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
@@ -63,16 +63,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
 
 /// The limits of a vif.
 pub(crate) fn limits(described: &GuestVif) -> VifLimits {
-    VifLimits {
-        rate: described.rate.as_ref().map(|it| it.rate),
-        rate_rx: described.rate_rx.as_ref().map(|it| it.rate),
-        weight: described.weight,
-        flood: FloodWish { rate: described.flood_rate, mbit: described.flood_mbit },
-        broadcast: described.storm.broadcast,
-        multicast: described.storm.multicast,
-        unknown: described.storm.unknown,
-        mtu: Some(described.mtu.unwrap_or(MTU_DEFAULT)),
-    }
+    VifLimits { mtu: Some(described.mtu.unwrap_or(MTU_DEFAULT)), ..described.limits }
 }
 
 /// Asks the backend to release all vifs of a guest.

@@ -200,7 +200,7 @@ pub(crate) fn config(host: &Host, host_dir: &RunDir, service: Service) -> Result
             mtu: u32::from(uplink.mtu),
             vlan: uplink.vlan_rules(),
             multicast_router: uplink.multicast_router,
-            storm: uplink.storm.limits(),
+            storm: uplink.storm(),
         }),
         locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),

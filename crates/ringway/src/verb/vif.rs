@@ -1,15 +1,17 @@
 //! `ringway vif`: shows the state of vifs per queue, and changes them while they run.
 
+use std::iter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, Subcommand};
 use ringway_control::{
     BackendRequest, FloodStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect, VifStatus,
     VirtioStatus,
 };
-use ringway_xenbus::{LimitName, Rate};
+use ringway_xenbus::{LIMITS, Limit, Rate};
 
 use crate::options::number;
 use crate::output::{print, print_json};
@@ -156,43 +158,13 @@ struct Set {
     /// The vif, such as vif1.0
     vif: String,
     /// What to change
-    setting: Setting,
+    #[arg(value_parser = settings())]
+    setting: String,
     /// The new value
     value: String,
     /// Make a guest that runs ringway's frontend reconnect at once
     #[arg(long)]
     reconnect: bool,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Setting {
-    /// Queues that the guest may ask for: 1 to 64
-    MaxQueues,
-    /// What the guest may transmit
-    Rate,
-    /// What the guest may receive
-    RateRx,
-    /// Its share while other vifs have work: 1 to 1000
-    Weight,
-    /// Frames that it may flood in a second
-    FloodRate,
-    /// Megabits that it may flood in a second
-    FloodMbit,
-    /// Broadcasts that it may send in a second
-    BroadcastRate,
-    /// Megabits of them
-    BroadcastMbit,
-    /// Multicasts that it may send in a second
-    MulticastRate,
-    /// Megabits of them
-    MulticastMbit,
-    /// Frames that it may send to unknown addresses in a second
-    UnknownRate,
-    /// Megabits of them
-    UnknownMbit,
-    /// The ports whose frames it gets copies of, and nothing else: vif1.0, vif1.0:tx, vif1.0:rx,
-    /// all, or none
-    Mirror,
 }
 
 #[derive(Debug, Args)]
@@ -265,46 +237,45 @@ impl Add {
     }
 }
 
+/// The setting that applies when the guest connects the next time.
+const MAX_QUEUES: &str = "max-queues";
+const MIRROR: &str = "mirror";
+
+/// The settings of a vif: its limits, and two more.
+fn settings() -> PossibleValuesParser {
+    let setting = |name, help| PossibleValue::new(name).help(help);
+    let max_queues = setting(MAX_QUEUES, "Queues that the guest may ask for: 1 to 64");
+    let limits = LIMITS.iter().map(|limit| setting(limit.name(), limit.help));
+    let mirror = setting(
+        MIRROR,
+        "The ports whose frames it gets copies of, and nothing else: vif1.0, vif1.0:tx, \
+         vif1.0:rx, all, or none",
+    );
+    iter::once(max_queues).chain(limits).chain([mirror]).collect::<Vec<_>>().into()
+}
+
 impl Set {
     fn request(&self) -> Result<BackendRequest> {
         let vif = self.vif.clone();
-        if self.reconnect && !matches!(self.setting, Setting::MaxQueues) {
+        let (setting, value) = (self.setting.as_str(), self.value.as_str());
+        if self.reconnect && setting != MAX_QUEUES {
             bail!("--reconnect is only for max-queues: all other limits apply at once");
         }
-        let limit = match self.setting {
-            Setting::Mirror => {
-                let value = if self.value == "none" { "" } else { &self.value };
-                let (limit, value) = ("mirror".to_owned(), value.to_owned());
-                return Ok(BackendRequest::SetLimit { vif, limit, value });
-            }
-            Setting::MaxQueues => {
-                let max_queues = number::<u16>(1..=64)(&self.value);
+        let value = match setting {
+            MAX_QUEUES => {
+                let max_queues = number::<u16>(1..=64)(value);
                 let max_queues =
-                    max_queues.map_err(|reason| anyhow!("max-queues {}: {reason}", self.value))?;
+                    max_queues.map_err(|reason| anyhow!("max-queues {value}: {reason}"))?;
                 let reconnect = if self.reconnect { Reconnect::Now } else { Reconnect::Later };
                 return Ok(BackendRequest::SetMaxQueues { vif, max_queues, reconnect });
             }
-            Setting::Rate => LimitName::Rate,
-            Setting::RateRx => LimitName::RateRx,
-            Setting::Weight => LimitName::Weight,
-            Setting::FloodRate => LimitName::FloodRate,
-            Setting::FloodMbit => LimitName::FloodMbit,
-            Setting::BroadcastRate => LimitName::BroadcastRate,
-            Setting::BroadcastMbit => LimitName::BroadcastMbit,
-            Setting::MulticastRate => LimitName::MulticastRate,
-            Setting::MulticastMbit => LimitName::MulticastMbit,
-            Setting::UnknownRate => LimitName::UnknownRate,
-            Setting::UnknownMbit => LimitName::UnknownMbit,
+            MIRROR if value == "none" => String::new(),
+            limit => match Limit::named(limit) {
+                Some(limit) => limit.key_value(value)?,
+                None => value.to_owned(),
+            },
         };
-        let value = match limit {
-            LimitName::Rate | LimitName::RateRx if self.value == "none" => "0,0".to_owned(),
-            LimitName::Rate | LimitName::RateRx => {
-                let rate: Rate = self.value.parse()?;
-                format!("{},{}", rate.bytes, rate.interval_us)
-            }
-            _ => self.value.clone(),
-        };
-        Ok(BackendRequest::SetLimit { vif, limit: limit.name().to_owned(), value })
+        Ok(BackendRequest::SetLimit { vif, limit: setting.to_owned(), value })
     }
 }
 
