@@ -470,31 +470,12 @@ impl<'a> Source<'a> {
                 self.fault_at(socket, &message);
             }
             self.refuse_of_guests(section);
-            if let (Some(name), Some(bridge)) = (name, &section.bridge) {
-                if name.get_ref().0.parse::<InterfaceName>().is_err() {
-                    let message = format!(
-                        "vhost.bridge: the network device on it gets the name `{}`: expected \
-                         a vhost.name of at most 15 letters, digits, `-`, `_` and `.`",
-                        name.get_ref()
-                    );
-                    self.fault_at(bridge, &message);
-                }
-            }
+            self.check_device(section);
+            self.check_features(section);
             let vif = self.vif(whole, ("vhost", 0, 0), None);
             let mac = section.mac.as_ref().map(|mac| (*mac.get_ref(), start(mac)));
             let owner = name.map_or("a [[vhost]]", |name| &name.get_ref().0);
             self.claim(claims, section, ("vhost", &format!("`{owner}`")), mac, &vif);
-            let features = section.features.as_ref();
-            let names = features.map_or(&[][..], |it| it.get_ref()).iter().map(FeatureText::name);
-            let names: Vec<&str> = names.collect();
-            let is_double = |(at, name): &(usize, &&str)| names[..*at].contains(*name);
-            if let (Some(at), Some((_, name))) =
-                (features, names.iter().enumerate().find(is_double))
-            {
-                let message =
-                    format!("vhost.features: `{name}` is in the list twice: remove one of them");
-                self.fault_at(at, &message);
-            }
             let (Some(name), Some(socket)) = (name, socket) else { continue };
             vhosts.push(Vhost {
                 name: name.get_ref().clone(),
@@ -511,6 +492,31 @@ impl<'a> Source<'a> {
             });
         }
         vhosts
+    }
+
+    /// Checks that the network device of a vif on a bridge can have the vif's name.
+    fn check_device(&self, section: &VifSection) {
+        let (Some(name), Some(bridge)) = (&section.name, &section.bridge) else { return };
+        if name.get_ref().0.parse::<InterfaceName>().is_err() {
+            let message = format!(
+                "vhost.bridge: the network device on it gets the name `{}`: expected a vhost.name \
+                 of at most 15 letters, digits, `-`, `_` and `.`",
+                name.get_ref()
+            );
+            self.fault_at(bridge, &message);
+        }
+    }
+
+    /// Checks that no feature is in the list twice.
+    fn check_features(&self, section: &VifSection) {
+        let Some(features) = &section.features else { return };
+        let names: Vec<&str> = features.get_ref().iter().map(FeatureText::name).collect();
+        let is_double = |(at, name): &(usize, &&str)| names[..*at].contains(*name);
+        if let Some((_, name)) = names.iter().enumerate().find(is_double) {
+            let message =
+                format!("vhost.features: `{name}` is in the list twice: remove one of them");
+            self.fault_at(features, &message);
+        }
     }
 
     /// Keys that apply only to an emulated guest or to a Xen vif.

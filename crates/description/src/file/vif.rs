@@ -1,6 +1,7 @@
 //! A vif of a guest, or of a virtual machine.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules};
 use toml::Spanned;
@@ -8,7 +9,7 @@ use toml::Spanned;
 use super::{Source, start};
 use crate::limits::Limited;
 use crate::section::VifSection;
-use crate::value::{Cidr, Mac, Network, Within};
+use crate::value::{Cidr, InterfaceName, Mac, Network, Within};
 use crate::{Bridge, GuestVif, Offloads};
 
 impl Source<'_> {
@@ -20,75 +21,19 @@ impl Source<'_> {
         bridges: Option<&[Bridge]>,
     ) -> GuestVif {
         let section = whole.get_ref();
-        // A bridge whose name could not be read may be the one.
-        let bridges = bridges.filter(|_| !self.missing.has_any(&["name", "bridge"]));
-        // A virtio vif may be on any bridge of the host.
-        if let (Some(bridge), Some(bridges)) = (&section.bridge, bridges) {
-            if !bridges.iter().any(|known| known.name == *bridge.get_ref()) {
-                let known: Vec<String> =
-                    bridges.iter().map(|bridge| format!("`{}`", bridge.name)).collect();
-                let expected = match known.is_empty() {
-                    true => "expected one that is described, or no `bridge`".to_owned(),
-                    false => format!("expected one of {}", known.join(", ")),
-                };
-                let message = format!(
-                    "{of}.bridge: there is no [[bridge]] `{}`: {expected}",
-                    bridge.get_ref()
-                );
-                self.fault_at(bridge, &message);
-            }
+        if let Some(bridges) = bridges {
+            self.check_bridge(section, of, bridges);
         }
-        let addresses: Vec<Cidr> =
-            section.addresses.iter().map(|address| *address.get_ref()).collect();
-        if let Some(gateway) = &section.gateway {
-            let is_near = |cidr: &Cidr| is_on_link(*cidr, *gateway.get_ref());
-            let is_known = !self.missing.has(start(whole), "addresses") && of == "guest.vif";
-            if is_known && !addresses.iter().any(is_near) {
-                let message = format!(
-                    "{of}.gateway: `{}` is in none of the vif's networks: expected an \
-                     address in a network of the vif's own addresses",
-                    gateway.get_ref()
-                );
-                self.fault_at(gateway, &message);
-            }
-        }
-        let allowed_ips = self.allowed_ips(section, of);
-        let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
-            .or(section.trunk.first().map(Spanned::span))
-            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
-            .or(section.multicast_router.as_ref().map(Spanned::span))
-            .or(section.link_local_to.as_ref().map(Spanned::span))
-            .or(section.mirror.first().map(Spanned::span));
-        if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = format!(
-                "{of}.vlan, trunk, private, multicast-router, link-local-to, mirror: only for vifs \
-                 on the switch; remove them or `bridge`"
-            );
-            self.fault(Some(at.start), &message);
-        }
-        if let Some(one_more) = section.trunk.get(VlanRules::TAGGED_MAX) {
-            let message = format!("{of}.trunk: expected at most {}", VlanRules::TAGGED_MAX);
-            self.fault_at(one_more, &message);
-        }
-        if let Some(one_more) = section.mirror.get(Mirrored::LIST_MAX) {
-            let message = format!("{of}.mirror: expected at most {}", Mirrored::LIST_MAX);
-            self.fault_at(one_more, &message);
-        }
-        for (key, macs) in
-            [("allowed-macs", &section.allowed_macs), ("shared-macs", &section.shared_macs)]
-        {
-            if let Some(one_more) = macs.get(MacAddr::LIST_MAX) {
-                let message = format!("{of}.{key}: expected at most {}", MacAddr::LIST_MAX);
-                self.fault_at(one_more, &message);
-            }
-        }
+        self.check_gateway(whole, of);
+        self.check_places(section, of);
+        self.check_lengths(section, of);
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen; the rest distinguishes guests and vifs.
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
         GuestVif {
             mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
             tenant: section.tenant.as_ref().map(|it| it.get_ref().clone()),
-            addresses,
+            addresses: section.addresses.iter().map(|address| *address.get_ref()).collect(),
             gateway: section.gateway.as_ref().map(|gateway| *gateway.get_ref()),
             mtu: section.mtu.and_then(Within::get),
             queues: section.queues.and_then(Within::get),
@@ -98,7 +43,7 @@ impl Source<'_> {
             offloads: offloads(section.sg, section.csum, section.gso),
             limits: section.limits,
             locking_mode: section.locking_mode,
-            allowed_ips,
+            allowed_ips: self.allowed_ips(section, of),
             addresses_max: section.addresses_per_vif.and_then(Within::get),
             allowed_macs: section.allowed_macs.iter().map(|mac| *mac.get_ref()).collect(),
             shared_macs: section.shared_macs.iter().map(|mac| *mac.get_ref()).collect(),
@@ -113,6 +58,76 @@ impl Source<'_> {
                 .multicast_router
                 .as_ref()
                 .map_or_else(MulticastRouter::default, |it| it.get_ref().0),
+        }
+    }
+
+    /// Checks that the vif's bridge is described. A virtio vif may be on any bridge of the host.
+    fn check_bridge(&self, section: &VifSection, of: &str, bridges: &[Bridge]) {
+        // A bridge whose name could not be read may be the one.
+        let is_known = |name: &InterfaceName| bridges.iter().any(|known| known.name == *name);
+        let Some(bridge) = section.bridge.as_ref().filter(|it| !is_known(it.get_ref())) else {
+            return;
+        };
+        if self.missing.has_any(&["name", "bridge"]) {
+            return;
+        }
+        let known: Vec<String> =
+            bridges.iter().map(|bridge| format!("`{}`", bridge.name)).collect();
+        let expected = match known.is_empty() {
+            true => "expected one that is described, or no `bridge`".to_owned(),
+            false => format!("expected one of {}", known.join(", ")),
+        };
+        let message =
+            format!("{of}.bridge: there is no [[bridge]] `{}`: {expected}", bridge.get_ref());
+        self.fault_at(bridge, &message);
+    }
+
+    /// Checks that a guest reaches its gateway.
+    fn check_gateway(&self, whole: &Spanned<Limited<VifSection>>, of: &str) {
+        let section = whole.get_ref();
+        let Some(gateway) = section.gateway.as_ref().filter(|_| of == "guest.vif") else { return };
+        let is_near = |cidr: &Spanned<Cidr>| is_on_link(*cidr.get_ref(), *gateway.get_ref());
+        if !self.missing.has(start(whole), "addresses") && !section.addresses.iter().any(is_near) {
+            let message = format!(
+                "{of}.gateway: `{}` is in none of the vif's networks: expected an address in a \
+                 network of the vif's own addresses",
+                gateway.get_ref()
+            );
+            self.fault_at(gateway, &message);
+        }
+    }
+
+    /// Checks that only a vif on the switch has what the switch does.
+    fn check_places(&self, section: &VifSection, of: &str) {
+        let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
+            .or(section.trunk.first().map(Spanned::span))
+            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
+            .or(section.multicast_router.as_ref().map(Spanned::span))
+            .or(section.link_local_to.as_ref().map(Spanned::span))
+            .or(section.mirror.first().map(Spanned::span));
+        if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
+            let message = format!(
+                "{of}.vlan, trunk, private, multicast-router, link-local-to, mirror: only for vifs \
+                 on the switch; remove them or `bridge`"
+            );
+            self.fault(Some(at.start), &message);
+        }
+    }
+
+    /// Checks the lengths of lists.
+    fn check_lengths(&self, section: &VifSection, of: &str) {
+        let check = |key: &str, one_more: Option<Range<usize>>, max: usize| {
+            if let Some(at) = one_more {
+                self.fault(Some(at.start), &format!("{of}.{key}: expected at most {max}"));
+            }
+        };
+        let (trunk, mirror) = (VlanRules::TAGGED_MAX, Mirrored::LIST_MAX);
+        check("trunk", section.trunk.get(trunk).map(Spanned::span), trunk);
+        check("mirror", section.mirror.get(mirror).map(Spanned::span), mirror);
+        for (key, macs) in
+            [("allowed-macs", &section.allowed_macs), ("shared-macs", &section.shared_macs)]
+        {
+            check(key, macs.get(MacAddr::LIST_MAX).map(Spanned::span), MacAddr::LIST_MAX);
         }
     }
 
