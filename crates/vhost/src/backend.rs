@@ -14,26 +14,24 @@
 //!
 //! What is offered to a running guest never shrinks: see [`Offer::floor`].
 
+mod apply;
+
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use ringway_wire::vhost_user::{
-    Inflight, MEM_SLOTS_MAX, Op, REGIONS_MAX, REPLY_MASK, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VringState, inflight_packed, inflight_split,
+    Inflight, Op, REPLY_MASK, VHOST_USER_PROTOCOL_F_REPLY_ACK, VringState,
 };
 use ringway_wire::virtio::{
     Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
 };
 use zerocopy::IntoBytes;
 
-use crate::fault::Space;
-use crate::memory::{Added, Region, RegionKey, RemovedMemory, Table};
+use crate::memory::{Region, RegionKey, RemovedMemory, Table};
 use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring, UnsetRing};
 use crate::{Fault, Message, Name};
 
-use crate::offered::MTU_MIN;
 pub use crate::offered::{
     FEATURES, Negotiated, OPT_IN, Offer, REQUIRED, RefusedMtu, with_dependencies_met,
 };
@@ -313,189 +311,9 @@ impl Backend {
         }
     }
 
-    /// Updates the state, and returns the reply to the request itself.
-    fn apply(&mut self, op: Op, request: Request) -> Result<Option<Pending>, Fault> {
-        let number = |number: u64| Ok(Some(Pending::ReplyNumber(op, number)));
-        match request {
-            Request::GetFeatures => return number(self.offer.features().0),
-            Request::GetProtocolFeatures => return number(self.offer.protocol()),
-            Request::GetQueueNum => return number(u64::from(self.offer.pairs)),
-            Request::GetMaxMemSlots => return number(MEM_SLOTS_MAX),
-            Request::GetStatus => return number(self.status),
-            Request::SetFeatures(features) => {
-                let found = features.without(self.offer.features());
-                if found != Features::NONE {
-                    return Err(Fault::Features { request: op.into(), found });
-                }
-                self.features = Some(features);
-            }
-            Request::SetProtocolFeatures(protocol) => {
-                let found = protocol & !self.offer.protocol();
-                if found != 0 {
-                    return Err(Fault::Protocol { found });
-                }
-                self.protocol = Some(protocol);
-            }
-            // `SetOwner` is the first message of a session; `ResetOwner` is deprecated.
-            Request::SetOwner | Request::ResetOwner => {}
-            // The log is read on demand, and a ring's error closes the session.
-            Request::SetLogFd(_) | Request::SetVringErr { .. } => {}
-            Request::SetMemTable(regions) => self.set_memory(regions)?,
-            Request::AddMemReg(region) => {
-                let max = usize::try_from(MEM_SLOTS_MAX).unwrap_or(usize::MAX);
-                if self.memory.add(region.key, max)? == Added::New {
-                    self.stop_all();
-                    self.push_action(Action::AddRegion(region));
-                }
-            }
-            Request::RemMemReg(key) => {
-                let served = self.served_count();
-                if let Some(known) = self.memory.remove(&key, served) {
-                    self.stop_all();
-                    self.push_action(Action::RemoveRegion(known));
-                }
-            }
-            Request::SetLogBase { size, offset, file } => {
-                if offset.checked_add(size).is_none() {
-                    let expected = "an offset below the end of all addresses";
-                    return Err(Fault::Value { request: op.into(), found: offset, expected });
-                }
-                self.stop_all();
-                self.push_action(Action::SetLog(Log { file, size, offset }));
-                return number(0);
-            }
-            Request::SetVringNum { ring, size } => {
-                self.stopped_ring(op, ring)?.size = Some(size);
-            }
-            Request::SetVringBase { ring, base } => {
-                let is_packed = self.offer.features().has(VIRTIO_F_RING_PACKED);
-                if !is_packed && u16::try_from(base).is_err() {
-                    let (request, found) = (op.into(), u64::from(base));
-                    let expected = "an index of 16 bits";
-                    return Err(Fault::Value { request, found, expected });
-                }
-                self.stopped_ring(op, ring)?.base = Some(base);
-            }
-            Request::SetVringAddr { ring, addresses } => {
-                let ring = self.ring(ring);
-                if ring.addresses.replace(addresses) != Some(addresses) {
-                    ring.revision += 1;
-                }
-            }
-            Request::SetVringKick { ring, file } => {
-                let Some(file) = file else {
-                    let expected = "a descriptor: rings are not polled all the time";
-                    let (request, found) = (op.into(), u64::from(ring));
-                    return Err(Fault::Value { request, found, expected });
-                };
-                let ring = self.ring(ring);
-                ring.kick = Some(Arc::new(file));
-                ring.revision += 1;
-            }
-            Request::SetVringCall { ring, file } => {
-                let ring = self.ring(ring);
-                ring.call = file.map(Arc::new);
-                ring.revision += 1;
-            }
-            Request::GetVringBase { ring } => {
-                let known = self.ring(ring);
-                known.kick = None;
-                known.revision += 1;
-                self.reconcile();
-                return Ok(Some(Pending::ReplyBase(ring)));
-            }
-            Request::SetVringEnable { ring, is_enabled } => {
-                self.ring(ring).is_enabled = Some(is_enabled);
-            }
-            Request::SendRarp(mac) => self.push_action(Action::Announce(mac)),
-            Request::NetSetMtu(mtu) => {
-                let mtu_max = self.offer.mtu_max();
-                match u16::try_from(mtu) {
-                    Ok(mtu) if (MTU_MIN..=mtu_max).contains(&mtu) => {
-                        // QEMU sends the same for each pair. What another front-end sends later
-                        // is not kept.
-                        if self.mtu == 0 {
-                            self.mtu = mtu;
-                        }
-                        self.refused_mtu = None;
-                        self.push_action(Action::SetMtu(mtu));
-                    }
-                    // The front-end asked for a reply.
-                    _ => {
-                        self.refused_mtu = Some(RefusedMtu { asked: mtu, most: mtu_max });
-                        return number(1);
-                    }
-                }
-            }
-            Request::GetInflightFd { rings, size } => {
-                let len = self.area_len(rings, size);
-                return Ok(Some(Pending::Act(Action::MakeArea(AreaRequest { rings, size, len }))));
-            }
-            Request::SetInflightFd(area) => {
-                let expected = "room for all its rings";
-                if area.len < self.area_len(area.rings, area.size) {
-                    let (request, found) = (op.into(), area.len);
-                    return Err(Fault::Value { request, found, expected });
-                }
-                self.stop_all();
-                self.resumes = Resumes::AtUsed;
-                self.push_action(Action::SetArea(area));
-            }
-            Request::ResetDevice => {
-                self.reset();
-                for ring in &mut self.rings {
-                    ring.is_enabled = None;
-                }
-            }
-            Request::SetStatus(status) => {
-                if status > u64::from(u8::MAX) {
-                    let expected = "a status of 8 bits";
-                    return Err(Fault::Value { request: op.into(), found: status, expected });
-                }
-                self.status = status;
-                // A reset keeps rings enabled: QEMU enables them before and after, and does not
-                // repeat it.
-                if status == 0 {
-                    self.reset();
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), Fault> {
-        let mut table = Table::default();
-        for region in &regions {
-            let one = region.key.guest_address;
-            if table.add(region.key, REGIONS_MAX)? == Added::Known {
-                return Err(Fault::Overlap { space: Space::Guest, one, other: one });
-            }
-        }
-        self.memory.replace(table, self.served_count());
-        self.stop_all();
-        self.push_action(Action::SetMemory(regions));
-        Ok(())
-    }
-
     /// Pairs that are served and enabled.
     fn served_count(&self) -> usize {
         self.served.iter().flatten().filter(|(.., is_enabled)| *is_enabled).count()
-    }
-
-    fn reset(&mut self) {
-        self.rings.iter_mut().for_each(Ring::reset);
-        self.features = None;
-        if std::mem::replace(&mut self.resumes, Resumes::AtBase) == Resumes::AtUsed {
-            self.push_action(Action::DropArea);
-        }
-    }
-
-    /// Bytes of an area, the same as in QEMU and DPDK.
-    fn area_len(&self, rings: u16, size: u16) -> u64 {
-        let is_packed = self.features.is_some_and(|it| it.has(VIRTIO_F_RING_PACKED));
-        let len = if is_packed { inflight_packed::len } else { inflight_split::len };
-        let ring = u64::try_from(len(usize::from(size))).unwrap_or(u64::MAX);
-        u64::from(rings).saturating_mul(ring)
     }
 
     fn push_action(&mut self, action: Action) {
@@ -504,14 +322,6 @@ impl Backend {
 
     fn ring(&mut self, ring: u16) -> &mut Ring {
         &mut self.rings[usize::from(ring)]
-    }
-
-    /// Returns a stopped ring, for requests that may change only such a ring.
-    fn stopped_ring(&mut self, op: Op, ring: u16) -> Result<&mut Ring, Fault> {
-        if self.served[usize::from(ring / 2)].is_some() {
-            return Err(Fault::RingRunning { request: op.into(), ring });
-        }
-        Ok(self.ring(ring))
     }
 
     fn pairs(&self) -> impl Iterator<Item = u16> + use<> {

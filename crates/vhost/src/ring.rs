@@ -99,6 +99,22 @@ impl fmt::Display for UnsetRing {
 }
 
 impl Ring {
+    pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
+        if self.addresses.replace(addresses) != Some(addresses) {
+            self.revision += 1;
+        }
+    }
+
+    pub(crate) fn set_kick(&mut self, file: Option<OwnedFd>) {
+        self.kick = file.map(Arc::new);
+        self.revision += 1;
+    }
+
+    pub(crate) fn set_call(&mut self, file: Option<OwnedFd>) {
+        self.call = file.map(Arc::new);
+        self.revision += 1;
+    }
+
     /// What is missing before it can be served.
     pub(crate) fn lacks(&self) -> Vec<&'static str> {
         let parts = [
