@@ -122,8 +122,8 @@ xen-race: ## compare ringway with the kernel's backend on emulated real Xen, as 
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway
 	tests/xen/run --results target/xen/results/race $(XEN_ARGS) race race-guests
-	$(CARGO) xtask race target/xen/results/race/race/race.jsonl
-	$(CARGO) xtask race target/xen/results/race/race-guests/race.jsonl
+	$(CARGO) run --release --package ringway-bench -- race target/xen/results/race/race/race.jsonl
+	$(CARGO) run --release --package ringway-bench -- race target/xen/results/race/race-guests/race.jsonl
 
 sim-million: ## simulate a million hosts with different seeds, on all CPUs
 	scripts/install-packages build

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use ringway_control::BackendStatus;
+use ringway_rig::average::median;
 use ringway_rig::host::RunningHost;
 
 use crate::child::{is_installed, launcher};
@@ -95,7 +96,7 @@ fn round_trip(host: &RunningHost) -> Result<f64> {
         command.args(words);
         launcher.start("sockperf", command)
     };
-    Ok(latency::median(latency::ping_pong(&start, SERVER)?.map(|flow| flow.median)))
+    Ok(median(&latency::ping_pong(&start, SERVER)?.map(|flow| flow.median)))
 }
 
 /// Memory of the process that serves the first guest.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ringway_rig::average::median;
 use ringway_rig::child::Child;
 
 use crate::child::is_installed;
@@ -37,7 +38,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
             let flows = ping_pong(&start, &path.end(1).address.to_string())?;
             let [medians, p99s] = [flows.map(|flow| flow.median), flows.map(|flow| flow.p99)];
             let ports = [medians, p99s].concat();
-            let of_ports = [median(medians), median(p99s), slowest(medians), slowest(p99s)];
+            let of_ports = [median(&medians), median(&p99s), slowest(medians), slowest(p99s)];
             Ok([&of_ports[..], &ports].concat())
         });
     }
@@ -61,12 +62,6 @@ pub(crate) struct Flow {
     pub(crate) median: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
-}
-
-/// The time of the median flow; the upper one of the two in the middle.
-pub(crate) fn median(mut times: [f64; CLIENT_PORTS.len()]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn slowest(times: [f64; CLIENT_PORTS.len()]) -> f64 {
@@ -108,7 +103,7 @@ mod tests {
     #[test]
     fn the_summary_is_of_the_median_and_the_slowest_port() {
         let times = [9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0];
-        assert_eq!((median(times), slowest(times)), (6.0, 9.0));
+        assert_eq!((median(&times), slowest(times)), (5.0, 9.0));
     }
 
     #[test]

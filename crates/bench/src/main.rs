@@ -7,6 +7,8 @@
 //! vifs), `restart` (how long guests receive nothing when their backend is killed). The subjects of
 //! a case run one after the other within a round, so that changes of the machine over time affect
 //! all of them.
+//!
+//! `race` measures nothing: it prints what scenarios of `tests/xen` have measured.
 
 mod child;
 mod handoff;
@@ -18,6 +20,7 @@ mod latency;
 mod options;
 mod pages;
 mod path;
+mod race;
 mod report;
 mod restart;
 mod ring;
@@ -29,6 +32,7 @@ mod vhost;
 mod virtio_switch;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -60,6 +64,11 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
         icount::COUNTED_VERB => {
             let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).skip(2).collect();
             icount::run(&words).map(|()| ExitCode::SUCCESS)
+        }
+        "race" => {
+            let file = words.get(1).context("expected a file: race FILE")?;
+            print!("{}", race::table(Path::new(file))?);
+            Ok(ExitCode::SUCCESS)
         }
         _ => bench(&Options::parse(words)?),
     }

@@ -12,6 +12,7 @@ pub(crate) const HELP: &str = "\
 Measure ringway and its peers in turns on this machine
 
 Usage: ringway-bench [OPTION]... [SECTION]...
+       ringway-bench race FILE
 
 Sections [default: all]:
     ring             frames per second through a ring
@@ -27,6 +28,8 @@ Sections [default: all]:
     icount           instructions per frame
     idle             the cost of many idle vifs
     restart          how long guests are cut off when the backend is killed
+
+race prints a table of what the scenario race or race-guests of tests/xen measured.
 
 Options:
     --quick          2 rounds and short runs

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use ringway_rig::average::Spread;
 use serde::Serialize;
 
 use crate::host::{HostRecord, Noise, Watch};
@@ -280,43 +281,26 @@ impl Report {
                 most(|noise| noise.foreign_percent),
             );
         }
-        let handoffs = spread(runs().filter_map(|run| run.noise.handoff_ns).collect());
-        if handoffs.max > handoffs.min * HANDOFF_RATIO {
+        let handoffs: Vec<f64> = runs().filter_map(|run| run.noise.handoff_ns).collect();
+        let handoffs = Spread::of(&handoffs);
+        if let Some(Spread { min, max, .. }) = handoffs.filter(|it| it.max > it.min * HANDOFF_RATIO)
+        {
             println!(
                 "\nNOTICE: a cache line took {:.0} to {:.0} ns from CPU to CPU: the host moves \
                  them. Rates through shared memory depend on it, so compare runs with similar \
                  times, which --json lists.",
-                handoffs.min, handoffs.max,
+                min, max,
             );
         }
     }
 }
 
-/// The median and the range of a series of runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Spread {
-    min: f64,
-    median: f64,
-    max: f64,
-}
-
 impl Series {
+    /// Each series has at least one run.
     fn spread(&self) -> Spread {
-        spread(self.runs.iter().map(|run| run.value).collect())
+        let values: Vec<f64> = self.runs.iter().map(|run| run.value).collect();
+        Spread::of(&values).unwrap_or(Spread { min: f64::NAN, median: f64::NAN, max: f64::NAN })
     }
-}
-
-/// Of at least one value; the median of an even number is the mean of the middle two.
-fn spread(mut values: Vec<f64>) -> Spread {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = values.get(middle).copied().unwrap_or(f64::NAN);
-    let median = match values.get(middle.wrapping_sub(1)) {
-        Some(lower) if values.len() % 2 == 0 => lower.midpoint(upper),
-        _ => upper,
-    };
-    let ends = (values.first().copied(), values.last().copied());
-    Spread { min: ends.0.unwrap_or(f64::NAN), median, max: ends.1.unwrap_or(f64::NAN) }
 }
 
 /// A number with three digits: none of these numbers is more precise.
@@ -331,13 +315,6 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle_whatever_the_order() {
-        assert_eq!(spread(vec![3.0, 1.0, 9.0]), Spread { min: 1.0, median: 3.0, max: 9.0 });
-        assert_eq!(spread(vec![4.0, 1.0]), Spread { min: 1.0, median: 2.5, max: 4.0 });
-        assert_eq!(spread(vec![5.0]), Spread { min: 5.0, median: 5.0, max: 5.0 });
-    }
 
     #[test]
     fn a_peer_is_compared_with_each_of_ours() {

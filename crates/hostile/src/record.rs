@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ringway_rig::average::{Spread, float};
 use serde::Serialize;
 
 use crate::acts::traffic::OVERHEARD;
@@ -108,13 +109,16 @@ pub(crate) struct Record {
 impl Record {
     /// Judges the runs of a scenario.
     pub(crate) fn new(scenario: &Scenario, rounds: &[Round]) -> Record {
-        let median = |of: &dyn Fn(&Round) -> Option<f64>| median(rounds.iter().filter_map(of));
+        let median = |of: &dyn Fn(&Round) -> Option<f64>| {
+            let values: Vec<f64> = rounds.iter().filter_map(of).collect();
+            Spread::of(&values).map(|spread| spread.median)
+        };
         let worst = |of: &dyn Fn(&Round) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
         let bits = |window: &Window| window.tcp.bits_per_second;
         let before = median(&|round| Some(bits(&round.before))).unwrap_or(0.0);
         let during = median(&|round| Some(bits(&round.during))).unwrap_or(0.0);
         let control = median(&|round| round.control.as_ref().map(bits));
-        let mib = |kib: u64| crate::measure::tcp::float(kib) / 1024.0;
+        let mib = |kib: u64| float(kib) / 1024.0;
         let accounts: Vec<&Account> = rounds.iter().flat_map(|round| &round.accounts).collect();
         let mut counts = BTreeMap::new();
         let (mut closed, mut notes) = (Vec::new(), Vec::new());
@@ -232,17 +236,6 @@ fn broken(scenario: &Scenario, rounds: &[Round]) -> Vec<String> {
 
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => values.get(middle).copied(),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,6 @@
 //! - `fuzz`: runs the fuzz targets, for a minute each.
 //! - `deb`: builds the Debian package, and checks its content.
 //! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
-//! - `race`: prints the results of the scenario `race` or `race-guests` of `tests/xen` as a table.
 
 mod arm64;
 mod book;
@@ -37,7 +36,6 @@ mod modules;
 mod page;
 mod plots;
 mod programs;
-mod race;
 mod report;
 mod reproducible;
 mod run;
@@ -84,7 +82,6 @@ usage: cargo xtask VERB
   deb    [--arch amd64|arm64]: builds and checks the Debian package; needs cargo-deb
   arm64  build | test | check: for Arm64, from another machine: the program, emulated
          tests, or a development build and the tests
-  race   FILE: prints a table of what the scenario race or race-guests of tests/xen measured
 ";
 
 fn main() -> ExitCode {
@@ -109,11 +106,6 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
         Some("words") => words::lower(root, &Tree::read(root)?),
-        Some("race") => {
-            let file = std::env::args().nth(2).context("expected a file: race FILE")?;
-            print!("{}", race::table(Path::new(&file))?);
-            Ok(())
-        }
         Some("book") => book::build(root),
         Some("figures") => figures::draw(root, &Tree::read(root)?),
         Some("libraries") => libraries::ci(root),

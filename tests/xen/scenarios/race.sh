@@ -1,4 +1,4 @@
-# Compares the kernel's backend and ringway alternately: same boot, guest and bridge. `cargo xtask race` shows it.
+# Compares the kernel's backend and ringway alternately: same boot, guest and bridge. `ringway-bench race` shows it.
 # sets: race
 # limit: 7200
 rounds=${ROUNDS:?}

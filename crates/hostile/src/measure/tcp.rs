@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ringway_rig::average::float;
 use ringway_rig::child::Child;
 use ringway_rig::launcher::Launcher;
 use rustix::time::{ClockId, clock_gettime};
@@ -175,10 +176,4 @@ fn parse(line: &str) -> Option<Line> {
     let mut numbers = line.split(' ').map(str::parse::<u64>);
     let mut next = || numbers.next()?.ok();
     Some(Line { time: next()?, total: next()?, gap: next()? })
-}
-
-/// A count of bytes as a float, exact below 2^53.
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "bytes of a run")]
-pub(crate) fn float(count: u64) -> f64 {
-    count as f64
 }

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use ringway_rig::average::Spread;
 use serde::Deserialize;
 
 /// One measurement, as a line of JSON.
@@ -74,9 +75,9 @@ fn render(cells: &[((u32, String), Cell)]) -> String {
             .filter(|ratio| ratio.is_finite())
             .collect();
         let columns = [
-            spread(kernel.copied().collect(), &cell.unit),
-            spread(ringway.copied().collect(), &cell.unit),
-            spread(ratios, ""),
+            spread(&kernel.copied().collect::<Vec<f64>>(), &cell.unit),
+            spread(&ringway.copied().collect::<Vec<f64>>(), &cell.unit),
+            spread(&ratios, ""),
         ];
         line(&mut text, (name, &queues.to_string(), &columns[0], &columns[1], &columns[2]));
     }
@@ -86,23 +87,13 @@ fn render(cells: &[((u32, String), Cell)]) -> String {
 type Columns<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
 /// Median, least, greatest and how many, such as `412 (398-430) Mbit/s, n=5`.
-fn spread(mut values: Vec<f64>, unit: &str) -> String {
-    values.sort_by(f64::total_cmp);
-    let (Some(least), Some(greatest)) = (values.first(), values.last()) else {
-        return "-".to_owned();
-    };
+fn spread(values: &[f64], unit: &str) -> String {
+    let Some(Spread { min, median, max }) = Spread::of(values) else { return "-".to_owned() };
     let (scale, unit) = if unit == "bit/s" { (1e6, "Mbit/s") } else { (1.0, unit) };
     let digits = if unit.is_empty() { 2 } else { 0 };
-    let (middle, count) = (median(&values) / scale, values.len());
-    let (least, greatest) = (least / scale, greatest / scale);
+    let (min, median, max) = (min / scale, median / scale, max / scale);
     let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-    format!("{middle:.digits$} ({least:.digits$}-{greatest:.digits$}){unit}, n={count}")
-}
-
-/// The median of sorted values, at least one.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
+    format!("{median:.digits$} ({min:.digits$}-{max:.digits$}){unit}, n={}", values.len())
 }
 
 #[cfg(test)]
