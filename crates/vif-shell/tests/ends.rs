@@ -160,6 +160,13 @@ impl Backend {
         end.resume(store, process, *now).expect("the store is there");
         count
     }
+
+    fn serve_until_a_fault(&mut self) {
+        self.turn();
+        let Backend { store, end, process, now } = self;
+        let fault = Input::PeerFault("a fault".to_owned());
+        end.feed(store, process, fault, *now).expect("the store is there");
+    }
 }
 
 /// Keys with which a frontend of one queue connects.
@@ -170,6 +177,14 @@ fn write(guest: &mut Client<LocalTransport>, keys: &[(&str, &str)]) {
     for (key, value) in keys {
         guest.write(&format!("device/vif/0/{key}"), value).expect("it is the guest's");
     }
+}
+
+/// A guest that requests to be connected.
+fn connecting(store: &LocalStore) -> Client<LocalTransport> {
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    write(&mut guest, &FRONTEND_KEYS);
+    write(&mut guest, &[("state", "4")]);
+    guest
 }
 
 #[test]
@@ -328,12 +343,9 @@ fn keys_that_change_while_they_are_read_are_read_again_later() {
 fn a_vif_removed_by_its_toolstack_is_released() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
-    let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &FRONTEND_KEYS);
-    write(&mut guest, &[("state", "4")]);
-    backend.turn();
+    connecting(&store);
+    backend.serve_until_a_fault();
     let Backend { store: client, end, process, now } = &mut backend;
-    end.feed(client, process, Input::PeerFault("a fault".to_owned()), *now).expect("there");
     assert_eq!((end.error(), process.attached.is_some()), (Some("a fault"), false));
     device::change(client, &VIF.backend_dir(), &Device::removal_changes()).expect("its own");
     let keys = device::read_keys(client, &VIF.backend_dir(), KeySet::BackendDevice);
@@ -349,14 +361,10 @@ fn a_vif_removed_by_its_toolstack_is_released() {
 fn a_starting_backend_removes_stale_error_nodes_of_removed_vifs() {
     let store = with_vif();
     let mut earlier = Backend::start(&store);
-    let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &FRONTEND_KEYS);
-    write(&mut guest, &[("state", "4")]);
-    earlier.turn();
-    let Backend { store: client, end, process, now } = &mut earlier;
-    end.feed(client, process, Input::PeerFault("a fault".to_owned()), *now).expect("there");
+    let mut guest = connecting(&store);
+    earlier.serve_until_a_fault();
     let [for_tools, _] = VIF.backend_errors();
-    assert_eq!(client.read(&for_tools).expect("its own").as_deref(), Some("a fault"));
+    assert_eq!(earlier.store.read(&for_tools).expect("its own").as_deref(), Some("a fault"));
     drop(earlier);
 
     let mut client = store.connect(HOST).expect("few sessions");

@@ -214,6 +214,16 @@ fn send_in_turn(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Resul
 
 /// Claims with ARP that another guest's IP address is its own.
 pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
+    claim_addresses(stage, frame::arp_claim)
+}
+
+/// Claims with neighbor advertisements that another guest's IP address is its own.
+pub(crate) fn neighbor_claims(stage: &mut Stage) -> Result<()> {
+    claim_addresses(stage, frame::neighbor_advertisement)
+}
+
+/// Claims to each of two guests to have the other's address, and receives what they send there.
+fn claim_addresses(stage: &mut Stage, claim: fn(Route) -> Vec<u8>) -> Result<()> {
     let (victim, other) = (stage.victim()?, stage.other()?);
     stage.guest.connect(1, 160)?;
     let queue = stage.queue()?;
@@ -221,21 +231,7 @@ pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
     queue.publish_rx();
     let mac = stage.guest.mac;
     let claims = [(victim, other), (other, victim)]
-        .map(|(to, whose)| frame::arp_claim(Route { from: (mac, whose.ip), to: (to.mac, to.ip) }));
-    listen(stage, &claims, Duration::from_millis(20))
-}
-
-/// The same for IPv6, with neighbor advertisements.
-pub(crate) fn neighbor_claims(stage: &mut Stage) -> Result<()> {
-    let (victim, other) = (stage.victim()?, stage.other()?);
-    stage.guest.connect(1, 160)?;
-    let queue = stage.queue()?;
-    (32..160).for_each(|buffer| queue.post(buffer));
-    queue.publish_rx();
-    let mac = stage.guest.mac;
-    let claims = [(victim, other), (other, victim)].map(|(to, whose)| {
-        frame::neighbor_advertisement(Route { from: (mac, whose.ip), to: (to.mac, to.ip) })
-    });
+        .map(|(to, whose)| claim(Route { from: (mac, whose.ip), to: (to.mac, to.ip) }));
     listen(stage, &claims, Duration::from_millis(20))
 }
 

@@ -379,6 +379,17 @@ impl Unsealed {
         ftruncate(&memory, LEN).expect("memory");
         Unsealed { memory, kicks: Vec::new(), calls }
     }
+
+    /// Its session over a socket, once it is up.
+    fn connect(&mut self, socket: &Path) -> FrontendEnd {
+        let endpoint = Endpoint::new(socket, Mode::Client, Instant::now()).expect("a place");
+        let mut end = FrontendEnd::new(endpoint);
+        wait_for("the session", SOON, || {
+            end.turn(self, Instant::now()).expect("the place is there");
+            end.is_up().then_some(())
+        });
+        end
+    }
 }
 
 pub(crate) fn event() -> OwnedFd {
@@ -482,12 +493,7 @@ fn protocol_violations_of_a_front_end_cost_no_other_vif() {
 
     // Memory that goes away while the rings run.
     let mut cutter = Unsealed::new(Vec::new());
-    let endpoint = Endpoint::new(&dir.join("cut"), Mode::Client, Instant::now()).expect("a place");
-    let mut end = FrontendEnd::new(endpoint);
-    wait_for("the session", SOON, || {
-        end.turn(&mut cutter, Instant::now()).expect("the place is there");
-        end.is_up().then_some(())
-    });
+    let _session = cutter.connect(&dir.join("cut"));
     wait_for_state(&host, "cut", "Connected");
     let shown = host.text(&["vif", "show", "cut"]);
     assert!(shown.contains("1 MiB, not sealed"), "{shown}");
@@ -513,12 +519,7 @@ fn a_front_end_with_blocking_calls_stops_no_worker() {
     wait_for_queues(&host, 4);
     let echo = EchoConnection::start(&host, "a");
     let mut front_end = Unsealed::new(vec![event(), event()]);
-    let endpoint = Endpoint::new(&dir.join("full"), Mode::Client, Instant::now()).expect("a place");
-    let mut end = FrontendEnd::new(endpoint);
-    wait_for("the session", SOON, || {
-        end.turn(&mut front_end, Instant::now()).expect("the place is there");
-        end.is_up().then_some(())
-    });
+    let _session = front_end.connect(&dir.join("full"));
     wait_for_state(&host, "full", "Connected");
     // On ring 1 it transmits a buffer of 100 bytes, and wants a call after it.
     let call = &front_end.calls[1];
