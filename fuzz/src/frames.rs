@@ -21,7 +21,8 @@ pub fn tcp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     (frame, at, payload_at)
 }
 
-/// The same for UDP.
+/// A UDP datagram in a frame, as the input describes it, with a correct length and no checksum.
+/// Returns the frame and the offsets of the UDP header and its payload.
 pub fn udp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     let is_v4 = input.flag();
     let ip_len = if is_v4 { 20 + 4 * input.below(11) } else { 40 };

@@ -35,7 +35,7 @@ impl Pages {
         options.iter().map(|&option| option.to_owned()).chain(memory).collect()
     }
 
-    /// The same for a program that appends `--in-memory` itself, with which small pages need
+    /// Arguments for a program that appends `--in-memory` itself, with which small pages need
     /// `--legacy-mem`.
     pub(crate) fn arguments_in_memory(self, mib: u32) -> String {
         match self {

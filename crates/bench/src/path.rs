@@ -35,7 +35,7 @@ pub(crate) struct Ringway(PathBuf);
 const BUFFERS: [(&str, &str); 2] =
     [("net.ipv4.tcp_rmem", "4096 131072 6291456"), ("net.ipv4.tcp_wmem", "4096 16384 4194304")];
 
-/// The same in words, for the rows of a report.
+/// The sizes of TCP buffers in words, for the rows of a report.
 pub(crate) const BUFFERS_NAME: &str = "buffers to 6 and 4 MiB";
 
 /// All paths that can be built here, ringway first; the report notes why others cannot.

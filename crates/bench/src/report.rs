@@ -51,7 +51,7 @@ impl Case {
         Case { section, name: name.into(), unit, better, column: None }
     }
 
-    /// The same as a column of a table.
+    /// Makes it a column of a table.
     pub(crate) fn in_column(self, column: String) -> Case {
         Case { column: Some(column), ..self }
     }

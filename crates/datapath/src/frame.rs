@@ -181,7 +181,7 @@ impl Frame {
         &bytes[*start..][..metadata.len - end_len]
     }
 
-    /// The same for writing.
+    /// The bytes that [`bytes`](Frame::bytes) returns, for writing.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Space { end_len, start, metadata, bytes, .. } = &mut *self.space;
@@ -397,9 +397,9 @@ pub struct FramePool {
 impl FramePool {
     /// The most free small buffers that a worker keeps to itself: 1 MiB.
     const KEEP_SMALL: usize = 512;
-    /// The same for middle ones: 512 KiB.
+    /// The most free middle buffers that a worker keeps to itself: 512 KiB.
     const KEEP_MIDDLE: usize = 128;
-    /// The same for large ones: 2 MiB.
+    /// The most free large buffers that a worker keeps to itself: 2 MiB.
     const KEEP_LARGE: usize = 32;
     /// A worker keeps at most 1 in this of the budget, for each size of buffer: no other thread can
     /// use what it keeps while it sleeps.

@@ -126,8 +126,8 @@ pub fn parse(frame: &[u8]) -> Option<Headers> {
     parse_head(frame, frame.len())
 }
 
-/// The same for a frame of `len` bytes of which `frame` has only the first. A transport header that
-/// is not among these counts as cut off.
+/// Parses the headers of a frame of `len` bytes of which `frame` has only the first. A transport
+/// header that is not among these counts as cut off.
 #[inline]
 pub fn parse_head(frame: &[u8], len: usize) -> Option<Headers> {
     let ethertype = u16::from_be_bytes(chunk(frame, ETHERTYPE_AT)?);

@@ -41,7 +41,7 @@ pub struct Capture {
     lost: AtomicU64,
     is_open: AtomicBool,
     snap_len: usize,
-    /// The same moment on both clocks.
+    /// One moment on both clocks.
     began: (Instant, SystemTime),
 }
 

@@ -36,7 +36,7 @@ impl Credit {
         Credit { bytes: bytes.max(1), unused_max, interval_ns, zero: now, spent }
     }
 
-    /// The same, but at most the credit of one interval accumulates.
+    /// A credit of this many bytes per interval, of which at most that of one interval accumulates.
     pub fn without_burst(bytes: u64, interval: Duration, now: Instant) -> Credit {
         let credit = Credit::new(bytes, interval, now);
         Credit { unused_max: credit.bytes, ..credit }

@@ -74,7 +74,7 @@ impl Admission {
 #[derive(Debug, Default)]
 pub struct Gauge {
     pressure: AtomicBool,
-    /// The same, raised by the worker that the queue is moving to.
+    /// Pressure that the worker has raised to which the queue is moving.
     pressure_at_destination: AtomicBool,
     /// A worker whose sources we hold is asleep, or about to be.
     has_waiter: AtomicBool,
@@ -154,7 +154,7 @@ impl Gauge {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(cost), Ordering::Relaxed);
     }
 
-    /// The same if several engines report to one gauge.
+    /// Adds to what the queue has sent. Several engines may call this at once.
     pub(crate) fn add_sent_shared(&self, cost: u64) {
         self.sent.fetch_add(cost, Ordering::Relaxed);
     }

@@ -44,7 +44,7 @@ pub(crate) struct Outbox {
     bytes: usize,
     /// Memory that the frames take: their buffers may be longer than the frames.
     memory: usize,
-    /// The same for the port's other queues, when this one last sent.
+    /// Memory that the frames of the port's other queues took when this one last sent.
     memory_of_others: usize,
     /// Whether frames that came since the last call of [`send`](Outbox::send) have ends that a peer
     /// has lent.
@@ -57,8 +57,8 @@ pub(crate) struct Outbox {
 /// Memory that the frames of one queue may take, whatever its port's other queues hold, and that a
 /// stalled queue may keep. Less if little memory is left: see [`queue_memory_max`].
 const MEMORY_MIN: usize = 128 << 10;
-/// The same as a part of what one port may take: 1 in this. So some memory is always left, however
-/// many queues are stalled.
+/// Of the memory that one port may take, 1 in this is for the frames of one queue, if that is less.
+/// So some memory is always left, however many queues are stalled.
 const MIN_PART: usize = 16;
 /// Memory that a queue may always take: a few short frames.
 const MEMORY_GUARANTEED: usize = 8 << 10;

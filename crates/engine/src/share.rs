@@ -14,8 +14,8 @@ use ringway_switch::PortId;
 pub(crate) const QUANTUM: i64 = 256 << 10;
 /// What handling a frame costs besides copying it, in bytes copied.
 const FRAME_COST: usize = 4096;
-/// The same for a frame that is read from a device or written to one: a system call and the
-/// kernel's work in it, about 3 us.
+/// What handling a frame costs that is read from a device or written to one, besides copying it, in
+/// bytes copied: a system call and the kernel's work in it, about 3 us.
 const CALL_COST: usize = 16 << 10;
 /// What cutting off one segment costs, by us or by a later station, in bytes copied.
 const SEGMENT_COST: usize = 256;
@@ -51,7 +51,7 @@ pub(crate) fn cost(frame: &Frame, handling: Handling) -> usize {
     frame.work() + handling.frame_cost() + segments * SEGMENT_COST
 }
 
-/// The same for frames that are gone.
+/// What frames cost that are gone.
 pub(crate) fn cost_of(frames: usize, bytes: usize) -> u64 {
     u64::try_from(bytes + frames * FRAME_COST).unwrap_or(u64::MAX)
 }
@@ -114,7 +114,7 @@ impl Stations {
         }
     }
 
-    /// The same with another weight, if it has a weight.
+    /// Stations with another weight, if they have a weight.
     pub(crate) fn with_weight(self, weight: Weight) -> Stations {
         match self {
             Stations::One(_) => Stations::One(weight),

@@ -80,7 +80,8 @@ pub fn tcp(route: Route, ports: [u16; 2], len: usize) -> Vec<u8> {
     ethernet(route.to.0, route.from.0, IPV4, &ipv4(route, TCP, &tcp_segment(ports, len)))
 }
 
-/// The same over IPv6, after `extensions` extension headers of `extension_len` bytes each.
+/// A TCP segment of any length over IPv6, after `extensions` extension headers of `extension_len`
+/// bytes each, to be cut and given checksums on the way.
 pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize) -> Vec<u8> {
     let segment = tcp_segment([40_000, 9], len);
     let mut payload = Vec::new();

@@ -107,7 +107,7 @@ pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String
     without_all(study, absent)
 }
 
-/// The same for tunnels that this kernel does not support.
+/// The study without the tunnels that this kernel does not support, and what was left out.
 pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec<String>) {
     let absent = TUNNELS.into_iter().filter_map(|tunnel| {
         let parameter = ("encapsulation", tunnel.word);

@@ -95,7 +95,8 @@ pub enum TopologyKind {
     Guests,
     /// A host, a guest that routes, and targets behind it.
     Router,
-    /// The same, and the host also has a path to the targets that bypasses that guest.
+    /// A host, a guest that routes, and targets behind it, to which the host also has a path that
+    /// bypasses that guest.
     RouterBypass,
     /// This machine as it is, and another one, over the network between them.
     InterHost,
@@ -245,7 +246,7 @@ impl Cell {
 pub enum FigureKind {
     /// Means with bars of a standard deviation, joined by lines.
     Lines,
-    /// The same, as bars.
+    /// Means as bars, with a standard deviation.
     Bars,
     /// Medians, quartiles and every run.
     Boxes,

@@ -143,8 +143,8 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "targets", domain: Domain::Count(1, 64) },
     // CPUs that a guest may use; 0 for all.
     Parameter { name: "cpus", domain: Domain::Count(0, 1024) },
-    // The same as a fraction of the host's CPUs, so that a guest has fewer on any machine with two
-    // or more.
+    // CPUs that a guest may use as a fraction of the host's, so that a guest has fewer on any
+    // machine with two or more.
     Parameter { name: "guest-cpus", domain: Domain::Word(names::<GuestCpus>) },
     Parameter { name: "workers", domain: Domain::Count(1, 64) },
     Parameter { name: "mtu", domain: Domain::Count(576, 65_535) },

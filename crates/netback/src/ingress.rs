@@ -250,8 +250,8 @@ impl Plan<'_> {
         Ok(Some(1))
     }
 
-    /// The same for a packet of these slots. `lend` takes the packet's length, and returns the
-    /// length of its head and its body, if that stays in the guest's pages.
+    /// Adds a packet of these slots. `lend` takes the packet's length, and returns the length of
+    /// its head and its body, if that stays in the guest's pages.
     fn add_long(
         &mut self,
         slots: &[TxRequest],

@@ -32,7 +32,7 @@ const COPIES_PER_CALL: usize = 16;
 /// What a queue needs to lend its guest's pages to frames.
 pub(crate) struct Lending<M> {
     pages: Arc<LentPages<M>>,
-    /// The same, for bodies.
+    /// The pages, in the form that bodies refer to.
     as_pages: Arc<dyn Pages>,
     /// Long packets to be copied as a whole.
     pause: u32,

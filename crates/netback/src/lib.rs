@@ -86,7 +86,8 @@ pub struct VifQueue<M, E> {
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
-    /// The same for a frame that would be taken in if there were room for it.
+    /// Pages that the guest must post before a frame could leave that would be taken in if there
+    /// were room for it; 0 if there is no such frame.
     rx_pages_awaited: u32,
     scratch: Box<Scratch>,
     // Dropped last, so that the rings stop using the pages before their grants end.

@@ -112,7 +112,8 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
     /// Responses that must come before the next frame can leave; 0 if no frame waits.
     tx_responses_wanted: u32,
-    /// The same for a frame that would be taken in if there were room for it.
+    /// Responses that must come before a frame could leave that would be taken in if there were
+    /// room for it; 0 if there is no such frame.
     tx_responses_awaited: u32,
     /// Responses that waiting frames wanted were taken in since the last `egress`.
     must_try_again: bool,
@@ -126,7 +127,7 @@ pub struct VifQueue<G: GrantTable, E> {
     in_place: Option<InPlace>,
     /// Working memory of one call, kept so that calls do not allocate.
     tx_responses: Box<[TxResponse; TX_RING_SLOTS]>,
-    /// The same for rx.
+    /// Working memory of one call for responses of the rx ring.
     rx_responses: Box<[RxResponse; ingress::WINDOW]>,
 }
 

@@ -31,7 +31,8 @@ pub fn connect(bridge_pid: u32, port: &str, pid: u32) -> Result<(), PartError> {
     connect_as(bridge_pid, port, pid, DEVICE)
 }
 
-/// The same with a device of another name.
+/// Connects the bridge in the namespace of `bridge_pid` to the namespace of `pid`, where `device`
+/// appears. The bridge's port is named `port`.
 ///
 /// # Errors
 /// As [`connect`].

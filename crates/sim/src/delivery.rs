@@ -26,7 +26,8 @@ impl DataPlane {
         Ok(self.take_frames(guest, taken)? || has_delivered)
     }
 
-    /// The same for the frames of an earlier connection.
+    /// Lets the device of a guest take frames of an earlier connection, some of them or all.
+    /// Returns true if it took any.
     pub(crate) fn deliver_orphans(&mut self, guest: usize, effort: Effort) -> Checked<bool> {
         let taken = taken(&mut self.guests[guest].orphans, effort, &mut self.choices);
         self.marks.add(Mark::OrphanTaken, in_pages(&taken));

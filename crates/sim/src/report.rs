@@ -56,7 +56,8 @@ pub fn run_bytes(bytes: &[u8]) {
     }
 }
 
-/// The same failure with its last steps, or the failure unchanged if it does not occur again.
+/// Runs a failed seed again for its last steps: the failure with these, or unchanged if it does not
+/// occur again.
 fn explain(failure: Failure, again: impl FnOnce() -> Outcome) -> Outcome {
     match again() {
         Err(explained) if explained.flaw == failure.flaw => Err(explained),

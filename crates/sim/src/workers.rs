@@ -135,7 +135,7 @@ impl Workers {
         DropReason::ALL.iter().map(|reason| self.dropped_for(*reason)).sum()
     }
 
-    /// The same for one reason.
+    /// Frames that were dropped for one reason and counted, in all queues of honest guests.
     pub(crate) fn dropped_for(&self, reason: DropReason) -> u64 {
         let all = self.counters.iter().flat_map(|counters| counters.dropped.snapshot());
         all.filter(|(other, _)| *other == reason).map(|(_, count)| count).sum()

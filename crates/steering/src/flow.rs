@@ -80,7 +80,7 @@ impl FlowTuple {
         combine(end(self.src), end(self.dst), u64::from(self.transport.protocol()))
     }
 
-    /// The same flow, seen from its other end.
+    /// This flow, seen from its other end.
     #[must_use]
     pub fn reversed(&self) -> FlowTuple {
         FlowTuple { src: self.dst, dst: self.src, transport: self.transport }

@@ -252,7 +252,7 @@ impl ToeplitzSteering {
         self.hash_fields(headers.version, headers.addresses(frame), ports)
     }
 
-    /// The same for the addresses and ports of a flow, without a frame.
+    /// The hash of the addresses and ports of a flow, without a frame, and its type.
     pub fn tuple_hash(&self, tuple: &FlowTuple) -> Option<(u32, HashType)> {
         let mut addresses = ArrayVec::<u8, 32>::new();
         let mut push = |end: SocketAddr| match end.ip().to_canonical() {

@@ -445,7 +445,7 @@ impl Fdb {
 enum Authority {
     /// The port has sent from it.
     Learn,
-    /// The same, and it may have an address that ports share.
+    /// The port has sent from it, and may have an address that ports share.
     Share,
     /// An administrator has assigned it.
     Bind,

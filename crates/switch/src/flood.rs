@@ -127,7 +127,7 @@ impl FloodBudget {
         }
     }
 
-    /// The same with limits per kind.
+    /// Adds limits per kind.
     #[must_use]
     pub fn with_storm(self, limits: StormLimits) -> FloodBudget {
         self.set_storm(limits);

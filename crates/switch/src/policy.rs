@@ -111,7 +111,8 @@ pub(crate) enum Checks {
     Nothing,
     /// Messages that only routers and servers send are refused.
     Services,
-    /// The same, and the claimed addresses are checked.
+    /// Messages that only routers and servers send are refused, and the claimed addresses are
+    /// checked.
     Addresses,
     /// All frames are refused.
     Disabled,
@@ -155,13 +156,13 @@ impl PortPolicy {
         PortPolicy { sources, is_strict: true, ..PortPolicy::open() }
     }
 
-    /// The same for a port that may take these addresses from others.
+    /// The port may also take these addresses from others.
     #[must_use]
     pub fn sharing(self, addresses: impl IntoIterator<Item = MacAddr>) -> PortPolicy {
         PortPolicy { shares: Shares::Listed(in_order(addresses)), ..self }
     }
 
-    /// The same for a port in these VLANs.
+    /// The port is in these VLANs.
     #[must_use]
     pub fn in_vlans(self, vlan: PortVlan) -> PortPolicy {
         PortPolicy { vlan, ..self }

@@ -272,7 +272,8 @@ fn group_of_v4([a, b, c, d]: [u8; 4]) -> Option<MacAddr> {
     (is_group && !is_well_known).then_some(MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
 }
 
-/// The same for an IPv6 group whose scope exceeds one interface (RFC 4541, 3).
+/// The Ethernet address of an IPv6 group whose scope exceeds one interface, unless it is one that
+/// is always flooded (RFC 4541, 3).
 fn group_of_v6(group: [u8; 16]) -> Option<MacAddr> {
     let [0xff, scope, .., a, b, c, d] = group else { return None };
     let is_well_known = a == 0 && b == 0 && c == 0;

@@ -395,7 +395,7 @@ fn faults_in_other_memory_raise_the_signal_as_usual() {
     unreachable!("the access ended the process");
 }
 
-/// The same number on all of Linux's architectures that ringway runs on.
+/// The number of `SIGBUS`, which is equal on all of Linux's architectures that ringway runs on.
 fn libc_sigbus() -> i32 {
     rustix::process::Signal::BUS.as_raw()
 }

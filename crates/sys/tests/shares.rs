@@ -59,7 +59,7 @@ fn however_much_many_front_ends_map_the_next_gets_its_share() {
     let (ninth, error) = fill(&fd, PAGE);
     assert_eq!(ninth.regions().count(), OWN);
     assert!(error.is_some());
-    // The same front-end may replace these regions by others.
+    // This front-end may replace these regions by others.
     let half = (0..OWN / 2).fold(ninth, |memory, number| {
         let gone = region(&fd, number, PAGE);
         memory.without(gone.guest_address, gone.user_address, gone.len).expect("it is there")
@@ -86,7 +86,7 @@ fn one_long_region() {
     assert_eq!(refused.to_string(), expected);
 }
 
-/// The same for address space: files may be sparse, and of any length.
+/// Front-ends share the address space, too: files may be sparse, and of any length.
 fn addresses() {
     let len = 1 << 40;
     let fd = memory_file(len);

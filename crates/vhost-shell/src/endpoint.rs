@@ -117,9 +117,9 @@ impl Endpoint {
         Endpoint::for_group(path, mode, None, now)
     }
 
-    /// The same; if we create the socket, the members of `group` may connect to it, as our own user
-    /// may. The umask of this process changes for a moment, here and when the socket is made again,
-    /// so no other thread may create files then.
+    /// An endpoint at this path. If we create the socket, the members of `group` may connect to it,
+    /// as our own user may. The umask of this process changes for a moment, here and when the
+    /// socket is made again, so no other thread may create files then.
     ///
     /// # Errors
     /// Also if this process is not in the group and has no right to give files away.
@@ -145,7 +145,7 @@ impl Endpoint {
         Ok(Endpoint { peer, path, socket, pause, paused, due, obstacle: None })
     }
 
-    /// The same, for a front-end that connects to back-ends.
+    /// Makes it the endpoint of a front-end, which connects to back-ends.
     pub fn with_back_ends(self) -> Endpoint {
         Endpoint { peer: Peer::BackEnd, ..self }
     }

@@ -69,7 +69,7 @@ struct Opened {
     pause: Duration,
     /// Whether the backend has a connection.
     is_connected: bool,
-    /// The same connection, for messages that the backend may not send.
+    /// That connection, for messages that the backend may not send.
     connection: Option<Connection>,
     /// Areas that were sent over it.
     areas: u16,
@@ -98,8 +98,8 @@ impl Opener {
         Opener { link, group: Arc::default(), places, unsent, resend: None }
     }
 
-    /// The same, with a group that may connect to the sockets that it creates. If the group is
-    /// unknown, no vif can have such a socket, and each has the reason.
+    /// Lets a group connect to the sockets that it creates. If the group is unknown, no vif can
+    /// have such a socket, and each has the reason.
     pub fn with_group(self, group: Result<SocketGroup, String>) -> Opener {
         Opener { group: Arc::new(Some(group)), ..self }
     }

@@ -23,8 +23,8 @@ pub fn read_keys<T: Transport>(
     store.transaction(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
-/// The same without retries, so that a guest that changes its keys continuously cannot keep us
-/// here.
+/// Reads the known keys of a device's directory atomically, in a single attempt, so that a guest
+/// that changes its keys continuously cannot keep us here. `None` if the directory does not exist.
 ///
 /// # Errors
 /// A refusal of the store; `EAGAIN` if one of the keys was changed meanwhile.
@@ -36,7 +36,8 @@ pub fn read_keys_once<T: Transport>(
     store.attempt(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
-/// The same, but not atomic.
+/// Reads the known keys of a device's directory one by one, not atomically. `None` if the directory
+/// does not exist.
 ///
 /// # Errors
 /// A refusal of the store.

@@ -97,8 +97,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         Workers::start_watched(config, WatchRoster::default(), None)
     }
 
-    /// The same with watched threads. `pulse` is that of the thread that owns the workers: it may
-    /// sleep while it waits for one of them.
+    /// Starts workers with watched threads. `pulse` is that of the thread that owns the workers: it
+    /// may sleep while it waits for one of them.
     ///
     /// # Errors
     /// As [`start`](Workers::start).
@@ -146,7 +146,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         self.attach_limited(port, forwarding, &policy, &Limits::default(), queues)
     }
 
-    /// The same, with a policy and limits that apply from the first frame on; see
+    /// Attaches queues with a policy and limits that apply from the first frame on; see
     /// [`set_policy`](Workers::set_policy) and [`limit`](Workers::limit).
     ///
     /// # Errors

@@ -481,7 +481,8 @@ impl Handshake {
         self.offer_up_to(self.offer.queues_max);
     }
 
-    /// The same, if the frontend's keys may refer to an older offer.
+    /// Writes the offer and waits for the frontend's keys, which may refer to an older offer of up
+    /// to `accepted_max` queues.
     fn offer_up_to(&mut self, accepted_max: u16) {
         self.reoffer = Reoffer::No;
         self.accepted_max = accepted_max;

@@ -158,9 +158,9 @@ impl<T: Transport> Client<T> {
         self.call(0, Op::Watch, path, &[path.as_bytes(), b"\0", token.as_bytes(), b"\0"]).map(drop)
     }
 
-    /// The same, for the node alone: changes of nodes below it are dropped on arrival, so a guest
-    /// that may write there cannot make us keep more than one event. No other watch may use the
-    /// token.
+    /// Requests an event when the node changes, and one right away. Changes of nodes below it are
+    /// dropped on arrival, so a guest that may write there cannot make us keep more than one event.
+    /// No other watch may use the token.
     ///
     /// # Errors
     /// As [`watch`](Client::watch).
@@ -212,7 +212,8 @@ impl<T: Transport> Client<T> {
         outcome
     }
 
-    /// The same, with a single attempt: a caller that others must not keep busy tries again later.
+    /// Does `work` in a transaction, in a single attempt: a caller that others must not keep busy
+    /// tries again later.
     ///
     /// # Errors
     /// The errors of `work`, or what the store refuses; `EAGAIN` if another session changed a node

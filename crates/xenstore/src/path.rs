@@ -99,7 +99,7 @@ impl NodePath {
         self.lineage_text().map(|path| NodePath(path.to_owned()))
     }
 
-    /// The same, as text.
+    /// This path, its parent and so on up to the root, as text.
     pub(crate) fn lineage_text(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(Some(self.as_str()), |path| match path.rsplit_once('/')? {
             ("", "") => None,

@@ -62,7 +62,7 @@ impl Permissions {
         Permissions { owner, others, exceptions: Arc::default() }
     }
 
-    /// The same with an exception for one domain.
+    /// Adds an exception for one domain.
     #[must_use]
     pub fn with(mut self, domain: DomId, rights: Rights) -> Permissions {
         self.exceptions = self.exceptions.iter().copied().chain([(domain, rights)]).collect();

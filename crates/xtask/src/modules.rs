@@ -165,7 +165,7 @@ impl Modules {
         }
     }
 
-    /// The same for a path that begins inside a module.
+    /// The module that defines what a path names that begins inside a module.
     fn definer_below(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
         let (first, rest) = path.split_first()?;
         match self.all[module].children.get(first) {
@@ -179,7 +179,7 @@ impl Modules {
         self.all[module].outline.imports.iter().any(|import| import.name == name)
     }
 
-    /// The same for a path whose first name was imported into the module.
+    /// The module that defines what a path names whose first name was imported into the module.
     fn imported(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
         let (first, rest) = path.split_first()?;
         let mut imports = self.all[module].outline.imports.iter();

@@ -14,7 +14,7 @@ const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 const SEPARATOR: &str = "\u{1f}";
 /// The path that a program shows in place of this repository's directory.
 const SOURCES: &str = "/usr/src/ringway";
-/// The same for cargo's directory.
+/// The path that a program shows in place of cargo's directory.
 const FETCHED: &str = "/usr/src/cargo";
 
 /// Sets the environment of a cargo that builds a release. The caller's own flags are kept.

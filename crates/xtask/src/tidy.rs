@@ -13,7 +13,7 @@ const COLUMNS_MAX: usize = 100;
 
 /// Names without meaning: files and folders with such names hide their content.
 const EMPTY_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
-/// The same for types, as the end of their name.
+/// Names of types may not end in these words, which have no meaning either.
 const EMPTY_TYPE_NAMES: [&str; 4] = ["Manager", "Handler", "Context", "Helper"];
 /// Marks of unfinished work, which may not be merged. They are split here so that this file passes.
 const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];

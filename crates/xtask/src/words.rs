@@ -27,7 +27,7 @@ struct List {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Word {
-    /// A word, or several separated by spaces.
+    /// A word, or several separated by spaces. Its case counts if it has a capital letter.
     text: String,
     /// What to write in its place.
     write: String,
@@ -81,7 +81,7 @@ fn read(tree: &Tree) -> Result<List> {
     toml::from_str(&list.text).with_context(|| format!("reading {LIST}"))
 }
 
-/// How often a word occurs in the files, ignoring case.
+/// How often a word occurs in the files.
 fn uses(tree: &Tree, word: &str) -> usize {
     let is_read =
         |path: &str| !LISTS.contains(&path) && ENDINGS.iter().any(|ending| path.ends_with(ending));
@@ -89,9 +89,10 @@ fn uses(tree: &Tree, word: &str) -> usize {
     files.map(|file| count(&file.text, word)).sum()
 }
 
-/// How often `word` occurs in a text as a whole word.
+/// How often `word` occurs in a text as a whole word, ignoring case unless it has a capital letter.
 fn count(text: &str, word: &str) -> usize {
-    let text = text.to_lowercase();
+    let has_capital = word.chars().any(char::is_uppercase);
+    let text = if has_capital { text.to_owned() } else { text.to_lowercase() };
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let is_whole = |(start, _): &(usize, &str)| {
         let before = text[..*start].chars().next_back();
@@ -124,6 +125,12 @@ mod tests {
     fn parts_of_longer_words_are_not_counted() {
         assert_eq!(count("whence henceforth is_hence hence.", "hence"), 1);
         assert_eq!(count("that is hence a word; this is hence", "is hence"), 2);
+    }
+
+    #[test]
+    fn a_sentence_may_not_begin_as_the_end_of_a_line_may() {
+        assert_eq!(count("/// It is late,\n/// hence the rest.\n", "// Hence"), 0);
+        assert_eq!(count("/// Hence it ends.\n// Hence.\n", "// Hence"), 2);
     }
 
     #[test]

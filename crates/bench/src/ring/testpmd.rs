@@ -173,7 +173,7 @@ impl Client {
         Client::start_with(socket, cpu, pages, queues, None)
     }
 
-    /// The same with another device, whose frames it may forward.
+    /// Starts it with another device, whose frames it may forward, and waits until it is ready.
     fn start_with(
         socket: &Path,
         cpu: usize,

@@ -73,7 +73,7 @@ pub(crate) fn measure(
     run_for(window)
 }
 
-/// The same, and measures the time of each round.
+/// Calls `round` as [`measure`] does, and measures the time of each round.
 ///
 /// # Errors
 /// What `round` reports.
@@ -183,7 +183,7 @@ impl Header {
         Header(bytes)
     }
 
-    /// The same with TCP.
+    /// A header of TCP over IPv4.
     pub(crate) fn tcp() -> Header {
         let mut bytes = Header::udp().0;
         bytes[23] = 6;
@@ -202,7 +202,7 @@ impl Header {
         Header(bytes)
     }
 
-    /// The same between two other Ethernet addresses.
+    /// This header between two other Ethernet addresses.
     pub(crate) fn between(mut self, from: MacAddr, to: MacAddr) -> Header {
         self.0[..6].copy_from_slice(&to.0);
         self.0[6..12].copy_from_slice(&from.0);

@@ -111,7 +111,7 @@ fn no_list_allows_calls_that_escape_the_process() {
         }
     }
     assert_eq!(verdict(&program, libc::SYS_read, &[]), ALLOW);
-    // The same number in the x32 table.
+    // That number in the x32 table.
     assert_eq!(verdict(&program, libc::SYS_read | 0x4000_0000, &[]), KILL);
 }
 

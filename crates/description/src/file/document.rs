@@ -38,7 +38,7 @@ impl Missing {
         self.is_anything || self.keys.iter().any(|(at, it)| *at == table && it == key)
     }
 
-    /// The same for a key of any table.
+    /// Whether one of these keys of any table could be missing only because it was taken out.
     pub(super) fn has_any(&self, keys: &[&str]) -> bool {
         self.is_anything || self.keys.iter().any(|(_, it)| keys.contains(&it.as_str()))
     }

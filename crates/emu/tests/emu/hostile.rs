@@ -235,7 +235,7 @@ fn hostile_guest(host: &Host, domid: DomId) -> (Raw, [OwnedFd; 2]) {
     (raw, fds)
 }
 
-/// The same, with access to its grant table.
+/// A hostile guest, with access to its grant table.
 fn hostile_table(host: &Host, domid: DomId) -> (Raw, SharedPages) {
     let (raw, [_, table]) = hostile_guest(host, domid);
     (raw, SharedPages::map(table, 0, 64 * 4096).expect("it is 64 pages"))

@@ -45,7 +45,7 @@ impl Long {
         self.gauge.lower();
     }
 
-    /// The same when the outbox leaves the engine.
+    /// Releases the sources that wait, because the outbox leaves the engine.
     pub(super) fn leave(&mut self) {
         self.release();
         self.gauge = Arc::default();

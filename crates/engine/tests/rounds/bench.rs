@@ -66,7 +66,7 @@ pub(crate) struct Far {
     pub(crate) taken_bytes: u64,
     /// The VLAN in the tag of incoming frames.
     pub(crate) tag: Option<u16>,
-    /// The same for a second tag behind it.
+    /// The VLAN in a second tag behind it.
     pub(crate) inner_tag: Option<u16>,
     /// The last frame that left, without its addresses.
     pub(crate) last: Vec<u8>,

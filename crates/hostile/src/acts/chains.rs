@@ -149,7 +149,7 @@ pub(crate) fn extras_unknown(stage: &mut Stage) -> Result<()> {
 pub(crate) fn extras_odd(stage: &mut Stage) -> Result<()> {
     let gso = ExtraInfo::for_gso(1000, 1);
     let cases: [(u16, Vec<ExtraInfo>); 9] = [
-        // The same extra twice, and one beside an extra of another kind.
+        // One extra twice, and one beside an extra of another kind.
         (0, vec![gso, gso]),
         (0, vec![gso, extra(2, 0)]),
         // Multicast control and hash values that were never negotiated, with data and without.

@@ -81,8 +81,8 @@ pub(crate) fn gso_short_segments(stage: &mut Stage) -> Result<()> {
     gso_segments(stage, 48)
 }
 
-/// The same with the segments of a sender that knows nothing about the path: RFC 9293, section
-/// 3.7.1.
+/// As many long frames as the backend takes, each to be cut into the segments of a sender that
+/// knows nothing about the path: RFC 9293, section 3.7.1.
 pub(crate) fn gso_usual_segments(stage: &mut Stage) -> Result<()> {
     gso_segments(stage, 536)
 }

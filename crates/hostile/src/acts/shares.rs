@@ -41,7 +41,7 @@ pub(crate) fn slow_receiver(stage: &mut Stage) -> Result<()> {
     receive_slowly(stage, victim, Duration::from_millis(45), 200)
 }
 
-/// The same with the host as sender, which all guests share.
+/// Takes a frame every 45 ms, and makes the host send more than that, which all guests share.
 pub(crate) fn slow_receiver_of_host(stage: &mut Stage) -> Result<()> {
     let host = stage.host()?;
     receive_slowly(stage, host, Duration::from_millis(45), 1000)

@@ -20,7 +20,7 @@ pub(crate) fn flood_unknown(stage: &mut Stage) -> Result<()> {
     flood(stage, |mac, n| (mac, MacAddr([2, 0x99, 0, 0, 0, n])))
 }
 
-/// The same, each from another address, so that the forwarding table fills.
+/// Frames to unknown addresses, each from another address, so that the forwarding table fills.
 pub(crate) fn flood_addresses(stage: &mut Stage) -> Result<()> {
     send_each(stage, |number| {
         let [a, b, c, d] = number.to_be_bytes();
@@ -108,7 +108,7 @@ pub(crate) fn spoofed_source(stage: &mut Stage) -> Result<()> {
     spoof(stage, other)
 }
 
-/// The same with the host's address.
+/// Sends with the host's address, and receives the frames for the host.
 pub(crate) fn spoofed_host(stage: &mut Stage) -> Result<()> {
     let host = stage.host()?;
     spoof(stage, host)

@@ -10,7 +10,7 @@ use crate::stats::mean;
 
 /// A run with more than this share of the machine stolen by the hypervisor counts as disturbed.
 pub const STEAL_SHARE_MAX: f64 = 0.02;
-/// The same limit for the share that other processes used.
+/// A run counts as disturbed if other processes used more than this share of the machine.
 pub const FOREIGN_SHARE_MAX: f64 = 0.10;
 
 /// What disturbed the runs of a study.

@@ -134,7 +134,7 @@ impl Remote {
         }
     }
 
-    /// The same for requests without another result.
+    /// Makes a request without a result.
     fn order(&mut self, request: &Request, patience: Duration) -> Result<(), PartError> {
         match self.ask(request, patience)? {
             Reply::Done => Ok(()),

@@ -47,7 +47,7 @@ impl Bench {
         Bench::with(start, FrontendFeatures { caps, rx_notify: true })
     }
 
-    /// The same for a frontend with these features.
+    /// A queue whose ring indices begin at `start`, for a frontend with these features.
     pub(crate) fn with(start: u32, features: FrontendFeatures) -> Bench {
         Bench::on(Machine::new(), start, features)
     }

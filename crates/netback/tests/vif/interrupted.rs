@@ -79,7 +79,7 @@ fn our_own_responses_leave_the_shape_of_a_packet_readable() {
     let mut bench = Bench::new();
     send(&mut bench);
     assert_eq!(bench.ingress().expect("sound packets").len(), 3);
-    // The same slots, as if their responses had not been published.
+    // These slots again, as if their responses had not been published.
     bench.tx_page.store(RSP_PROD, 0, Ordering::Relaxed);
     bench.attach_again().expect("the rings are sound");
     assert!(bench.ingress().expect("sound packets").is_empty());

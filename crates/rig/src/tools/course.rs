@@ -62,7 +62,7 @@ impl Course {
         self.quantiles = quantiles(&values);
     }
 
-    /// The same for times, where the longer one counts.
+    /// Adds the course of another stream, of times: at each step the longer one counts.
     pub(super) fn longest(&mut self, other: &Course) {
         for (value, other) in self.values.iter_mut().zip(&other.values) {
             *value = [*value, *other].into_iter().flatten().reduce(f64::max);

@@ -23,7 +23,7 @@ pub(crate) fn tool(pid: u32, line: &str) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// The same for one that must succeed.
+/// Runs a tool in the network namespace of a process, which must succeed.
 pub(crate) fn tool_ok(pid: u32, line: &str) -> String {
     tool(pid, line).unwrap_or_else(|| panic!("{line}"))
 }

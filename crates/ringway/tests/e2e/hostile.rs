@@ -28,7 +28,8 @@ impl<'a> Hostile<'a> {
         Hostile::with_keys(host, &[])
     }
 
-    /// The same with other or more keys in the backend's directory.
+    /// Creates a domain with a vif that has other or more keys in the backend's directory, and
+    /// becomes its guest.
     pub(crate) fn with_keys(host: &'a Host, keys: &[(&str, &str)]) -> Hostile<'a> {
         let mut toolstack = Toolstack::join(&host.dir()).expect("the host runs");
         let vif = toolstack.make_guest(None, keys).expect("domain 0 may");

@@ -72,7 +72,8 @@ impl Machine {
         Machine::start_with(image, dir, chardev, &[])
     }
 
-    /// The same with further arguments of QEMU.
+    /// Starts a machine with `chardev` as its end of the socket, and with further arguments of
+    /// QEMU.
     pub(crate) fn start_with(image: &Image, dir: &Path, chardev: &str, more: &[&str]) -> Machine {
         let console = dir.join("console");
         let file = |name: &str| image.0.join(name).display().to_string();

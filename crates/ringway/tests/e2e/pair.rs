@@ -191,7 +191,8 @@ impl Pair {
         self.iperf_by("iperf3", seconds)
     }
 
-    /// The same with the given command.
+    /// A command that measures for this many seconds with a program in place of `iperf3`. It
+    /// retries while the server is still busy with the last run.
     pub(crate) fn iperf_by(&self, iperf: &str, seconds: u32) -> String {
         let script = format!(
             "for try in $(seq 150); do\n\
@@ -229,7 +230,7 @@ impl Pair {
         self.traffic_of("")
     }
 
-    /// The same, with options.
+    /// Traffic until it is dropped, with options of iperf3.
     pub(crate) fn traffic_of(&self, options: &str) -> Traffic {
         let mut command = self.on_host(&format!("iperf3 -c {GUEST} -t 600 {options}"));
         let child =

@@ -93,7 +93,7 @@ impl Machines {
         self.lab_by(&self.ssh("ssh_config"), netns, peer)
     }
 
-    /// The same with another ssh command.
+    /// `lab run` in a namespace, with a peer and another ssh command.
     fn lab_by(&self, ssh: &str, netns: &str, peer: &str) -> Command {
         let dir = self.place.path();
         let mut command = inside(netns, env!("CARGO_BIN_EXE_ringway"));
@@ -108,7 +108,7 @@ impl Machines {
         format!("ssh -F {}", self.place.path().join(config).display())
     }
 
-    /// The same, with the ringway program on the peer.
+    /// `lab run` in a namespace, with a peer that has the ringway program at this path.
     fn lab_at(&self, netns: &str, peer: &str, program: &Path) -> Command {
         let mut command = self.lab(netns, peer);
         command.arg("--peer-command").arg(program);

@@ -43,7 +43,7 @@ const AVAILABLE: u64 = RING + 0x4000;
 /// A front-end and its guest.
 pub(crate) struct Rogue {
     connection: Connection,
-    /// The same socket.
+    /// The socket of that connection.
     socket: UnixStream,
     pub(crate) memory: OwnedFd,
     /// The kicks of its rings: of the one that receives, and of the one that transmits.

@@ -251,8 +251,8 @@ fn hand_to_script(host: &Host, vif: Vif) {
     hand_to_script_with(host, vif, |_| format!("vif{}.{}", vif.frontend, vif.handle));
 }
 
-/// The same for a script that first does something else with the device, and then continues under
-/// another name.
+/// Gives the guest's vif a script that first does something else with the device, and then
+/// continues under another name.
 fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> String) {
     write(host, vif, SCRIPT.0, SCRIPT.1);
     end_backend(host, Signal::KILL, || {});

@@ -19,7 +19,8 @@ fn description(dir: &Path, mode: &str) -> String {
     description_with(dir, mode, "", "")
 }
 
-/// The same, with further keys for the vif of `a` and for that of the machine.
+/// A guest `a` with vif `vif1.0`, and a directory for a virtual machine, with further keys for the
+/// vif of `a` and for that of the machine.
 fn description_with(dir: &Path, mode: &str, of_a: &str, of_machine: &str) -> String {
     let socket = dir.join("net");
     let vhost = format!(

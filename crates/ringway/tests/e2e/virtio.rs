@@ -47,12 +47,12 @@ fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
     guest_with(dir, name, maker, "")
 }
 
-/// The same with another program in its namespace.
+/// A guest in its own namespaces, with an echo server on TCP port 7 and another program beside it.
 pub(crate) fn guest_with(dir: &Path, name: &str, maker: Maker, beside: &str) -> Running {
     guest_at(ADDRESS, dir, name, maker, beside)
 }
 
-/// The same with its own address.
+/// A guest with its own address, and otherwise as [`guest_with`] makes it.
 pub(crate) fn guest_at(
     address: &str,
     dir: &Path,
@@ -63,7 +63,8 @@ pub(crate) fn guest_at(
     guest_of(8, address, dir, name, maker, beside)
 }
 
-/// The same with a number of queues, or fewer if the back-end has fewer.
+/// A guest with a number of queues, or fewer if the back-end has fewer, and otherwise as
+/// [`guest_at`] makes it.
 pub(crate) fn guest_of(
     queues: usize,
     address: &str,

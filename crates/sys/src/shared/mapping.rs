@@ -31,7 +31,7 @@ impl SharedPages {
         SharedPages::map_with(ProtFlags::READ | ProtFlags::WRITE, fd, offset, len)
     }
 
-    /// The same for reading only: a write ends the process with `SIGSEGV`.
+    /// Maps part of a file for reading only: a write ends the process with `SIGSEGV`.
     ///
     /// # Errors
     /// As [`map`](SharedPages::map).

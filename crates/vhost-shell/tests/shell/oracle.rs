@@ -89,7 +89,7 @@ fn session(frontend: &mut Frontend) -> vhost::Result<()> {
     Ok(())
 }
 
-/// The same requests of our front-end, with their replies, if any.
+/// The requests of our front-end for that, with their replies, if any.
 fn expected() -> Vec<(Request, Option<u64>)> {
     let protocol = VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
     let event = || Some(memory().into());

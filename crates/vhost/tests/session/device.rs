@@ -26,7 +26,7 @@ pub(crate) struct Device {
     pub(crate) memory: Vec<RegionKey>,
     /// The pairs being served: features, and for each ring its size, addresses and base.
     pub(crate) served: BTreeMap<u16, (Features, [Served; 2])>,
-    /// The same for disabled pairs, whose transmitted frames are dropped.
+    /// The disabled pairs, whose transmitted frames are dropped, with what `served` has of them.
     pub(crate) drained: BTreeMap<u16, (Features, [Served; 2])>,
     pub(crate) sent: Vec<Message>,
     pub(crate) starts: usize,

@@ -1,4 +1,5 @@
-//! The same for packed queues, whose descriptors are overwritten as they are used.
+//! A device that continues where another one was killed, at any moment, with packed queues, whose
+//! descriptors are overwritten as they are used.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -31,7 +31,7 @@ const BUFFERS: u64 = 1 << 20;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
-/// The same memory for both implementations, at guest address 0.
+/// One memory for both implementations, at guest address 0.
 fn memory() -> (std::sync::Arc<GuestMemory>, GuestMemoryMmap) {
     let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
     ftruncate(&fd, LEN).expect("there is memory");

@@ -126,7 +126,7 @@ pub(crate) fn attachment(port: TestPort) -> Attachment<TestPort> {
     attachment_counting(port, &Arc::default())
 }
 
-/// The same, with counters that the test keeps.
+/// Ready to attach, without a flood limit, and with counters that the test keeps.
 pub(crate) fn attachment_counting(
     port: TestPort,
     counters: &Arc<QueueCounters>,

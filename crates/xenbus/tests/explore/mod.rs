@@ -32,7 +32,7 @@ pub(crate) fn explore<W: Explored, E: Display>(
     }
 }
 
-/// The same, for worlds that may fail: the first state that does not pass, in words.
+/// The first state that does not pass, in words, for worlds that may fail.
 pub(crate) fn problem<W: Explored, E: Display>(
     start: W,
     disturbances: &[W::Disturbance],

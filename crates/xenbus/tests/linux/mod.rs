@@ -45,7 +45,7 @@ pub(crate) enum Hotplug {
 pub(crate) enum Disturbance {
     /// The frontend's process is killed, and another replaces it.
     KillFrontend,
-    /// The same, but the process disconnects first if there is time.
+    /// The frontend's process is replaced, and disconnects first if there is time.
     RestartFrontend,
     Reconnect,
     /// The frontend's process cannot continue.

@@ -239,7 +239,7 @@ impl World {
         world
     }
 
-    /// The same, with a backend shell that reads keys late.
+    /// This world with a backend shell that reads keys late.
     pub(crate) fn with_late_reader(mut self) -> World {
         self.is_reader_late = true;
         self
@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    /// The same, and the backend has finished with it.
+    /// Checks that the vif is closed, and that the backend has finished with it.
     pub(crate) fn check_removed(&self) -> Result<(), String> {
         self.check_closed()?;
         match (self.backend.is_finished, self.hotplug_status()) {
