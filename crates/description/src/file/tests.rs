@@ -368,6 +368,36 @@ fn isolation_is_refused_if_frames_of_another_process_are_mirrored_or_tenants_are
 }
 
 #[test]
+fn a_mirror_of_another_tenants_vif_is_refused_and_both_tenants_are_named() {
+    let isolate = Usage { isolate: true, ..Usage::default() };
+    let read = |of_a: &str, of_vm1: &str| {
+        let text = format!(
+            "[[guest]]\nname = 'a'\n[[guest.vif]]\n{of_a}\n[[vhost]]\nname = 'vm1'\n\
+             socket = '/run/a'\n{of_vm1}\n[[vhost]]\nname = 'vm2'\nsocket = '/run/b'\n\
+             tenant = 'red'\n"
+        );
+        parse_plain("host.toml", &text).expect("one process sees all");
+        parse("host.toml", &text, isolate).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for (of_a, of_vm1, line, parts) in [
+        ("mirror = ['vm1:tx']", "", 2, ["guest a of tenant domain-1", "vm1 of tenant vhost-vm1"]),
+        ("", "mirror = ['vif1.0']", 6, ["vm1 of tenant vhost-vm1", "vif1.0 of tenant domain-1"]),
+        ("", "mirror = ['vm1', 'vm2']", 6, ["vhost vm1 of tenant vhost-vm1", "vm2 of tenant red"]),
+        ("tenant = 'red'", "mirror = ['vif1.0']", 6, ["vm1 of tenant", "vif1.0 of tenant red"]),
+    ] {
+        let refusal = read(of_a, of_vm1).expect_err("no process sees these frames");
+        assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");
+        assert!(refusal.contains("give both one `tenant`"), "{refusal}");
+        assert!(parts.iter().all(|part| refusal.contains(part)), "{refusal}");
+    }
+    for of_vm1 in ["mirror = ['vm2']\ntenant = 'red'", "mirror = ['all', 'trunk']"] {
+        read("", of_vm1).expect("its own process sees these frames");
+    }
+    // A toolstack's vif, whose tenant is not known yet.
+    read("", "mirror = ['vif7.0']").expect("it may be of the same tenant");
+}
+
+#[test]
 fn two_vifs_cannot_have_one_address() {
     let vif = "[[guest.vif]]\nmac = \"00:16:3e:00:00:01\"\n";
     let refusal = refusal(&format!("[[guest]]\nname = \"a\"\n{vif}{vif}"));
