@@ -21,7 +21,7 @@ use ringway_tap::{Lifetime, Tap};
 use ringway_xenbus::{Hotplug, Keys, Vif};
 
 use crate::applied::{Applied, AppliedNotes};
-use crate::config::Uplink;
+use crate::config::{Uplink, VhostVif};
 use crate::purpose::{Purpose, is_ours, is_tap, vif_name};
 
 use follow::{BridgeId, Seen};
@@ -65,7 +65,7 @@ pub(crate) enum LowMtu {
 }
 
 /// A device that we put on a bridge.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bridged {
     pub(crate) purpose: Purpose,
     pub(crate) name: String,
@@ -189,6 +189,19 @@ impl DerefMut for HostDevice {
 }
 
 impl Bridged {
+    /// The device of a virtio vif, if it is to have one.
+    pub(crate) fn of_virtio(config: &VhostVif, low_mtu: LowMtu) -> Option<Bridged> {
+        Some(Bridged {
+            purpose: Purpose::Virtio(config.name.clone()),
+            name: config.name.clone(),
+            bridge: config.bridge.clone()?,
+            queues: config.queues,
+            mtu: config.limits.mtu,
+            mtu_min: 0,
+            low_mtu,
+        })
+    }
+
     fn open(&self, net: &mut Netlink, notes: &mut AppliedNotes) -> io::Result<HostDevice> {
         let note = self.purpose.note(&notes.owner);
         let before = notes.of(&self.purpose).cloned();

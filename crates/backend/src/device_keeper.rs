@@ -1,14 +1,14 @@
 //! Keeps the network devices of vifs that other processes serve.
 //!
 //! A process with netlink can change every link of the host, so that of a tenant has no netlink.
-//! Its supervisor makes, follows and removes the devices, as the toolstack's keys say, and passes
-//! open queues. Nothing that a tenant says matters for that.
+//! Its supervisor makes, follows and removes the devices, as the toolstack's keys and the
+//! description say, and passes open queues. Nothing that a tenant says matters for that.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_control::{MadeDevice, PassedDevice, RunDir};
 use ringway_net::{Link, LinkWatch, Netlink};
@@ -16,9 +16,10 @@ use ringway_tap::TapFile;
 use ringway_xenbus::{Keys, Vif, XenbusState};
 
 use crate::applied::AppliedNotes;
-use crate::device::{Followed, HostDevice};
+use crate::config::VhostVif;
+use crate::device::{Bridged, Followed, HostDevice, LowMtu, in_use};
 use crate::keeper::{Keeper, Links};
-use crate::purpose::{Purpose, vif_name};
+use crate::purpose::Purpose;
 use crate::vif::Wanted;
 
 /// The network devices of vifs that other processes serve.
@@ -27,14 +28,28 @@ pub struct DeviceKeeper {
     links: Links,
     /// The most queues of a vif whose toolstack has not set it.
     queues_max: u16,
-    vifs: BTreeMap<Vif, KeptVif>,
+    vifs: BTreeMap<Purpose, KeptVif>,
+    /// When to try again to make missing devices of virtio vifs: a bridge may appear later.
+    retry: Instant,
 }
+
+/// The pause between attempts.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// A vif, and its device if it has one.
 struct KeptVif {
-    request: Request,
+    wish: Wish,
     /// Otherwise why it cannot be made.
     device: Result<Option<HostDevice>, String>,
+}
+
+/// Which device a vif should have.
+#[derive(PartialEq, Eq)]
+enum Wish {
+    /// What a toolstack's keys say.
+    Keys(Request),
+    /// That of a virtio vif.
+    Bridged(Bridged),
 }
 
 /// The part of a vif's keys that decides which device it has.
@@ -62,6 +77,8 @@ impl Request {
 /// What has become of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChange {
+    /// It was made at last, or cannot be made for another reason than before.
+    Tried,
     /// It was made again: it has other queues.
     Renewed,
     /// It has this MTU now.
@@ -88,7 +105,8 @@ impl DeviceKeeper {
     pub fn open(dir: &RunDir, owner: &str, queues_max: u16) -> io::Result<DeviceKeeper> {
         let keeper = Keeper { net: Netlink::open()?, notes: AppliedNotes::read(dir, owner) };
         let links = Links::new(Some(LinkWatch::open()?));
-        Ok(DeviceKeeper { keeper, links, queues_max, vifs: BTreeMap::new() })
+        let (vifs, retry) = (BTreeMap::new(), Instant::now());
+        Ok(DeviceKeeper { keeper, links, queues_max, vifs, retry })
     }
 
     /// Makes the device that the toolstack wants for a vif, or takes it over, unless it has it
@@ -97,26 +115,40 @@ impl DeviceKeeper {
         if !keys.is_online() {
             return false;
         }
-        let request = Request::of(keys);
-        if let Some(kept) = self.vifs.get(&vif) {
+        let (purpose, wish) = (Purpose::Xen(vif), Wish::Keys(Request::of(keys)));
+        if let Some(kept) = self.vifs.get(&purpose) {
             // Only a toolstack that makes a vif writes this state, and last.
-            if keys.state() != XenbusState::Initialising || kept.request == request {
+            if keys.state() != XenbusState::Initialising || kept.wish == wish {
                 return false;
             }
-            self.remove(vif);
+            self.remove(&purpose);
         }
         // The process that serves it knows by the same keys why it cannot be served.
         let wanted = Wanted::read(keys, self.queues_max).ok();
         let device = wanted.map_or(Ok(None), |wanted| self.open_device(vif, keys, &wanted));
         let device = device.map_err(|error| error.to_string());
-        self.vifs.insert(vif, KeptVif { request, device });
+        self.vifs.insert(purpose, KeptVif { wish, device });
+        true
+    }
+
+    /// Makes the device of a virtio vif, or takes it over. Returns whether it is to have one. If it
+    /// cannot be made now, that is tried again.
+    pub fn make_virtio(&mut self, config: &VhostVif) -> bool {
+        let Some(wanted) = Bridged::of_virtio(config, LowMtu::Warn) else { return false };
+        let Keeper { net, notes } = &mut self.keeper;
+        let made = HostDevice::make_bridged(net, notes, &wanted).map(Some);
+        let device = made.map_err(|error| error.to_string());
+        self.retry = Instant::now() + RETRY;
+        let kept = KeptVif { wish: Wish::Bridged(wanted), device };
+        self.vifs.insert(Purpose::Virtio(config.name.clone()), kept);
         true
     }
 
     /// Makes the device of a vif again, before the next process gets it, if it could not be made,
     /// or if the toolstack wants more queues by now.
     pub fn retry(&mut self, vif: Vif, keys: &Keys) {
-        let Some(kept) = self.vifs.get(&vif).filter(|_| keys.is_online()) else { return };
+        let purpose = Purpose::Xen(vif);
+        let Some(kept) = self.vifs.get(&purpose).filter(|_| keys.is_online()) else { return };
         let is_short = |device: &HostDevice| {
             let wanted = Wanted::read(keys, self.queues_max);
             wanted.is_ok_and(|wanted| wanted.queues > device.queues_made)
@@ -127,14 +159,19 @@ impl DeviceKeeper {
         };
         if must_make {
             // The device stays, and is taken over.
-            self.vifs.remove(&vif);
+            self.vifs.remove(&purpose);
             self.make(vif, keys);
         }
     }
 
     /// Whether a vif has a device, or cannot have the one that it should.
-    pub fn wants_device(&self, vif: Vif) -> bool {
-        self.vifs.get(&vif).is_some_and(|kept| !matches!(kept.device, Ok(None)))
+    pub fn wants_device(&self, vif: &Purpose) -> bool {
+        self.vifs.get(vif).is_some_and(|kept| !matches!(kept.device, Ok(None)))
+    }
+
+    /// Whether a vif is known.
+    pub fn has(&self, vif: &Purpose) -> bool {
+        self.vifs.contains_key(vif)
     }
 
     fn open_device(
@@ -147,36 +184,33 @@ impl DeviceKeeper {
         HostDevice::make(net, notes, vif, keys, wanted.queues)
     }
 
-    /// Forgets a vif, and removes its device, whichever process still has queues of it. Returns
-    /// whether the vif was known.
-    pub fn remove(&mut self, vif: Vif) -> bool {
-        let Some(kept) = self.vifs.remove(&vif) else { return false };
+    /// Forgets a vif, and removes its device, whichever process still has queues of it.
+    pub fn remove(&mut self, vif: &Purpose) {
+        let Some(kept) = self.vifs.remove(vif) else { return };
         let Keeper { net, notes } = &mut self.keeper;
         if let Ok(Some(device)) = kept.device {
             if let Err(error) = device.delete(net, notes) {
-                tracing::warn!("cannot remove the network device of {}: {error}", vif_name(vif));
+                tracing::warn!("cannot remove the network device of {vif}: {error}");
             }
         }
-        true
     }
 
     /// Deletes the devices of vifs that are not kept, and others for which `is_kept` is false.
     pub fn delete_stale(&mut self, is_kept: impl Fn(&Purpose) -> bool) {
         let DeviceKeeper { keeper: Keeper { net, notes }, vifs, .. } = self;
-        notes.delete_devices(net, |purpose, link: &Link| match purpose {
-            Purpose::Xen(vif) => match vifs.get(vif).map(|kept| &kept.device) {
+        notes.delete_devices(net, |purpose, link: &Link| {
+            match vifs.get(purpose).map(|kept| &kept.device) {
                 Some(Ok(Some(device))) => device.index == link.index,
                 // A vif that failed may be repaired.
                 Some(_) => true,
                 None => is_kept(purpose),
-            },
-            _ => is_kept(purpose),
+            }
         });
     }
 
     /// A vif's device for the process that serves it: what it is, and its open files.
-    pub fn passed(&self, vif: Vif) -> (Option<PassedDevice>, Vec<Arc<TapFile>>) {
-        match self.vifs.get(&vif).map(|kept| &kept.device) {
+    pub fn passed(&self, vif: &Purpose) -> (Option<PassedDevice>, Vec<Arc<TapFile>>) {
+        match self.vifs.get(vif).map(|kept| &kept.device) {
             None | Some(Ok(None)) => (None, Vec::new()),
             Some(Err(reason)) => {
                 (Some(PassedDevice::NotMade { reason: reason.clone() }), Vec::new())
@@ -194,10 +228,10 @@ impl DeviceKeeper {
     }
 
     /// Follows what has become of the devices, if it is time to.
-    pub fn follow(&mut self) -> Vec<(Vif, DeviceChange)> {
+    pub fn follow(&mut self) -> Vec<(Purpose, DeviceChange)> {
+        let mut changes = self.make_missing();
         self.links.take_changes();
         let DeviceKeeper { keeper, links, vifs, .. } = self;
-        let mut changes = Vec::new();
         let has_devices = vifs.values().any(|kept| matches!(kept.device, Ok(Some(_))));
         if !links.take_due(has_devices) {
             return changes;
@@ -212,9 +246,9 @@ impl DeviceKeeper {
             let mtu = device.mtu;
             let done = device.follow(&now, &mut keeper.net, &mut keeper.notes);
             if std::mem::take(&mut device.is_detached) {
-                changes.push((*vif, DeviceChange::Renewed));
+                changes.push((vif.clone(), DeviceChange::Renewed));
             } else if device.mtu != mtu {
-                changes.push((*vif, DeviceChange::Mtu(device.mtu)));
+                changes.push((vif.clone(), DeviceChange::Mtu(device.mtu)));
             }
             all = all.max(device.show(done));
         }
@@ -222,10 +256,35 @@ impl DeviceKeeper {
         changes
     }
 
+    /// Tries again to make missing devices of virtio vifs, if it is time to. It does not wait for
+    /// interfaces that have their names: others need the thread.
+    fn make_missing(&mut self) -> Vec<(Purpose, DeviceChange)> {
+        let mut changes = Vec::new();
+        if self.retry > Instant::now() {
+            return changes;
+        }
+        self.retry = Instant::now() + RETRY;
+        let DeviceKeeper { keeper: Keeper { net, notes }, vifs, .. } = self;
+        for (vif, kept) in vifs {
+            let (Wish::Bridged(wanted), Err(reason)) = (&kept.wish, &kept.device) else { continue };
+            let is_free = |link: &Link| vif.is_of(link, &notes.owner);
+            let made = match net.link(&wanted.name).is_ok_and(|link| !is_free(&link)) {
+                true => Err(in_use(&wanted.name)),
+                false => HostDevice::make_bridged(net, notes, wanted).map(Some),
+            };
+            let device = made.map_err(|error| error.to_string());
+            if device.as_ref().err() != Some(reason) {
+                kept.device = device;
+                changes.push((vif.clone(), DeviceChange::Tried));
+            }
+        }
+        changes
+    }
+
     /// Where the devices are now.
-    pub fn states(&mut self) -> BTreeMap<Vif, DeviceState> {
+    pub fn states(&mut self) -> BTreeMap<Purpose, DeviceState> {
         let devices = self.vifs.iter().filter_map(|(vif, kept)| match &kept.device {
-            Ok(Some(device)) => Some((*vif, device)),
+            Ok(Some(device)) => Some((vif.clone(), device)),
             _ => None,
         });
         let devices: Vec<_> = devices.collect();
@@ -247,7 +306,10 @@ impl DeviceKeeper {
 
     /// When to [follow](DeviceKeeper::follow) devices even without a change.
     pub fn due(&self) -> Option<Instant> {
-        self.links.due()
+        let is_missing =
+            |kept: &KeptVif| matches!((&kept.wish, &kept.device), (Wish::Bridged(_), Err(_)));
+        let retry = self.vifs.values().any(is_missing).then_some(self.retry);
+        self.links.due().into_iter().chain(retry).min()
     }
 }
 

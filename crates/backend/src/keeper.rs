@@ -15,7 +15,8 @@ use ringway_tap::{Tap, TapFile};
 use ringway_xenbus::{Keys, Vif};
 
 use crate::applied::AppliedNotes;
-use crate::device::{Device, Followed, HostDevice, HostLinks, VifDevice};
+use crate::device::{Bridged, Device, Followed, HostDevice, HostLinks, VifDevice};
+use crate::purpose::Purpose;
 
 /// What a process needs to keep devices.
 pub(crate) struct Keeper {
@@ -29,7 +30,7 @@ pub(crate) enum Devices {
     /// It does.
     Kept(Keeper),
     /// Its supervisor does, and has passed these.
-    Passed(BTreeMap<Vif, Passed>),
+    Passed(BTreeMap<Purpose, Passed>),
 }
 
 /// What the supervisor has passed of a vif's device.
@@ -62,13 +63,28 @@ impl Devices {
                 let made = HostDevice::make(net, notes, vif, keys, queues)?;
                 Ok(made.map(|device| VifDevice::Kept(Box::new(device))))
             }
-            Devices::Passed(passed) => {
-                let opened = passed.get(&vif).map_or(Ok(None), Passed::open)?;
-                if opened.is_none() && (keys.script().is_some() || keys.bridge().is_some()) {
-                    // The supervisor has not seen these keys yet: it names the vif again.
-                    return Err(io::Error::other("its network device is not made yet"));
+            Devices::Passed(passed) => match passed.get(&Purpose::Xen(vif)) {
+                // The supervisor has not seen these keys yet: it names the vif again.
+                None | Some(Passed::Nothing)
+                    if keys.script().is_some() || keys.bridge().is_some() =>
+                {
+                    Err(not_made())
                 }
-                Ok(opened.map(VifDevice::Passed))
+                passed => Ok(passed.map_or(Ok(None), Passed::open)?.map(VifDevice::Passed)),
+            },
+        }
+    }
+
+    /// The device of a virtio vif on its bridge.
+    pub(crate) fn of_virtio(&mut self, wanted: &Bridged) -> io::Result<VifDevice> {
+        match self {
+            Devices::Kept(Keeper { net, notes }) => {
+                let made = HostDevice::make_bridged(net, notes, wanted);
+                made.map(|device| VifDevice::Kept(Box::new(device)))
+            }
+            Devices::Passed(passed) => {
+                let opened = passed.get(&wanted.purpose).map_or(Ok(None), Passed::open)?;
+                opened.map(VifDevice::Passed).ok_or_else(not_made)
             }
         }
     }
@@ -85,6 +101,10 @@ impl Devices {
     pub(crate) fn links(&mut self) -> Vec<Link> {
         self.keeper().and_then(|keeper| keeper.net.links().ok()).unwrap_or_default()
     }
+}
+
+fn not_made() -> io::Error {
+    io::Error::other("its network device is not made yet")
 }
 
 impl Passed {

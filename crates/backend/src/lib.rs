@@ -71,7 +71,7 @@ use crate::device::Followed;
 use crate::keeper::Devices;
 use crate::reports::Reports;
 use crate::round_robin::{RoundRobin, VifEvents};
-use crate::scope::{Scope, vif_of};
+use crate::scope::Scope;
 use crate::services::{Hosting, Services};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
@@ -154,10 +154,14 @@ pub fn run_tenant<H: Hypervisor>(
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
     let backend = hypervisor.domid();
-    let passed: BTreeMap<Vif, _> =
-        vifs.into_iter().map(|(number, passed)| (vif_of(number, backend), passed)).collect();
-    let scope = Scope::of_tenant(&link, passed.keys().copied());
-    for vif in passed.keys() {
+    let passed = vifs.into_iter().map(|(vif, passed)| (Purpose::of_tenant(vif, backend), passed));
+    let passed: BTreeMap<Purpose, _> = passed.collect();
+    let of_xen = passed.keys().filter_map(|purpose| match purpose {
+        Purpose::Xen(vif) => Some(*vif),
+        Purpose::Virtio(_) | Purpose::Uplink => None,
+    });
+    let scope = Scope::of_tenant(&link, of_xen.clone());
+    for vif in of_xen {
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
     let reports = Reports::start(config.service.clone())?;

@@ -182,8 +182,10 @@ impl<H: Hypervisor> Backend<H> {
         let Some(handle) = (0..).find(|handle| !handles.contains(handle)) else { return Ok(()) };
         let place = PassedOn::new(&config.name, Arc::clone(opener));
         let host = &mut self.services.host;
-        // A user sees at once that a bridge is missing; at the start it may appear later.
-        let added = Added { config, at_run_time, may_wait: phase == Phase::Start };
+        // A user sees at once that a bridge is missing; at the start it may appear later. So it may
+        // where a supervisor, which has seen that it is there, passes the device.
+        let may_wait = phase == Phase::Start || host.devices.keeper().is_none();
+        let added = Added { config, at_run_time, may_wait };
         let vhost = VhostVif::begin(added, handle, place, host);
         let vhost = vhost.map_err(|error| error.to_string())?;
         if let Some(reason) = vhost.why_unattached() {

@@ -9,7 +9,9 @@ use ringway_xenstore::{Lost, Refusal, or_refusal};
 
 use crate::device::VifDevice;
 use crate::keeper::{Devices, Passed};
+use crate::purpose::Purpose;
 use crate::scope::Order;
+use crate::served::Served;
 use crate::{Backend, EVENTS_MAX, ROOT_TOKEN};
 
 impl<H: Hypervisor> Backend<H> {
@@ -32,13 +34,15 @@ impl<H: Hypervisor> Backend<H> {
                     self.begin_with(vif, passed)?;
                 }
                 Order::Renew(vif, passed) => self.renew_device(vif, passed)?,
-                Order::Mtu(vif, mtu) => self.set_device_mtu(vif, mtu),
+                Order::Mtu(vif, mtu) => self.set_device_mtu(&vif, mtu),
                 Order::Forget(vif) => {
-                    let unwatched = self.services.store.unwatch(&vif.backend_dir(), ROOT_TOKEN);
-                    log_refusal(vif, or_refusal(unwatched)?);
                     if let Devices::Passed(all) = &mut self.services.host.devices {
                         all.remove(&vif);
                     }
+                    // The opener says when a virtio vif ends.
+                    let Purpose::Xen(vif) = vif else { continue };
+                    let unwatched = self.services.store.unwatch(&vif.backend_dir(), ROOT_TOKEN);
+                    log_refusal(vif, or_refusal(unwatched)?);
                     self.turns.note(vif, |events| events.has_device_changed = true);
                 }
             }
@@ -46,11 +50,23 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Begins a vif with a device. One that is served without it was made again.
-    fn begin_with(&mut self, vif: Vif, passed: Passed) -> Result<(), Lost> {
+    fn keep_passed(&mut self, vif: Purpose, passed: Passed) {
         if let Devices::Passed(all) = &mut self.services.host.devices {
             all.insert(vif, passed);
         }
+    }
+
+    /// Has a virtio vif take its device, if it waits for one.
+    fn attach_with(&mut self, vif: Purpose, passed: Passed) {
+        if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.is_for(&vif)) {
+            vhost.attach_next_turn();
+        }
+        self.keep_passed(vif, passed);
+    }
+
+    /// Begins a Xen vif with a device. One that is served without it was made again.
+    fn begin_with(&mut self, vif: Vif, passed: Passed) -> Result<(), Lost> {
+        self.keep_passed(Purpose::Xen(vif), passed);
         if let Some(shell) = self.vifs.get_mut(&vif) {
             shell.feed(Input::Gone, &mut self.services)?;
             self.drop_if_finished(vif);
@@ -59,9 +75,10 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Serves a vif by other queues: its guest stays connected.
-    fn renew_device(&mut self, vif: Vif, passed: Passed) -> Result<(), Lost> {
-        let served = self.vifs.get_mut(&vif).map(|shell| &mut shell.served);
+    /// Serves a vif by other queues: its guest stays connected. A virtio vif that waits for its
+    /// device gets it.
+    fn renew_device(&mut self, vif: Purpose, passed: Passed) -> Result<(), Lost> {
+        let served = self.served_mut(&vif);
         let is_quarantined = served.as_ref().is_some_and(|served| served.is_quarantined);
         match (served.and_then(|served| served.device.as_mut()), passed.open()) {
             (Some(VifDevice::Passed(device)), Ok(Some(renewed))) => {
@@ -70,23 +87,38 @@ impl<H: Hypervisor> Backend<H> {
                 self.services.host.links.note_made();
             }
             _ if is_quarantined => {}
-            _ => return self.begin_with(vif, passed),
+            _ => match vif {
+                Purpose::Xen(vif) => return self.begin_with(vif, passed),
+                // If it was deleted meanwhile, its next queues follow.
+                vif => {
+                    self.attach_with(vif, passed);
+                    return Ok(());
+                }
+            },
         }
-        if let Devices::Passed(all) = &mut self.services.host.devices {
-            all.insert(vif, passed);
-        }
+        self.keep_passed(vif, passed);
         Ok(())
     }
 
-    fn set_device_mtu(&mut self, vif: Vif, mtu: u32) {
+    fn set_device_mtu(&mut self, vif: &Purpose, mtu: u32) {
         if let Devices::Passed(all) = &mut self.services.host.devices {
-            if let Some(Passed::Made(made, _)) = all.get_mut(&vif) {
+            if let Some(Passed::Made(made, _)) = all.get_mut(vif) {
                 made.mtu = mtu;
             }
         }
-        let shell = self.vifs.get_mut(&vif);
-        if let Some(device) = shell.and_then(|shell| shell.served.device.as_mut()) {
+        let device = self.served_mut(vif).and_then(|served| served.device.as_mut());
+        if let Some(device) = device {
             device.mtu = mtu;
+        }
+    }
+
+    fn served_mut(&mut self, vif: &Purpose) -> Option<&mut Served> {
+        match vif {
+            Purpose::Xen(vif) => self.vifs.get_mut(vif).map(|shell| &mut shell.served),
+            vif => {
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.is_for(vif));
+                vhost.map(|vhost| &mut vhost.served)
+            }
         }
     }
 }

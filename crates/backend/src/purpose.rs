@@ -1,11 +1,15 @@
 //! How network devices of a host are recognized: by a note (`ifalias`) with their owner and what
 //! they are for.
 
+use std::fmt;
+
+use ringway_control::TenantVif;
 use ringway_net::Link;
+use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
 /// What a network device is for; with its owner, its note.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     /// A Xen vif.
     Xen(Vif),
@@ -39,6 +43,25 @@ impl Purpose {
         vif.map(Purpose::Xen)
     }
 
+    /// What the supervisor calls a vif of a tenant; `backend` is the tenant's own domain.
+    pub(crate) fn of_tenant(vif: TenantVif, backend: DomId) -> Purpose {
+        match vif {
+            TenantVif::Xen { domid, handle } => {
+                Purpose::Xen(Vif { backend, frontend: DomId(domid), handle })
+            }
+            TenantVif::Virtio(name) => Purpose::Virtio(name),
+        }
+    }
+
+    /// What the process of a tenant calls it; `None` if tenants have none such.
+    pub fn for_tenant(&self) -> Option<TenantVif> {
+        match self {
+            Purpose::Xen(vif) => Some(TenantVif::Xen { domid: vif.frontend.0, handle: vif.handle }),
+            Purpose::Virtio(name) => Some(TenantVif::Virtio(name.clone())),
+            Purpose::Uplink => None,
+        }
+    }
+
     /// The note on its device.
     pub(crate) fn note(&self, owner: &str) -> String {
         format!("ringway {owner} {}", self.path())
@@ -53,6 +76,17 @@ impl Purpose {
     pub(crate) fn of_note(owner: &str, note: &str) -> Option<Purpose> {
         let path = note.strip_prefix("ringway ")?.strip_prefix(owner)?.strip_prefix(' ')?;
         Purpose::parse(path)
+    }
+}
+
+impl fmt::Display for Purpose {
+    /// The name by which people know it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Purpose::Xen(vif) => f.write_str(&vif_name(*vif)),
+            Purpose::Virtio(name) => f.write_str(name),
+            Purpose::Uplink => f.write_str("the uplink"),
+        }
     }
 }
 

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ringway_control::{Link, PassedDevice, Received, TenantOrder, TrunkRules, VifNumber};
+use ringway_control::{Link, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules};
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
 use crate::keeper::Passed;
+use crate::purpose::Purpose;
 
 /// What a tenant's process is started with.
 pub struct Tenancy {
@@ -21,7 +22,7 @@ pub struct Tenancy {
     /// What the trunk carries.
     pub(crate) carried: TrunkRules,
     /// The vifs that it serves, and their network devices.
-    pub(crate) vifs: Vec<(VifNumber, Passed)>,
+    pub(crate) vifs: Vec<(TenantVif, Passed)>,
 }
 
 impl Tenancy {
@@ -60,6 +61,7 @@ pub(crate) enum Scope {
     /// Those that the supervisor names.
     Tenant {
         link: Arc<Link>,
+        /// Those of Xen.
         vifs: BTreeSet<Vif>,
         /// Queues of the device of the next order.
         queues: Vec<OwnedFd>,
@@ -94,22 +96,21 @@ impl Scope {
                     continue;
                 }
                 TenantOrder::Serve { vif, device } => {
-                    let vif = vif_of(vif, backend);
-                    let is_new = vifs.insert(vif);
-                    Order::Serve {
-                        vif,
-                        is_new,
-                        passed: Passed::new(device, std::mem::take(queues)),
+                    let passed = Passed::new(device, std::mem::take(queues));
+                    match Purpose::of_tenant(vif, backend) {
+                        Purpose::Xen(vif) => Order::Serve { vif, is_new: vifs.insert(vif), passed },
+                        vif => Order::Renew(vif, passed),
                     }
                 }
                 TenantOrder::Renew { vif, device } => {
                     let made = Some(PassedDevice::Made(device));
-                    Order::Renew(vif_of(vif, backend), Passed::new(made, std::mem::take(queues)))
+                    let passed = Passed::new(made, std::mem::take(queues));
+                    Order::Renew(Purpose::of_tenant(vif, backend), passed)
                 }
-                TenantOrder::Mtu { vif, mtu } => Order::Mtu(vif_of(vif, backend), mtu),
+                TenantOrder::Mtu { vif, mtu } => Order::Mtu(Purpose::of_tenant(vif, backend), mtu),
                 TenantOrder::Forget(vif) => {
-                    let vif = vif_of(vif, backend);
-                    if !vifs.remove(&vif) {
+                    let vif = Purpose::of_tenant(vif, backend);
+                    if matches!(&vif, Purpose::Xen(vif) if !vifs.remove(vif)) {
                         continue;
                     }
                     Order::Forget(vif)
@@ -132,20 +133,16 @@ impl Scope {
 /// An order of the supervisor.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Serve a vif. One that is not new was made again.
+    /// Serve a Xen vif. One that is not new was made again.
     Serve { vif: Vif, is_new: bool, passed: Passed },
-    /// The device of a vif was made again.
-    Renew(Vif, Passed),
+    /// The device of a vif was made again, or that of a virtio vif at last.
+    Renew(Purpose, Passed),
     /// The MTU of the device of a vif.
-    Mtu(Vif, u32),
-    /// Stop serving a vif.
-    Forget(Vif),
+    Mtu(Purpose, u32),
+    /// Stop serving a Xen vif, and forget the device of a vif of either kind.
+    Forget(Purpose),
     /// The trunk carries this from now on.
     Trunk(TrunkRules),
-}
-
-pub(crate) fn vif_of(number: VifNumber, backend: DomId) -> Vif {
-    Vif { backend, frontend: DomId(number.domid), handle: number.handle }
 }
 
 fn ended() -> io::Error {

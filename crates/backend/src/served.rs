@@ -141,6 +141,8 @@ impl Served {
             host.links.note_change();
             return Ok(());
         }
+        // Its guest may have more queues since a supervisor made the device.
+        let count = count.min(vif_device.queues_made);
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();

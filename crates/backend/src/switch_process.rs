@@ -102,11 +102,10 @@ pub fn run_switch(
     let reports = Reports::start(config.service.clone())?;
     let mut host = Hosting::start(Trunks, config, net, &reports.liveness)?;
     let uplink = host.attach_uplink()?;
-    // Tenants' processes serve no virtio vifs on bridges.
+    // The supervisor removes those of vifs.
     let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
-        Purpose::Xen(_) => true,
-        Purpose::Virtio(_) => false,
+        Purpose::Xen(_) | Purpose::Virtio(_) => true,
     };
     if let Some(Keeper { net, notes }) = host.devices.keeper() {
         notes.delete_devices(net, is_kept);

@@ -32,8 +32,8 @@ pub use status::{
     offload_names,
 };
 pub use tenancy::{
-    Allowed, MadeDevice, PassedDevice, ProcessReport, SwitchOrder, TenantOrder, TrunkRules,
-    VifNumber,
+    Allowed, MadeDevice, PassedDevice, ProcessReport, SwitchOrder, TenantOrder, TenantVif,
+    TrunkRules,
 };
 pub use times::{Bucket, Times};
 

@@ -3,13 +3,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A vif, identified within one backend's domain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct VifNumber {
-    /// The guest's domain.
-    pub domid: u16,
-    /// The vif's number in the guest.
-    pub handle: u32,
+/// A vif, identified within one backend.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TenantVif {
+    /// A Xen vif.
+    Xen {
+        /// The guest's domain.
+        domid: u16,
+        /// The vif's number in the guest.
+        handle: u32,
+    },
+    /// The virtio vif of this name.
+    Virtio(String),
 }
 
 /// From the supervisor to the process of a tenant.
@@ -17,9 +23,9 @@ pub struct VifNumber {
 #[serde(tag = "order", rename_all = "kebab-case")]
 pub enum TenantOrder {
     /// The first message, with the descriptors of the tenant's end of its trunk. For each of its
-    /// vifs, a [`Serve`](TenantOrder::Serve) follows.
+    /// Xen vifs, and of its virtio vifs on bridges, a [`Serve`](TenantOrder::Serve) follows.
     Start {
-        /// How many vifs there are.
+        /// How many of these there are.
         vifs: usize,
         /// What its trunk carries.
         trunk: TrunkRules,
@@ -29,10 +35,11 @@ pub enum TenantOrder {
     /// Open files of a network device, as descriptors: they belong to the next order with one. A
     /// message has room for some only.
     Queues,
-    /// Serve a vif, or serve it from the start if the process does so already.
+    /// Serve a vif, or serve it from the start if the process does so already. A virtio vif is
+    /// served because its opener says so: it only gets its network device, if it lacks one.
     Serve {
         /// The vif.
-        vif: VifNumber,
+        vif: TenantVif,
         /// Its network device, if it has one.
         device: Option<PassedDevice>,
     },
@@ -40,19 +47,19 @@ pub enum TenantOrder {
     /// one, and its guest stays connected.
     Renew {
         /// The vif.
-        vif: VifNumber,
+        vif: TenantVif,
         /// Its new device.
         device: MadeDevice,
     },
     /// The network device of a vif has another MTU.
     Mtu {
         /// The vif.
-        vif: VifNumber,
+        vif: TenantVif,
         /// The MTU, in bytes.
         mtu: u32,
     },
-    /// Stop serving a vif: the toolstack has removed it.
-    Forget(VifNumber),
+    /// Stop serving a vif: the toolstack has removed it. Of a virtio vif, forget the device.
+    Forget(TenantVif),
 }
 
 /// The network device of a vif, which the supervisor has made or could not make.

@@ -71,16 +71,6 @@ impl Host {
                 obstacles.push((*owner, reason));
             }
         }
-        for (at, vhost) in self.vhosts.iter().enumerate() {
-            if vhost.vif.bridge.is_some() {
-                let reason = format!(
-                    "vhost {} has a bridge, and with `isolate` no process that serves virtio vifs \
-                     has network devices: remove its `bridge`, or do not isolate tenants",
-                    vhost.name
-                );
-                obstacles.push((Owner::Vhost(at), reason));
-            }
-        }
         for Member { owner, name, .. } in all.iter().filter(|member| member.tenant.is_none()) {
             let reason = format!(
                 "{name} has a name of more than {} characters and no tenant: give it a `tenant`, \

@@ -16,6 +16,7 @@ mod table;
 mod target;
 mod uplink_mac;
 mod verb;
+mod vhost_config;
 
 use std::process::ExitCode;
 

@@ -23,7 +23,11 @@ fn keys(more: &[(&str, &str)]) -> Keys {
 }
 
 fn made(keeper: &DeviceKeeper) -> (MadeDevice, Vec<Arc<TapFile>>) {
-    match keeper.passed(VIF) {
+    made_for(keeper, &Purpose::Xen(VIF))
+}
+
+fn made_for(keeper: &DeviceKeeper, vif: &Purpose) -> (MadeDevice, Vec<Arc<TapFile>>) {
+    match keeper.passed(vif) {
         (Some(PassedDevice::Made(made)), files) => (made, files),
         (other, _) => panic!("{other:?}"),
     }
@@ -31,10 +35,14 @@ fn made(keeper: &DeviceKeeper) -> (MadeDevice, Vec<Arc<TapFile>>) {
 
 /// Waits until it has seen a change.
 fn change(keeper: &mut DeviceKeeper) -> DeviceChange {
+    change_of(keeper, &Purpose::Xen(VIF))
+}
+
+fn change_of(keeper: &mut DeviceKeeper, whose: &Purpose) -> DeviceChange {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
         if let Some((vif, change)) = keeper.follow().pop() {
-            assert_eq!(vif, VIF);
+            assert_eq!(vif, *whose);
             return change;
         }
         let pause =
@@ -58,7 +66,7 @@ fn a_device_is_kept_followed_and_removed_without_the_process_that_uses_it() {
     let (device, files) = made(&keeper);
     assert_eq!((device.queues, files.len(), device.attached_to.as_str()), (2, 2, "br0"));
     let index = net.link("vif7.0").expect("it exists").index;
-    let state = keeper.states().remove(&VIF).expect("it has one");
+    let state = keeper.states().remove(&Purpose::Xen(VIF)).expect("it has one");
     assert_eq!((state.attached_to.as_str(), state.is_down, state.fault), ("br0", false, None));
 
     // The next process takes it over, with the next supervisor.
@@ -87,10 +95,10 @@ fn a_device_is_kept_followed_and_removed_without_the_process_that_uses_it() {
     assert_eq!((renewed.len(), files.len()), (5, 5));
     assert!(renewed[0].name().is_ok() && files[0].name().is_err());
 
-    keeper.remove(VIF);
+    keeper.remove(&Purpose::Xen(VIF));
     net.link("vif7.0").expect_err("removed, although its queues are open");
     assert!(renewed[0].name().is_err());
-    assert!(matches!(keeper.passed(VIF), (None, _)));
+    assert!(matches!(keeper.passed(&Purpose::Xen(VIF)), (None, _)));
 }
 
 #[test]
@@ -99,7 +107,7 @@ fn a_vif_that_is_made_again_gets_the_device_that_its_keys_want() {
     let mut keeper = self::keeper(&place);
     let on_bridge = keys(&[("bridge", "br0")]);
     assert!(keeper.make(VIF, &on_bridge));
-    let (Some(PassedDevice::NotMade { reason }), files) = keeper.passed(VIF) else {
+    let (Some(PassedDevice::NotMade { reason }), files) = keeper.passed(&Purpose::Xen(VIF)) else {
         panic!("there is no bridge")
     };
     assert!(reason.contains("network device vif7.0 on bridge br0") && files.is_empty(), "{reason}");
@@ -123,7 +131,7 @@ fn a_vif_that_is_made_again_gets_the_device_that_its_keys_want() {
     net.link("vif7.0").expect_err("removed");
     // Refused by the process that serves it, and by the same keys.
     assert!(keeper.make(VIF, &keys(&[("bridge", "br0"), ("mac", "fe:ff:ff:ff:ff:ff")])));
-    assert!(matches!(keeper.passed(VIF), (None, _)));
+    assert!(matches!(keeper.passed(&Purpose::Xen(VIF)), (None, _)));
 
     // What an earlier supervisor left.
     let mut first = self::keeper(&place);
@@ -134,4 +142,70 @@ fn a_vif_that_is_made_again_gets_the_device_that_its_keys_want() {
     net.link("vif7.0").expect("it is kept");
     keeper.delete_stale(|_| false);
     net.link("vif7.0").expect_err("nothing needs it");
+}
+
+#[test]
+fn the_device_of_a_virtio_vif_is_made_when_it_can_be_and_kept_as_others_are() {
+    let Some((mut net, place)) = place() else { return };
+    let vm1 = Purpose::Virtio("vm1".to_owned());
+    let config = vhost("vm1", Some("br0"), 2);
+    let mut keeper = self::keeper(&place);
+    assert!(!keeper.make_virtio(&vhost("vm2", None, 2)), "it is on the switch");
+    assert!(keeper.make_virtio(&config));
+    let (Some(PassedDevice::NotMade { reason }), _) = keeper.passed(&vm1) else {
+        panic!("there is no bridge")
+    };
+    assert!(reason.contains("network device vm1 on bridge br0"), "{reason}");
+    assert!(keeper.wants_device(&vm1) && keeper.due().is_some());
+
+    // Another interface has the name when the bridge appears.
+    net.add_bridge("br0").expect("a bridge");
+    net.add_bridge("vm1").expect("a bridge");
+    keeper.retry = Instant::now();
+    assert_eq!(keeper.follow(), [(vm1.clone(), DeviceChange::Tried)]);
+    let (Some(PassedDevice::NotMade { reason }), _) = keeper.passed(&vm1) else {
+        panic!("its name is taken")
+    };
+    assert!(reason.contains("an interface vm1 exists already"), "{reason}");
+    keeper.retry = Instant::now();
+    assert_eq!(keeper.follow(), [], "nothing has changed");
+    net.delete("vm1").expect("deleted");
+    keeper.retry = Instant::now();
+    assert_eq!(keeper.follow(), [(vm1.clone(), DeviceChange::Tried)]);
+    let (device, files) = made_for(&keeper, &vm1);
+    assert_eq!((device.queues, files.len(), device.attached_to.as_str()), (2, 2, "br0"));
+    let link = net.link("vm1").expect("it exists");
+    assert_eq!(link.master, Some(net.link("br0").expect("a bridge").index));
+
+    net.delete("vm1").expect("deleted");
+    assert_eq!(change_of(&mut keeper, &vm1), DeviceChange::Renewed);
+    let index = net.link("vm1").expect("it is made again").index;
+
+    // With the next supervisor, and not beyond.
+    drop((keeper, files));
+    let mut keeper = self::keeper(&place);
+    assert!(keeper.make_virtio(&vhost("vm1", Some("br0"), 4)));
+    assert_eq!(made_for(&keeper, &vm1).0.queues, 4);
+    keeper.delete_stale(|_| false);
+    assert_eq!(net.link("vm1").expect("it is kept").index, index);
+    keeper.remove(&vm1);
+    net.link("vm1").expect_err("removed");
+}
+
+/// A vif of virtio.
+fn vhost(name: &str, bridge: Option<&str>, queues: u16) -> VhostVif {
+    VhostVif {
+        name: name.to_owned(),
+        socket: "/nowhere".into(),
+        mode: ringway_vhost_shell::Mode::Server,
+        queues,
+        offloads: ringway_datapath::OffloadCaps::ALL,
+        bridge: bridge.map(str::to_owned),
+        features: ringway_wire::virtio::Features(0),
+        protocol: 0,
+        max_memory: None,
+        mac: None,
+        rules: ringway_datapath::PortRules::default(),
+        limits: ringway_xenbus::VifLimits::default(),
+    }
 }

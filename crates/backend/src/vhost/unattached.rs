@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::VhostVif;
 use crate::config::VhostVif as Config;
-use crate::device::{Bridged, HostDevice, LowMtu, VifDevice, in_use};
+use crate::device::{Bridged, LowMtu, VifDevice, in_use};
 use crate::keeper::Keeper;
 use crate::kept::Floor;
 use crate::purpose::Purpose;
@@ -48,21 +48,24 @@ pub(super) fn make_device<H: Hypervisor>(
     low_mtu: LowMtu,
     host: &mut Hosting<H>,
 ) -> Option<io::Result<VifDevice>> {
-    let wanted = Bridged {
-        purpose: Purpose::Virtio(config.name.clone()),
-        name: config.name.clone(),
-        bridge: config.bridge.clone()?,
-        queues: config.queues.max(floor.pairs()),
-        mtu: config.limits.mtu,
-        mtu_min: floor.mtu(),
-        low_mtu,
-    };
-    let Keeper { net, notes } = host.devices.keeper()?;
-    let made = HostDevice::make_bridged(net, notes, &wanted);
-    Some(made.map(|device| VifDevice::Kept(Box::new(device))))
+    let wanted = Bridged::of_virtio(config, low_mtu)?;
+    let queues = wanted.queues.max(floor.pairs());
+    Some(host.devices.of_virtio(&Bridged { queues, mtu_min: floor.mtu(), ..wanted }))
 }
 
 impl VhostVif {
+    /// Whether a network device is for this vif.
+    pub(crate) fn is_for(&self, purpose: &Purpose) -> bool {
+        matches!(purpose, Purpose::Virtio(name) if *name == self.config.name)
+    }
+
+    /// Has the next turn try to get the missing device.
+    pub(crate) fn attach_next_turn(&mut self) {
+        if let Some(unattached) = &mut self.unattached {
+            unattached.retry = Instant::now();
+        }
+    }
+
     /// Tries to make the missing device, if that is due. Returns whether the vif has all that it
     /// needs. It does not wait for an interface that has the name: others need the thread.
     pub(super) fn attach<H: Hypervisor>(&mut self, host: &mut Hosting<H>, now: Instant) -> bool {

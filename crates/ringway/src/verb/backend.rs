@@ -12,15 +12,15 @@ use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES}
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
-use ringway_xenbus::VifLimits;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::{FILES, confine};
 use crate::description::{Host, VHOSTS_MAX, Vhost};
-use crate::host::{HypervisorKind, nodes, owner, read_description, this_domain};
+use crate::host::{HypervisorKind, owner, read_description, this_domain};
 use crate::stop::Stop;
 use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
+use crate::vhost_config;
 
 /// The backend of one host. `ringway run` starts it, and starts it again when it ends.
 #[derive(Debug, Args)]
@@ -155,24 +155,7 @@ const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 /// A vif of virtio, as the opener passes it on.
 fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     let described: Vhost = serde_json::from_value(passed).map_err(|error| error.to_string())?;
-    let (features, protocol) = described.features();
-    let limits = nodes::limits(&described.vif);
-    // One on a bridge takes that of the bridge.
-    let mtu = if described.vif.bridge.is_some() { described.vif.mtu } else { limits.mtu };
-    Ok(VhostVif {
-        name: described.name.0.clone(),
-        socket: PathBuf::from(&described.socket.0),
-        mode: opener::mode(&described),
-        queues: described.queues,
-        offloads: described.vif.offloads.caps(),
-        bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
-        features,
-        protocol,
-        max_memory: described.max_memory.map(|max| max.bytes),
-        mac: described.mac.map(|mac| mac.0),
-        rules: described.vif.rules(),
-        limits: VifLimits { mtu, ..limits },
-    })
+    Ok(vhost_config::config(&described))
 }
 
 /// The configuration that the description implies for a backend process of a host with this run

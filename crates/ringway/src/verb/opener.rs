@@ -19,15 +19,16 @@ use ringway_confine::{Confinement, Role};
 use ringway_control::{
     Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir, files,
 };
-use ringway_vhost_shell::{Mode, Opener as Sockets, Turn, VifSocket};
+use ringway_vhost_shell::{Opener as Sockets, Turn, VifSocket};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::level_filters::LevelFilter;
 
 use crate::confine::confine;
-use crate::description::{self, SocketMode, VHOSTS_MAX, Vhost};
+use crate::description::{self, VHOSTS_MAX, Vhost};
 use crate::host::{Process, read_description};
 use crate::socket_group;
 use crate::stop::{Stop, wait_readable};
+use crate::vhost_config;
 
 /// Opens sockets for the backend that starts it.
 #[derive(Debug, Args)]
@@ -266,14 +267,6 @@ impl Opening {
     }
 }
 
-/// Which end creates the socket of a vif.
-pub(crate) fn mode(vhost: &Vhost) -> Mode {
-    match vhost.mode {
-        SocketMode::Client => Mode::Client,
-        SocketMode::Server => Mode::Server,
-    }
-}
-
 /// The vifs that an earlier opener has saved.
 fn read(file: &Path) -> Vec<Vhost> {
     let read = || -> Result<Vec<Vhost>> { Ok(serde_json::from_slice(&fs::read(file)?)?) };
@@ -290,7 +283,7 @@ fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
     Ok(VifSocket {
         name: vhost.name.0.clone(),
         path: PathBuf::from(&vhost.socket.0),
-        mode: mode(vhost),
+        mode: vhost_config::mode(vhost),
         vhost: serde_json::to_value(vhost)?,
         at_run_time,
     })

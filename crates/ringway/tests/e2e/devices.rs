@@ -249,26 +249,17 @@ fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
     let Some(_turn) = shared_turn(&programs) else { return };
     let place = tempfile::tempdir().expect("a directory");
     for isolate in ["", "isolate = true\n"] {
-        // Isolated tenants serve no vifs of virtio on bridges.
-        let vhosts: &[&str] = if isolate.is_empty() { &["vm1"] } else { &[] };
-        let text = on_bridge(&place, vhosts);
+        let text = on_bridge(&place, &["vm1"]);
         let host = Host::start(&text.replacen("[host]\n", &format!("[host]\n{isolate}"), 1));
         let pid = host.pid_of("ringway run");
         let ok = |line: &str| tool_ok(pid, line);
-        let _guest = vhosts.first().map(|name| {
-            let guest = guest_of(1, "10.77.0.9", place.path(), name, Maker::Backend, "");
-            host.wait("the guest", SOON, |host| {
-                host.vif("vm1").filter(|vif| vif.state == "Connected")
-            });
-            guest
-        });
-        let names: Vec<&str> = ["vif1.0"].iter().chain(vhosts).copied().collect();
+        let _guest = guest_of(1, "10.77.0.9", place.path(), "vm1", Maker::Backend, "");
+        host.wait("the guest", SOON, |host| host.vif("vm1").filter(|vif| vif.state == "Connected"));
+        let names = ["vif1.0", "vm1"];
         let reach = |host: &Host| {
             host.ping("a", "10.77.0.254");
-            if !vhosts.is_empty() {
-                let pings = ["ping", "-n", "-c", "1", "-W", "30", "10.77.0.9"];
-                assert!(tool(pid, &pings.join(" ")).is_some(), "{}", host.log());
-            }
+            let pings = "ping -n -c 1 -W 30 10.77.0.9";
+            assert!(tool(pid, pings).is_some(), "{}", host.log());
         };
         reach(&host);
         for name in &names {
@@ -337,6 +328,45 @@ fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
 }
 
 #[test]
+fn a_tenants_vif_waits_for_its_bridge_and_its_device_outlives_the_process() {
+    let Some(_turn) = shared_turn(&["nsenter", "ip", "bridge", "ping", "unshare", "socat"]) else {
+        return;
+    };
+    let place = tempfile::tempdir().expect("a directory");
+    let text = on_bridge(&place, &["vm1"]).replacen("[host]\n", "[host]\nisolate = true\n", 1);
+    let of_vm1 = "mode = 'server'\nbridge = ";
+    let host = Host::start(&text.replacen(&format!("{of_vm1}'br7'"), &format!("{of_vm1}'br8'"), 1));
+    let pid = host.pid_of("ringway run");
+    let ok = |line: &str| tool_ok(pid, line);
+    let error = host.vif("vm1").and_then(|vif| vif.error).expect("it has no bridge");
+    assert!(error.contains("network device vm1 on bridge br8"), "{error}");
+    ok("ip link add br8 type bridge");
+    ok("ip addr add 10.78.0.254/24 dev br8");
+    ok("ip link set br8 up");
+    host.wait("its device", SOON, |host| host.vif("vm1").filter(|vif| vif.attached_to == "br8"));
+    let _guest = guest_of(1, "10.78.0.9", place.path(), "vm1", Maker::Backend, "");
+    let is_connected = |host: &Host| host.vif("vm1").filter(|vif| vif.state == "Connected");
+    host.wait("the guest", SOON, is_connected);
+    let reach = |host: &Host| {
+        assert!(tool(pid, "ping -n -c 1 -W 30 10.78.0.9").is_some(), "{}", host.log());
+    };
+    reach(&host);
+    ok("bridge link set dev vm1 isolated on learning off");
+    host.text(&["vif", "set", "vm1", "rate", "100Mb/s"]);
+    let before = shown(pid, "vm1");
+    let killed = host.pid_of("tenant vhost-vm1");
+    send(killed, Signal::KILL);
+    host.wait("another process", SOON, |host| {
+        let mut members = host.members().into_iter();
+        members.find(|member| member.name == "tenant vhost-vm1" && member.pid != killed)
+    });
+    host.wait("the guest", SOON, is_connected);
+    wait_as_before(&host, "vm1", &before);
+    reach(&host);
+    assert!(host.vif("vm1").expect("it is listed").limits.rate.is_some());
+}
+
+#[test]
 fn an_address_in_use_is_refused_and_shown() {
     let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
@@ -380,6 +410,15 @@ fn network() -> Option<Running> {
 
 #[test]
 fn devices_outlive_a_host_until_they_are_not_wanted_or_removed() {
+    devices_outlive_a_host("");
+}
+
+#[test]
+fn devices_of_tenants_outlive_a_host_until_they_are_not_wanted_or_removed() {
+    devices_outlive_a_host("isolate = true\n");
+}
+
+fn devices_outlive_a_host(isolate: &str) {
     let Some(_turn) = shared_turn(&["nsenter", "unshare", "ip", "bridge"]) else { return };
     let Some(network) = network() else { return };
     let pid = network.0.id();
@@ -387,7 +426,7 @@ fn devices_outlive_a_host_until_they_are_not_wanted_or_removed() {
     let place = tempfile::tempdir().expect("a directory");
     let sockets = tempfile::tempdir().expect("a directory");
     let description = |names: &[&str]| {
-        on_bridge(&sockets, names).replacen("network = \"private\"", "", 1).replace(
+        on_bridge(&sockets, names).replacen("network = \"private\"", isolate, 1).replace(
             "[[bridge]]\nname = 'br7'\naddresses = ['10.77.0.254/24']\n",
             "[[bridge]]\nname = 'br6'\n",
         ) + &uplink()

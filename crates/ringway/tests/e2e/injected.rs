@@ -8,9 +8,10 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::devices::{index, tool_ok};
+use crate::devices::{index, tool, tool_ok};
 use crate::host::{Host, SOON, describe, pair, send, wait_for};
 use crate::shared_turn;
+use crate::virtio::{Maker, guest_of};
 
 /// The instruction `syscall`, as the low bytes of a word.
 const SYSCALL: i64 = 0x050f;
@@ -251,12 +252,31 @@ fn set_down(index: i32) -> Vec<u8> {
 
 #[test]
 fn a_tenant_has_no_power_over_network_devices() {
-    let Some(_turn) = shared_turn(&["ping", "nsenter", "ip"]) else { return };
+    let Some(_turn) = shared_turn(&["ping", "nsenter", "ip", "unshare", "socat"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let socket = place.path().join("vm1").display().to_string();
     let text = describe("isolate = true", &[("a", "", "bridge = 'br7'"), ("b", "", "")])
-        + "[[bridge]]\nname = 'br7'\naddresses = ['10.77.0.254/24']\n[uplink]\nname = 'up0'\n";
+        + "[[bridge]]\nname = 'br7'\naddresses = ['10.77.0.254/24']\n[uplink]\nname = 'up0'\n"
+        + &format!(
+            "[[vhost]]\nname = 'vm1'\nsocket = '{socket}'\nmode = 'server'\nbridge = 'br7'\n"
+        );
     let host = Host::start(&text);
-    host.ping("a", "10.77.0.254");
-    let (whole, tenant) = (host.pid_of("ringway run"), host.pid_of("tenant domain-1"));
+    let _guest = guest_of(1, "10.77.0.9", place.path(), "vm1", Maker::Backend, "");
+    for (tenant, address) in [("domain-1", "10.77.0.1"), ("vhost-vm1", "10.77.0.9")] {
+        assert_powerless(&host, &format!("tenant {tenant}"), address);
+    }
+}
+
+/// Asserts that the process of a tenant has no power over network devices, apart from the queues by
+/// which it serves a guest with this address.
+fn assert_powerless(host: &Host, name: &str, address: &str) {
+    let (whole, tenant) = (host.pid_of("ringway run"), host.pid_of(name));
+    let reach = || {
+        host.wait("a reply of its guest", SOON, |_| {
+            tool(whole, &format!("ping -n -c 1 -W 1 {address}"))
+        })
+    };
+    reach();
     if inject(tenant, libc::SYS_getpid, b"", [0; 4]).is_none() {
         return;
     }
@@ -281,11 +301,15 @@ fn a_tenant_has_no_power_over_network_devices() {
         assert_eq!(opened, Some(Outcome::Returned(-refused)));
     }
     // The queues of its guest's device stay usable, and make no other one.
-    host.ping("a", "10.77.0.254");
+    reach();
     for request in [libc::TUNSETIFF, libc::TUNSETPERSIST] {
-        let tenant = host.pid_of("tenant domain-1");
+        let tenant = host.pid_of(name);
         let outcome = inject(tenant, libc::SYS_ioctl, b"", [0, request, 0, 0]);
         assert_eq!(outcome, Some(Outcome::Ended(Signal::SIGSYS)));
-        host.ping("a", "10.77.0.254");
+        host.wait("its successor", SOON, |host| {
+            let mut members = host.members().into_iter();
+            members.find(|member| member.name == name && member.pid != tenant)
+        });
+        reach();
     }
 }

@@ -23,18 +23,18 @@ use ringway_backend::{DeviceKeeper, Liveness, Purpose, Report, Service};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::{TenantName, Vhost};
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
-use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, DomId, Watched};
 use tracing::level_filters::LevelFilter;
 
 use self::child::{Child, ChildEvent};
 use self::fanout::{Fanout, Respondents};
 pub(crate) use self::roster::Defaults;
-use self::roster::{Change, Roster, number};
+use self::roster::{Change, Roster};
 use super::HypervisorKind;
 use super::devices::owner;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, Show};
+use crate::vhost_config;
 
 /// Tenants of one host.
 const TENANTS_MAX: usize = 512;
@@ -117,7 +117,10 @@ impl Isolation {
         ringway_sys::process::raise_open_files_limit()?;
         let fanout = Fanout::start(&setup.dir)?;
         let owner = owner(setup.dir.path());
-        let devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.queues_max)?;
+        let mut devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.queues_max)?;
+        for vhost in &setup.vhosts {
+            devices.make_virtio(&vhost_config::config(vhost));
+        }
         let roster = Roster::new(setup.domid, setup.defaults, &setup.vhosts);
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };
@@ -176,8 +179,9 @@ impl Isolation {
         if std::mem::take(&mut self.must_sweep) {
             self.devices.delete_stale(|purpose| match purpose {
                 Purpose::Xen(vif) => self.roster.has(*vif),
+                Purpose::Virtio(_) => false,
                 // The switch process removes what it does not need.
-                Purpose::Virtio(_) | Purpose::Uplink => true,
+                Purpose::Uplink => true,
             });
         }
         self.follow_devices();
@@ -265,14 +269,11 @@ impl Isolation {
                 // Its rules hold before its first frame.
                 self.allow(&name);
                 self.devices.make(vif, &keys);
-                self.serve(&name, vif);
+                self.serve(&name, &Purpose::Xen(vif));
             }
             Change::Keys(name, vif, keys) => self.update_device(&name, vif, &keys),
             Change::Removed(name, vif) => {
-                if let Some(tenant) = self.tenants.get_mut(&name) {
-                    tenant.child.order(&TenantOrder::Forget(number(vif)), Vec::new());
-                }
-                self.devices.remove(vif);
+                self.forget(&name, &Purpose::Xen(vif));
                 self.allow(&name);
                 if !self.roster.has_any(&name) {
                     self.dismiss(&name);
@@ -444,14 +445,14 @@ impl Isolation {
         let arguments = self.arguments(&["--role", "tenant", "--tenant", &name.0])?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (theirs, ours) = Trunk::make(self.setup.queues.min(QUEUES_MAX))?.split()?;
-        let vifs: Vec<Vif> = self.roster.of_tenant(name).collect();
+        let vifs = self.given_to(name);
         self.retry_devices(&vifs, store)?;
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         tenant.child.start(self.setup.level, &arguments)?;
         let start = TenantOrder::Start { vifs: vifs.len(), trunk: tenant.carried.clone() };
         tenant.child.send(&start, &theirs.fds());
         tenant.trunk = Some(ours);
-        vifs.into_iter().for_each(|vif| self.serve(name, vif));
+        vifs.iter().for_each(|vif| self.serve(name, vif));
         Ok(())
     }
 
@@ -483,7 +484,7 @@ impl Isolation {
 
     fn respondents(&mut self) -> Respondents {
         let devices = self.devices.states().into_iter();
-        let devices = devices.map(|(vif, state)| (vif_name(vif), state)).collect();
+        let devices = devices.map(|(vif, state)| (vif.to_string(), state)).collect();
         let tenants = self.tenants.iter().map(|(name, tenant)| {
             let status = TenantStatus {
                 name: name.to_string(),
@@ -491,7 +492,7 @@ impl Isolation {
                 restarts: tenant.child.restarts(),
                 state: tenant.child.state().to_owned(),
                 error: tenant.child.trouble().map(str::to_owned),
-                vifs: (self.roster.of_tenant(name).map(vif_name))
+                vifs: (self.roster.of_tenant(name).map(|vif| Purpose::Xen(vif).to_string()))
                     .chain(self.roster.vhosts_of(name).map(str::to_owned))
                     .collect(),
             };
@@ -514,11 +515,6 @@ impl Isolation {
             self.service.report(Report::Vifs { count, connected });
         }
     }
-}
-
-/// The name by which people know a vif.
-fn vif_name(vif: Vif) -> String {
-    format!("vif{}.{}", vif.frontend, vif.handle)
 }
 
 /// Before the host is ready, a process that gives up has a lasting reason, and one that is killed

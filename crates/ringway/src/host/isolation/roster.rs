@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringway_control::{Allowed, TrunkRules, VifNumber};
+use ringway_backend::Purpose;
+use ringway_control::{Allowed, TrunkRules};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid};
 use ringway_description::{Host, TenantName, Vhost};
 use ringway_vif_shell::device::read_keys;
@@ -59,6 +60,18 @@ struct Entry {
     is_leaving: bool,
 }
 
+impl Entry {
+    /// That of a virtio vif; `None` if it has no tenant.
+    fn of_vhost(vhost: &Vhost, defaults: Defaults) -> Option<Entry> {
+        let mut rules = Rules::of(&vhost.vif.rules(), defaults);
+        if vhost.vif.bridge.is_some() {
+            rules.leave_trunk();
+        }
+        let mac = vhost.mac.map(|mac| mac.0);
+        Some(Entry { tenant: vhost.tenant()?, mac, rules, is_leaving: false })
+    }
+}
+
 /// The part of a vif's rules that concerns other processes than its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Rules {
@@ -82,6 +95,12 @@ impl Rules {
             shared_macs: rules.shared_macs.clone(),
         }
     }
+
+    /// On a bridge VLANs and private vifs are refused, and they concern no trunk.
+    fn leave_trunk(&mut self) {
+        self.vlans.clear();
+        self.is_private = false;
+    }
 }
 
 /// A change that [`poll`](Roster::poll) found.
@@ -99,12 +118,9 @@ pub(super) enum Change {
 
 impl Roster {
     pub(super) fn new(backend: DomId, defaults: Defaults, vhosts: &[Vhost]) -> Roster {
-        let vhosts = vhosts.iter().filter_map(|vhost| {
-            let rules = Rules::of(&vhost.vif.rules(), defaults);
-            let mac = vhost.mac.map(|mac| mac.0);
-            let entry = Entry { tenant: vhost.tenant()?, mac, rules, is_leaving: false };
-            Some((vhost.name.0.clone(), entry))
-        });
+        let vhosts = vhosts
+            .iter()
+            .filter_map(|vhost| Some((vhost.name.0.clone(), Entry::of_vhost(vhost, defaults)?)));
         Roster {
             backend,
             defaults,
@@ -194,8 +210,13 @@ impl Roster {
     }
 
     /// The tenant of a vif.
-    pub(super) fn tenant(&self, vif: Vif) -> Option<&TenantName> {
-        self.vifs.get(&vif).map(|entry| &entry.tenant)
+    pub(super) fn tenant(&self, vif: &Purpose) -> Option<&TenantName> {
+        let entry = match vif {
+            Purpose::Xen(vif) => self.vifs.get(vif),
+            Purpose::Virtio(name) => self.vhosts.get(name),
+            Purpose::Uplink => None,
+        };
+        entry.map(|entry| &entry.tenant)
     }
 
     /// The vifs of a tenant.
@@ -257,10 +278,8 @@ impl Roster {
     /// rules that it has.
     fn rules_of(&self, keys: &Keys) -> Option<Rules> {
         let mut rules = Rules::of(&keys.rules().ok()?, self.defaults);
-        // On a bridge VLANs are refused, and they concern no trunk.
         if keys.script().is_some() || keys.bridge().is_some() {
-            rules.vlans.clear();
-            rules.is_private = false;
+            rules.leave_trunk();
         }
         Some(rules)
     }
@@ -285,11 +304,6 @@ impl Roster {
             own
         }))
     }
-}
-
-/// The vif's number in messages.
-pub(super) fn number(vif: Vif) -> VifNumber {
-    VifNumber { domid: vif.frontend.0, handle: vif.handle }
 }
 
 fn read(store: &mut Client, path: &str) -> Result<Option<String>, Lost> {
