@@ -131,17 +131,35 @@ impl DeviceKeeper {
         true
     }
 
-    /// Makes the device of a virtio vif, or takes it over. Returns whether it is to have one. If it
-    /// cannot be made now, that is tried again.
-    pub fn make_virtio(&mut self, config: &VhostVif) -> bool {
-        let Some(wanted) = Bridged::of_virtio(config, LowMtu::Warn) else { return false };
+    /// Makes the device of a virtio vif of the description, or takes it over, if the vif is to have
+    /// one. If it cannot be made now, that is tried again.
+    pub fn make_virtio(&mut self, config: &VhostVif) {
+        let Some(wanted) = Bridged::of_virtio(config, LowMtu::Warn) else { return };
+        let made = self.open_bridged(&wanted);
+        self.keep_bridged(wanted, made);
+    }
+
+    /// The same for a vif that is added while the host runs.
+    ///
+    /// # Errors
+    /// Why it cannot have its device: then it is not known, and nothing is tried again.
+    pub fn add_virtio(&mut self, config: &VhostVif) -> Result<(), String> {
+        let Some(wanted) = Bridged::of_virtio(config, LowMtu::Refuse) else { return Ok(()) };
+        let made = self.open_bridged(&wanted)?;
+        self.keep_bridged(wanted, Ok(made));
+        Ok(())
+    }
+
+    fn open_bridged(&mut self, wanted: &Bridged) -> Result<HostDevice, String> {
         let Keeper { net, notes } = &mut self.keeper;
-        let made = HostDevice::make_bridged(net, notes, &wanted).map(Some);
-        let device = made.map_err(|error| error.to_string());
+        HostDevice::make_bridged(net, notes, wanted).map_err(|error| error.to_string())
+    }
+
+    fn keep_bridged(&mut self, wanted: Bridged, made: Result<HostDevice, String>) {
         self.retry = Instant::now() + RETRY;
-        let kept = KeptVif { wish: Wish::Bridged(wanted), device };
-        self.vifs.insert(Purpose::Virtio(config.name.clone()), kept);
-        true
+        let purpose = wanted.purpose.clone();
+        let kept = KeptVif { wish: Wish::Bridged(wanted), device: made.map(Some) };
+        self.vifs.insert(purpose, kept);
     }
 
     /// Makes the device of a vif again, before the next process gets it, if it could not be made,

@@ -52,6 +52,11 @@ impl RunDir {
         self.0.join("opener.sock")
     }
 
+    /// The same for that of a tenant's process.
+    pub fn opener_of(&self, tenant: &str) -> PathBuf {
+        self.0.join(format!("opener-{tenant}.sock"))
+    }
+
     /// Virtio vifs that were added while the host ran, for the next backend.
     pub fn vhosts(&self) -> PathBuf {
         self.opening().0.join("vhosts.json")

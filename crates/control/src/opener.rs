@@ -97,7 +97,8 @@ pub enum OpenerOrder {
     Leave,
 }
 
-/// Requests to the opener.
+/// Requests to the opener, and to the supervisor of tenants, which passes them on to the openers of
+/// these.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum OpenerRequest {

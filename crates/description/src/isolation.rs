@@ -1,7 +1,7 @@
 //! Whether each tenant of a description can have a process of its own.
 
 use crate::value::TenantName;
-use crate::{GuestVif, Host};
+use crate::{GuestVif, Host, Vhost};
 
 /// Whose vif it is, by its place in the description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,21 @@ impl Host {
             vif: &vhost.vif,
         });
         guests.chain(vhosts).collect()
+    }
+
+    /// Why a virtio vif cannot be added to a running host whose tenants have processes of their
+    /// own, beside others that were added before; `None` if it can.
+    pub fn obstacle_to_addition<'a>(
+        &self,
+        added: impl Iterator<Item = &'a Vhost>,
+        new: &Vhost,
+    ) -> Option<String> {
+        let mut host = self.clone();
+        host.vhosts.extend(added.cloned());
+        let owner = Owner::Vhost(host.vhosts.len());
+        host.vhosts.push(new.clone());
+        let mut obstacles = host.obstacles_to_isolation().into_iter();
+        obstacles.find(|(of, _)| *of == owner).map(|(_, reason)| reason)
     }
 
     /// Why these tenants cannot have processes of their own, each reason with the owner of a vif;

@@ -16,7 +16,7 @@ mod table;
 mod target;
 mod uplink_mac;
 mod verb;
-mod vhost_config;
+mod vhosts;
 
 use std::process::ExitCode;
 

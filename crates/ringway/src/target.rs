@@ -2,15 +2,22 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use ringway_control::{
-    BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, RunDir, send_request,
+    BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, ReplyLimits, RunDir,
+    open_with_limits, send_request,
 };
 use serde::de::DeserializeOwned;
 
 use crate::host::{default_dir, read_description};
+
+/// How long the addition or removal of a virtio vif may take: it may need another process.
+const OPENER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the reply: a reason.
+const OPENER_REPLY_LEN_MAX: usize = 1 << 20; // not a limit: a process of this host
 
 /// Which host is meant.
 #[derive(Debug, Clone, Args)]
@@ -32,16 +39,13 @@ impl Target {
         send_request(&dir.backend(), request).map_err(|error| self.explain(error))
     }
 
-    /// Asks the process that opens sockets for the backend.
+    /// Asks the process that opens sockets for the backend, or the supervisor of tenants, which
+    /// asks that of the tenant.
     pub(crate) fn ask_opener(&self, request: &OpenerRequest) -> Result<()> {
         let dir = self.dir();
-        send_request(&dir.opener(), request).map_err(|error| match read_description(&dir) {
-            Ok(host) if is_absence(&error) && host.is_isolated => anyhow!(
-                "with `isolate` each tenant has its own process, which serves the virtio vifs of \
-                 the description: add a [[vhost]] there, or remove one, and start the host again"
-            ),
-            _ => self.explain(error),
-        })
+        let limits = ReplyLimits { time: OPENER_TIMEOUT, bytes: OPENER_REPLY_LEN_MAX };
+        let asked = open_with_limits(&dir.opener(), request, limits);
+        asked.map(|((), _)| ()).map_err(|error| self.explain(error))
     }
 
     /// The backend's state.

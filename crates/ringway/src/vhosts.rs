@@ -1,8 +1,12 @@
-//! A `[[vhost]]` of the description, in the form that a backend takes.
+//! Virtio vifs, of the description and added while the host runs, as the host's processes take
+//! them.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use ringway_backend::VhostVif;
+use ringway_control::files;
 use ringway_vhost_shell::Mode;
 use ringway_xenbus::VifLimits;
 
@@ -37,4 +41,36 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
         rules: described.vif.rules(),
         limits: VifLimits { mtu, ..limits },
     }
+}
+
+/// Those of a tenant that has a process of its own.
+pub(crate) fn of_tenant(vhosts: &[Vhost], tenant: &str) -> Vec<Vhost> {
+    let is_its = |vhost: &&Vhost| vhost.tenant().is_some_and(|name| name.0 == tenant);
+    vhosts.iter().filter(is_its).cloned().collect()
+}
+
+/// Those that an earlier process has saved, which were added while the host ran.
+pub(crate) fn read_added(file: &Path) -> Vec<Vhost> {
+    let read = || -> Result<Vec<Vhost>> { Ok(serde_json::from_slice(&fs::read(file)?)?) };
+    if !file.exists() {
+        return Vec::new();
+    }
+    read().unwrap_or_else(|error| {
+        tracing::warn!("{}: {error:#}", file.display());
+        Vec::new()
+    })
+}
+
+/// Saves those that were added, for processes that are started again.
+///
+/// # Errors
+/// The reason why they are lost then, as text.
+pub(crate) fn save_added<'a>(
+    file: &Path,
+    added: impl Iterator<Item = &'a Vhost>,
+) -> Result<(), String> {
+    let vhosts: Vec<&Vhost> = added.collect();
+    let text = serde_json::to_vec_pretty(&vhosts).map_err(|error| error.to_string())?;
+    files::replace(file, &text)
+        .map_err(|error| format!("done, but lost when the backend restarts: {error}"))
 }

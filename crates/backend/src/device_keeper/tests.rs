@@ -150,8 +150,12 @@ fn the_device_of_a_virtio_vif_is_made_when_it_can_be_and_kept_as_others_are() {
     let vm1 = Purpose::Virtio("vm1".to_owned());
     let config = vhost("vm1", Some("br0"), 2);
     let mut keeper = self::keeper(&place);
-    assert!(!keeper.make_virtio(&vhost("vm2", None, 2)), "it is on the switch");
-    assert!(keeper.make_virtio(&config));
+    keeper.make_virtio(&vhost("vm2", None, 2));
+    assert!(!keeper.has(&Purpose::Virtio("vm2".to_owned())), "it is on the switch");
+    let refused = keeper.add_virtio(&config).expect_err("there is no bridge");
+    assert!(refused.contains("network device vm1 on bridge br0"), "{refused}");
+    assert!(!keeper.has(&vm1));
+    keeper.make_virtio(&config);
     let (Some(PassedDevice::NotMade { reason }), _) = keeper.passed(&vm1) else {
         panic!("there is no bridge")
     };
@@ -184,7 +188,7 @@ fn the_device_of_a_virtio_vif_is_made_when_it_can_be_and_kept_as_others_are() {
     // With the next supervisor, and not beyond.
     drop((keeper, files));
     let mut keeper = self::keeper(&place);
-    assert!(keeper.make_virtio(&vhost("vm1", Some("br0"), 4)));
+    keeper.make_virtio(&vhost("vm1", Some("br0"), 4));
     assert_eq!(made_for(&keeper, &vm1).0.queues, 4);
     keeper.delete_stale(|_| false);
     assert_eq!(net.link("vm1").expect("it is kept").index, index);

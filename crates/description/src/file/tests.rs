@@ -397,6 +397,38 @@ fn a_mirror_of_another_tenants_vif_is_refused_and_both_tenants_are_named() {
 }
 
 #[test]
+fn a_vif_that_is_added_beside_tenants_obeys_the_rules_of_the_description() {
+    let text = "[host]\nisolate = true\n[[guest]]\nname = 'a'\n[[guest.vif]]\nvlan = 7\n\
+                tenant = 'red'\n";
+    let host = parse_plain("host.toml", text).expect("good");
+    let vhost = |name: &str, keys: &str| {
+        parse_vhost(&format!("[[vhost]]\nname = '{name}'\nsocket = '/run/{name}'\n{keys}"))
+            .expect("good")
+    };
+    let before = [vhost("vm1", "tenant = 'blue'")];
+    let obstacle = |name, keys| host.obstacle_to_addition(before.iter(), &vhost(name, keys));
+    for (name, keys) in [
+        ("vm2", ""),
+        ("vm2", "mirror = ['vm1', 'vm9']\ntenant = 'blue'"),
+        ("vm2", "vlan = 8\ntenant = 'red'"),
+    ] {
+        assert_eq!(obstacle(name, keys), None, "{keys}");
+    }
+    for (name, keys, part) in [
+        (
+            "vm2",
+            "mirror = ['vm1']",
+            "vhost vm2 of tenant vhost-vm2 has a mirror of vm1 of tenant blue",
+        ),
+        ("vm2", "tenant = 'red'", "guest a and vhost vm2 belong to one tenant"),
+        ("a-name-of-16-byt", "", "no tenant"),
+    ] {
+        let reason = obstacle(name, keys).expect("an obstacle");
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
 fn two_vifs_cannot_have_one_address() {
     let vif = "[[guest.vif]]\nmac = \"00:16:3e:00:00:01\"\n";
     let refusal = refusal(&format!("[[guest]]\nname = \"a\"\n{vif}{vif}"));

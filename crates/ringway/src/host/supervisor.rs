@@ -144,10 +144,7 @@ impl Supervisor {
                     domid: nodes::BACKEND,
                     level,
                     show,
-                    queues: host.trunk_queues()?,
-                    defaults: isolation::Defaults::of(&host),
-                    vhosts: host.vhosts.clone(),
-                    notice: host.notice(),
+                    host: host.clone(),
                 };
                 Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
             }

@@ -110,10 +110,7 @@ fn supervise(
         domid,
         level,
         show,
-        queues: host.trunk_queues()?,
-        defaults: isolation::Defaults::of(host),
-        vhosts: host.vhosts.clone(),
-        notice: host.notice(),
+        host: host.clone(),
     };
     let mut isolation = Isolation::start(setup, store)?;
     let dir = claim.dir().path().display().to_string();

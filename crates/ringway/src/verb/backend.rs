@@ -20,7 +20,7 @@ use crate::host::{HypervisorKind, owner, read_description, this_domain};
 use crate::stop::Stop;
 use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
-use crate::vhost_config;
+use crate::vhosts;
 
 /// The backend of one host. `ringway run` starts it, and starts it again when it ends.
 #[derive(Debug, Args)]
@@ -37,6 +37,9 @@ pub(crate) struct Backend {
     /// Whose vifs it serves; its standard input is the way to its supervisor
     #[arg(long, value_name = "NAME", required_if_eq("role", "tenant"))]
     tenant: Option<String>,
+    /// Start a process that opens the sockets of the tenant's virtio vifs
+    #[arg(long)]
+    virtio: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     let host = read_description(&dir)?;
     match (args.role, &args.tenant) {
         (Role::Switch, _) => run_switch(&host, &dir, &stop),
-        (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args.hypervisor, &stop),
+        (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args, &stop),
         _ => {
             let opener = opener::start(&dir, None)?;
             let (hypervisor, store) = connect(&dir)?;
@@ -98,13 +101,7 @@ fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
 }
 
 /// Serves the vifs of a tenant.
-fn run_tenant(
-    host: &Host,
-    dir: &RunDir,
-    tenant: &str,
-    hypervisor: HypervisorKind,
-    stop: &Stop,
-) -> Result<()> {
+fn run_tenant(host: &Host, dir: &RunDir, tenant: &str, args: &Backend, stop: &Stop) -> Result<()> {
     let link = link()?;
     let own = dir.tenant(tenant);
     // The uplink belongs to the switch process.
@@ -112,11 +109,11 @@ fn run_tenant(
     let service = Service::of_supervisor(Arc::clone(&link));
     let config = config(&host, dir, service)?;
     let sockets = Sockets::without_netlink(&own)?;
-    let sockets = match opener::of_tenant(&host.vhosts, tenant).is_empty() {
-        true => sockets,
-        false => sockets.with_opener(opener::start(dir, Some(tenant))?),
+    let sockets = match args.virtio {
+        true => sockets.with_opener(opener::start(dir, Some(tenant))?),
+        false => sockets,
     };
-    match hypervisor {
+    match args.hypervisor {
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;
             let tenancy = Tenancy::wait(link)?;
@@ -155,7 +152,7 @@ const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 /// A vif of virtio, as the opener passes it on.
 fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     let described: Vhost = serde_json::from_value(passed).map_err(|error| error.to_string())?;
-    Ok(vhost_config::config(&described))
+    Ok(vhosts::config(&described))
 }
 
 /// The configuration that the description implies for a backend process of a host with this run

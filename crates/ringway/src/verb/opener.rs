@@ -5,7 +5,6 @@
 //! backend, so that a compromised backend cannot make it connect anywhere.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -16,9 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringway_confine::{Confinement, Role};
-use ringway_control::{
-    Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir, files,
-};
+use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
 use ringway_vhost_shell::{Opener as Sockets, Turn, VifSocket};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::level_filters::LevelFilter;
@@ -28,7 +25,7 @@ use crate::description::{self, VHOSTS_MAX, Vhost};
 use crate::host::{Process, read_description};
 use crate::socket_group;
 use crate::stop::{Stop, wait_readable};
-use crate::vhost_config;
+use crate::vhosts;
 
 /// Opens sockets for the backend that starts it.
 #[derive(Debug, Args)]
@@ -42,7 +39,7 @@ pub(crate) struct Opener {
 }
 
 /// Starts the opener for this process, and returns the link to it. It ends with this process. That
-/// of a tenant opens the sockets of the tenant's vifs in the description.
+/// of a tenant opens the sockets of the tenant's vifs.
 pub(crate) fn start(dir: &RunDir, tenant: Option<&str>) -> Result<Link> {
     let (link, theirs) = Link::pair().context("a pair of sockets")?;
     let arguments = ["opener".as_ref(), "--dir".as_ref(), dir.path().as_os_str()];
@@ -53,12 +50,6 @@ pub(crate) fn start(dir: &RunDir, tenant: Option<&str>) -> Result<Link> {
     Ok(link)
 }
 
-/// The virtio vifs of a tenant that has a process of its own.
-pub(crate) fn of_tenant(vhosts: &[Vhost], tenant: &str) -> Vec<Vhost> {
-    let is_its = |vhost: &&Vhost| vhost.tenant().is_some_and(|name| name.0 == tenant);
-    vhosts.iter().filter(is_its).cloned().collect()
-}
-
 pub(crate) fn run(args: &Opener) -> Result<()> {
     // Signals are ignored: the backend gets them, too, and may need the opener until it ends.
     let _signals = Stop::on_signals()?;
@@ -67,17 +58,22 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let host = read_description(&dir)?;
     let link = Link::new(rustix::stdio::stdin().try_clone_to_owned().context("standard input")?);
     let own = dir.opening();
-    // Vifs are added to a host without tenants' processes only.
-    let (control, vhosts) = match &args.tenant {
+    // The supervisor of tenants keeps what is added to them.
+    let (control, vhosts, added, file) = match &args.tenant {
         None => {
             own.make()?;
-            (Some(ControlSocket::bind(&dir.opener())?), host.vhosts)
+            (dir.opener(), host.vhosts, vhosts::read_added(&dir.vhosts()), Some(dir.vhosts()))
         }
-        Some(tenant) => (None, of_tenant(&host.vhosts, tenant)),
+        Some(tenant) => {
+            let added = vhosts::read_added(&dir.vhosts());
+            let of_tenant = |vhosts: &[Vhost]| vhosts::of_tenant(vhosts, tenant);
+            (dir.opener_of(tenant), of_tenant(&host.vhosts), of_tenant(&added), None)
+        }
     };
+    let control = ControlSocket::bind(&control)?;
     let group = host.socket_group.as_ref().map(socket_group::join);
     confine(&Confinement {
-        files: control.is_some().then(|| own.path()),
+        files: file.is_some().then(|| own.path()),
         sockets: None,
         user_of: None,
         devices: &[],
@@ -85,15 +81,10 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     })?;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let caller = Arc::clone(&wake);
-    let mut added = Vec::new();
-    let served = control.map(|control| {
-        added = read(&dir.vhosts());
-        ControlServer::start(control, move || {
-            // The counter cannot overflow between two turns of the loop.
-            let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
-        })
-    });
-    let served = served.transpose()?;
+    let (server, calls) = ControlServer::start(control, move || {
+        // The counter cannot overflow between two turns of the loop.
+        let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
+    })?;
     let sockets = Sockets::new(link);
     let sockets = match group {
         None => sockets,
@@ -102,15 +93,15 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
             format!("{error:#}")
         })),
     };
-    let mut opener = Opening::new(dir.vhosts(), &vhosts, added, sockets)?;
+    let mut opener = Opening::new(file, &vhosts, added, sockets)?;
     loop {
         let _ = rustix::io::read(&wake, &mut [0; 8]);
-        while let Some(call) = served.as_ref().and_then(|(_, calls)| calls.try_recv().ok()) {
+        while let Ok(call) = calls.try_recv() {
             opener.take(call);
         }
         if opener.turn()? == Next::End {
             // By now the socket belongs to the next opener.
-            std::mem::forget(served);
+            std::mem::forget(server);
             return Ok(());
         }
         let mut fds = opener.sockets.wakers();
@@ -134,8 +125,8 @@ struct Opening {
     described: Vec<String>,
     /// Vifs added since, by name.
     added: BTreeMap<String, Vhost>,
-    /// Where the added vifs are kept for the next opener.
-    file: PathBuf,
+    /// Where the added vifs are kept for the next opener, if it is this process that keeps them.
+    file: Option<PathBuf>,
     waiting: HashMap<String, Waiting>,
 }
 
@@ -146,7 +137,7 @@ enum Waiting {
 
 impl Opening {
     fn new(
-        file: PathBuf,
+        file: Option<PathBuf>,
         vhosts: &[Vhost],
         before: Vec<Vhost>,
         mut sockets: Sockets,
@@ -260,30 +251,16 @@ impl Opening {
 
     /// Saves the added vifs, for a backend that restarts.
     fn keep(&self) -> Result<(), String> {
-        let vhosts: Vec<&Vhost> = self.added.values().collect();
-        let text = serde_json::to_vec_pretty(&vhosts).map_err(|error| error.to_string())?;
-        files::replace(&self.file, &text)
-            .map_err(|error| format!("done, but lost when the backend restarts: {error}"))
+        let file = self.file.as_ref();
+        file.map_or(Ok(()), |file| vhosts::save_added(file, self.added.values()))
     }
-}
-
-/// The vifs that an earlier opener has saved.
-fn read(file: &Path) -> Vec<Vhost> {
-    let read = || -> Result<Vec<Vhost>> { Ok(serde_json::from_slice(&fs::read(file)?)?) };
-    if !file.exists() {
-        return Vec::new();
-    }
-    read().unwrap_or_else(|error| {
-        tracing::warn!("{}: {error:#}", file.display());
-        Vec::new()
-    })
 }
 
 fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
     Ok(VifSocket {
         name: vhost.name.0.clone(),
         path: PathBuf::from(&vhost.socket.0),
-        mode: vhost_config::mode(vhost),
+        mode: vhosts::mode(vhost),
         vhost: serde_json::to_value(vhost)?,
         at_run_time,
     })

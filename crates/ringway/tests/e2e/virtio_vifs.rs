@@ -5,10 +5,11 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::host::{Host, Running, SOON, ringway, send, text_of};
+use crate::devices::tool;
+use crate::host::{Host, Running, SOON, describe, ringway, send, text_of};
 use crate::machine::{ADDRESS, EchoConnection};
 use crate::vhost::wait_for_queues;
-use crate::virtio::{Maker, description, guest_at, guest_with, wait_for_error};
+use crate::virtio::{Maker, description, guest_at, guest_of, guest_with, wait_for_error};
 
 #[test]
 fn every_view_of_vifs_shows_both_kinds() {
@@ -73,9 +74,108 @@ fn tenants_of_virtio_vifs_have_processes_of_their_own() {
     echo.expect_progress(&host, "after its process was killed");
     assert_eq!(host.pid_of("tenant red"), second);
     host.text(&["vif", "set", "vm2", "rate", "100Mb/s"]);
-    let added = host.verb(&["vif", "add", "vm3", "--vhost", "/tmp/none"]);
-    let reason = String::from_utf8_lossy(&added.stderr);
-    assert!(reason.contains("serves the virtio vifs of the description"), "{reason}");
+}
+
+#[test]
+fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
+    let programs = ["socat", "unshare", "ping", "nsenter", "ip"];
+    let Some(_turn) = crate::shared_turn(&programs) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let socket = |name: &str| dir.join(name).display().to_string();
+    let text = describe("isolate = true", &[("a", "", "tenant = 'red'"), ("b", "", "")])
+        + "[[bridge]]\nname = 'br7'\naddresses = ['10.78.0.254/24']\n"
+        + &format!("[[vhost]]\nname = 'vm1'\nsocket = '{}'\ntenant = 'blue'\n", socket("vm1"));
+    let host = Host::start(&text);
+    let add = |name: &str, more: &[&str]| {
+        let socket = socket(name);
+        let add = ["vif", "add", name, "--vhost", &socket, "--mode", "server"];
+        let output = host.verb(&[&add[..], more].concat());
+        let reason = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(reason) }
+    };
+    let tenant = |vif: &str| host.vif(vif).and_then(|vif| vif.tenant);
+    let process = |name: &str| host.members().into_iter().find(|member| member.name == name);
+    let is_connected = |vif: &str| {
+        host.wait(vif, SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
+    };
+
+    // A tenant of its own, that of a Xen vif, whose process has no opener, and one that has it.
+    let [red, blue] = ["tenant red", "tenant blue"].map(|name| host.pid_of(name));
+    let own = "vhost-vm2";
+    let others = [("vm3", "red", "10.77.0.11"), ("vm4", "blue", "10.77.0.12")];
+    add("vm2", &[]).expect("a tenant more");
+    for (name, tenant, _) in others {
+        add(name, &["--set", &format!("tenant='{tenant}'")]).expect("a vif more");
+    }
+    let guests =
+        [("vm2", own, "10.77.0.10")].into_iter().chain(others).map(|(name, of, address)| {
+            assert_eq!(tenant(name).as_deref(), Some(of));
+            assert!(host.vif(name).and_then(|vif| vif.virtio).is_some_and(|it| it.at_run_time));
+            let guest = guest_of(1, address, dir, name, Maker::Backend, "");
+            is_connected(name);
+            host.ping("a", address);
+            host.ping("b", address);
+            guest
+        });
+    let _guests: Vec<Running> = guests.collect();
+    assert_ne!(host.pid_of("tenant red"), red);
+    assert_eq!(host.pid_of("tenant blue"), blue);
+
+    for (name, more, part) in [
+        ("vm1", &[][..], "a vif vm1, or one with the socket"),
+        ("vm2", &[], "a vif vm2, or one with the socket"),
+        ("vm5", &["--set", "mirror=['vm4']"], "a mirror of vm4 of tenant blue"),
+        ("vm5", &["--bridge", "br9"], "network device vm5 on bridge br9"),
+        ("vm5", &["--bridge", "br7", "--set", "mtu=1400"], "mtu is 1400"),
+        ("vm5", &["--set", "mirror=['vm9']"], "vm9"),
+    ] {
+        let reason = add(name, more).expect_err("refused");
+        assert!(reason.contains(part), "{reason}");
+    }
+    host.wait("no tenant without vifs", SOON, |_| {
+        process("tenant vhost-vm5").is_none().then_some(())
+    });
+    let whole = host.pid_of("ringway run");
+    assert!(tool(whole, "ip link show vm5").is_none() && host.vif("vm5").is_none());
+
+    add("vm5", &["--bridge", "br7"]).expect("on a bridge");
+    let _guest = guest_of(1, "10.78.0.5", dir, "vm5", Maker::Backend, "");
+    is_connected("vm5");
+    assert_eq!(host.vif("vm5").expect("it is listed").attached_to, "br7");
+    assert!(tool(whole, "ping -n -c 1 -W 30 10.78.0.5").is_some(), "{}", host.log());
+
+    // The next process serves them, too.
+    for name in ["tenant vhost-vm2", "tenant vhost-vm5", "tenant red"] {
+        let killed = host.pid_of(name);
+        send(killed, Signal::KILL);
+        host.wait(name, SOON, |_| process(name).filter(|member| member.pid != killed));
+    }
+    for (guest, address) in [("a", "10.77.0.10"), ("b", "10.77.0.11")] {
+        host.ping(guest, address);
+    }
+    is_connected("vm5");
+    assert!(tool(whole, "ping -n -c 1 -W 30 10.78.0.5").is_some(), "{}", host.log());
+
+    let refused = host.verb(&["vif", "remove", "vm1"]);
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(reason.contains("vm1 is in the description"), "{reason}");
+    let red = host.pid_of("tenant red");
+    for name in ["vm2", "vm3", "vm4", "vm5"] {
+        host.text(&["vif", "remove", name]);
+        assert!(host.vif(name).is_none(), "{name}");
+    }
+    assert!(tool(whole, "ip link show vm5").is_none());
+    for name in ["vhost-vm2", "vhost-vm5"] {
+        host.wait("the end of its process", SOON, |host| {
+            let dir = ringway_control::RunDir::new(host.dir()).tenant(name);
+            let is_gone = process(&format!("tenant {name}")).is_none() && !dir.path().exists();
+            is_gone.then_some(())
+        });
+    }
+    assert_eq!(host.pid_of("tenant red"), red, "it serves a Xen vif");
+    assert_eq!(host.pid_of("tenant blue"), blue);
+    host.ping("a", "10.77.0.2");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use ringway_control::{
 };
 use ringway_datapath::Mirrored;
 use rustix::event::{EventfdFlags, eventfd};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// How long one process may take to report its state.
@@ -109,7 +110,7 @@ impl Respondents {
             | BackendRequest::Release { vif }
             | BackendRequest::Panic { vif }
             | BackendRequest::Stall { vif, .. } => match self.of_vif(vif) {
-                Ok(socket) => match ask_within::<()>(socket, request, CHANGE_TIMEOUT) {
+                Ok(socket) => match ask_within(socket, request, CHANGE_TIMEOUT) {
                     Ok(()) => Reply::ok(&()),
                     Err(error) => Reply::error(&error.to_string()),
                 },
@@ -264,9 +265,10 @@ fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
     replies.into_iter().map(|(_, reply)| reply).collect()
 }
 
-fn ask_within<T: DeserializeOwned>(
+/// Sends a request to a process of this host, which a guest may have taken over.
+pub(super) fn ask_within<T: DeserializeOwned>(
     socket: &Path,
-    request: &BackendRequest,
+    request: &impl Serialize,
     limit: Duration,
 ) -> io::Result<T> {
     let patience = ReplyLimits { time: limit, bytes: REPLY_LEN_MAX };

@@ -5,6 +5,7 @@
 //! protocol of its trunk is replaced, and no other process notices; when the switch process ends,
 //! all are replaced. Read [`Isolation::poll`] first.
 
+mod additions;
 mod child;
 mod fanout;
 mod outbox;
@@ -15,26 +16,25 @@ mod silence;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ringway_backend::{DeviceKeeper, Liveness, Purpose, Report, Service};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
-use ringway_description::{TenantName, Vhost};
+use ringway_description::{Host, TenantName, Vhost};
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
 use ringway_xenstore::{Client, DomId, Watched};
 use tracing::level_filters::LevelFilter;
 
+use self::additions::Additions;
 use self::child::{Child, ChildEvent};
 use self::fanout::{Fanout, Respondents};
-pub(crate) use self::roster::Defaults;
-use self::roster::{Change, Roster};
+use self::roster::{Change, Defaults, Roster};
 use super::HypervisorKind;
 use super::devices::owner;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, Show};
-use crate::vhost_config;
+use crate::vhosts;
 
 /// Tenants of one host.
 const TENANTS_MAX: usize = 512;
@@ -53,19 +53,17 @@ pub(crate) struct Setup {
     pub(crate) domid: DomId,
     pub(crate) level: LevelFilter,
     pub(crate) show: Show,
-    /// Queues of each trunk.
-    pub(crate) queues: u16,
-    pub(crate) defaults: Defaults,
-    /// Virtio vifs.
-    pub(crate) vhosts: Vec<Vhost>,
-    /// What the service manager is to show with the state of the vifs.
-    pub(crate) notice: Option<String>,
+    /// The description.
+    pub(crate) host: Host,
 }
 
 /// The processes of an isolated backend. Dropping it ends them at once.
 pub(crate) struct Isolation {
     setup: Setup,
+    /// Queues of each trunk.
+    queues: u16,
     fanout: Fanout,
+    additions: Additions,
     roster: Roster,
     devices: DeviceKeeper,
     tenants: BTreeMap<TenantName, Tenant>,
@@ -104,6 +102,8 @@ struct Tenant {
     is_attached: bool,
     /// Whether it ever moved them, or its process has ended.
     has_begun: bool,
+    /// Whether its process has another one that opens the sockets of virtio vifs.
+    has_opener: bool,
 }
 
 impl Isolation {
@@ -115,22 +115,29 @@ impl Isolation {
     pub(crate) fn start(setup: Setup, store: &mut Client) -> Result<Isolation> {
         // Each queue of a network device is an open file.
         ringway_sys::process::raise_open_files_limit()?;
+        let (host, defaults) = (&setup.host, Defaults::of(&setup.host));
+        let queues = host.trunk_queues()?.min(QUEUES_MAX);
         let fanout = Fanout::start(&setup.dir)?;
+        let mut additions = Additions::start(&setup.dir)?;
         let owner = owner(setup.dir.path());
-        let mut devices = DeviceKeeper::open(&setup.dir, &owner, setup.defaults.queues_max)?;
-        for vhost in &setup.vhosts {
-            devices.make_virtio(&vhost_config::config(vhost));
+        let mut devices = DeviceKeeper::open(&setup.dir, &owner, defaults.queues_max)?;
+        let mut roster = Roster::new(setup.domid, defaults);
+        let added = additions.keep(|vhost| refuse_kept(host, vhost));
+        for vhost in host.vhosts.iter().chain(added) {
+            roster.add_vhost(vhost);
+            devices.make_virtio(&vhosts::config(vhost));
         }
-        let roster = Roster::new(setup.domid, setup.defaults, &setup.vhosts);
         let switch = Child::new("switch".to_owned());
         let reported = Reported { is_ready: false, vifs: None };
         let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
-        let service = service.with_notice(setup.notice.as_deref());
+        let service = service.with_notice(host.notice().as_deref());
         let liveness = Liveness::start(&service)?;
         store.transport_mut().watch_by(liveness.pulse());
         let mut isolation = Isolation {
             setup,
+            queues,
             fanout,
+            additions,
             roster,
             devices,
             tenants,
@@ -192,6 +199,7 @@ impl Isolation {
         for name in names {
             self.supervise_tenant(&name, store, now, is_host_ready)?;
         }
+        self.serve_additions();
         while let Some(call) = self.fanout.next_call() {
             let respondents = self.respondents();
             self.fanout.serve(call, respondents);
@@ -209,7 +217,8 @@ impl Isolation {
     pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let tenants = self.tenants.values().flat_map(|tenant| tenant.child.wakers());
         let leaving = self.leaving.iter().map(|leaving| leaving.process.as_fd());
-        let ours = [self.fanout.as_fd()].into_iter().chain(self.switch.wakers());
+        let ours =
+            [self.fanout.as_fd(), self.additions.as_fd()].into_iter().chain(self.switch.wakers());
         let ours = ours.chain(self.devices.waker());
         ours.chain(tenants).chain(leaving)
     }
@@ -219,7 +228,8 @@ impl Isolation {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
         let turn = self.liveness.beat_interval_max().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
-        let first = tenants.chain(turn).chain(leaving).chain(self.devices.due()).min();
+        let first = tenants.chain(turn).chain(leaving).chain(self.devices.due());
+        let first = first.chain(self.additions.due()).min();
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
     }
 
@@ -291,6 +301,7 @@ impl Isolation {
             carried: TrunkRules::default(),
             is_attached: false,
             has_begun: false,
+            has_opener: false,
         });
     }
 
@@ -305,11 +316,7 @@ impl Isolation {
             // still did so and the other did not, a guest could choose its VLAN. So both ends are
             // replaced.
             tracing::info!("tenant {name}: its use of VLANs changed; replacing its process");
-            tenant.child.replace();
-            tenant.trunk = None;
-            tenant.is_attached = false;
-            self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
-            return;
+            return self.replace(name);
         }
         let (shared, trunk) = (self.roster.shared(name), carried.clone());
         let tenant_name = name.to_string();
@@ -318,6 +325,15 @@ impl Isolation {
         if before != carried {
             tenant.child.order(&TenantOrder::Trunk(carried), Vec::new());
         }
+    }
+
+    /// Replaces the process of a tenant, together with its trunk.
+    fn replace(&mut self, name: &TenantName) {
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        tenant.child.replace();
+        tenant.trunk = None;
+        tenant.is_attached = false;
+        self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
     }
 
     /// Ends a tenant whose last vif is gone.
@@ -330,7 +346,7 @@ impl Isolation {
                 let deadline = Instant::now() + END_TIMEOUT;
                 self.leaving.push(Leaving { name: name.clone(), process, deadline });
             }
-            None => remove_dir(self.setup.dir.tenant(&name.0).path()),
+            None => remove_files_of(&self.setup.dir, name),
         }
     }
 
@@ -344,7 +360,7 @@ impl Isolation {
             }
             let Leaving { name, process, .. } = leaving;
             drop(process);
-            remove_dir(self.setup.dir.tenant(&name.0).path());
+            remove_files_of(&self.setup.dir, &name);
         }
         Ok(())
     }
@@ -442,13 +458,17 @@ impl Isolation {
 
     fn start_tenant(&mut self, name: &TenantName, store: &mut Client) -> Result<()> {
         self.setup.dir.tenant(&name.0).make()?;
-        let arguments = self.arguments(&["--role", "tenant", "--tenant", &name.0])?;
+        let has_opener = self.roster.vhosts_of(name).next().is_some();
+        let mut role = vec!["--role", "tenant", "--tenant", &name.0];
+        role.extend(has_opener.then_some("--virtio"));
+        let arguments = self.arguments(&role)?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let (theirs, ours) = Trunk::make(self.setup.queues.min(QUEUES_MAX))?.split()?;
+        let (theirs, ours) = Trunk::make(self.queues)?.split()?;
         let vifs = self.given_to(name);
         self.retry_devices(&vifs, store)?;
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         tenant.child.start(self.setup.level, &arguments)?;
+        tenant.has_opener = has_opener;
         let start = TenantOrder::Start { vifs: vifs.len(), trunk: tenant.carried.clone() };
         tenant.child.send(&start, &theirs.fds());
         tenant.trunk = Some(ours);
@@ -517,6 +537,15 @@ impl Isolation {
     }
 }
 
+/// Why a vif that was added to an earlier run of this host is not served, if so.
+fn refuse_kept(host: &Host, vhost: &Vhost) -> Option<String> {
+    let is_same = |other: &Vhost| other.name == vhost.name || other.socket == vhost.socket;
+    match host.vhosts.iter().any(is_same) {
+        true => Some("the description has the same vif".to_owned()),
+        false => host.obstacle_to_addition(std::iter::empty(), vhost),
+    }
+}
+
 /// Before the host is ready, a process that gives up has a lasting reason, and one that is killed
 /// repeatedly is no accident: both fail the start.
 fn fail_early(
@@ -538,9 +567,11 @@ fn fail_early(
     Ok(())
 }
 
-/// Removes the directory of a process that has ended.
-fn remove_dir(path: &Path) {
-    if let Err(error) = fs::remove_dir_all(path) {
-        tracing::warn!("{}: {error}", path.display());
+/// Removes the directory of a tenant's process that has ended, and the socket of its opener.
+fn remove_files_of(dir: &RunDir, name: &TenantName) {
+    let of_process = dir.tenant(&name.0);
+    if let Err(error) = fs::remove_dir_all(of_process.path()) {
+        tracing::warn!("{}: {error}", of_process.path().display());
     }
+    let _ = fs::remove_file(dir.opener_of(&name.0));
 }

@@ -26,7 +26,7 @@ pub(super) struct Roster {
     backend: DomId,
     defaults: Defaults,
     vifs: BTreeMap<Vif, Entry>,
-    /// Virtio vifs, by their names: those of the description.
+    /// Virtio vifs, by their names.
     vhosts: BTreeMap<String, Entry>,
     /// Vifs to read again.
     changed: BTreeSet<Vif>,
@@ -117,18 +117,27 @@ pub(super) enum Change {
 }
 
 impl Roster {
-    pub(super) fn new(backend: DomId, defaults: Defaults, vhosts: &[Vhost]) -> Roster {
-        let vhosts = vhosts
-            .iter()
-            .filter_map(|vhost| Some((vhost.name.0.clone(), Entry::of_vhost(vhost, defaults)?)));
+    pub(super) fn new(backend: DomId, defaults: Defaults) -> Roster {
         Roster {
             backend,
             defaults,
             vifs: BTreeMap::new(),
-            vhosts: vhosts.collect(),
+            vhosts: BTreeMap::new(),
             changed: BTreeSet::new(),
             must_scan: true,
         }
+    }
+
+    /// Adds a virtio vif, and returns its tenant. Without one, it is not added.
+    pub(super) fn add_vhost(&mut self, vhost: &Vhost) -> Option<TenantName> {
+        let entry = Entry::of_vhost(vhost, self.defaults)?;
+        let tenant = entry.tenant.clone();
+        self.vhosts.insert(vhost.name.0.clone(), entry);
+        Some(tenant)
+    }
+
+    pub(super) fn remove_vhost(&mut self, name: &str) {
+        self.vhosts.remove(name);
     }
 
     /// A node below the backend's root has changed.
