@@ -40,7 +40,7 @@ pub static TOPICS: &[Topic] = &[Topic {
         "network-node-blog:method",
         "network-node-blog:one-queue",
     ],
-    explanation: include_str!("measuring.md"),
+    explanation: include_str!("measuring.txt"),
 }];
 
 /// The sources of which the doctor covers every place, except their measurements.

@@ -7,11 +7,7 @@
 //!
 //! Read first: `check/processors/backlog.rs`, a check in full.
 
-// Which modules each group has, as macros: `build.rs` finds them.
-include!(concat!(env!("OUT_DIR"), "/modules.rs"));
-
 pub mod check;
 pub mod coverage;
 pub mod finding;
 pub mod report;
-mod text;

@@ -64,7 +64,7 @@ usage: cargo xtask VERB
   check  format, lints, tidy, spec, unit tests, 1,000 worlds; run it before each push
   test   check, the tests of all crates and of the program, 10,000 worlds: what CI runs
   nightly  everything, with bounds on time; needs a quiet machine and some hours
-  fmt    formats all code: `cargo fmt --all` does not find the doctor's checks
+  fmt    formats all code, with the fuzz targets
   tidy   layers of crates, cycles between files, unsafety, lengths, words, links,
          figures, and that tests run the commands of docs/xen.md
   words  lowers the numbers in crates/xtask/data/words.toml to the uses that are left
@@ -102,7 +102,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("check") => check(root),
         Some("test") => test(root),
         Some("nightly") => nightly(root),
-        Some("fmt") => run::formatting(root, &Tree::read(root)?, Formatting::Write),
+        Some("fmt") => run::formatting(root, Formatting::Write),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
         Some("words") => words::lower(root, &Tree::read(root)?),
@@ -176,7 +176,7 @@ const LEFT_OUT: [(&str, &str); 4] = [
 
 /// The steps that all targets begin with: cheap ones first.
 fn style(root: &Path, steps: &mut Steps) {
-    steps.run("formatting", || run::formatting(root, &Tree::read(root)?, Formatting::Check));
+    steps.run("formatting", || run::formatting(root, Formatting::Check));
     steps.run("tidy", || tidy(root));
     steps.run("spec", || spec(root));
     steps.run("lints", || run::lints(root));

@@ -74,14 +74,10 @@ impl Modules {
     /// Adds a file and those that it declares.
     fn add(&mut self, tree: &Tree, path: &str, parent: Option<usize>) -> Option<usize> {
         let outline = outline(&tree.file(path)?.text);
-        let mut names = outline.children.clone();
+        let names = outline.children.clone();
         let index = self.all.len();
         let (path, children) = (path.to_owned(), BTreeMap::new());
         let folder = folder_of_children(&path);
-        let found = tree.checks().filter_map(|file| {
-            file.path.strip_prefix(&folder)?.strip_prefix('/')?.strip_suffix(".rs")
-        });
-        names.extend(found.filter(|name| !name.contains('/')).map(str::to_owned));
         self.all.push(Module { path, parent, children, outline });
         for name in names {
             let places = [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")];

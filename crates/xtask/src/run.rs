@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::layers::Metadata;
 use crate::report::skip;
 use crate::reproducible;
-use crate::tree::Tree;
 
 /// The crate of the program that users run.
 const PROGRAM: &str = "ringway";
@@ -22,8 +21,6 @@ pub(crate) const SEEDS_OF_TEST: &str = "0..10000";
 pub(crate) const SEEDS_OF_NIGHTLY: &str = "0..100000";
 /// Crates that can use loom's atomics, with a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
-/// Letters of a command that are shown: formatting names each of the doctor's checks.
-const LINE_SHOWN_MAX: usize = 200;
 /// The exit status of scripts that boot systems, on a machine that cannot.
 const CANNOT_BOOT: i32 = 77;
 
@@ -44,18 +41,16 @@ pub(crate) enum Formatting {
     Check,
 }
 
-/// Formats code, or checks that it is formatted. rustfmt follows `mod` items, and no `mod` names
-/// the doctor's checks, so they are passed explicitly.
-pub(crate) fn formatting(root: &Path, tree: &Tree, how: Formatting) -> Result<()> {
+/// Formats code, or checks that it is formatted.
+pub(crate) fn formatting(root: &Path, how: Formatting) -> Result<()> {
     if is_missing(root, "fmt") {
         return skip("formatting", "cargo fmt is not installed (rustup component add rustfmt)");
     }
     let flag = (how == Formatting::Check).then_some("--check");
-    let all = ["fmt", "--all"].into_iter().chain(flag).chain(["--"]);
-    let checks = tree.checks().map(|file| file.path.as_str());
-    run(root, &all.chain(checks).collect::<Vec<_>>())?;
-    let fuzz = ["fmt", "--manifest-path", "fuzz/Cargo.toml"].into_iter().chain(flag);
-    run(root, &fuzz.collect::<Vec<_>>())
+    for what in [&["fmt", "--all"][..], &["fmt", "--manifest-path", "fuzz/Cargo.toml"]] {
+        run(root, &what.iter().copied().chain(flag).collect::<Vec<_>>())?;
+    }
+    Ok(())
 }
 
 pub(crate) fn lints(root: &Path) -> Result<()> {
@@ -163,11 +158,10 @@ pub(crate) fn more_interleavings(root: &Path) -> Result<()> {
 /// Runs cargo, with its output left as it is.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     let line = arguments.join(" ");
-    let cut = line.char_indices().nth(LINE_SHOWN_MAX).map(|(end, _)| &line[..end]);
-    println!("cargo {}", cut.map_or_else(|| line.clone(), |start| format!("{start} ...")));
+    println!("cargo {line}");
     let status = cargo(root, arguments).status()?;
     if !status.success() {
-        bail!("cargo {} failed", arguments.join(" "));
+        bail!("cargo {line} failed");
     }
     Ok(())
 }

@@ -17,9 +17,6 @@ const SOURCES: &str = "docs/sources.toml";
 const SKIPPED: [&str; 2] = [SOURCES, "crates/xtask/src/sources.rs"];
 /// The header whose places are rules of the wire, in a file of their own.
 const HEADER: &str = "netif.h:";
-/// Files written by people, which are searched for row numbers; evidence of hosts may contain
-/// anything.
-const ENDINGS: [&str; 3] = [".rs", ".md", ".toml"];
 /// Letters of row numbers, each with the highest number that was used.
 const ROWS: [(char, u32); 5] = [('G', 70), ('P', 21), ('W', 17), ('L', 9), ('A', 8)];
 /// Not row numbers: a paper size, network layers, a CPU state.
@@ -33,7 +30,8 @@ pub(crate) fn check(tree: &Tree, rules: &[String]) -> Result<Vec<String>> {
     let mut findings = unsound(&sources);
     let mut cited = BTreeSet::new();
     for file in tree.files.iter().filter(|file| !SKIPPED.contains(&file.path.as_str())) {
-        let is_read = ENDINGS.iter().any(|ending| file.path.ends_with(ending));
+        // Evidence of hosts may contain anything.
+        let is_read = file.is_written();
         for line in file.lines() {
             let wrong = wrong_citations(&sources, rules, file, line.text, &mut cited);
             let rows = bare_rows(line.text).filter(|_| is_read);
@@ -137,12 +135,9 @@ fn is_name(place: &str) -> bool {
 /// The ids at positions where only an id is valid: keys of studies, and braces of explanations.
 fn expected<'a>(file: &SourceFile, line: &'a str) -> impl Iterator<Item = &'a str> {
     let is_key = file.path.starts_with("crates/lab/studies/") && line.starts_with("source");
-    let is_text = file.path.starts_with("crates/checks/src/") && file.path.ends_with(".md");
     let quoted = line.split('"').skip(1).step_by(2).filter(move |_| is_key);
     let braced = line.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0));
-    // A plain word is a placeholder that its check fills in, and `build.rs` verifies those.
-    let is_filled_in = |id: &str| id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let braced = braced.filter(move |id| is_text && tokens(id).eq([*id]) && !is_filled_in(id));
+    let braced = braced.filter(|id| file.is_explanation() && tokens(id).eq([*id]));
     quoted.chain(braced)
 }
 
@@ -232,7 +227,7 @@ mod tests {
             ("a.rs", "// nothing.h"),
             ("crates/lab/studies/a.toml", "source = \"gide:here\""),
             ("crates/lab/studies/a.toml", "sources = [\"guide:here\", \"gide:here\"]"),
-            ("crates/checks/src/check/a.md", "fast {gide:here}."),
+            ("crates/checks/src/check/a.txt", "fast {gide:here}."),
         ] {
             let found = findings(FILE, path, &format!("{ALL}\n{wrong}\n"));
             assert_eq!(found.len(), 1, "{wrong}: {found:?}");
@@ -244,8 +239,6 @@ mod tests {
             let text = format!("{ALL}\n{fine}\n");
             assert_eq!(findings(FILE, "a.md", &text), Vec::<String>::new(), "{fine}");
         }
-        let filled_in = format!("{ALL}\n  cause: {{rate}} a second\n");
-        assert_eq!(findings(FILE, "crates/checks/src/check/a.md", &filled_in).len(), 0);
     }
 
     #[test]

@@ -21,9 +21,6 @@ pub(crate) struct SourceFile {
 const SKIPPED: [&str; 8] =
     [".git", "target", "out", "Cargo.lock", "node_modules", "corpus", "artifacts", "generated"];
 
-/// Where checks are.
-const CHECKS: &str = "crates/checks/src/check/";
-
 impl Tree {
     /// Reads the files below `root` without git, so that a source archive can be checked as well.
     pub(crate) fn read(root: &Path) -> Result<Tree> {
@@ -56,15 +53,6 @@ impl Tree {
     pub(crate) fn rust(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter().filter(|file| file.is_rust())
     }
-
-    /// The Rust files with a text of the same name beside them: checks, which only
-    /// `crates/checks/build.rs` declares.
-    pub(crate) fn checks(&self) -> impl Iterator<Item = &SourceFile> {
-        self.files.iter().filter_map(|file| {
-            let stem = file.path.strip_prefix(CHECKS)?.strip_suffix(".md")?;
-            self.file(&format!("{CHECKS}{stem}.rs"))
-        })
-    }
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -79,6 +67,17 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 impl SourceFile {
     pub(crate) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
+    }
+
+    /// Whether people write it and read it, unlike evidence of hosts.
+    pub(crate) fn is_written(&self) -> bool {
+        let endings = [".rs", ".md", ".toml"];
+        endings.iter().any(|ending| self.path.ends_with(ending)) || self.is_explanation()
+    }
+
+    /// Whether it is what `doctor explain` shows for a check or a topic.
+    pub(crate) fn is_explanation(&self) -> bool {
+        self.path.starts_with("crates/checks/src/") && self.path.ends_with(".txt")
     }
 
     /// Lines with their numbers, each with whether it belongs to a test: in a `tests` folder, or

@@ -10,13 +10,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-use crate::tree::Tree;
+use crate::tree::{SourceFile, Tree};
 
 const LIST: &str = "crates/xtask/data/words.toml";
 /// Lists that must contain such words: this list, and that of names in earlier interfaces.
 const LISTS: [&str; 2] = [LIST, "crates/xtask/data/semver.toml"];
-/// Files that people read.
-const ENDINGS: [&str; 3] = [".rs", ".md", ".toml"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,9 +81,8 @@ fn read(tree: &Tree) -> Result<List> {
 
 /// How often a word occurs in the files.
 fn uses(tree: &Tree, word: &str) -> usize {
-    let is_read =
-        |path: &str| !LISTS.contains(&path) && ENDINGS.iter().any(|ending| path.ends_with(ending));
-    let files = tree.files.iter().filter(|file| is_read(&file.path));
+    let is_read = |file: &&SourceFile| !LISTS.contains(&file.path.as_str()) && file.is_written();
+    let files = tree.files.iter().filter(is_read);
     files.map(|file| count(&file.text, word)).sum()
 }
 

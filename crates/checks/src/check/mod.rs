@@ -7,6 +7,8 @@ mod processors;
 mod queues;
 mod tcp;
 
+pub(crate) use tcp::near_bbr::limited_by_another;
+
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::fact::{
     CongestionControls, Fact, Host, HostKind, Layout, ListsInterfaces, ModuleQueues, Namespace,
@@ -27,7 +29,7 @@ pub struct Check {
     /// The places of sources that it covers, by their ids in `docs/sources.toml`.
     pub sources: &'static [&'static str],
     /// Background, how to verify by hand, what to do, with citations as `{ID}`: the text of `doctor
-    /// explain`.
+    /// explain`, from the file beside its own.
     pub explanation: &'static str,
     /// What a host lacks if the check does not apply to it.
     pub absent: &'static str,
@@ -140,8 +142,62 @@ impl Group {
     }
 }
 
-/// All checks, by their ids: each `SUBJECT.rs` in a folder of this one, which `build.rs` finds.
-pub static CATALOGUE: &[Check] = include!(concat!(env!("OUT_DIR"), "/catalogue.rs"));
+/// All checks, by their ids.
+pub static CATALOGUE: &[Check] = &[
+    datapath::emulated_card::CHECK,
+    processors::full_guest_cpu::CHECK,
+    processors::crowded_interrupts::CHECK,
+    processors::crowded_softirqs::CHECK,
+    processors::full_backend_thread::CHECK,
+    queues::uneven_load::CHECK,
+    queues::hot_interface::CHECK,
+    links::packet_length::CHECK,
+    links::full_wire::CHECK,
+    queues::few_flows::CHECK,
+    tcp::small_window::CHECK,
+    tcp::late_completions::CHECK,
+    links::offloads::CHECK,
+    queues::unused_queues::CHECK,
+    queues::queue_count::CHECK,
+    queues::queue_interrupts::CHECK,
+    processors::irqbalance::CHECK,
+    processors::backlog::CHECK,
+    tcp::harmful_settings::CHECK,
+    datapath::old_switch::CHECK,
+    datapath::switch_misses::CHECK,
+    datapath::iommu::CHECK,
+    datapath::grants::CHECK,
+    processors::backend_cpus::CHECK,
+    processors::hypercalls::CHECK,
+    tcp::near_bbr::CHECK,
+    processors::stolen_time::CHECK,
+    processors::placement::CHECK,
+    links::rings::CHECK,
+    links::limits::CHECK,
+    tcp::conntrack::CHECK,
+    queues::starvation::CHECK,
+    tcp::losses::CHECK,
+    processors::throttled::CHECK,
+    processors::crowded_out::CHECK,
+    processors::pressure::CHECK,
+    links::link_errors::CHECK,
+    links::queue_drops::CHECK,
+    links::next_hops::CHECK,
+    links::route_limits::CHECK,
+    links::same_subnet::CHECK,
+    datapath::bridges::CHECK,
+    datapath::rules::CHECK,
+    tcp::stuck::CHECK,
+    tcp::path_queue::CHECK,
+    tcp::held_connections::CHECK,
+    tcp::full_sockets::CHECK,
+    tcp::ports::CHECK,
+    datapath::drop_reasons::CHECK,
+    processors::power_saving::CHECK,
+    links::pauses::CHECK,
+    links::bonds::CHECK,
+    links::duplicates::CHECK,
+];
 
 /// A check by its id, in any case of letters, or by its slug.
 pub fn find(id: &str) -> Option<&'static Check> {

@@ -93,7 +93,7 @@ impl Finding {
         self.follows = Some(cause.to_owned());
         if self.check == GUESS {
             self.severity = Severity::Note;
-            self.cause = crate::text::near_bbr::other_cause(&cause);
+            self.cause = check::limited_by_another(cause);
             self.advice.clear();
         }
     }

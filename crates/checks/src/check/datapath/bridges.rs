@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Finding, Severity};
-use crate::text::bridges as text;
 use ringway_evidence::fact::{
     Basis, BridgeSettings, Interfaces, LegacyRules, Span, Stack, Switches, Tried, float, sum,
 };
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a bridge floods frames, or passes them through IP rules",
     group: Group::Datapath,
     sources: &["kernel-bridge:forwarding", "man-ip-link:ageing-time", "man-ip-link:nf-call"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("bridges.txt"),
     absent: "no bridge",
     rule: rule!(Facts, judge),
 };
@@ -63,9 +62,16 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             let summary = format!("{nic} sends each frame to all of its {} ports", ports.len());
             let command = format!("cat /sys/class/net/{nic}/bridge/ageing_time");
             out.add([Finding::new(Severity::Warning, nic.clone(), summary)
-                .cause(text::ageing_cause())
+                .cause(
+                    "Its ageing time is 0, so it forgets each address as soon as it has learned \
+                     it. It acts as a hub, as one does to capture traffic or for a migration.",
+                )
                 .quote([ageing_text.quote(1)])
-                .advise(Advice::by_hand(text::ageing_advice(), &plain(&nic, &command)))]);
+                .advise(Advice::by_hand(
+                    "Turn learning on again: set ageing_time with ip link set type bridge. The \
+                     default is 30000 (hundredths of a second).",
+                    &plain(&nic, &command),
+                ))]);
         }
         for port in &ports {
             let learning = facts.bridges.port(port, "learning").filter(|(is_on, _)| *is_on == 0);
@@ -79,9 +85,16 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 format!("{nic} does not learn addresses behind {port}, and floods frames for them");
             let command = format!("bridge -d link show dev {port}");
             out.add([Finding::new(Severity::Warning, (*port).clone(), summary)
-                .cause(text::learning_cause())
+                .cause(
+                    "Learning is off on this port, so frames for addresses behind it go to all \
+                     ports.",
+                )
                 .quote([quoted.quote(1)])
-                .advise(Advice::by_hand(text::learning_advice(), &plain(port, &command)))]);
+                .advise(Advice::by_hand(
+                    "Turn learning on (bridge link set), or add static entries for the addresses \
+                     behind the port and turn flooding off, as virtual networks do.",
+                    &plain(port, &command),
+                ))]);
         }
         out.add(through_rules(facts, &nic, rate));
     }
@@ -115,9 +128,17 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
     }
     let summary = format!("frames of {nic} pass through {count} IP rules: {rate:.0} a second");
     let severity = if count >= RULES_MIN { Severity::Warning } else { Severity::Note };
-    let finding =
-        Finding::new(severity, nic, summary).cause(text::rules_cause()).quote([setting.quote(1)]);
+    let finding = Finding::new(severity, nic, summary)
+        .cause(
+            "br_netfilter passes bridged frames to the IP rules. Each frame is matched against \
+             them and tracked, although it is only forwarded.",
+        )
+        .quote([setting.quote(1)]);
     // Not an automatic change: containers would lose rules that they need, and no evidence here
     // excludes containers.
-    Some(finding.advise(Advice::by_hand(text::rules_advice(), &[])))
+    Some(finding.advise(Advice::by_hand(
+        "If no container and no rule on this host needs to see bridged frames, turn this off. \
+         Kubernetes and Docker need it; leave it on for them.",
+        &[],
+    )))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::drop_reasons as text;
 use ringway_evidence::Netns;
 use ringway_evidence::fact::{DropReasons, Namespace, Span, Tried, float, sum};
 use ringway_evidence::facts;
@@ -17,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the kernel drops packets and reports why",
     group: Group::Datapath,
     sources: &["kernel-drop-reasons:reasons", "kernel-ftrace:instances"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("drop_reasons.txt"),
     absent: "the record does not contain what the kernel dropped",
     rule: rule!(Facts, judge),
 };
@@ -207,21 +206,39 @@ fn finding(facts: &Facts, name: &str, count: u64, all: &[&Drop]) -> Finding {
     let severity = if is_lost && is_here { Severity::Warning } else { Severity::Note };
     let place = all.first().map(|drop| drop.reason.place.as_str()).unwrap_or_default();
     let of_place = PLACES.iter().find(|(known, _)| *known == place).map(|(_, what)| *what);
-    let what = known.map(|known| known.what).or(of_place).unwrap_or(text::unknown());
+    let what = known
+        .map(|known| known.what)
+        .or(of_place)
+        .unwrap_or("include/net/dropreason-core.h in the kernel's source explains this reason");
     let said = if name == "-" { place.to_owned() } else { format!("{name} in {place}") };
     let summary = format!("the kernel drops {rate:.1} packets a second ({said}): {what}");
     let finding = Finding::new(severity, name, summary)
-        .cause(if is_here { text::cause() } else { text::cause_elsewhere() })
+        .cause(if is_here {
+            "The kernel reports this itself. The number covers all network namespaces of the \
+             machine."
+        } else {
+            "The number covers all network namespaces of the machine, so the drops may be in \
+             another one than this."
+        })
         .quote(all.iter().take(QUOTES_MAX).map(|drop| file.quote(drop.line)))
         .confidence(if is_here { Confidence::Medium } else { Confidence::Low });
     match known.and_then(|known| known.check) {
         Some(check) => finding
             .advise(Advice::by_hand(
-                text::advice(&check),
+                format!(
+                    "{check} checks for the cause of this. If it finds nothing, run the doctor in \
+                     the network namespace that the packets are in, or with --all-netns."
+                ),
                 &[&format!("ringway doctor explain {check}")],
             ))
             .follows(check),
-        None => finding.advise(Advice::by_hand(text::advice_alone(&place), &[])),
+        None => finding.advise(Advice::by_hand(
+            format!(
+                "Find out who sends these packets (tcpdump on the interface that they arrive on). \
+                 The function {place} in the kernel's source shows what it rejects."
+            ),
+            &[],
+        )),
     }
 }
 

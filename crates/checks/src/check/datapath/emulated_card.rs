@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
-use crate::text::emulated_card as text;
 use ringway_evidence::fact::{
     Guests, HostKind, Interfaces, Kind, NicRole, Span, Tried, VifStore, XapiGuests, XenDomains,
     float,
@@ -21,7 +20,7 @@ pub(crate) const CHECK: Check = Check {
     title: "no paravirtual driver",
     group: Group::Datapath,
     sources: &["throughput-guide:applies-to", "throughput-guide:no-pv-drivers"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("emulated_card.txt"),
     absent: "no interface with a driver",
     rule: rule!(Facts, judge),
 };
@@ -37,6 +36,10 @@ facts! {
         xapi: Tried<XapiGuests>,
     }
 }
+
+const CAUSE: &str = "Each access to a register of an emulated card exits to the hypervisor, and a \
+                     process of the host emulates the card: slower by an order of magnitude.";
+const GAIN: &str = "an order of magnitude (throughput guide)";
 
 /// Drivers of cards that hypervisors emulate.
 const EMULATED: [&str; 7] =
@@ -74,12 +77,15 @@ fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
             format!("{nic} is an emulated card ({driver})"),
         );
         out.add([finding
-            .cause(text::cause())
+            .cause(CAUSE)
             .quote([quote])
             .confidence(if driver == "e1000e" { Confidence::Medium } else { Confidence::High })
-            .gain(text::gain())
+            .gain(GAIN)
             .advise(Advice::by_hand(
-                text::inside_advice(),
+                "On the host, give the guest a paravirtual card: for libvirt <model \
+                 type='virtio'/> in the interface's XML, and restart the guest. On Xen the guest \
+                 already has one: load its driver. Windows: virtio-win, or the Xen project's \
+                 drivers.",
                 &["modprobe xen-netfront || modprobe virtio_net"],
             ))]);
     }
@@ -133,11 +139,12 @@ fn of_guest(facts: &Facts, guest: &Guest, text: &Text) -> Result<Vec<Finding>, G
         let Guest { name, .. } = guest;
         let summary = format!("guest {name} has an emulated card ({}, {})", nic.model, nic.target);
         let finding = Finding::new(severity(facts, &nic.target)?, name.clone(), summary)
-            .cause(text::cause())
+            .cause(CAUSE)
             .quote([text.quote(nic.line)])
-            .gain(text::gain())
+            .gain(GAIN)
             .advise(Advice::by_hand(
-                text::libvirt_advice(),
+                "Change it to <model type='virtio'/> once the guest has the driver, and restart \
+                 the guest.",
                 &[&format!("virsh edit {}", shell_word(name))],
             ));
         findings.push(finding);
@@ -180,12 +187,13 @@ fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
 fn unconnected(facts: &Facts, domain: &str, handle: &str) -> Finding {
     let summary = format!("domain {domain} uses the emulated card beside vif{domain}.{handle}");
     let finding = Finding::new(Severity::Problem, format!("vif{domain}.{handle}"), summary)
-        .cause(text::unconnected_cause(&text::cause()))
+        .cause(format!("Its vif waits for a driver. {CAUSE}"))
         .quote(name_of(facts, domain))
         .quote(tools_of(facts, domain))
-        .gain(text::gain());
+        .gain(GAIN);
     finding.advise(Advice::by_hand(
-        text::unconnected_advice(),
+        "In the guest: Linux has xen_netfront; Windows needs the Xen project's drivers or the \
+         tools of XenServer or XCP-ng. Then restart the guest, and check that the state is 4.",
         &[&format!("xenstore-read {STORE}/{domain}/{handle}/state")],
     ))
 }

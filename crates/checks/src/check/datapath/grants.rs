@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::grants as text;
 use ringway_evidence::fact::{
     HostKind, Interfaces, KernelMessages, Kind, ModuleQueues, NicRole, Tried, XenInfo, XenVersion,
     float,
@@ -19,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
     title: "grants are used up",
     group: Group::Datapath,
     sources: &["throughput-guide:tx-path", "throughput-guide:rx-path"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("grants.txt"),
     absent: "no interface with grants",
     rule: rule!(Facts, judge),
 };
@@ -140,16 +139,26 @@ fn crowded(
     let wanted = need.div_ceil(GRANTS_PER_FRAME).max(limit.frames).min(u64::from(u32::MAX));
     let frames = wanted.saturating_mul(2).next_power_of_two();
     let finding = Finding::new(severity, whose, summary)
-        .cause(text::cause())
+        .cause(
+            "Every packet in flight uses a grant, from which the host reads it or into which it \
+             writes, and disks use the same table. A device that gets no grants does not connect, \
+             or waits.",
+        )
         .quote([limit.quote.clone()])
         .quote(said.cloned())
         .confidence(if limit.is_default { Confidence::Medium } else { Confidence::High })
         .advise(Advice::by_hand(
-            text::frames_advice(&frames),
+            format!(
+                "In the guest's configuration (Xen 4.10 or later): max_grant_frames={frames}, \
+                 then restart the guest; or for all guests gnttab_max_frames={frames} on Xen's \
+                 command line, with a restart of the host. The doctor cannot see whether a \
+                 configuration has this already."
+            ),
             &["grep max_grant_frames /etc/xen/*.cfg"],
         ))
         .advise(Advice::by_change(
-            text::queues_advice(),
+            "Or use fewer queues for guests with many interfaces. The change takes effect when \
+             they reconnect.",
             fewer_queues(&facts.modules, "xen_netback", 2),
         ));
     Some(finding)

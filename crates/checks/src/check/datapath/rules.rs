@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::rules as text;
 use ringway_evidence::fact::{Basis, LegacyRules, Span, Tried, float, sum};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
@@ -14,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "rules drop packets, or there are too many",
     group: Group::Datapath,
     sources: &["man-nft:counter", "man-nft:verdict"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("rules.txt"),
     absent: "no filter rules, or no right to see them",
     rule: rule!(Facts, judge),
 };
@@ -76,18 +75,26 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
         let (summary, cause) = match is_limit {
             true => (
                 format!("a rule limits packets, and drops {rate:.1} a second: {rule}"),
-                text::limit_cause(),
+                "It allows only so many packets or bytes a second and drops the rest, which TCP \
+                 takes for loss: it stays below the limit, so that few packets are dropped.",
             ),
-            false => {
-                (format!("a rule drops {rate:.0} packets a second: {rule}"), text::drop_cause())
-            }
+            false => (
+                format!("a rule drops {rate:.0} packets a second: {rule}"),
+                "Its counter grows by more than one in a hundred of the packets that enter its \
+                 chain. It may be intended; if traffic does not get through, this is where it \
+                 ends.",
+            ),
         };
         found.push(
             Finding::new(Severity::Warning, rule.clone(), summary)
                 .cause(cause)
                 .quote([span.text.quote(after.line)])
                 .confidence(confidence(span))
-                .advise(Advice::by_hand(text::drop_advice(), &[])),
+                .advise(Advice::by_hand(
+                    "Find out what it drops (nft monitor trace, or a log rule before it), and \
+                     change it if those packets are wanted.",
+                    &[],
+                )),
         );
     }
     found
@@ -115,10 +122,17 @@ fn longest(span: &Span<Rules>, moved: &Span<NicCounters>) -> Option<Finding> {
     let short = name.rsplit(' ').next().unwrap_or(name);
     let quote = span.text.quote_where(|line| line.split_whitespace().any(|one| one == short));
     let finding = Finding::new(Severity::Warning, name.clone(), summary)
-        .cause(text::long_cause())
+        .cause(
+            "The kernel compares each packet with its rules one by one until one decides: some \
+             microseconds of CPU time for each packet that no early rule matches.",
+        )
         .quote(quote)
         .confidence(confidence(span))
-        .advise(Advice::by_hand(text::long_advice(), &[]));
+        .advise(Advice::by_hand(
+            "Turn them into a set or map (nft, ipset), and accept established connections in the \
+             first rule.",
+            &[],
+        ));
     Some(finding)
 }
 
@@ -177,8 +191,7 @@ mod tests {
             let mut pieces = Vec::new();
             for (sample, drops) in [(1, 0), (2, 1)] {
                 let rules = format!(
-                    "*filter\n:INPUT ACCEPT [5:300]\n[{drops}:1] -A INPUT {rule} -j \
-                     DROP\nCOMMIT\n"
+                    "*filter\n:INPUT ACCEPT [5:300]\n[{drops}:1] -A INPUT {rule} -j DROP\nCOMMIT\n"
                 );
                 let dev = format!("{DEV}  eth0: 0 900 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
                 let path = format!("sample-{sample}");

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::switch_misses as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{SwitchLookups, Tried, XapiBackend, float, share};
 use ringway_evidence::facts;
@@ -17,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:network-backend",
         "network-node-blog:node",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("switch_misses.txt"),
     absent: "no Open vSwitch",
     rule: rule!(Facts, judge),
 };
@@ -53,20 +52,29 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let summary =
         format!("Open vSwitch has no flow for {:.1} % of packets, and lost {lost}", part * 100.0);
     let finding = Finding::new(severity, "Open vSwitch", summary)
-        .cause(text::cause())
+        .cause(
+            "The flow cache holds flows that it has seen. With short flows, or rules that match \
+             ports, most packets are new: each is matched against all rules instead of one table, \
+             and a datapath in the kernel passes it to a daemon and back for that.",
+        )
         .quote([quote])
         .quote(backend(facts))
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            text::advice(),
+            "Find out which flows these are, and whether the rules need all the fields that they \
+             match. To give the kernel's datapath more handler threads: \
+             other_config:n-handler-threads.",
             &["ovs-appctl dpctl/dump-flows | sort -t: -k3 | head"],
         ));
     if backend(facts).is_none() {
         out.add([finding]);
         return Ok(());
     }
-    let finding = finding
-        .advise(Advice::by_hand(text::bridge_advice(), &["xe-switch-network-backend bridge"]));
+    let finding = finding.advise(Advice::by_hand(
+        "The bridge has no such cache. Changing to it interrupts every guest's network and needs \
+         a restart.",
+        &["xe-switch-network-backend bridge"],
+    ));
     out.add([finding]);
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::bonds as text;
 use ringway_evidence::fact::{Basis, Bonds, Span, Tried, float};
 use ringway_evidence::parse::bonds::Bond;
 use ringway_evidence::parse::nic::NicCounters;
@@ -14,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a bond has links down, or uses one of several",
     group: Group::Links,
     sources: &["bonding-hash:policies"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("bonds.txt"),
     absent: "no bond",
     rule: rule!(Facts, judge),
 };
@@ -60,9 +59,16 @@ fn links(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     let severity = if up == 0 || !bond.is_up { Severity::Problem } else { Severity::Warning };
     Some(
         Finding::new(severity, name, summary)
-            .cause(text::down_cause())
+            .cause(
+                "The other links must carry all traffic, and nothing takes over when they fail as \
+                 well.",
+            )
             .quote(down.iter().map(|link| file.quote(link.line)))
-            .advise(Advice::by_hand(text::down_advice(), &["ip -s link"])),
+            .advise(Advice::by_hand(
+                "Check the cable, the transceiver, the port of the switch, and the kernel's \
+                 messages.",
+                &["ip -s link"],
+            )),
     )
 }
 
@@ -78,9 +84,18 @@ fn watch(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     let summary = format!("{name} does not monitor its links");
     Some(
         Finding::new(Severity::Warning, name, summary)
-            .cause(text::blind_cause())
+            .cause(
+                "Neither miimon nor arp_interval is set, so the bond goes on sending on a dead \
+                 link, and these packets are lost.",
+            )
             .quote([file.quote(bond.watched_line)])
-            .advise(Advice::by_hand(text::blind_advice(&name), &[])),
+            .advise(Advice::by_hand(
+                format!(
+                    "Check the carrier ten times a second (ip link set {name} type bond miimon \
+                     100), and set this in the network configuration as well."
+                ),
+                &[],
+            )),
     )
 }
 
@@ -102,10 +117,17 @@ fn partner(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
     };
     Some(
         Finding::new(Severity::Warning, name, summary)
-            .cause(text::apart_cause())
+            .cause(
+                "The other end does not put these links into one group: LACP is off there, or the \
+                 links go to different switches or have different speeds.",
+            )
             .quote(no_partner.map(|line| file.quote(line)))
             .quote(apart.iter().map(|link| file.quote(link.line)))
-            .advise(Advice::by_hand(text::apart_advice(), &[])),
+            .advise(Advice::by_hand(
+                "Configure the ports at the other end as one group with LACP. Two switches must \
+                 act as one for this (MLAG).",
+                &[],
+            )),
     )
 }
 
@@ -137,9 +159,20 @@ fn one_of_several(facts: &Facts, name: &str, bond: &Bond, file: &Text) -> Option
         link.name
     );
     let by_port = hash.contains("3+4");
-    let cause = if by_port { text::one_flow_cause() } else { text::hash_cause() };
-    let advice =
-        if by_port { text::one_flow_advice().to_owned() } else { text::hash_advice(&name) };
+    let cause = if by_port {
+        "One connection uses one link with any policy."
+    } else {
+        "All packets that it sends have the same hash: the hash does not use ports, and there is \
+         one peer or router."
+    };
+    let advice = if by_port {
+        "Use more connections. A single connection is never faster than one link.".to_owned()
+    } else {
+        format!(
+            "Include ports in the hash: xmit_hash_policy layer3+4 in the configuration of {name}. \
+             This keeps the order within a connection, but not between fragments."
+        )
+    };
     Some(
         Finding::new(severity, name, summary)
             .cause(cause)

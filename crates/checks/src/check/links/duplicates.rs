@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::duplicates as text;
 use ringway_evidence::fact::{KernelMessages, Moved, OwnAddresses, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::moves::{Kind, Move};
@@ -14,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "two hosts have the same address",
     group: Group::Links,
     sources: &["kernel-bridge:forwarding", "rfc-4862", "rfc-5227"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("duplicates.txt"),
     absent: "there is no data on addresses that move, or on IPv6 addresses of its own",
     rule: rule!(Facts, judge),
 };
@@ -26,6 +25,11 @@ facts! {
         messages: Tried<KernelMessages>,
     }
 }
+
+const MAC_CAUSE: &str = "Two hosts have this Ethernet address, or frames come back through a \
+                         loop, or a host sends over two links that this end does not know as one \
+                         (a bond without LACP here). Each frame for it goes to the place from \
+                         which it sent last, so the other one loses it.";
 
 /// Moves from which an address that also returned belongs to two hosts. A failover or a migration
 /// is one move, and a port that fails and comes back makes two. IP addresses move rarely even
@@ -46,9 +50,17 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             let summary = format!("another host has {} of {}", own.address, own.nic);
             let command = "ip -6 address show dadfailed";
             out.add([Finding::new(Severity::Problem, subject, summary)
-                .cause(text::own_cause())
+                .cause(
+                    "Duplicate address detection got a reply from another host, so the kernel \
+                     does not use this address: nothing is sent from it, and packets to it go to \
+                     the other host.",
+                )
                 .quote([text.quote(own.line)])
-                .advise(Advice::by_hand(text::own_advice(), &[command]))]);
+                .advise(Advice::by_hand(
+                    "Give one of the two another address, or remove it and add it again if the \
+                     other host is gone: it stays unused until then.",
+                    &[command],
+                ))]);
         }
     }
     match facts.moved.get() {
@@ -95,8 +107,19 @@ fn of_moves(moved: &Moved, out: &mut Verdicts) {
             }
         };
         let (cause, advice) = match one.kind {
-            Kind::Neighbour => (text::neighbour_cause(), text::neighbour_advice()),
-            Kind::Port | Kind::TunnelEnd => (text::mac_cause(), text::mac_advice()),
+            Kind::Neighbour => (
+                "Two hosts reply for this address, or one host replies on two of its interfaces \
+                 (arp_ignore), or a program moves it back and forth. Connections break each time \
+                 it changes.",
+                "Find both hosts by these Ethernet addresses. Give one of them another IP \
+                 address, or set net.ipv4.conf.all.arp_ignore to 1 on a host with two interfaces \
+                 in this network.",
+            ),
+            Kind::Port | Kind::TunnelEnd => (
+                MAC_CAUSE,
+                "Find what is behind both. Of two guests, give one another Ethernet address; of \
+                 two links to one switch, make a bond on both ends or turn on STP.",
+            ),
         };
         let rate = format!("{moves} times in {seconds:.0} s");
         out.add([Finding::new(
@@ -114,7 +137,10 @@ fn of_moves(moved: &Moved, out: &mut Verdicts) {
         let summary =
             format!("{} on {} was at {}", one.address, one.nic, one.places.join(", then at "));
         out.add([Finding::new(Severity::Note, format!("{} {}", one.nic, one.address), summary)
-            .cause(text::once_cause())
+            .cause(
+                "This is normal after a failover, a migration or a change of a card. If it \
+                 happens again without these, two hosts have this address.",
+            )
             .quote([moved.text.quote(one.line)])]);
     }
     if twice.len() > SHOWN_MAX {
@@ -125,15 +151,22 @@ fn of_moves(moved: &Moved, out: &mut Verdicts) {
             "addresses",
             format!("{summary}: {rate:.0} moves a second"),
         )
-        .cause(text::mac_cause())
+        .cause(MAC_CAUSE)
         .quote([moved.text.quote(twice[SHOWN_MAX].line)])
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(text::many_advice(), &[]))]);
+        .advise(Advice::by_hand(
+            "So many addresses at once are a loop rather than duplicates: look for two links \
+             between the same two bridges or switches.",
+            &[],
+        ))]);
     }
     if moved.moves.lost > 0 {
         let summary = "the kernel announced more changes of addresses than could be read";
         out.add([Finding::new(Severity::Note, "addresses", summary)
-            .cause(text::lost_cause())
+            .cause(
+                "Addresses that moved in that time may be missing here. So many changes are \
+                 unusual: a loop, or a scan of the network.",
+            )
             .quote([moved.text.quote(1)])]);
     }
 }
@@ -159,7 +192,7 @@ fn of_messages(log: &Text) -> Option<Finding> {
     let summary = format!("the kernel has reported a duplicate address {often}");
     Some(
         Finding::new(Severity::Note, "addresses", summary)
-            .cause(text::message_cause())
+            .cause("A time is in the line, if the kernel writes it. It may be solved since then.")
             .quote([log.quote(last)]),
     )
 }

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::full_wire as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, Interfaces, Mtus, NicRole, Span, Speeds, float};
 use ringway_evidence::facts;
@@ -18,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
         "network-node-blog:card",
         "network-node-blog:ideal",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("full_wire.txt"),
     absent: "no card that reports its speed",
     rule: rule!(Facts, judge),
 };
@@ -58,10 +57,14 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 full * 100.0
             );
             out.add([Finding::new(Severity::Warning, nic.clone(), summary)
-                .cause(text::cause())
+                .cause("The link is the limit: no setting of this host gets more through it.")
                 .quote([span.text.quote(after.line), quote])
                 .confidence(Confidence::Medium)
-                .advise(Advice::by_hand(text::advice(), &["ringway doctor explain D09"]))]);
+                .advise(Advice::by_hand(
+                    "Add another path: a second card or a bond, with vifs on it. Or reduce the \
+                     overhead with longer frames (D08).",
+                    &["ringway doctor explain D09"],
+                ))]);
         }
     }
     if let Some((full, nic)) = most {

@@ -7,7 +7,6 @@ use std::ops::RangeInclusive;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
-use crate::text::limits as text;
 use ringway_evidence::fact::{
     Basis, ClassCounters, DefaultQdisc, Disciplines, FilterCounters, Interfaces, Span,
     SwitchLimits, Tried, VifStore, float,
@@ -26,7 +25,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a limit is configured",
     group: Group::Links,
     sources: &["throughput-guide:physical-limit"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("limits.txt"),
     absent: "no interface",
     rule: rule!(Facts, judge),
 };
@@ -133,16 +132,21 @@ fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Fin
              {mbit:.0} Mbit/s"
         );
     }
-    let mut cause = text::cause().to_owned();
+    let mut cause =
+        "When a limit is reached, throughput stays the same whatever else you change.".to_owned();
     if parts > 1 {
         summary += &format!(", {parts} times");
-        cause += &format!(" {}", text::each_queue_cause(&parts));
+        cause += &format!(
+            " Linux' netback applies it to each queue, so {parts} queues may use {parts} times as \
+             much."
+        );
     }
     let finding = Finding::new(Severity::Warning, nic.clone(), summary)
         .cause(cause)
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium);
-    let text = text::advice();
+    let text = "If it is not intended, remove it where it was set: in the toolstack (the vif's \
+                rate), in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
     let finding = finding.advise(match &limit.remedy {
         Remedy::Change(change) => Advice::by_change(text, [change.clone()]),
         Remedy::Command(command) => Advice::by_hand(text, &[command]),
@@ -167,8 +171,8 @@ fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
         let sent = qdisc.sent().since(&before);
         let (kind, nic) = (&qdisc.kind, &qdisc.dev);
         let said = format!(
-            "{kind} of {nic}: rate {rate} bytes/s, since the first sample {} drops, {} overlimits; \
-             {} bytes wait",
+            "{kind} of {nic}: rate {rate} bytes/s, since the first sample {} drops, {} \
+             overlimits; {} bytes wait",
             sent.dropped, sent.overlimits, sent.backlog
         );
         let remedy = match kind.as_str() {

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::link_errors as text;
 use ringway_evidence::fact::{
     Basis, Carriers, Duplexes, Interfaces, LinkStates, NicRole, Span, Speeds, float, share,
 };
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a link has errors, or goes up and down",
     group: Group::Links,
     sources: &["kernel-statistics:errors"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("link_errors.txt"),
     absent: "no interface but the loopback",
     rule: rule!(Facts, judge),
 };
@@ -75,9 +74,17 @@ fn flaps(facts: &Facts, nic: &str) -> Option<Finding> {
         format!("the link of {nic} went up or down {changes} times in {:.1} s", span.seconds);
     Some(
         Finding::new(Severity::Problem, nic, summary)
-            .cause(text::flaps_cause())
+            .cause(
+                "Each time, everything in flight is lost, and what depends on the link changes: \
+                 bonds, bridges, routes. Causes are a cable, a transceiver, power saving of the \
+                 card, or the program or switch at the other end.",
+            )
             .quote([span.text.quote(1)])
-            .advise(Advice::by_hand(text::flaps_advice(), &["dmesg"])),
+            .advise(Advice::by_hand(
+                "Check the kernel's messages and the other end; replace the cable and the \
+                 transceiver, one at a time.",
+                &["dmesg"],
+            )),
     )
 }
 
@@ -89,9 +96,16 @@ fn half(facts: &Facts, nic: &str) -> Option<Finding> {
     let summary = format!("{nic} runs in half duplex");
     Some(
         Finding::new(Severity::Warning, nic, summary)
-            .cause(text::half_cause())
+            .cause(
+                "The two ends were set, or detected, differently: under load frames collide, and \
+                 are sent again or lost.",
+            )
             .quote([duplex.quote(1)])
-            .advise(Advice::by_hand(text::half_advice(), &[])),
+            .advise(Advice::by_hand(
+                "Use autonegotiation at both ends, or set both to the same. ethtool shows what \
+                 this end has; ethtool -s sets autoneg, speed and duplex.",
+                &[],
+            )),
     )
 }
 
@@ -103,7 +117,14 @@ fn slow(facts: &Facts, nic: &str) -> Option<Finding> {
     }
     let summary = format!("the link of {nic} runs at {mbit} Mbit/s");
     let finding = Finding::new(Severity::Note, nic, summary);
-    Some(finding.cause(text::slow_cause()).quote([text.quote(1)]))
+    Some(
+        finding
+            .cause(
+                "Almost every card supports 1000 or more. A cable with only two working pairs or \
+                 an old switch reduces it.",
+            )
+            .quote([text.quote(1)]),
+    )
 }
 
 fn errors(span: &Span<NicCounters>, nic: &str, moved: &Moved) -> Option<Finding> {
@@ -121,8 +142,19 @@ fn errors(span: &Span<NicCounters>, nic: &str, moved: &Moved) -> Option<Finding>
         return None;
     }
     let (cause, advice) = match is_received {
-        true => (text::receive_cause(), text::receive_advice()),
-        false => (text::send_cause(), text::send_advice()),
+        true => (
+            "Frames arrive damaged or too long, or the card had no room: a cable, a transceiver, \
+             a duplex mismatch, a sender with a larger MTU. For a tunnel or TAP: headers that do \
+             not match.",
+            "Find out which errors these are (length, crc, frame, missed), replace cable and \
+             port, and compare MTU and duplex with the other end.",
+        ),
+        false => (
+            "Frames could not be sent: no carrier, collisions, or for a tunnel no route to its \
+             other end.",
+            "Find out which errors these are (carrier, window, collisions); for a tunnel, check \
+             whether its other end has a route and a neighbour entry.",
+        ),
     };
     Some(
         Finding::new(Severity::Warning, nic, format!("{nic} has errors: {}", both.join("; ")))

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
-use crate::text::next_hops as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, Routing, Span, Switches, Tried};
 use ringway_evidence::facts;
@@ -14,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a next hop does not reply",
     group: Group::Links,
     sources: &["ip-sysctl:fib-multipath-use-neigh", "ip-sysctl:linkdown"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("next_hops.txt"),
     absent: "there is no data on where packets are sent",
     rule: rule!(Facts, judge),
 };
@@ -49,7 +48,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let named: Vec<&str> = silent.iter().take(NAMED_MAX).map(|one| one.dst.as_str()).collect();
         let summary = format!("{} neighbours do not reply: {}", silent.len(), named.join(", "));
         let finding = Finding::new(Severity::Note, "neighbours", summary);
-        out.add([finding.cause(text::silent_cause()).quote([quoted(span, silent[0])])]);
+        out.add([finding
+            .cause(
+                "A program on this host tried to reach them recently and got no reply: they are \
+                 down, or not in this network. None of them is a next hop.",
+            )
+            .quote([quoted(span, silent[0])])]);
     }
     out.well("next hops in use reply", None);
     Ok(())
@@ -117,12 +121,21 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
         Change::raise(Knob::Sysctl { name: name.to_owned() }, text.number().ok()?, 1)
     });
     let finding = Finding::new(Severity::Problem, route.dst.clone(), summary)
-        .cause(text::one_of_several_cause())
+        .cause(
+            "A hash chooses the next hop of each flow, even a dead one: these flows are lost, and \
+             all others work.",
+        )
         .quote(dead.into_iter().map(|(_, quote)| quote))
         .quote(setting.map(|text| text.quote(1)));
     Some(match change {
-        Some(change) => finding.advise(Advice::by_change(text::pass_over_advice(), [change])),
-        None => finding.advise(Advice::by_hand(text::one_of_several_advice(), &["ip route show"])),
+        Some(change) => finding.advise(Advice::by_change(
+            "Remove it from the route, or let the kernel skip next hops like this one.",
+            [change],
+        )),
+        None => finding.advise(Advice::by_hand(
+            "Remove it from the route, or fix what is behind it.",
+            &["ip route show"],
+        )),
     })
 }
 
@@ -133,8 +146,12 @@ fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Fin
     let severity = if gateway.contains(':') { Severity::Note } else { Severity::Problem };
     Some(
         Finding::new(severity, route.dst.clone(), summary)
-            .cause(text::only_one_cause())
+            .cause("All packets on this route are lost.")
             .quote([quoted(span, one)])
-            .advise(Advice::by_hand(text::only_one_advice(), &["ip route show", "ip neigh show"])),
+            .advise(Advice::by_hand(
+                "Check whether it is up and in the network of that interface (cable, VLAN), or \
+                 set another route.",
+                &["ip route show", "ip neigh show"],
+            )),
     )
 }

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::offloads as text;
 use ringway_evidence::fact::{Interfaces, LinkStates, LinkTypes, NicRole, Offloads};
 use ringway_evidence::facts;
 use ringway_evidence::parse::ethtool::{Feature, Features, long_name};
@@ -23,7 +22,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-study:rx",
         "multi-queue-study:rx-limits",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("offloads.txt"),
     absent: "no interface with a driver",
     rule: rule!(Facts, judge),
 };
@@ -107,7 +106,11 @@ fn inspect(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap>
     if !stuck.is_empty() && facts.nics.has_offload_headers(nic) == Some(false) {
         let summary = format!("the program behind {nic} takes no offloads: {}", names(&stuck));
         let quotes = stuck.iter().map(|(_, _, feature)| text.quote(feature.line));
-        let finding = Finding::new(Severity::Note, nic, summary).cause(text::plain_tap_cause());
+        let finding = Finding::new(Severity::Note, nic, summary).cause(
+            "It opened the TAP device without headers for offloads (IFF_VNET_HDR), as VPNs and \
+             emulated cards do. The kernel cuts and sums every packet for it, and no setting \
+             changes that.",
+        );
         findings.push(finding.quote(quotes));
     } else if !stuck.is_empty() {
         findings.push(not_offered(nic, role, &text, &stuck));
@@ -130,10 +133,17 @@ fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
         Change::raise(knob, "off", "on")
     };
     Finding::new(Severity::Warning, nic, format!("turned off on {nic}: {}", names(off)))
-        .cause(text::off_cause())
+        .cause(
+            "Without it the CPU handles packets of 1500 bytes one by one instead of up to 64 KiB \
+             at once.",
+        )
         .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
-        .advise(Advice::by_change(text::off_advice(), off.iter().filter_map(change)))
-        .gain(text::off_gain())
+        .advise(Advice::by_change(
+            "Turn it on, unless this card and driver have a known bug. The setting is lost at a \
+             restart. On XCP: xe pif-param-set uuid=... other-config:ethtool-gro=on",
+            off.iter().filter_map(change),
+        ))
+        .gain("several times the throughput if a CPU is full, otherwise nothing")
 }
 
 fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
@@ -142,24 +152,34 @@ fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
         NicRole::Backend => (
             Severity::Warning,
             format!("the guest of {nic} does not accept: {names}"),
-            text::guest_side_cause(),
+            "Its frontend did not offer it, so the host cuts and sums every packet for this guest.",
         ),
         NicRole::Frontend => (
             Severity::Warning,
             format!("the host of {nic} does not offer: {names}"),
-            text::host_side_cause(),
+            "The backend did not offer it, or it is turned off on its device.",
         ),
-        NicRole::Physical | NicRole::Software => {
-            (Severity::Note, format!("{nic} does not support: {names}"), text::card_cause())
-        }
+        NicRole::Physical | NicRole::Software => (
+            Severity::Note,
+            format!("{nic} does not support: {names}"),
+            "The card or its driver has no such offload.",
+        ),
     };
     let finding = Finding::new(severity, nic, summary)
         .cause(cause)
         .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
         .confidence(Confidence::Medium);
     match role {
-        NicRole::Backend => finding.advise(Advice::by_hand(text::guest_side_advice(), &[])),
-        NicRole::Frontend => finding.advise(Advice::by_hand(text::host_side_advice(), &[])),
+        NicRole::Backend => finding.advise(Advice::by_hand(
+            "Check the guest's side: ethtool -k in the guest, the age of its driver, and its \
+             configuration.",
+            &[],
+        )),
+        NicRole::Frontend => finding.advise(Advice::by_hand(
+            "Check the host's side: ethtool -k of the vif or TAP device there; in libvirt XML, \
+             <host csum='on' gso='on' tso4='on' tso6='on'/> and <guest .../> of <driver>.",
+            &[],
+        )),
         NicRole::Physical | NicRole::Software => finding,
     }
 }
@@ -171,7 +191,10 @@ fn lro_on(nic: &str, text: &Text, lro: Feature) -> Finding {
         nic,
         format!("{nic} forwards, and merges packets irreversibly (LRO)"),
     )
-    .cause(text::lro_cause())
+    .cause(
+        "LRO loses the boundaries of packets. What a bridge forwards is then too long or has \
+         changed headers, and is dropped or slow. GRO keeps these boundaries.",
+    )
     .quote([text.quote(lro.line)])
-    .advise(Advice::by_change(text::lro_advice(), Change::lower(knob, "on", "off")))
+    .advise(Advice::by_change("Turn LRO off and leave GRO on.", Change::lower(knob, "on", "off")))
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::packet_length as text;
 use ringway_evidence::fact::{
     Interfaces, LinkStates, LinkTypes, Mtus, Paths, Stack, TcpMtuProbing, Tried, VifStore,
     XapiCards, XapiInventory, XapiNetworks, XapiVifs,
@@ -32,7 +31,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:jumbo-start",
         "throughput-guide:jumbo-guest",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("packet_length.txt"),
     absent: "one hop, and no path was requested",
     rule: rule!(Facts, judge),
 };
@@ -139,9 +138,16 @@ fn unequal(facts: &Facts, bridge: &str, hops: &[Hop]) -> Option<Finding> {
     let members = hops.iter().filter_map(|(nic, current, _)| widen(nic, *current, most.1));
     let own = mtu(facts, bridge).ok().and_then(|(current, _)| widen(bridge, current, most.1));
     let finding = Finding::new(Severity::Warning, bridge, summary)
-        .cause(text::unequal_cause())
+        .cause(
+            "A bridge cannot tell a sender that its packet is too long for the outgoing port; it \
+             drops it. Small packets pass, so logins work and transfers hang.",
+        )
         .quote([most.2.clone(), least.2.clone()])
         .confidence(Confidence::High)
-        .advise(Advice::by_change(text::unequal_advice(), members.chain(own)));
+        .advise(Advice::by_change(
+            "Use the same MTU everywhere, also in guests and on switches. Then test the whole \
+             path: ringway doctor --check D08 --path HOST. On XCP set the network's MTU instead.",
+            members.chain(own),
+        ));
     Some(finding)
 }

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::pauses as text;
 use ringway_evidence::fact::{Basis, Interfaces, NicRole, QueueCounters, Span, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::ethtool::{Statistics, counts_pauses};
@@ -13,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     title: "pause frames stop a link",
     group: Group::Links,
     sources: &["kernel-ethtool-pause:statistics"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("pauses.txt"),
     absent: "no card that counts pause frames",
     rule: rule!(Facts, judge),
 };
@@ -65,10 +64,23 @@ fn of_way(span: &Span<Statistics>, nic: &str, is_sent: bool) -> Option<Finding> 
     }
     let (summary, cause, advice) = if is_sent {
         let summary = format!("{nic} asks the other end to pause, {rate:.0} times a second");
-        (summary, text::sent_cause(), text::sent_advice())
+        (
+            summary,
+            "This host receives more slowly than frames arrive: the card's memory or ring is \
+             full, because the CPU that empties it, or the bus, is too slow. All senders behind \
+             the switch wait.",
+            "See D03, D18 and D29 for the CPUs and rings of this host, and D28 for the card's \
+             node.",
+        )
     } else {
         let summary = format!("{nic} is asked to pause, {rate:.0} times a second");
-        (summary, text::received_cause(), text::received_advice())
+        (
+            summary,
+            "The switch or host at the other end has no room for what this host sends, and this \
+             card waits: its throughput is that of the slowest receiver behind the link.",
+            "On the switch, find the port that is full and the host behind it. ethtool -a shows \
+             under RX whether the card reacts to pause frames.",
+        )
     };
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(cause)

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
-use crate::text::queue_drops as text;
 use ringway_evidence::fact::{Basis, Interfaces, QueueLengths, Span, Tried, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the queue of an interface drops packets",
     group: Group::Links,
     sources: &["man-tc:qdisc", "kernel-statistics:dropped", "man-netem:purpose"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("queue_drops.txt"),
     absent: "no interface but the loopback",
     rule: rule!(Facts, judge),
 };
@@ -29,6 +28,10 @@ facts! {
         lengths: QueueLengths,
     }
 }
+
+const LONGER_ADVICE: &str = "A longer queue absorbs bursts. It does not help if the reader is \
+                             slower on average: check whether the reader gets a CPU (D02, D05, \
+                             D35).";
 
 /// Drops per second, and their fraction of all frames, that exceed normal TCP rate probing.
 const DROPS_MIN: f64 = 10.0;
@@ -90,9 +93,12 @@ fn emulators(facts: &Facts) -> Vec<Finding> {
         let summary = format!("{} emulates a bad network: {}", qdisc.dev, emulated(qdisc)?);
         let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
         let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
-            .cause(text::netem_cause())
+            .cause("A discipline that is made for tests delays or drops packets on this interface.")
             .quote(span.text.quote_where(|line| line.contains("netem")))
-            .advise(Advice::by_hand(text::netem_advice(), &[&command]));
+            .advise(Advice::by_hand(
+                "If no test needs it any more, delete it (tc qdisc del).",
+                &[&command],
+            ));
         Some(finding)
     };
     span.after.all.iter().filter_map(found).collect()
@@ -133,15 +139,27 @@ fn disciplines(facts: &Facts) -> Vec<Finding> {
             percent(drops, sent)
         );
         let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
-        let advice = if is_active { text::active_advice() } else { text::fifo_advice() };
+        let advice = if is_active {
+            "Check what sends: datagrams without congestion control, or many more connections than \
+             this link has room for. A longer queue only adds delay."
+        } else {
+            "Check what arrives (bursts, more than the link carries) and what reads the queue. A \
+             longer queue (limit, or txqueuelen of the interface) helps only against bursts."
+        };
         let advice = Advice::by_hand(advice, &[&command]);
         let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
-            .cause(if is_active { text::active_cause() } else { text::fifo_cause() })
+            .cause(if is_active {
+                "The discipline drops so that senders slow down, but they do not slow down, or \
+                 they are too many for this link."
+            } else {
+                "More packets arrive at a time than fit, and the sending side is slower: bursts, a \
+                 slow link, or a slow program behind it."
+            })
             .quote([span.text.quote(1)])
             .confidence(Confidence::Medium);
         found.push(match longer(facts, &qdisc.dev) {
             Some((change, quote)) if qdisc.kind == "pfifo_fast" => {
-                let advice = Advice::by_change(text::longer_advice(), [change]);
+                let advice = Advice::by_change(LONGER_ADVICE, [change]);
                 finding.quote([quote]).advise(advice)
             }
             _ => finding.advise(advice),
@@ -180,16 +198,32 @@ fn device(facts: &Facts, nic: &str, drops: u64, sent: u64, line: usize) -> Findi
         .quote([span.text.quote(line)])
         .confidence(Confidence::Medium);
     if !is_tun {
-        let advice = Advice::by_hand(text::device_advice(), &[command]);
-        return finding.cause(text::device_cause()).advise(advice);
+        let advice = Advice::by_hand(
+            "Find out which counter it is, and whether the other end is up and gets a CPU (D18, \
+             D35).",
+            &[command],
+        );
+        return finding
+            .cause(
+                "The other end does not accept them: it is down, its queue is full because its \
+                 CPU is busy, or the driver has no room.",
+            )
+            .advise(advice);
     }
-    let finding = finding.cause(text::tap_cause());
+    let finding = finding.cause(
+        "The program that reads it is slower than frames arrive, on average or during a burst, \
+         and its queue is full.",
+    );
     match longer(facts, nic) {
         Some((change, quote)) => {
-            let advice = Advice::by_change(text::longer_advice(), [change]);
+            let advice = Advice::by_change(LONGER_ADVICE, [change]);
             finding.quote([quote]).advise(advice)
         }
-        None => finding.advise(Advice::by_hand(text::tap_advice(), &[command])),
+        None => finding.advise(Advice::by_hand(
+            "Check whether that program gets a CPU (D02, D05, D35) and has as many queues as \
+             possible (D14).",
+            &[command],
+        )),
     }
 }
 

@@ -5,7 +5,6 @@ mod coalescing;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
-use crate::text::rings as text;
 use ringway_evidence::Gap;
 use ringway_evidence::fact::{
     Basis, Coalescence, Interfaces, Missed, NetIrqs, NicRole, Rings, Span, Tried, float,
@@ -21,7 +20,7 @@ pub(crate) const CHECK: Check = Check {
     title: "rings are too small, or there are too many interrupts",
     group: Group::Links,
     sources: &["throughput-guide:packet-cost"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("rings.txt"),
     absent: "no card that reports ring misses or coalescing",
     rule: rule!(Facts, judge),
 };
@@ -71,9 +70,12 @@ fn rings(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
         nic,
         format!("{nic} drops {rate:.1} frames/s because its receive ring is full"),
     )
-    .cause(text::late_cause())
+    .cause("The CPU that empties the ring is late: it is busy, or a burst is longer than the ring.")
     .quote([span.text.quote(1)])
-    .advise(Advice::by_hand(text::late_advice(), &["ringway doctor explain D04"]));
+    .advise(Advice::by_hand(
+        "First check whether that CPU is full: D03, D04. Then its queues: D14.",
+        &["ringway doctor explain D04"],
+    ));
     let text = facts.rings.of(nic)?;
     let rings = Settings::parse(&text)?;
     let (Some(current), Some(max)) = (rings.current.get("rx"), rings.maximum.get("rx")) else {
@@ -85,5 +87,9 @@ fn rings(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     }
     let knob = Knob::Ring { nic: nic.to_owned(), which: "rx".to_owned() };
     let change = Change::raise(knob, current.value, max.value);
-    Ok(Some(finding.advise(Advice::by_change(text::larger_advice(), change))))
+    Ok(Some(finding.advise(Advice::by_change(
+        "If bursts are the cause, use a larger ring. The link goes down for a moment, and a \
+         larger ring uses more cache.",
+        change,
+    ))))
 }

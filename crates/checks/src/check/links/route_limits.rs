@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Finding, Severity};
-use crate::text::route_limits as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Routing, Tried};
 use ringway_evidence::facts;
@@ -14,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a route limits TCP",
     group: Group::Tcp,
     sources: &["man-ip-route:metrics"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("route_limits.txt"),
     absent: "there is no data on routes",
     rule: rule!(Facts, judge),
 };
@@ -70,8 +69,15 @@ fn of_route(route: &Route) -> Option<Finding> {
     let summary = format!("the route to {} limits TCP: {}", route.dst, said.join(", "));
     Some(
         Finding::new(Severity::Warning, route.dst.clone(), summary)
-            .cause(text::cause())
+            .cause(
+                "The route allows no more, whatever the connection and the path would allow. New \
+                 connections have this limit from their start.",
+            )
             .quote([quote])
-            .advise(Advice::by_hand(text::advice(), &["ip -d route show table all"])),
+            .advise(Advice::by_hand(
+                "If no one knows its purpose, set the route again without it (ip route replace), \
+                 and remove it from what sets it at each start.",
+                &["ip -d route show table all"],
+            )),
     )
 }

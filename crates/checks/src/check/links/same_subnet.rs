@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::same_subnet as text;
 use core::net::Ipv4Addr;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, NetCounters, Routing, Switches, Tried, float};
@@ -15,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "two interfaces are in one network, or paths are asymmetric",
     group: Group::Links,
     sources: &["ip-sysctl:arp-filter", "ip-sysctl:arp-ignore", "ip-sysctl:rp-filter"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("same_subnet.txt"),
     absent: "there is no data on addresses",
     rule: rule!(Facts, judge),
 };
@@ -27,6 +26,9 @@ facts! {
         counters: Tried<NetCounters>,
     }
 }
+
+const REFUSED_ADVICE: &str = "If packets should arrive on this interface, make the filter loose: \
+                              it then accepts senders to which there is any route.";
 
 /// Refused packets per second from which they are more than strays.
 const REFUSED_MIN: f64 = 1.0;
@@ -90,13 +92,22 @@ fn flux(
         other.ifname, nic.ifname, more.local, more.prefixlen
     );
     let finding = Finding::new(Severity::Warning, nic.ifname.clone(), summary)
-        .cause(text::flux_cause())
+        .cause(
+            "Neighbours use the first reply, so traffic for one interface arrives on the other, \
+             and all outgoing packets use one of them.",
+        )
         .quote([quote(&other.ifname, more), quote(&nic.ifname, address)])
         .quote(value(&nic.ifname, "arp_ignore").map(|(_, text)| text.quote(1)))
         .confidence(Confidence::Medium);
     // Not an automatic change: with arp_ignore, addresses on no interface of this network, such as
     // those of load balancers, no longer get ARP replies.
-    Some(finding.advise(Advice::by_hand(text::flux_advice(), &["ip addr show"])))
+    Some(finding.advise(Advice::by_hand(
+        "Give each interface its own network, or make a bond of them. If both must stay, let each \
+         reply for its own addresses only: net.ipv4.conf.NIC.arp_ignore=1 and arp_announce=2 of \
+         both. Addresses on lo or a dummy device, such as those of a load balancer, then get no \
+         reply any more.",
+        &["ip addr show"],
+    )))
 }
 
 /// Drops of the reverse-path filter, with the interfaces on which they may occur.
@@ -128,10 +139,13 @@ fn refused<'a>(facts: &Facts, nics: impl Iterator<Item = &'a str>) -> Option<Fin
     });
     let changes: Vec<Change> = changes.collect();
     let finding = Finding::new(Severity::Warning, "rp_filter", summary)
-        .cause(text::refused_cause())
+        .cause(
+            "Replies to these senders would leave by another interface: routes are asymmetric, or \
+             the senders are forged.",
+        )
         .quote(strict.into_iter().map(|(_, quote)| quote));
     Some(match changes.is_empty() {
-        true => finding.advise(Advice::by_hand(text::refused_advice(), &["ip route show"])),
-        false => finding.advise(Advice::by_change(text::refused_advice(), changes)),
+        true => finding.advise(Advice::by_hand(REFUSED_ADVICE, &["ip route show"])),
+        false => finding.advise(Advice::by_change(REFUSED_ADVICE, changes)),
     })
 }

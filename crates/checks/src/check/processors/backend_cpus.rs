@@ -5,7 +5,6 @@ mod hidden;
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::backend_cpus as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     BackendThread, BackendThreads, Basis, BusyCpus, CommandLine, CpuLines, CpusOnline, CpusPresent,
@@ -25,7 +24,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-groups",
         "multi-queue-study:guest-cpus",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("backend_cpus.txt"),
     absent: "no backend and no domain 0",
     rule: rule!(Facts, judge),
 };
@@ -86,7 +85,11 @@ fn threads(facts: &Facts, out: &mut Verdicts) -> Judged {
         format!("{count} backend threads take turns on {cpus} CPUs, of which {busy:.1} are busy");
     let cpu_quote = facts.lines.get()?.quote_where(|line| line.starts_with("cpu "));
     let finding = Finding::new(severity, "backend threads", summary)
-        .cause(text::threads_cause())
+        .cause(
+            "Another queue adds a thread but no CPU: threads only take turns, and switching costs \
+             time. From here on throughput does not rise with queues, and may fall. The \
+             multi-queue study had 8 CPUs for 8 queues; its guest had 4, and was the limit.",
+        )
         .quote(at_work.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
         .quote([quote.clone()])
         .quote(cpu_quote)
@@ -105,21 +108,33 @@ fn few_groups(groups: usize, cpus: u64, threads: &[BackendThread]) -> Option<Fin
     let quotes: Vec<Quote> = threads.iter().take(QUOTES_MAX).map(|one| one.quote.clone()).collect();
     Some(
         Finding::new(Severity::Note, "backend threads", summary)
-            .cause(text::few_groups_cause())
+            .cause("By default there are min(4, CPUs) threads.")
             .quote(quotes)
-            .advise(Advice::by_hand(text::few_groups_advice(&cpus), &[])),
+            .advise(Advice::by_hand(
+                format!(
+                    "In /boot/extlinux.conf, after console=hvc0: \
+                     xen-netback.netback_max_groups={cpus}, and a restart. Since Linux 3.12 each \
+                     vif has a thread, since 3.16 each queue."
+                ),
+                &[],
+            )),
     )
 }
 
 fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
     if facts.kind.kind != Kind::XenDom0 {
-        return finding.advise(Advice::by_hand(text::guest_queues_advice(), &[]));
+        return finding.advise(Advice::by_hand(
+            "Use fewer queues for guests with little traffic: ethtool -L in the guest, or its \
+             interface's XML.",
+            &[],
+        ));
     }
     // Not more than exist; if their number is unknown, the advice is by hand.
     let real = real_cpus(facts);
     let wanted = real.map_or(threads, |real| threads.min(real));
     let fewer = Advice::by_change(
-        text::vif_queues_advice(),
+        "Or use fewer queues for each vif, as many as domain 0 can serve. The change takes effect \
+         when the vifs reconnect.",
         fewer_queues(&facts.modules, "xen_netback", cpus.min(4)),
     );
     if wanted <= cpus {
@@ -127,7 +142,12 @@ fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
     }
     finding
         .advise(Advice::by_hand(
-            text::more_cpus_advice(&wanted),
+            format!(
+                "Give domain 0 more CPUs, up to the number that it was started with; permanently \
+                 with dom0_max_vcpus={wanted} on Xen's command line and a restart. On old \
+                 versions: /etc/sysconfig/unplug-vcpus; its init script is enough to reduce the \
+                 number."
+            ),
             &[&format!("xl vcpu-set 0 {wanted}")],
         ))
         .advise(fewer)

@@ -4,7 +4,6 @@ use std::ops::Deref;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::backlog as text;
 use ringway_evidence::fact::{
     BacklogMax, Basis, BudgetFrames, BudgetUsecs, Namespace, Span, Tried, float, share,
 };
@@ -18,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a CPU's backlog drops frames, or its rounds end early",
     group: Group::Processors,
     sources: &["throughput-guide:long-queues"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("backlog.txt"),
     absent: "no CPU",
     rule: rule!(Facts, judge),
 };
@@ -82,20 +81,31 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     let (advice, quote) = match facts.backlog.get() {
         Ok(text) => (text.number().ok().and_then(longer_backlog), Some(text.quote(1))),
         // Only the machine's initial network namespace has it.
-        Err(_) if facts.namespace.0 == Some(Netns::Other) => {
-            (Some(Advice::by_hand(text::machine_advice(), &[])), None)
-        }
+        Err(_) if facts.namespace.0 == Some(Netns::Other) => (
+            Some(Advice::by_hand(
+                "net.core.netdev_max_backlog, which may help against bursts, is set for the whole \
+                 machine: in its initial network namespace, not in this one.",
+                &[],
+            )),
+            None,
+        ),
         Err(_) => (None, None),
     };
     let verb = if guilty.len() == 1 { "drops" } else { "drop" };
     let summary =
         format!("{} {verb} {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
     let finding = Finding::new(severity, cpus(&guilty), summary)
-        .cause(text::drops_cause())
+        .cause(
+            "Frames of veth without GRO, those of this host to itself, and those that RPS moves \
+             wait in a queue of each CPU; it was full. Cards with NAPI do not use it.",
+        )
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))
         .quote(quote)
         .confidence(confidence)
-        .advise(Advice::by_hand(text::drops_advice(), &["ringway doctor explain D04"]));
+        .advise(Advice::by_hand(
+            "First find out why that CPU cannot keep up: D03, D04 and D14 spread its work.",
+            &["ringway doctor explain D04"],
+        ));
     Some(advice.into_iter().fold(finding, Finding::advise))
 }
 
@@ -103,7 +113,13 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
 fn longer_backlog(current: u64) -> Option<Advice> {
     let proposed = current.saturating_mul(4).min(BACKLOG_MAX);
     let change = Change::raise(Knob::Sysctl { name: BACKLOG.to_owned() }, current, proposed)?;
-    Some(Advice::by_change(text::longer_advice(&current), [change]))
+    Some(Advice::by_change(
+        format!(
+            "If bursts are the cause, let more frames wait (now {current}). The 300000 of old \
+             guides only turns loss into delay."
+        ),
+        [change],
+    ))
 }
 
 fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
@@ -136,12 +152,24 @@ fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     let (changes, quotes): (Vec<Change>, Vec<Quote>) =
         budgets.into_iter().filter_map(|(name, text)| doubled(name, text?)).unzip();
     let advice = if changes.is_empty() {
-        Advice::by_hand(text::spread_advice(), &["ringway doctor explain D04"])
+        Advice::by_hand(
+            "The length of a round (net.core.netdev_budget frames, net.core.netdev_budget_usecs) \
+             is set for the whole machine, and is not visible here or is long already. Spread the \
+             work of this CPU instead: D03, D04 and D14.",
+            &["ringway doctor explain D04"],
+        )
     } else {
-        Advice::by_change(text::rounds_advice(), changes)
+        Advice::by_change(
+            "Allow more frames in a round, and, since Linux 4.12, more time: it ends at whichever \
+             comes first. Other work of that CPU waits.",
+            changes,
+        )
     };
     let finding = Finding::new(Severity::Warning, cpus(&guilty), summary)
-        .cause(text::rounds_cause())
+        .cause(
+            "Rounds reach netdev_budget or netdev_budget_usecs: more frames arrive than one CPU \
+             can handle.",
+        )
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))
         .quote(quotes)
         .confidence(confidence);
@@ -167,8 +195,8 @@ mod tests {
     use ringway_evidence::Source;
     use ringway_evidence::fact::Host;
 
-    const SOFTNET: &str = "0007a508 000000af 0000005f 00000000 00000000 00000000 00000000 00000000 \
-                           00000000 00000000 00000000 00000000 00000000\n";
+    const SOFTNET: &str = "0007a508 000000af 0000005f 00000000 00000000 00000000 00000000 \
+                           00000000 00000000 00000000 00000000 00000000 00000000\n";
 
     #[test]
     fn a_few_drops_since_the_boot_are_no_rate() {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::crowded_out as text;
 use ringway_evidence::fact::{Basis, FULL, Span, Tried, float, share};
 use ringway_evidence::parse::cpu::CpuTimes;
 use ringway_evidence::parse::programs::{Busiest, Busy, ProgramKind, Quota, Quotas};
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the network waits for a CPU that others use",
     group: Group::Processors,
     sources: &["kernel-sched-stats:schedstat", "man-sched:real-time", "man-sched:limit"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("crowded_out.txt"),
     absent: "there is no data on what uses the CPUs",
     rule: rule!(Facts, judge),
 };
@@ -28,6 +27,13 @@ facts! {
         times: Span<CpuTimes>,
     }
 }
+
+const ADVICE: &str = "Free a CPU for the network: move the program to other CPUs (taskset, \
+                      AllowedCPUs of its service), lower its priority (nice, CPUWeight, a policy \
+                      other than real time), or stop it. CPUs that it may use now:";
+const REAL_TIME_CAUSE: &str = "A real-time program runs before all others, and before ksoftirqd, \
+                               which handles packets that softirqs leave over. These packets wait \
+                               until it sleeps.";
 
 /// Fraction of time from which waiting is more than taking turns with related threads.
 const WAITS: f64 = 0.25;
@@ -185,10 +191,20 @@ fn crowded(
     let quotes = most.iter().take(NAMED_MAX).map(|one| one.busy.quote(one.ticks, span.seconds));
     let waits = span.text.quote(longest.busy.line);
     let is_real_time = most.iter().any(|one| one.busy.is_real_time);
-    let cause = if is_real_time { text::real_time_cause() } else { text::cause() };
+    let cause = if is_real_time {
+        REAL_TIME_CAUSE
+    } else {
+        "Programs without a network socket use the CPU that it needs, and it must take turns with \
+         them. Packets that it does not handle in time wait, and are then dropped."
+    };
     let pid = most.first().map_or(0, |one| one.busy.process);
     let command = format!("taskset -cp {pid}");
-    let advice = if cpus > 1 { text::advice() } else { text::one_cpu_advice() };
+    let advice = if cpus > 1 {
+        ADVICE
+    } else {
+        "Lower its priority (nice, CPUWeight, a policy other than real time), stop it, or give the \
+         machine another CPU. CPUs that it may use now:"
+    };
     Finding::new(Severity::Warning, format!("CPU {cpu}"), summary)
         .cause(cause)
         .quote([waits])
@@ -230,11 +246,11 @@ fn real_time(
         let quotes = first.iter().map(|one| one.busy.quote(one.ticks, span.seconds));
         found.push(
             Finding::new(Severity::Warning, format!("CPU {cpu}"), summary)
-                .cause(text::real_time_cause())
+                .cause(REAL_TIME_CAUSE)
                 .quote(quotes)
                 .quote([facts.times.text.quote(spent.line)])
                 .confidence(Confidence::Medium)
-                .advise(Advice::by_hand(text::advice(), &[&command])),
+                .advise(Advice::by_hand(ADVICE, &[&command])),
         );
     }
     found
@@ -276,7 +292,10 @@ fn full(facts: &Facts, by_cpu: &BTreeMap<u64, Vec<&Used<'_>>>) -> Vec<Finding> {
         let summary = format!("CPU {cpu} is full: {}", who.join(", "));
         found.push(
             Finding::new(Severity::Note, format!("CPU {cpu}"), summary)
-                .cause(text::full_cause())
+                .cause(
+                    "It has no time left. If this is more than usual, begin here; the findings \
+                     above say whether it also delays other work.",
+                )
                 .quote([span.text.quote(spent.line)])
                 .confidence(Confidence::Medium),
         );

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::crowded_softirqs as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     Basis, Interfaces, NetIrq, NetIrqs, NicRole, Span, Tried, float, share,
@@ -26,7 +25,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:tools",
         "network-node-blog:one-core",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("crowded_softirqs.txt"),
     absent: "one CPU",
     rule: rule!(Facts, judge),
 };
@@ -90,7 +89,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     out.add([if changes.is_empty() {
         finding
     } else {
-        finding.advise(Advice::by_change(text::rps_advice(), changes))
+        finding.advise(Advice::by_change(
+            "A card with one queue can pass frames to all CPUs in software (RPS). It costs an \
+             interrupt between CPUs for each batch.",
+            changes,
+        ))
     }]);
     Ok(())
 }
@@ -122,25 +125,43 @@ fn brought_by(
     if let (Some(span), Some(most)) = (span, irqs.iter().max_by_key(on_it)) {
         let rate = float(on_it(&most)) / span.seconds;
         if rate >= IRQS_MIN {
-            let cause = text::interrupts_cause(&format_args!("{rate:.0}"), &most.of.device);
-            let advice = Advice::by_hand(text::interrupts_advice(), &[see]);
+            let cause = format!(
+                "{rate} interrupts/s of {card} arrive on it: its card has one queue, or this CPU \
+                 serves all of them.",
+                rate = format_args!("{rate:.0}"),
+                card = most.of.device
+            );
+            let advice = Advice::by_hand(
+                "If the card has several lines, D03 spreads them; if it has one, use more queues \
+                 (D14).",
+                &[see],
+            );
             return (cause, advice, Some(span.text.quote(most.row.line)));
         }
     }
     let is_single = |nic: &&String| facts.nics.rx_queues(nic) == 1 && is_own(facts, nic);
     let single = busy.as_ref().and_then(|busy| busy.iter().find(is_single));
     if let Some(nic) = single {
-        let cause = text::one_queue_cause(&nic);
-        let advice = Advice::by_hand(text::one_queue_advice(), &[see]);
+        let cause = format!("{nic} receives with one queue, which one CPU serves.");
+        let advice = Advice::by_hand("Use more queues, if it has them (D14).", &[see]);
         return (cause, advice, None);
     }
     if span.is_none() || busy.is_none() {
-        let cause = text::unseen_cause();
-        let advice = Advice::by_hand(text::unseen_advice(), &[see]);
+        let cause = "The source of this work is not visible: a card with one queue, a card whose \
+                     queues this CPU serves alone, or programs of this host that send through \
+                     virtual interfaces.";
+        let advice = Advice::by_hand("Find out whose interrupts these are: D03, D14.", &[see]);
         return (cause.to_owned(), advice, None);
     }
-    let cause = text::no_card_cause();
-    let advice = Advice::by_hand(text::no_card_advice(), &["cat /proc/softirqs"]);
+    let cause = "No interrupt of a card arrives on it, and no card with one queue receives much. \
+                 So programs of this host send through virtual interfaces, and that work, \
+                 including filters, runs on the CPU that sends; or the softirqs are not from the \
+                 network.";
+    let advice = Advice::by_hand(
+        "Find out which softirqs these are, and which programs run on that CPU. Move the programs \
+         to other CPUs, or send less through filters and bridges.",
+        &["cat /proc/softirqs"],
+    );
     (cause.to_owned(), advice, None)
 }
 

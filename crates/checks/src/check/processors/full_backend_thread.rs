@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, more_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::full_backend_thread as text;
 use ringway_evidence::fact::{
     BackendThread, BackendThreads, Basis, BusyCpus, FULL, ModuleQueues, OnlineCpus, Served, Tried,
 };
@@ -21,7 +20,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-threads",
         "throughput-guide:netback-groups",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("full_backend_thread.txt"),
     absent: "no kernel backend thread",
     rule: rule!(Facts, judge),
 };
@@ -73,7 +72,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         .quote(full.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
         .quote(quote)
         .confidence(confidence)
-        .gain(text::gain());
+        .gain(
+            "every test of the throughput guide ended at a full CPU, so relieving it raises \
+             throughput",
+        );
     out.add([advise(finding, facts, &full[0].of)]);
     Ok(())
 }
@@ -98,30 +100,54 @@ fn confirm(facts: &Facts, backend: f64) -> Confirmed {
 
 impl Confirmed {
     fn cause(self) -> (String, Option<Quote>) {
-        let limit = text::cause();
+        let limit = "The thread passes frames to guests one after the other, and has no time left.";
         match self {
             Confirmed::Yes(quote) => (limit.to_owned(), Some(quote)),
             Confirmed::No(others, quote) => {
                 let percent = others * 100.0;
-                let cause = text::elsewhere_cause(&limit, &format_args!("{percent:.0}"));
+                let cause = format!(
+                    "{limit} Not confirmed: other work uses {percent} % of a CPU in addition to \
+                     the backend, so find out first what that is.",
+                    percent = format_args!("{percent:.0}")
+                );
                 (cause, Some(quote))
             }
-            Confirmed::Unread(gap) => (text::unread_cause(&limit, &gap), None),
+            Confirmed::Unread(gap) => {
+                (format!("{limit} Not confirmed by the whole host's load: {gap}."), None)
+            }
         }
     }
 }
 
 fn advise(finding: Finding, facts: &Facts, of: &Served) -> Finding {
-    let finding =
-        finding.advise(Advice::by_hand(text::offloads_advice(), &["ringway doctor explain D13"]));
+    let finding = finding.advise(Advice::by_hand(
+        "Offloads first, of the card, the vif and the guest: fewer and larger frames.",
+        &["ringway doctor explain D13"],
+    ));
     match of {
         Served::Group => finding
-            .advise(Advice::by_hand(text::even_advice(), &["ringway doctor explain D06"]))
-            .advise(Advice::by_hand(text::threads_advice(), &[])),
+            .advise(Advice::by_hand(
+                "Spread the vifs evenly over the threads: recreate those with the most traffic, \
+                 one after the other (D06).",
+                &["ringway doctor explain D06"],
+            ))
+            .advise(Advice::by_hand(
+                "Use more threads: by default there are min(4, CPUs of domain 0). In \
+                 /boot/extlinux.conf, after console=hvc0, xen-netback.netback_max_groups=12, with \
+                 as many CPUs for domain 0 (D24), and a restart. A kernel of 3.12 or later has a \
+                 thread for each vif instead, and since 3.16 for each queue.",
+                &[],
+            )),
         Served::Vif(_) => finding.advise(Advice::by_change(
-            text::vif_queues_advice(),
+            "Use more queues, each with its own thread, up to the number of domain 0's CPUs. The \
+             change takes effect when a vif reconnects (D14). xen-netback.netback_max_groups is \
+             now max_queues.",
             facts.cpus.ok().and_then(|cpus| more_queues(&facts.modules, "xen_netback", cpus.0)),
         )),
-        Served::Vhost => finding.advise(Advice::by_hand(text::vhost_queues_advice(), &[])),
+        Served::Vhost => finding.advise(Advice::by_hand(
+            "Use more queues, each with its own thread: <driver name='vhost' queues='8'/> in the \
+             interface's XML; restart the guest, and enable them in it with ethtool -L.",
+            &[],
+        )),
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::full_guest_cpu as text;
 use ringway_evidence::fact::{Basis, FULL, HostKind, Kind, Span, Tried, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
@@ -24,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:tools",
         "multi-queue-study:guest-cpus",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("full_guest_cpu.txt"),
     absent: "no guests",
     rule: rule!(Facts, judge),
 };
@@ -38,6 +37,9 @@ facts! {
         times: Tried<Span<CpuTimes>>,
     }
 }
+
+const CAUSE: &str = "More packets arrive than this CPU can handle; the guest's other CPUs do not \
+                     help the one that serves its queue or runs its application.";
 
 /// Packets per second from which a guest's load is its network.
 const PACKETS_MIN: f64 = 1000.0;
@@ -82,15 +84,21 @@ fn of_domain(facts: &Facts, span: &Span<VcpuTimes>, domain: u32, lines: &[usize]
     let (full, all) = (lines.len(), vcpus().count());
     let summary = format!("{full} of {all} CPUs of guest {name} (domain {domain}) are full");
     let quotes = lines.iter().take(QUOTES_MAX).map(|line| span.text.quote(*line));
-    let finding = Finding::new(Severity::Problem, name, summary).cause(text::cause()).quote(quotes);
+    let finding = Finding::new(Severity::Problem, name, summary).cause(CAUSE).quote(quotes);
     let finding = match traffic(facts, domain) {
         Ok((rate, quote)) if rate < PACKETS_MIN => {
-            let cause = text::idle_network_cause(&format_args!("{rate:.0}"));
+            let cause = format!(
+                "It moves {rate} packets/s, so its network is not the cause.",
+                rate = format_args!("{rate:.0}")
+            );
             return Finding { severity: Severity::Note, ..finding }.cause(cause).quote(quote);
         }
         Ok((_, quote)) => finding.quote(quote).confidence(Confidence::High),
         Err(gap) => {
-            let cause = text::unread_cause(&gap);
+            let cause = format!(
+                "A guest whose CPU is full moves no more packets. Whether its network fills the \
+                 CPU is unknown: {gap}."
+            );
             return Finding { severity: Severity::Note, ..finding }
                 .cause(cause)
                 .confidence(Confidence::Low);
@@ -98,7 +106,10 @@ fn of_domain(facts: &Facts, span: &Span<VcpuTimes>, domain: u32, lines: &[usize]
     };
     let finding = advise(finding);
     let more = format!("xl vcpu-set {domain} {}", all + 1);
-    let finding = finding.advise(Advice::by_hand(text::more_cpus_advice(), &[&more]));
+    let finding = finding.advise(Advice::by_hand(
+        "Then give it another CPU, within its configuration's maxvcpus, and a queue for it (D14).",
+        &[&more],
+    ));
     if span.basis == Basis::Samples {
         return finding;
     }
@@ -148,11 +159,11 @@ fn kvm(facts: &Facts, out: &mut Verdicts) -> Judged {
     let quotes = full.iter().take(QUOTES_MAX);
     let whose = full.first().map(|(thread, _)| format!("cat /proc/{}/cmdline", thread.id));
     let finding = Finding::new(Severity::Warning, "virtual CPUs", summary)
-        .cause(text::kvm_cause(&text::cause()))
+        .cause(format!("{CAUSE} The threads do not show whether the network is the cause."))
         .quote(quotes.map(|(thread, ticks)| thread.quote(*ticks, span.seconds)))
         .confidence(if span.basis == Basis::Samples { Confidence::Medium } else { Confidence::Low })
         .advise(Advice::by_hand(
-            text::kvm_advice(),
+            "Find out which guest they belong to, and whether its network is busy (ip -s link).",
             &whose.iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     out.add([advise(finding)]);
@@ -160,7 +171,12 @@ fn kvm(facts: &Facts, out: &mut Verdicts) -> Judged {
 }
 
 fn advise(finding: Finding) -> Finding {
-    finding.advise(Advice::by_hand(text::offloads_advice(), &["ringway doctor explain D13"]))
+    finding.advise(Advice::by_hand(
+        "Offloads first (D13), in the guest and on its interface: fewer, larger packets; then an \
+         application with more threads. In the multi-queue study four CPUs were too few for 8 \
+         queues.",
+        &["ringway doctor explain D13"],
+    ))
 }
 
 /// A guest does not see what its host did meanwhile, so it reports what it counts, and no more.
@@ -174,7 +190,11 @@ fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
             let summary = format!("CPU {cpu} is {:.0} % busy, as this guest counts", busy * 100.0);
             let finding = Finding::new(Severity::Note, format!("CPU {cpu}"), summary);
             out.add([finding
-                .cause(text::inside_cause())
+                .cause(
+                    "By that count it has no time left. The host may have run other guests in a \
+                     part of that time: this check on the host counts without them. D35 says what \
+                     uses the CPU.",
+                )
                 .quote([span.text.quote(spent.line)])
                 .confidence(Confidence::Low)]);
         }

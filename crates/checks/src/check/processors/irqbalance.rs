@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, placing, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Severity};
-use crate::text::irqbalance as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     Basis, Irqbalance, IrqbalancePackage, NetIrq, NetIrqs, Tried, float, share, sum,
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "irqbalance runs but balances nothing",
     group: Group::Processors,
     sources: &["throughput-guide:irqbalance", "throughput-guide:irqbalance-install"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("irqbalance.txt"),
     absent: "nothing to balance",
     rule: rule!(Facts, judge),
 };
@@ -28,6 +27,8 @@ facts! {
         package: Tried<IrqbalancePackage>,
     }
 }
+
+const GAIN: &str = "about 16 % (throughput guide), much less than from queues and offloads";
 
 /// Share of the interrupts on one CPU from which nothing is balanced.
 const SHARE_MIN: f64 = 0.9;
@@ -62,10 +63,16 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let Some(daemon) = line(facts.daemon.get()?) else {
         // D03 covers the effect; this is only a way to fix it.
         let finding = Finding::new(Severity::Note, "irqbalance", "irqbalance does not run")
-            .cause(text::stopped_cause())
+            .cause(
+                "It moves interrupts by their load. It is one way to spread them; D03 is another.",
+            )
             .quote(quotes)
-            .gain(text::gain())
-            .advise(Advice::by_hand(text::start_advice(), &["systemctl enable --now irqbalance"]));
+            .gain(GAIN)
+            .advise(Advice::by_hand(
+                "Start it, unless interrupts were placed by hand. On old systems: service \
+                 irqbalance start.",
+                &["systemctl enable --now irqbalance"],
+            ));
         out.add([finding]);
         return Ok(());
     };
@@ -74,14 +81,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         "irqbalance runs, but {:.0} % of the network interrupts arrive on CPU {cpu}",
         concentrated * 100.0
     );
-    let cause = if pinned == busy.len() { text::pinned_cause() } else { text::unknown_cause() };
+    let cause = if pinned == busy.len() {
+        "Each of them may arrive on one CPU only, where irqbalance or an administrator put it."
+    } else {
+        "It does not recognize them: some versions do not know Xen's interrupts by the names that \
+         kernels give them (\"xen-dyn -event\", \"xen-dyn-lateeoi\"). Or its configuration \
+         excludes them: see IRQBALANCE_ARGS and its banned CPUs."
+    };
     let finding = Finding::new(Severity::Warning, "irqbalance", summary)
         .cause(cause)
         .quote([daemon])
         .quote(version(facts))
         .quote(quotes)
         .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
-        .gain(text::gain());
+        .gain(GAIN);
     let layout = facts.irqs.layout(irqs.iter().filter(|irq| irq.came()), cpus);
     out.add([advise(finding, placing(&facts.irqs, &layout, &irqs))]);
     Ok(())
@@ -107,6 +120,14 @@ fn version(facts: &Facts) -> Option<Quote> {
 
 fn advise(finding: Finding, changes: Vec<Change>) -> Finding {
     finding
-        .advise(Advice::by_hand(text::stop_advice(), &["systemctl disable --now irqbalance"]))
-        .advise(Advice::by_change(text::place_advice(), changes))
+        .advise(Advice::by_hand(
+            "Stop it, or it undoes the next step; or use a version that recognizes these \
+             interrupts.",
+            &["systemctl disable --now irqbalance"],
+        ))
+        .advise(Advice::by_change(
+            "Then place them by hand: each queue on a CPU near its card, both its interrupts \
+             together (D16).",
+            changes,
+        ))
 }

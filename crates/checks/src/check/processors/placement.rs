@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, placing, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::placement as text;
 use ringway_evidence::fact::{
     CardNodes, Guests, HostKind, Interfaces, Layout, NetIrq, NetIrqs, NumaNodes, Stack, Tried,
     XapiGuests, XenVcpus, share,
@@ -23,7 +22,7 @@ pub(crate) const CHECK: Check = Check {
     title: "queues, cards and guests' CPUs are in different places",
     group: Group::Processors,
     sources: &["throughput-guide:pinning"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("placement.txt"),
     absent: "no card reports its NUMA node",
     rule: rule!(Facts, judge),
 };
@@ -119,12 +118,13 @@ fn far(
     let summary =
         format!("{:.0} % of {nic}'s interrupts arrive on another NUMA node", part * 100.0);
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(text::far_cause())
+        .cause("Every packet that the card wrote is read from the other socket's memory.")
         .quote([quote])
         .quote(irqs.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line)))
         .confidence(Confidence::Medium)
         .advise(Advice::by_change(
-            text::far_advice(),
+            "Serve the card on its own node, then move the backend's threads and the guest's CPUs \
+             there as well. Measure: pinning easily makes performance worse.",
             placing(known, layout, irqs.iter().copied()),
         ));
     Some(finding)

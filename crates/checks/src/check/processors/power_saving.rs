@@ -3,7 +3,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::power_saving as text;
 use ringway_evidence::fact::{
     Basis, Connections, CpuFrequencies, CpuSleeps, Span, Tried, float, share,
 };
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "CPUs run slowly, or wake up late, to save power",
     group: Group::Processors,
     sources: &["kernel-cpufreq:governors", "kernel-cpuidle:latency"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("power_saving.txt"),
     absent: "this kernel sets neither frequencies nor idle states of its CPUs",
     rule: rule!(Facts, judge),
 };
@@ -86,19 +85,37 @@ fn frequencies(facts: &Facts, out: &mut Verdicts) -> Judged {
         };
         out.add([if is_capped {
             finding(Severity::Warning, format!("{summary}: its limit allows no more"))
-                .cause(text::capped_cause())
+                .cause(
+                    "scaling_max_freq is far below the CPU's maximum. An administrator set it, or \
+                     a power saving service, or a program that keeps the machine cool.",
+                )
                 .quote([frequency.allowed.quote(1)])
-                .advise(Advice::by_hand(text::capped_advice(), &[]))
+                .advise(Advice::by_hand(
+                    "Find out what lowered it (tuned, power-profiles-daemon, thermald, the \
+                     firmware's power limit), and write the value of cpuinfo_max_freq to \
+                     scaling_max_freq beside it.",
+                    &[],
+                ))
         } else if is_held(governor, &frequency.driver) {
             let knob = u32::try_from(cpu).ok().map(|cpu| Knob::Governor { cpu });
             let change = knob
                 .and_then(|knob| Change::replace(knob, Some(governor.to_owned()), "performance"));
             finding(Severity::Warning, format!("{summary}: its governor is {governor}"))
-                .cause(text::governor_cause())
+                .cause(
+                    "It requests a lower frequency than the load needs, so packets take longer on \
+                     the CPU that serves them.",
+                )
                 .quote([frequency.governor.quote(1)])
-                .advise(Advice::by_change(text::governor_advice(), change))
+                .advise(Advice::by_change(
+                    "performance requests the highest frequency. Tools that set governors at the \
+                     start (tuned, cpupower) will overwrite it.",
+                    change,
+                ))
         } else {
-            finding(Severity::Note, summary).cause(text::slow_cause())
+            finding(Severity::Note, summary).cause(
+                "It may be hot, share its power with other CPUs, or have started its work just \
+                 now.",
+            )
         }]);
     }
     out.well("busy CPUs run at full speed", None);
@@ -133,11 +150,20 @@ fn sleeps(facts: &Facts, out: &mut Verdicts) -> Judged {
         let severity = if near.is_some() { Severity::Warning } else { Severity::Note };
         let said = sleep.entered.text.quote(1);
         out.add([Finding::new(severity, format!("CPU {cpu}"), summary)
-            .cause(text::sleep_cause())
+            .cause(
+                "A packet that arrives while a CPU sleeps waits until it is awake. Some \
+                 connections have round trips so short that this matters. More traffic would keep \
+                 the CPU awake: the effect is worst under low load.",
+            )
             .quote([sleep.latency.quote(1), said])
             .quote(near)
             .confidence(Confidence::Medium)
-            .advise(Advice::by_hand(text::sleep_advice(), &[]))]);
+            .advise(Advice::by_hand(
+                "Keep the CPUs that serve the network out of that state: tuned-adm profile \
+                 network-latency, or cpupower idle-set -D with fewer microseconds than it takes. \
+                 Measure round trips before and after.",
+                &[],
+            ))]);
     }
     out.well("CPUs wake up fast enough", None);
     Ok(())

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::pressure as text;
 use ringway_evidence::fact::{Basis, DiskPressure, MemoryPressure, Span, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::pressure::Pressure;
@@ -13,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     title: "programs wait for memory",
     group: Group::Processors,
     sources: &["kernel-psi:some-full"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("pressure.txt"),
     absent: "the kernel does not count pressure",
     rule: rule!(Facts, judge),
 };
@@ -44,17 +43,26 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         );
         let commands = ["cat /proc/pressure/memory", "cat /proc/meminfo"];
         out.add([Finding::new(Severity::Warning, "memory", summary)
-            .cause(text::memory_cause())
+            .cause(
+                "Pages are reclaimed and needed again at once. A program that needs one stalls \
+                 until it is back; this includes network programs.",
+            )
             .quote([span.text.quote(1)])
             .confidence(Confidence::Medium)
-            .advise(Advice::by_hand(text::memory_advice(), &commands))]);
+            .advise(Advice::by_hand(
+                "Find out which group or program it is: memory.pressure of control groups, and \
+                 programs that grew. Give it more memory, or run less.",
+                &commands,
+            ))]);
     }
     if let Some(DiskPressure(span)) = facts.disks.ok() {
         let (some, _) = parts(span);
         if some >= DISKS {
             let summary = format!("programs wait for a disk {:.0} % of the time", some * 100.0);
             let finding = Finding::new(Severity::Note, "disks", summary);
-            out.add([finding.cause(text::disk_cause()).quote([span.text.quote(1)])]);
+            out.add([finding
+                .cause("Networks rarely wait for disks, but programs that send files do.")
+                .quote([span.text.quote(1)])]);
         }
     }
     let summary = format!("programs wait for memory {:.0} % of the time", some * 100.0);

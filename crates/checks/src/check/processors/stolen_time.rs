@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::stolen_time as text;
 use ringway_evidence::Gap;
 use ringway_evidence::fact::{Basis, HostKind, Kind, Span, Tried, XenDomains, XenInfo, share};
 use ringway_evidence::facts;
@@ -15,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the hypervisor does not run this guest when it has work",
     group: Group::Processors,
     sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("stolen_time.txt"),
     absent: "no hypervisor that can steal CPU time",
     rule: rule!(Facts, judge),
 };
@@ -63,7 +62,11 @@ fn promised(facts: &Facts) -> Result<Option<Finding>, Gap> {
     }
     let summary = format!("guests have {vcpus} virtual CPUs on {cpus} physical ones");
     let finding = Finding::new(Severity::Note, "guests", summary)
-        .cause(text::promised_cause(&best))
+        .cause(format!(
+            "In the guide, guests of one CPU together were fastest with {best} guests on a host \
+             of this size: its CPUs less 4, which domain 0 used. That applies to guests that all \
+             move packets at once; idle guests cost nothing."
+        ))
         .quote([info.quote(line)]);
     Ok(Some(finding))
 }
@@ -92,9 +95,18 @@ fn stolen(facts: &Facts) -> Result<Finding, Gap> {
     let summary =
         format!("the hypervisor did not run this guest for {percent:.0} % of its CPU time (steal)");
     let finding = Finding::new(severity, "steal", summary)
-        .cause(text::stolen_cause())
+        .cause(
+            "This guest had work in that time, and the hypervisor did not run it: other guests or \
+             the host used the CPU, or the guest has a limit. Packets wait until it runs again, \
+             and rates and times that are measured in the guest include these pauses.",
+        )
         .quote(quote)
         .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
-        .advise(Advice::by_hand(text::stolen_advice(), &[]));
+        .advise(Advice::by_hand(
+            "Find out on the host which it is: who uses its CPUs, and whether this guest has a \
+             limit (quota, cap). Then use fewer virtual CPUs there, dedicated CPUs for the guests \
+             that move packets, or a higher limit. Measure again only after that.",
+            &[],
+        ));
     Ok(finding)
 }

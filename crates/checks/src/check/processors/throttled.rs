@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Finding, Severity};
-use crate::text::throttled as text;
 use ringway_evidence::fact::{Basis, Span, Tried, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::programs::{Quota, Quotas};
@@ -17,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
         "kernel-sched-bwc:default-period",
         "kernel-sched-bwc:statistics",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("throttled.txt"),
     absent: "there is no data on quotas of control groups",
     rule: rule!(Facts, judge),
 };
@@ -69,16 +68,25 @@ fn of_group(span: &Span<Quotas>, path: &str, before: &Quota, after: &Quota) -> O
     );
     let cpus = share(after.quota_us, after.period_us);
     let finding = Finding::new(Severity::Warning, path, summary)
-        .cause(text::cause(&format_args!("{cpus:.2}")))
+        .cause(format!(
+            "Its control group may use {cpus} CPUs, and used them up before the end of the \
+             period. All its threads stop until the next period, and packets for them wait.",
+            cpus = format_args!("{cpus:.2}")
+        ))
         .quote([span.text.quote(after.line)]);
     if !after.is_network {
-        let cause = text::other_cause();
+        let cause = "None of its programs seems to have a network socket, so it probably does not \
+                     slow the network.";
         return Some(Finding { severity: Severity::Note, ..finding }.cause(cause));
     }
     let unit = path.rsplit('/').find(|name| name.ends_with(".service") && is_plain(name));
     let command = unit.map(|unit| format!("systemctl show -p CPUQuotaPerSecUSec {unit}"));
     let commands: Vec<&str> = command.iter().map(String::as_str).collect();
-    Some(finding.advise(Advice::by_hand(text::advice(), &commands)))
+    Some(finding.advise(Advice::by_hand(
+        "Give the group more CPU time: the CPU limit of the container, CPUQuota of the service, \
+         or cpu.max of the group. Or let the program use less, with fewer threads.",
+        &commands,
+    )))
 }
 
 fn is_plain(name: &str) -> bool {

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::few_flows as text;
 use ringway_evidence::fact::{
     Basis, Channels, FullCpu, Interfaces, NicRole, Span, Speeds, Tried, float, share,
 };
@@ -18,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
     title: "too few flows for the queues",
     group: Group::Queues,
     sources: &["throughput-guide:parallelism"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("few_flows.txt"),
     absent: "no interface with connections of this host",
     rule: rule!(Facts, judge),
 };
@@ -83,12 +82,26 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         flows.len()
     );
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(text::cause())
+        .cause(
+            "A connection stays on one queue, and so on one CPU at each end. No CPU and no link \
+             is full: the software is not parallel enough.",
+        )
         .quote([queue_quote])
         .quote(quotes())
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(text::flows_advice(&queues.saturating_mul(4)), &[]))
-        .advise(Advice::by_hand(text::other_advice(), &["ringway doctor explain D22"]));
+        .advise(Advice::by_hand(
+            format!(
+                "Use more threads or connections in the application, about four for each queue. \
+                 Test whether that helps: iperf3 -c HOST -P {connections}. Windows and messages \
+                 may limit it as well (D11).",
+                connections = queues.saturating_mul(4)
+            ),
+            &[],
+        ))
+        .advise(Advice::by_hand(
+            "The guide also tests without IOMMU (D22) and with another switch (D21).",
+            &["ringway doctor explain D22"],
+        ));
     out.add([finding]);
     Ok(())
 }

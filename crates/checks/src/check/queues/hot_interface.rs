@@ -3,7 +3,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
-use crate::text::hot_interface as text;
 use ringway_evidence::fact::{
     BackendThread, BackendThreads, Basis, FULL, Interfaces, NicRole, Served, Span, Tried, float,
     share,
@@ -17,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one interface overloads its thread",
     group: Group::Queues,
     sources: &["throughput-guide:add-vif"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("hot_interface.txt"),
     absent: "no kernel backend thread",
     rule: rule!(Facts, judge),
 };
@@ -71,7 +70,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     );
     let idle = threads.iter().filter(|one| one.busy < FULL / 2.0).count();
     let finding = Finding::new(Severity::Problem, nic.clone(), summary)
-        .cause(text::cause(&idle, &threads.len()))
+        .cause(format!(
+            "An interface stays on its threads at any load; {idle} of {threads} backend threads \
+             are less than half full.",
+            threads = threads.len()
+        ))
         .quote([thread.quote.clone(), span.text.quote(most.line)])
         .confidence(match (basis, &thread.of) {
             (Basis::SinceBoot, _) => Confidence::Low,
@@ -110,25 +113,36 @@ fn may_serve(of: &Served, nic: &str) -> bool {
 
 fn advise(finding: Finding, facts: &Facts, nic: &str, of: &Served, are_all_full: bool) -> Finding {
     if are_all_full {
-        return finding
-            .advise(Advice::by_hand(text::all_full_advice(), &["ringway doctor explain D24"]));
+        return finding.advise(Advice::by_hand(
+            "Every backend thread is full, so first add CPUs for domain 0 and threads (D24); \
+             another interface would only wait for the same threads.",
+            &["ringway doctor explain D24"],
+        ));
     }
     let finding = match of {
         Served::Vif(_) | Served::Vhost => finding.advise(Advice::by_hand(
-            text::queues_advice(),
+            "Queues spread one interface over several threads: use more of them. If it already \
+             has several and one is full, spread the streams (D06).",
             &["ringway doctor explain D14", "ringway doctor explain D06"],
         )),
         Served::Group => finding,
     };
     let vif = nic.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
     let bridge = bridge_of(facts, nic).unwrap_or_else(|| "xenbr0".to_owned());
-    let text = text::another_advice();
+    let text = "Or give the guest another interface, with its own threads, and divide its traffic \
+                between both. On XCP: xe vif-create vm-uuid=... network-uuid=... device=1";
     let bridge = shell_word(&bridge);
     finding.advise(match vif {
         Some((domain, _)) => {
             Advice::by_hand(text, &[&format!("xl network-attach {domain} bridge={bridge}")])
         }
-        None => Advice::by_hand(text::another_libvirt_advice(&text, &bridge), &[]),
+        None => Advice::by_hand(
+            format!(
+                "{text}. With libvirt: virsh attach-interface GUEST bridge {bridge} --model \
+                 virtio --live"
+            ),
+            &[],
+        ),
     })
 }
 

@@ -1,4 +1,9 @@
 //! How work is spread.
 
-// A module for each check of this folder: `build.rs` finds them.
-queues_checks!();
+pub(super) mod few_flows;
+pub(super) mod hot_interface;
+pub(super) mod queue_count;
+pub(super) mod queue_interrupts;
+pub(super) mod starvation;
+pub(super) mod uneven_load;
+pub(super) mod unused_queues;

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, more_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::queue_count as text;
 use ringway_evidence::fact::{
     CommandLine, FrontendStores, HostKind, Interfaces, Kind, ModuleOptions, ModuleQueues, NicRole,
     OnlineCpus, Release, Tried, VifStore,
@@ -17,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the number of queues is not the one requested",
     group: Group::Queues,
     sources: &["multi-queue-series:maximum"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("queue_count.txt"),
     absent: "no Xen",
     rule: rule!(Facts, judge),
 };
@@ -119,9 +118,9 @@ fn judge_module(
         let finding = Finding::new(Severity::Warning, module, summary);
         return Some(
             finding
-                .cause(text::too_old_cause())
+                .cause("Xen's network drivers have queues since Linux 3.16.")
                 .quote([asked_quote.clone()])
-                .advise(Advice::by_hand(text::too_old_advice(), &[])),
+                .advise(Advice::by_hand("Use a kernel of 3.16 or later on this side.", &[])),
         );
     };
     if queues == asked {
@@ -129,16 +128,17 @@ fn judge_module(
     }
     let summary = format!("{asked} queues were requested from {module}, but {queues} are in use");
     let cause = if kernel.is_some_and(|kernel| kernel < KEPT_SINCE) {
-        text::replaced_cause(&version)
+        format!("{version} replaces the setting by the number of CPUs when it loads the module.")
     } else {
-        text::changed_cause().to_owned()
+        "The value was changed later, or the module was loaded before the setting was made."
+            .to_owned()
     };
     Some(
         Finding::new(Severity::Warning, module, summary)
             .cause(cause)
             .quote([asked_quote.clone(), quote.clone()])
             .advise(Advice::by_change(
-                text::changed_advice(),
+                "Set it while the module runs. The change takes effect when a vif reconnects.",
                 // Also if that is fewer: it is the requested number.
                 more_queues(&facts.modules, module, *asked)
                     .or_else(|| fewer_queues(&facts.modules, module, *asked)),
@@ -195,22 +195,28 @@ fn requested(facts: &Facts, domain: &str, handle: &str) -> Result<Option<(u64, Q
 
 fn refused(facts: &Facts, vif: &str, (wanted, offered): (u64, u64), quotes: [Quote; 2]) -> Finding {
     let summary = format!("the guest of {vif} asks for {wanted} queues, but {offered} are offered");
-    Finding::new(Severity::Problem, vif, summary).cause(text::refused_cause()).quote(quotes).advise(
-        Advice::by_change(
-            text::refused_advice(),
+    Finding::new(Severity::Problem, vif, summary)
+        .cause(
+            "The host rejects a request for more than its maximum, and the vif does not connect.",
+        )
+        .quote(quotes)
+        .advise(Advice::by_change(
+            "Let the guest ask for no more than the host offers, or offer more, and reconnect.",
             more_queues(&facts.modules, "xen_netback", wanted),
-        ),
-    )
+        ))
 }
 
 fn stale(vif: &str, offered: u64, queues: u64, quotes: [Quote; 2]) -> Finding {
     let summary = format!("{vif} was offered {offered} queues, but new vifs get {queues}");
     let domain = vif.trim_start_matches("vif").split('.').next().unwrap_or_default();
     Finding::new(Severity::Warning, vif, summary)
-        .cause(text::stale_cause())
+        .cause("A vif keeps the number that it was offered when it was created.")
         .quote(quotes)
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(text::stale_advice(), &[&format!("xl reboot {domain}")]))
+        .advise(Advice::by_hand(
+            "Detach the vif and attach it again, which interrupts it, or restart its guest.",
+            &[&format!("xl reboot {domain}")],
+        ))
 }
 
 /// A guest's own interfaces with fewer queues than its driver may use.
@@ -226,9 +232,15 @@ fn frontends(facts: &Facts, allowed: u64, quote: &Quote, out: &mut Verdicts) -> 
         let summary =
             format!("{nic} has {used} queues; it may ask for {allowed}, and there are {cpus} CPUs");
         let finding = Finding::new(Severity::Warning, nic.clone(), summary)
-            .cause(text::lesser_cause())
+            .cause("The host offers no more: a frontend uses the lesser of both numbers.")
             .quote([quote.clone(), seen])
-            .advise(Advice::by_hand(text::lesser_advice(&allowed), &[]));
+            .advise(Advice::by_hand(
+                format!(
+                    "On the host, if it has fewer: {allowed} for max_queues of xen_netback, or \
+                     max-queues of ringway. Then reconnect."
+                ),
+                &[],
+            ));
         out.add([finding]);
     }
     Ok(())

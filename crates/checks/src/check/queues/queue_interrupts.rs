@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{Check, Group, Judged, Verdicts, placing, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::queue_interrupts as text;
 use ringway_evidence::fact::{
     Interfaces, Layout, NetIrq, NetIrqs, NicRole, Queue, Span, float, sum,
 };
@@ -23,7 +22,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:interrupts-by-hand",
         "throughput-guide:read-queues",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("queue_interrupts.txt"),
     absent: "one CPU, or no queue with an interrupt",
     rule: rule!(Facts, judge),
 };
@@ -92,7 +91,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     // One layout fixes all.
     let mut changes = placing(&facts.irqs, &layout, &irqs);
     changes.extend(steering(facts, &layout));
-    findings.push(first.advise(Advice::by_change(text::advice(), changes)));
+    findings.push(first.advise(Advice::by_change(
+        "Stop irqbalance first. Then put each queue on its own CPU near its card, with both of \
+         its interrupts, and let that CPU send by it. The backend's thread of a queue follows its \
+         interrupts, or can be bound with taskset.",
+        changes,
+    )));
     if let [others @ .., last] = findings.as_mut_slice() {
         others.iter_mut().for_each(|other| other.advice.clone_from(&last.advice));
     }
@@ -155,7 +159,10 @@ fn finding(span: &Span<Interrupts>, irqs: &[&NetIrq<'_>], summary: &str) -> Find
         irqs.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line)).collect();
     let first = irqs.first().map(|irq| irq.of.device.clone()).unwrap_or_default();
     Finding::new(Severity::Warning, first, summary)
-        .cause(text::cause())
+        .cause(
+            "Data that both halves of a queue share moves between CPUs, or queues take turns on \
+             one CPU.",
+        )
         .quote(quotes)
         .confidence(Confidence::Medium)
 }

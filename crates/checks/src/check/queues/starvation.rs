@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::starvation as text;
 use ringway_evidence::fact::{Basis, Interfaces, NicRole, Span, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::{Moved, NicCounters};
@@ -15,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one guest starves the others",
     group: Group::Queues,
     sources: &["network-node-blog:starving"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("starvation.txt"),
     absent: "fewer than two guests",
     rule: rule!(Facts, judge),
 };
@@ -81,11 +80,18 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         part * 100.0
     );
     let finding = Finding::new(Severity::Warning, name.clone(), summary)
-        .cause(text::cause())
+        .cause(
+            "One queue, one CPU or one link mostly serves the guest with the most packets; the \
+             sum was hardly more than one guest alone reached. A guest that receives no frames \
+             loses them as well, so check that the guests that lose frames work.",
+        )
         .quote(most.nics.iter().take(1).map(|(_, moved)| span.text.quote(moved.line)))
         .quote(losing.iter().map(|(_, moved)| span.text.quote(moved.line)))
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(text::queues_advice(), &["ringway doctor explain D14"]));
+        .advise(Advice::by_hand(
+            "Queues first, so that a guest fills one CPU and not the only one (D14).",
+            &["ringway doctor explain D14"],
+        ));
     out.add([advise(finding, &losing, &most.nics)]);
     Ok(())
 }
@@ -123,8 +129,18 @@ fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)
     let finding = if fair.is_empty() {
         finding
     } else {
-        finding.advise(Advice::by_change(text::fair_advice(), fair))
+        finding.advise(Advice::by_change(
+            "Use fair queues on the interfaces that drop frames for guests; this replaces the \
+             current queueing discipline of the interface.",
+            fair,
+        ))
     };
     let Some((nic, _)) = most.first() else { return finding };
-    finding.advise(Advice::by_hand(text::limit_advice(&nic), &[]))
+    finding.advise(Advice::by_hand(
+        format!(
+            "Or limit {nic} to a rate of your choice: a tbf at its root; on Xen rate=1Gb/s in the \
+             vif's configuration also limits what the guest sends."
+        ),
+        &[],
+    ))
 }

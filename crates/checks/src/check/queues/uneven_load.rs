@@ -5,7 +5,6 @@ use std::fmt;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::uneven_load as text;
 use ringway_evidence::fact::{
     Basis, Connections, Interfaces, NicRole, QueueCounters, Span, Tried, float, sum,
 };
@@ -29,7 +28,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-series:conditions",
         "multi-queue-series:hash",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("uneven_load.txt"),
     absent: "no queues with their own counters",
     rule: rule!(Facts, judge),
 };
@@ -174,8 +173,22 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     let is_of_host =
         direction == "receive" && facts.nics.driver(nic).as_deref() == Some("virtio_net");
     let (cause, advice) = match is_of_host {
-        true => (text::host_cause(), text::host_advice()),
-        false => (text::queues_cause(), text::queues_advice()),
+        true => (
+            "The host chooses the receive queue of a virtio guest: by a hash of the flow, or, \
+             with a TAP device of Linux, the one on which the guest last transmitted the flow. \
+             Then the receive queues may be as uneven as the transmit queues.",
+            "Use more flows than queues: with four flows a queue, chance alone keeps the fullest \
+             below twice the mean. If there are many already, compare the transmit queues (`tc -s \
+             qdisc show dev NIC`) and let programs transmit on several CPUs, or find out what the \
+             flows have in common: one tunnel, fragments.",
+        ),
+        false => (
+            "A flow stays on the queue that its hash chooses, so few flows fall unevenly. Frames \
+             without ports (other protocols, some tunnels) all use the same queue.",
+            "Use more flows than queues: with four flows a queue, chance alone keeps the fullest \
+             below twice the mean. If there are many already, find out what they have in common: \
+             one tunnel, one pair of addresses, fragments.",
+        ),
     };
     let finding = Finding::new(severity, nic, summary)
         .cause(cause)
@@ -210,9 +223,13 @@ fn threads(facts: &Facts) -> Result<Option<Finding>, Gap> {
     let summary =
         format!("{} does {uneven:.1} times the mean of {} threads", busiest.name, spent.len());
     let finding = Finding::new(Severity::Warning, busiest.name.clone(), summary)
-        .cause(text::threads_cause())
+        .cause("A vif is bound to a thread when it is created, whatever its load will be.")
         .quote(spent.iter().map(|(thread, ticks)| thread.quote(*ticks, span.seconds)))
-        .advise(Advice::by_hand(text::threads_advice(), &[]));
+        .advise(Advice::by_hand(
+            "Recreate the vifs with the most traffic, one after the other, so that they get \
+             different threads; or use a kernel of 3.12 or later, with a thread for each queue.",
+            &[],
+        ));
     Ok(Some(finding))
 }
 

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::conntrack as text;
 use ringway_evidence::fact::{Basis, ConntrackCount, ConntrackMax, Release, Span, Tried, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::conntrack::Conntrack;
@@ -14,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "connection tracking is full, or loses packets",
     group: Group::Tcp,
     sources: &["network-node-blog:node"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("conntrack.txt"),
     absent: "no connections are tracked",
     rule: rule!(Facts, judge),
 };
@@ -79,8 +78,8 @@ impl Table {
         let packets = lost.dropped.wrapping_add(lost.evicted);
         let (severity, summary) = if packets > 0 {
             let summary = format!(
-                "{} packets were dropped and {} connections evicted for lack of entries; \
-                 {count} of {max} are tracked",
+                "{} packets were dropped and {} connections evicted for lack of entries; {count} \
+                 of {max} are tracked",
                 lost.dropped, lost.evicted
             );
             (Severity::Problem, summary)
@@ -88,16 +87,27 @@ impl Table {
             (Severity::Warning, format!("{count} of {max} connections are tracked"))
         };
         let finding = Finding::new(severity, "conntrack", summary)
-            .cause(text::full_cause())
+            .cause(
+                "When the table is full, the kernel evicts a connection that is not established \
+                 yet, and drops packets of new connections if it finds none. Others continue. The \
+                 limit is that of the machine, for each network namespace alone.",
+            )
             .quote(quotes)
             .quote(lost.quote.clone().filter(|_| packets > 0));
         if max == 0 {
-            return finding
-                .advise(Advice::by_hand(text::no_limit_advice(), &["dmesg | grep conntrack"]));
+            return finding.advise(Advice::by_hand(
+                "The table has no limit, so memory may be short, or a helper dropped them.",
+                &["dmesg | grep conntrack"],
+            ));
         }
         let knob = Knob::Sysctl { name: KNOB.to_owned() };
         let change = Change::raise(knob, max, max.saturating_mul(2));
-        finding.advise(Advice::by_change(text::larger_advice(), change))
+        finding.advise(Advice::by_change(
+            "Make it larger; /proc/slabinfo shows the size of an entry (nf_conntrack). Raise \
+             net.netfilter.nf_conntrack_buckets to the same number, or lookups get slow. Do not \
+             track traffic that does not need it (notrack).",
+            change,
+        ))
     }
 }
 
@@ -154,10 +164,21 @@ impl Lost {
         let summary =
             format!("{lost} packets were dropped: another packet had inserted their entry");
         let finding = Finding::new(Severity::Warning, "conntrack", summary)
-            .cause(text::race_cause())
+            .cause(
+                "The first two packets of a connection, on two CPUs at once, each create an \
+                 entry, and the second cannot be inserted. DNS queries for IPv4 and IPv6 at once \
+                 from one port cause this; a resolver waits 5 s for the reply to a lost query \
+                 (resolv.conf(5)). The table is not too small.",
+            )
             .quote(self.quote.clone())
             .confidence(Confidence::Medium)
-            .advise(Advice::by_hand(text::race_advice(), &[]));
+            .advise(Advice::by_hand(
+                "Do not track such packets (notrack for UDP port 53), or let resolvers send one \
+                 query after the other, with the option single-request-reopen of resolv.conf(5) \
+                 where they run. Linux 4.7 and later drop them only if the two entries' \
+                 translated addresses differ.",
+                &[],
+            ));
         Some(finding)
     }
 }

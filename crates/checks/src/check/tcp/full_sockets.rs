@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::full_sockets as text;
 use ringway_evidence::fact::{
     Basis, DatagramSockets, NetCounters, SocketOwners, Span, Tried, float,
 };
@@ -15,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a program does not read its data",
     group: Group::Tcp,
     sources: &["man-listen:backlog", "ip-sysctl:somaxconn", "man-socket:receive-buffer"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("full_sockets.txt"),
     absent: "there is no data on sockets",
     rule: rule!(Facts, judge),
 };
@@ -59,9 +58,14 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                     after.port
                 );
                 let finding = Finding::new(Severity::Warning, whose, summary)
-                    .cause(text::datagrams_cause())
+                    .cause("It reads more slowly than datagrams arrive, or not at all.")
                     .quote([span.text.quote(after.line)])
-                    .advise(Advice::by_hand(text::datagrams_advice(), &["ss -uanmp"]));
+                    .advise(Advice::by_hand(
+                        "Find out what keeps the program busy, and whether its CPU is full (D34, \
+                         D35). If only bursts are lost, use a larger SO_RCVBUF, up to \
+                         net.core.rmem_max.",
+                        &["ss -uanmp"],
+                    ));
                 found.push((rate, finding));
             }
         }
@@ -96,10 +100,17 @@ fn full(facts: &Facts, span: &Span<Listeners>) -> Vec<Finding> {
         );
         found.push(
             Finding::new(Severity::Problem, one.local.clone(), summary)
-                .cause(text::listener_cause())
+                .cause(
+                    "It accepts connections more slowly than they arrive, or not at all. New ones \
+                     are dropped, and a client tries again after one, two and four seconds.",
+                )
                 .quote([span.text.quote(one.line)])
                 .confidence(Confidence::High)
-                .advise(Advice::by_hand(text::listener_advice(), &["ss -ltnp"])),
+                .advise(Advice::by_hand(
+                    "Find out what keeps the program busy. If only bursts are lost, use a longer \
+                     queue: its own backlog, up to net.core.somaxconn.",
+                    &["ss -ltnp"],
+                )),
         );
     }
     found

@@ -4,7 +4,6 @@ use std::ops::Deref;
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule, use_cubic};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
-use crate::text::harmful_settings as text;
 use ringway_evidence::fact::{
     BacklogMax, CongestionControls, Interfaces, QueueLengths, TcpCongestion,
     TcpCongestionAvailable, TcpFinTimeout, TcpReceiveBuffers, TcpSack, TcpSendBuffers,
@@ -27,7 +26,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:timestamps-off",
         "throughput-guide:eleven-settings",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("harmful_settings.txt"),
     absent: "no TCP settings",
     rule: rule!(Facts, judge),
 };
@@ -56,9 +55,23 @@ struct Switch {
 }
 
 const SWITCHES: [Switch; 3] = [
-    Switch { name: "tcp_sack", harm: text::sack_cause() },
-    Switch { name: "tcp_timestamps", harm: text::timestamps_cause() },
-    Switch { name: "tcp_window_scaling", harm: text::scaling_cause() },
+    Switch {
+        name: "tcp_sack",
+        harm: "Without selective acknowledgements TCP learns of one lost packet in each round \
+               trip, and sends again what has already arrived. Old guides turned them off to save \
+               CPU time on links without loss; a full queue is loss as well.",
+    },
+    Switch {
+        name: "tcp_timestamps",
+        harm: "Without timestamps TCP has no protection against wrapped sequence numbers, which \
+               at 10 Gbit/s wrap in 3.4 s, and measures round trips badly. Only kernels of 2011 \
+               had the conflict with GRO.",
+    },
+    Switch {
+        name: "tcp_window_scaling",
+        harm: "Without scaling no window is above 64 KiB: 0.5 Gbit/s at a round trip of 1 ms, \
+               whatever the buffers are.",
+    },
 ];
 
 /// Longer queues before an interface only add delay: 300000 full packets are 0.36 s at 10 Gbit/s.
@@ -130,8 +143,12 @@ fn inspect(switch: &Switch, text: &Text) -> Result<Option<Finding>, Gap> {
     let finding = Finding::new(Severity::Problem, name.clone(), format!("{name} is off"))
         .cause(switch.harm)
         .quote([text.quote(1)])
-        .advise(Advice::by_change(text::switch_advice(), Change::raise(knob, 0, 1)))
-        .gain(text::switch_gain());
+        .advise(Advice::by_change(
+            "Turn it on; this affects new connections. Find what turned it off in \
+             /etc/sysctl.conf and /etc/sysctl.d.",
+            Change::raise(knob, 0, 1),
+        ))
+        .gain("none on an idle link without loss; after loss, whole round trips and timeouts");
     Ok(Some(finding))
 }
 
@@ -145,8 +162,22 @@ fn long_queue(facts: &Facts, nic: &str) -> Option<Finding> {
     let knob = Knob::TxQueueLen { nic: nic.to_owned() };
     // The ring of a TAP device has this length.
     let (cause, advice) = match facts.nics.has_offload_headers(nic) {
-        Some(_) => (text::ring_cause(), text::ring_advice(&TXQUEUELEN_DEFAULT)),
-        None => (text::queue_cause(), text::queue_advice(&TXQUEUELEN_DEFAULT)),
+        Some(_) => (
+            "The ring from which the program behind a TAP device reads has this length, under any \
+             queueing discipline. A ring that long turns loss into delay: if the program reads \
+             100000 packets a second, the last of 300000 waits 3 s, and TCP takes that for loss.",
+            format!(
+                "Go back to {TXQUEUELEN_DEFAULT}, and more only if bursts are dropped (D38). \
+                 Packets that wait there may be lost."
+            ),
+        ),
+        None => (
+            "A queue that long turns loss into delay: TCP fills it, and everything else waits \
+             behind. 300000 packets of 1500 bytes take 0.36 s at 10 Gbit/s, 3.6 s at 1 Gbit/s. Of \
+             the queueing disciplines, pfifo_fast, pfifo and bfifo are that long; others have \
+             limits of their own.",
+            format!("Go back to {TXQUEUELEN_DEFAULT}; with fq or fq_codel it does not matter."),
+        ),
     };
     let finding =
         Finding::new(Severity::Warning, nic, format!("{len} packets may wait before {nic}"))
@@ -164,10 +195,13 @@ fn congestion(facts: &Facts) -> Option<Finding> {
     let name = "net.ipv4.tcp_congestion_control";
     let available = facts.available.ok();
     let finding = Finding::new(Severity::Warning, name, format!("new connections use {old}"))
-        .cause(text::congestion_cause())
+        .cause(
+            "After a loss it needs a round trip for each packet by which its window grows: \
+             minutes on a path of 100 ms at 10 Gbit/s. cubic is the default since Linux 2.6.19.",
+        )
         .quote([text.quote(1)])
         .quote(available.map(|text| text.quote(1)))
-        .advise(use_cubic(&facts.controls, old, text::congestion_advice()));
+        .advise(use_cubic(&facts.controls, old, "Use cubic; this affects new connections."));
     Some(finding)
 }
 
@@ -179,9 +213,15 @@ fn backlog(facts: &Facts) -> Option<Finding> {
     let change = Change::lower(Knob::Sysctl { name: name.to_owned() }, frames, BACKLOG);
     let summary = format!("{frames} frames may wait before a CPU handles them");
     let finding = Finding::new(Severity::Warning, name, summary)
-        .cause(text::backlog_cause())
+        .cause(
+            "A longer queue does not make a slow CPU faster: at 100000 frames a second, 300000 of \
+             them are 3 s of delay, which TCP takes for loss.",
+        )
         .quote([text.quote(1)])
-        .advise(Advice::by_change(text::backlog_advice(), change));
+        .advise(Advice::by_change(
+            "Set it to what a burst brings; D18 reports whether frames are dropped.",
+            change,
+        ));
     Some(finding)
 }
 
@@ -197,9 +237,17 @@ fn small_buffer(name: &str, text: &Text, (least, usual): (u64, u64)) -> Option<F
     let change = Change::raise(knob, &current, format!("{min} {default} {usual}"))?;
     let summary = format!("{name} lets a connection have {most} bytes of buffer at most");
     let finding = Finding::new(Severity::Warning, name, summary)
-        .cause(text::buffer_cause(&least))
+        .cause(format!(
+            "Linux itself sets at least {least} on the smallest machine. Unless its program asks \
+             for another size (SO_RCVBUF, SO_SNDBUF), a connection can have about half of it on \
+             its way, whatever its path carries."
+        ))
         .quote([text.quote(1)])
-        .advise(Advice::by_change(text::buffer_advice(), [change]));
+        .advise(Advice::by_change(
+            "Go back to what Linux usually sets; a connection takes only what it needs. This \
+             affects new connections. Find what set it in /etc/sysctl.conf and /etc/sysctl.d.",
+            [change],
+        ));
     Some(finding)
 }
 
@@ -209,7 +257,10 @@ fn fin_timeout(facts: &Facts) -> Option<Finding> {
     let seconds = text.number().ok().filter(|seconds| (1..FIN_TIMEOUT_MIN).contains(seconds))?;
     let summary = format!("connections that one end has closed are kept for {seconds} s, not 60");
     let finding = Finding::new(Severity::Note, "net.ipv4.tcp_fin_timeout", summary)
-        .cause(text::fin_timeout_cause())
+        .cause(
+            "It frees a little memory, and cuts off peers that close slowly. It does not affect \
+             TIME_WAIT.",
+        )
         .quote([text.quote(1)]);
     Some(finding)
 }

@@ -5,7 +5,6 @@ mod limits;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::held_connections as text;
 use ringway_evidence::fact::{Basis, SocketOwners, Span, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::{Socket, Sockets};
@@ -16,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one of its ends limits a connection",
     group: Group::Tcp,
     sources: &["man-tc-fq:pacing", "rfc-8985:reordering", "rfc-3168:marks"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("held_connections.txt"),
     absent: "no connection",
     rule: rule!(Facts, judge),
 };
@@ -27,6 +26,11 @@ facts! {
         owners: SocketOwners,
     }
 }
+
+const SHORT_ADVICE: &str = "Find out which end announces it (advmss, rcvmss), and check its \
+                            routes (D40), rules and MTU (D08).";
+const UNREAD_ADVICE: &str =
+    "Find out what keeps the program busy: its CPU (D34, D35), a disk (D36), a lock.";
 
 /// Bytes per second from which a connection is active.
 const BYTES_MIN: f64 = 20_000.0;
@@ -140,8 +144,9 @@ fn paced(work: &Work<'_>) -> Option<Said> {
             float(limit) * 8.0 / 1e6
         ),
         severity: Severity::Warning,
-        cause: text::paced_cause(),
-        advice: text::paced_advice(),
+        cause: "Its program set SO_MAX_PACING_RATE, so the network does not limit it.",
+        advice: "If it should be faster, change the program's own limit (--fq-rate of iperf3, \
+                 limit-rate and the like).",
     })
 }
 
@@ -155,8 +160,9 @@ fn unread(work: &Work<'_>) -> Option<Said> {
     Some(Said {
         what: format!("has {} KiB of data that its program does not read", waiting >> 10),
         severity: Severity::Warning,
-        cause: text::unread_cause(),
-        advice: text::unread_advice(),
+        cause: "In both samples, received data waited longer than a second for the program on \
+                this host. Its window closes, and the other end must wait.",
+        advice: UNREAD_ADVICE,
     })
 }
 
@@ -176,8 +182,9 @@ fn slow(work: &Work<'_>) -> Option<Said> {
             work.received() * 8.0 / 1e6
         ),
         severity: Severity::Warning,
-        cause: text::slow_cause(),
-        advice: text::unread_advice(),
+        cause: "In both samples, half of the receive buffer or more had data that the program on \
+                this host had not read. Its window closes each time, and the other end must wait.",
+        advice: UNREAD_ADVICE,
     })
 }
 
@@ -190,8 +197,9 @@ fn short(work: &Work<'_>) -> Option<Said> {
     Some(Said {
         what: format!("sends segments of {mss} bytes{path}"),
         severity: Severity::Warning,
-        cause: text::short_cause(),
-        advice: text::short_advice(),
+        cause: "One end announced short segments: a route with advmss, a program with TCP_MAXSEG, \
+                a rule that clamps the MSS, or a path whose MTU was found to be small.",
+        advice: SHORT_ADVICE,
     })
 }
 
@@ -204,8 +212,9 @@ fn announced(work: &Work<'_>) -> Option<Said> {
     Some(Said {
         what: format!("gets segments of {announced} bytes at most, as this end announced"),
         severity: Severity::Warning,
-        cause: text::announced_cause(),
-        advice: text::short_advice(),
+        cause: "This host announced short segments when the connection began: a route with \
+                advmss, a program with TCP_MAXSEG, or an interface with a small MTU.",
+        advice: SHORT_ADVICE,
     })
 }
 
@@ -218,8 +227,9 @@ fn reordered(work: &Work<'_>) -> Option<Said> {
              sent again"
         ),
         severity: Severity::Note,
-        cause: text::reordered_cause(),
-        advice: text::reordered_advice(),
+        cause: "TCP takes segments that arrive late for lost, sends them again and slows down.",
+        advice: "Search for a bond in round robin, RPS or several queues for one flow, and for \
+                 paths of unequal length.",
     })
 }
 
@@ -230,7 +240,8 @@ fn marked(work: &Work<'_>) -> Option<Said> {
     (part >= MARKED).then(|| Said {
         what: format!("has {:.0} % of its segments marked by a full queue", part * 100.0),
         severity: Severity::Note,
-        cause: text::marked_cause(),
-        advice: text::marked_advice(),
+        cause: "A queue on the path is at its limit and marks packets before it drops them. TCP \
+                sends less, as it should.",
+        advice: "Do nothing, unless it is too slow: then find the narrowest link.",
     })
 }

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::losses as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, NetCounters, float, share};
 use ringway_evidence::facts;
@@ -18,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
         "ip-sysctl:rp-filter",
         "rfc-2883:needless",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("losses.txt"),
     absent: "no protocol counters",
     rule: rule!(Facts, judge),
 };
@@ -55,8 +54,12 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "connections are refused, because the queue of a program is full",
-        cause: text::listen_cause(),
-        advice: text::listen_advice(),
+        cause: "A program accepts connections more slowly than they arrive. Those that do not fit \
+                into its queue are dropped silently, and the client tries again after 1, 2 and 4 \
+                s.",
+        advice: "Find the program whose queue it is: Recv-Q at or above Send-Q. Let it accept \
+                 sooner, with more threads or a CPU that has time. Then give it a longer queue; \
+                 net.core.somaxconn is the maximum.",
         commands: &["ss -ltn"],
     },
     Reason {
@@ -65,8 +68,10 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "connections are refused, because too many are half open",
-        cause: text::half_open_cause(),
-        advice: text::half_open_advice(),
+        cause: "More connections are started than completed, and SYN cookies are off: a flood, or \
+                clients whose acknowledgements are lost.",
+        advice: "Turn SYN cookies on (net.ipv4.tcp_syncookies), and find out where the SYNs come \
+                 from.",
         commands: &["ss -tn state syn-recv"],
     },
     Reason {
@@ -75,8 +80,10 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::Medium,
         what: "connections are tried again, because they get no reply",
-        cause: text::syn_cause(),
-        advice: text::syn_advice(),
+        cause: "The other end drops them silently: a filter, a host that does not exist, or the \
+                full queue of a program. Each try waits twice as long as the one before.",
+        advice: "Find out where they are sent, and what is on the path: filter rules at both \
+                 ends, and D31 and this check at the other end.",
         commands: &["ss -tn state syn-sent"],
     },
     Reason {
@@ -85,8 +92,11 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::Medium,
         what: "connections fail before they are established",
-        cause: text::attempts_cause(),
-        advice: text::attempts_advice(),
+        cause: "No program listens on the port, or a filter rejects the connection. A failed try \
+                on either end counts.",
+        advice: "Find the programs that connect (ss, above, several times) and where to. If the \
+                 tries come from another host, check that the program that should accept them \
+                 runs.",
         commands: &["ss -tn state syn-sent", "ss -ltn"],
     },
     Reason {
@@ -100,8 +110,10 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "socket memory is used up",
-        cause: text::memory_cause(),
-        advice: text::memory_advice(),
+        cause: "All sockets together use as much memory as net.ipv4.tcp_mem or udp_mem allows, in \
+                pages: buffers shrink, and connections are reset or packets dropped.",
+        advice: "Find out what uses it (mem, in pages; Recv-Q of programs that do not read), and \
+                 whether the machine has memory to allow more.",
         commands: &["cat /proc/net/sockstat", "ss -tanm"],
     },
     Reason {
@@ -113,8 +125,10 @@ const REASONS: [Reason; 16] = [
         )),
         confidence: Confidence::High,
         what: "datagrams are dropped, because the buffer of their program is full",
-        cause: text::udp_receive_cause(),
-        advice: text::udp_receive_advice(),
+        cause: "A program reads UDP more slowly than it arrives, on average or during a burst.",
+        advice: "Find the program (Recv-Q, and d in skmem), and check whether its CPU is full. \
+                 For bursts: a larger SO_RCVBUF of the program, whose maximum is \
+                 net.core.rmem_max, and net.core.rmem_default for programs that set none.",
         commands: &["ss -uanm"],
     },
     Reason {
@@ -126,8 +140,10 @@ const REASONS: [Reason; 16] = [
         )),
         confidence: Confidence::Medium,
         what: "datagrams cannot be sent, because a buffer or a queue is full",
-        cause: text::udp_send_cause(),
-        advice: text::udp_send_advice(),
+        cause: "A program sends UDP faster than its socket or the queue of the interface accepts \
+                it.",
+        advice: "Let it send more slowly; for bursts a larger SO_SNDBUF. Find out which queue is \
+                 full.",
         commands: &["tc -s qdisc show"],
     },
     Reason {
@@ -142,8 +158,10 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets arrive with wrong checksums",
-        cause: text::checksums_cause(),
-        advice: text::checksums_advice(),
+        cause: "Packets were changed on the path, or sent before their checksums were computed: a \
+                bad cable or card, or a device or tunnel that mishandles checksum offload.",
+        advice: "Find out where they come from, and turn checksum offload off at that end as a \
+                 test (tx of ethtool -K there, and back). ip -s -s link shows errors of a link.",
         commands: &[],
     },
     Reason {
@@ -152,8 +170,11 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets cannot be reassembled, because fragments are missing",
-        cause: text::fragments_cause(),
-        advice: text::fragments_advice(),
+        cause: "A fragment was lost or dropped by a filter, and the others were dropped after 30 \
+                s, or there was no more room for fragments. One lost fragment loses a whole \
+                packet.",
+        advice: "Send packets that need no fragments: find the hop that fragments them (D08), or \
+                 let the program send less at once.",
         commands: &[],
     },
     Reason {
@@ -162,8 +183,12 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets are dropped, because replies to them would leave by another interface",
-        cause: text::rp_filter_cause(),
-        advice: text::rp_filter_advice(),
+        cause: "rp_filter is strict, and the route back to the sender does not use the interface \
+                that the packets arrive on: asymmetric routes, two links to one network, or \
+                forged addresses.",
+        advice: "Find out which senders they are (log_martians writes them to the kernel's log). \
+                 If the routes are intended, make the filter loose on that interface: rp_filter=2 \
+                 there. The greater of that value and conf.all counts.",
         commands: &["ip route"],
     },
     Reason {
@@ -172,8 +197,11 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets for other hosts arrive, and this host does not forward them",
-        cause: text::not_forwarded_cause(),
-        advice: text::not_forwarded_advice(),
+        cause: "Another host uses this one as its next hop, or has an address of it that is out \
+                of date. Forwarding is off here, so the kernel drops the packets.",
+        advice: "If this host is a router, turn forwarding on for the interfaces that packets \
+                 arrive on (net.ipv4.conf.INTERFACE.forwarding), and check its filter rules \
+                 first. If not, find the senders and correct their routes.",
         commands: &["ip netconf show", "ip route show"],
     },
     Reason {
@@ -182,8 +210,9 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets are dropped, because there is no route to their destination",
-        cause: text::no_route_cause(),
-        advice: text::no_route_advice(),
+        cause: "No route matches their destination, or the route that matches says unreachable.",
+        advice: "Find out where they are sent (ip route get ADDRESS), and add the route or a \
+                 default route, or correct the program or host that sends them.",
         commands: &["ip route show", "ip rule show"],
     },
     Reason {
@@ -192,8 +221,10 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets are dropped, because they passed too many routers or have a bad header",
-        cause: text::hops_cause(),
-        advice: text::hops_advice(),
+        cause: "A route leads in a circle, so packets pass the same routers until their TTL or \
+                hop limit is used up; or a header is damaged.",
+        advice: "Find out where the packets are sent (tcpdump, traceroute), and correct the route \
+                 that sends them back, here or on the next router.",
         commands: &["ip route show"],
     },
     Reason {
@@ -202,8 +233,11 @@ const REASONS: [Reason; 16] = [
         part: None,
         confidence: Confidence::High,
         what: "packets are longer than the next link allows, and may not be fragmented",
-        cause: text::too_long_cause(),
-        advice: text::too_long_advice(),
+        cause: "This host forwards them to a link with a smaller MTU. It tells the sender, but \
+                the sender keeps sending them: it may not get these ICMP messages, because a \
+                filter drops them.",
+        advice: "Let the ICMP messages pass to the sender, and use the same MTU on both sides \
+                 (D08).",
         commands: &["ip link show", "ip route show"],
     },
     Reason {
@@ -212,8 +246,12 @@ const REASONS: [Reason; 16] = [
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.001)),
         confidence: Confidence::High,
         what: "segments arrive out of order",
-        cause: text::reordered_cause(),
-        advice: text::reordered_advice(),
+        cause: "They take more than one path, or more than one queue. TCP takes segments that \
+                arrive late for lost, sends them again without need and slows down.",
+        advice: "Find out which connections these are (reordering), and what spreads one stream: \
+                 a bond in round robin, routes with several next hops by packet, RPS or several \
+                 queues for one flow, here or on the path. Send each stream on one of them, by \
+                 its hash.",
         commands: &["ss -ti state established"],
     },
     Reason {
@@ -222,8 +260,10 @@ const REASONS: [Reason; 16] = [
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.01)),
         confidence: Confidence::Medium,
         what: "segments are sent again",
-        cause: text::resent_cause(),
-        advice: text::resent_advice(),
+        cause: "They or their acknowledgements were lost on the path: in a full queue, by a \
+                limit, or on a link with errors. Each loss makes TCP slower.",
+        advice: "Find out which connections these are (retrans), and then where packets are lost: \
+                 drops here (D18, D29, D30), limits at either end, and the same at the other end.",
         commands: &["ss -ti state established", "tc -s qdisc show"],
     },
 ];

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule, use_cubic};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::near_bbr as text;
 use ringway_evidence::fact::{
     Basis, CongestionControls, Connections, Span, TcpCongestion, Tried, float, share,
 };
@@ -17,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "BBR is used between guests of one host",
     group: Group::Tcp,
     sources: &["throughput-guide:domain-0-settings"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("near_bbr.txt"),
     absent: "no connection to judge by",
     rule: rule!(Facts, judge),
 };
@@ -129,15 +128,30 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if held.len() == reasons.len() {
         let finding = Finding::new(Severity::Note, setting_name, summary).quote(quotes);
         out.add([match reasons.first() {
-            Some(check) => finding.cause(text::other_cause(check)).follows(*check),
-            None => finding.cause(text::idle_cause()),
+            Some(check) => finding.cause(limited_by_another(check)).follows(*check),
+            None => finding.cause(
+                "None of them has unsent data that only congestion control holds back, so BBR \
+                 costs nothing now.",
+            ),
         }]);
         return Ok(());
     }
     let (severity, cause) = match held.iter().all(|socket| is_queued(socket)) {
-        true => (Severity::Note, text::queued_cause()),
-        false if has_full_cpu(facts) => (Severity::Note, text::full_cause()),
-        false => (Severity::Warning, text::cause()),
+        true => (
+            Severity::Note,
+            "Their packets wait in a queue, here or on the path, so something slower than BBR \
+             limits them. doctor try D26 measures whether BBR does as well.",
+        ),
+        false if has_full_cpu(facts) => (
+            Severity::Note,
+            "A CPU or a thread is nearly full, which may be what limits them. Whether BBR does as \
+             well is not known; doctor try D26 measures it.",
+        ),
+        false => (
+            Severity::Warning,
+            "BBR paces by the rate and delay that it measures; within a host both are those of a \
+             queue in memory, and BBR sends less than cubic would.",
+        ),
     };
     let held = held.len() - reasons.len();
     let summary = format!("{summary}; {held} of them wait with more to send");
@@ -146,11 +160,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         .quote(quotes)
         .confidence(Confidence::Medium);
     let advice = if setting.value() == "bbr" {
-        let text = text::cubic_advice();
+        let text =
+            "Use cubic by default, and BBR for distant ends: ip route change ... congctl bbr.";
         use_cubic(&facts.controls, "bbr", text)
     } else {
-        Advice::by_hand(text::chosen_advice(), &["ip route"])
+        Advice::by_hand(
+            "The application or the route chose it: check its configuration.",
+            &["ip route"],
+        )
     };
     out.add([finding.advise(advice)]);
     Ok(())
+}
+
+/// The cause if another check found what limits the connections.
+pub(crate) fn limited_by_another(check: &str) -> String {
+    format!("Something else limits those that have more to send: see {check}.")
 }

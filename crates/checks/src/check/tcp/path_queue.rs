@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::path_queue as text;
 use ringway_evidence::fact::{Basis, Disciplines, SocketOwners, Span, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::{Socket, Sockets};
@@ -13,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     title: "packets wait in a long queue",
     group: Group::Tcp,
     sources: &["rfc-7567:full-queues"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("path_queue.txt"),
     absent: "no connection",
     rule: rule!(Facts, judge),
 };
@@ -93,11 +92,23 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     });
     match here {
         Some((dev, bytes, quote)) => finding
-            .cause(text::here_cause(&bytes, &dev))
+            .cause(format!("{bytes} bytes wait before {dev} on this host, so the queue is here."))
             .quote([quote])
-            .advise(Advice::by_hand(text::here_advice(), &["tc -s qdisc show"])),
+            .advise(Advice::by_hand(
+                "Keep the queue short: fq_codel below the limit, or less latency or limit in the \
+                 discipline that holds these bytes.",
+                &["tc -s qdisc show"],
+            )),
         None => finding
-            .cause(text::away_cause())
-            .advise(Advice::by_hand(text::away_advice(), &["ss -ti state established"])),
+            .cause(
+                "No queue of this host holds so much, so the queue is on the path or at the other \
+                 end: before the narrowest link, or a slow CPU.",
+            )
+            .advise(Advice::by_hand(
+                "Find the narrowest link of the path and use fq_codel or cake there. If you do \
+                 not control it, send a little less than it carries, through cake with a \
+                 bandwidth.",
+                &["ss -ti state established"],
+            )),
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
-use crate::text::ports as text;
 use ringway_evidence::fact::{Ports, Span, Tried, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::listeners::Listeners;
@@ -13,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     title: "ports for new connections are used up",
     group: Group::Tcp,
     sources: &["ip-sysctl:port-range", "ip-sysctl:tcp-tw-reuse", "rfc-9293"],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("ports.txt"),
     absent: "no connections",
     rule: rule!(Facts, judge),
 };
@@ -52,11 +51,22 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let current = format!("{first} {last}");
         let wanted = format!("{} {}", first, last.max(PORT_LAST));
         let finding = Finding::new(severity, peer.clone(), summary)
-            .cause(text::cause())
+            .cause(
+                "A new connection to that destination finds no free port, or searches long for \
+                 one: cannot assign requested address.",
+            )
             .quote([ports.text.quote(*line), ports.range_text.quote(1)]);
         out.add([match Change::raise(knob, current, wanted) {
-            Some(change) => finding.advise(Advice::by_change(text::advice(), [change])),
-            None => finding.advise(Advice::by_hand(text::reuse_advice(), &["ss -s"])),
+            Some(change) => finding.advise(Advice::by_change(
+                "Reuse connections instead of closing them. Until then use a larger range of \
+                 ports, and exclude those that servers listen on \
+                 (net.ipv4.ip_local_reserved_ports).",
+                [change],
+            )),
+            None => finding.advise(Advice::by_hand(
+                "Reuse connections instead of closing them, or use more addresses at either end.",
+                &["ss -s"],
+            )),
         }]);
     }
     Ok(())

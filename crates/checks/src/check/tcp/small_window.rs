@@ -5,7 +5,6 @@ mod receiving;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::small_window as text;
 use ringway_evidence::fact::{
     Basis, BufferSettings, Interfaces, NicRole, SendBufferMax, SocketOwners, Span, Speeds,
     TcpReceiveBuffers, TcpReceiveGrowth, TcpSendBuffers, Tried, float,
@@ -29,7 +28,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:buffers-max",
         "throughput-guide:tcp-buffers",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("small_window.txt"),
     absent: "no connection",
     rule: rule!(Facts, judge),
 };
@@ -48,6 +47,9 @@ facts! {
         owners: SocketOwners,
     }
 }
+
+const WINDOW_CAUSE: &str = "A connection carries one window in each round trip, and this window \
+                            is smaller than what the path can hold.";
 
 /// Fraction of its busy time from which a connection is limited.
 const HELD_UP: f64 = 0.2;
@@ -211,19 +213,32 @@ fn window(text: &Text, socket: &Socket, speed: Option<&Speed>) -> Finding {
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
         .confidence(Confidence::Medium);
-    let slow = text::slow_advice();
+    let slow = "The application there reads too slowly, or set a small SO_RCVBUF: check whether \
+                its CPU is full.";
     let Some(need) = speed.and_then(|speed| need(socket, speed)) else {
-        return finding
-            .cause(text::window_cause())
-            .advise(Advice::by_hand(text::window_advice(&slow), &[]));
+        return finding.cause(WINDOW_CAUSE).advise(Advice::by_hand(
+            format!(
+                "{slow} Or the path needs a larger window: at that end raise the third number of \
+                 net.ipv4.tcp_rmem, and net.core.rmem_max for programs that ask for a size; never \
+                 lower them."
+            ),
+            &[],
+        ));
     };
     if need.bytes <= WINDOW_ALWAYS {
-        let cause = text::enough_cause(&need.how);
+        let cause =
+            format!("The path itself needs no more than any receiver has: {need}", need = need.how);
         return finding.cause(cause).advise(Advice::by_hand(slow, &[]));
     }
-    finding
-        .cause(text::window_cause())
-        .advise(Advice::by_hand(text::other_end_advice(&need.bytes, &slow, &need.how), &[]))
+    finding.cause(WINDOW_CAUSE).advise(Advice::by_hand(
+        format!(
+            "At the other end, if the third number of net.ipv4.tcp_rmem there is below {bytes}: \
+             set it to that. Otherwise: {slow} {need}",
+            bytes = need.bytes,
+            need = need.how
+        ),
+        &[],
+    ))
 }
 
 /// Our own buffer.
@@ -234,7 +249,7 @@ fn buffer(facts: &Facts, text: &Text, socket: &Socket, speed: Option<&Speed>) ->
         socket.sndbuf_limited * 100.0
     );
     let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
-        .cause(text::buffer_cause())
+        .cause("The buffer holds less than the path can carry in one round trip.")
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
         .confidence(Confidence::High);
@@ -245,19 +260,28 @@ fn buffer(facts: &Facts, text: &Text, socket: &Socket, speed: Option<&Speed>) ->
     let show: Vec<&str> = show.iter().map(String::as_str).collect();
     let need = speed.and_then(|speed| Some(need(socket, speed)?.or_more(speed)));
     let Some(need) = need else {
-        return finding.advise(Advice::by_hand(text::unmeasured_advice(), &show));
+        return finding.advise(Advice::by_hand(
+            "No card reports its speed and nothing was measured, so the size that it needs is \
+             unknown.",
+            &show,
+        ));
     };
     if let Some(change) = current.and_then(|current| larger(&current, need.bytes)) {
-        let text = text::grow_advice(&need.how);
+        let text = format!(
+            "Let the buffer grow to what this path needs. {need} Check again afterwards.",
+            need = need.how
+        );
         return finding.advise(Advice::by_change(text, [change]));
     }
     let limit = facts.buffer_max.ok();
     let allowed = limit.and_then(|text| text.number().ok());
-    let text = text::application_advice();
+    let text = "The limit for automatic growth is large enough, so the application sets \
+                SO_SNDBUF: it is best not to set it.";
     let knob = Knob::Sysctl { name: WMEM_MAX.to_owned() };
     match allowed.and_then(|allowed| Change::raise(knob, allowed, need.bytes)) {
         Some(change) => {
-            let text = text::asked_advice(&text, &need.how);
+            let text =
+                format!("{text} Or allow the size that it asks for. {need}", need = need.how);
             let quote = limit.map(|text| text.quote(1));
             finding.quote(quote).advise(Advice::by_change(text, [change]))
         }
@@ -297,11 +321,6 @@ mod tests {
         let change = larger("4096 16384 4194304", 268_435_456).expect("too small");
         assert_eq!(change.command(), "sysctl -w net.ipv4.tcp_wmem='4096 16384 268435456'");
         assert_eq!(larger("4096 16384", 125), None);
-    }
-
-    #[test]
-    fn a_panic_does_not_name_the_folder_that_the_project_is_built_in() {
-        assert_eq!(file!(), "crates/checks/src/check/tcp/small_window.rs");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use core::net::SocketAddr;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::stuck as text;
 use ringway_evidence::fact::{Basis, SocketOwners, Span, TcpMtuProbing, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::{More, Socket, Sockets};
@@ -20,7 +19,7 @@ pub(crate) const CHECK: Check = Check {
         "rfc-2923:black-hole",
         "ip-sysctl:tcp-mtu-probing",
     ],
-    explanation: text::EXPLANATION,
+    explanation: include_str!("stuck.txt"),
     absent: "no connection",
     rule: rule!(Facts, judge),
 };
@@ -76,19 +75,40 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let has_passed = socket.more.bytes_received > 0 || socket.more.bytes_acked > 1;
     if !has_passed || socket.mss < LONG {
         return finding
-            .cause(text::gone_cause())
-            .advise(Advice::by_hand(text::gone_advice(), &probe));
+            .cause(
+                "The other end is gone, or something on the path drops the packets: a firewall or \
+                 NAT that dropped its entry, a route that changed, a neighbour that does not \
+                 reply.",
+            )
+            .advise(Advice::by_hand(
+                "Check whether the other end can be reached at all, and whether it still has the \
+                 connection.",
+                &probe,
+            ));
     }
     let finding = finding
-        .cause(text::hole_cause(&socket.mss))
-        .advise(Advice::by_hand(text::hole_advice(), &probe));
+        .cause(format!(
+            "The connection was established and some data passed; segments of {mss} bytes are \
+             stuck. Most likely a hop drops packets of this length, and its report does not come \
+             back.",
+            mss = socket.mss
+        ))
+        .advise(Advice::by_hand(
+            "Find out how long a packet may be on this path, and fix the hop that rejects longer \
+             ones.",
+            &probe,
+        ));
     let knob = Knob::Sysctl { name: "net.ipv4.tcp_mtu_probing".to_owned() };
     let setting = facts.probing.ok();
     let change = setting.and_then(|text| Change::raise(knob, text.number().ok()?, 1));
     match change {
         Some(change) => {
             let quote = setting.map(|text| text.quote(1));
-            finding.quote(quote).advise(Advice::by_change(text::probing_advice(), [change]))
+            finding.quote(quote).advise(Advice::by_change(
+                "Until that is done, let TCP try shorter segments after timeouts. This also helps \
+                 connections that are stuck now, at their next timeout.",
+                [change],
+            ))
         }
         None => finding,
     }

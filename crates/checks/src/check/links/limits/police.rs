@@ -3,7 +3,6 @@
 
 use super::Facts;
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
-use crate::text::limits as text;
 use ringway_evidence::fact::{Basis, Disciplines, Span, float, share};
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::police::{Policer, Policers};
@@ -85,7 +84,10 @@ impl Seen<'_> {
         );
         let severity = if is_all { Severity::Warning } else { Severity::Note };
         let finding = Finding::new(severity, *nic, summary)
-            .cause(text::police_cause())
+            .cause(
+                "A tc filter drops packets above a rate and queues none, so TCP stays below the \
+                 rate, whatever else you change. This may be intended.",
+            )
             .quote([span.text.quote(policer.line), span.text.quote(after.line)])
             .confidence(Confidence::High);
         Some(self.advise(finding))
@@ -103,14 +105,19 @@ impl Seen<'_> {
     fn advise(&self, finding: Finding) -> Finding {
         let Seen { nic, hook, policer, .. } = self;
         let finding = finding.advise(Advice::by_hand(
-            text::police_advice(&nic),
+            format!(
+                "If it is not intended, remove it where it was set, or it will return: libvirt's \
+                 <outbound> (virsh domiftune GUEST {nic} --outbound 0), the QoS of OpenStack, a \
+                 script."
+            ),
             &[&hook.command(&shell_word(nic)).join(" ")],
         ));
         let Some(filter) = &policer.filter else { return finding };
         // A filter of a classful discipline names its parent itself.
         let place = hook.word().map_or_else(String::new, |word| format!("{word} "));
         finding.advise(Advice::by_hand(
-            text::police_filter_advice(),
+            "Or remove the filter alone. tc prints filters in other words than it accepts, so the \
+             doctor could not restore it and does not apply this change. Note how it was set.",
             &[&format!("tc filter del dev {} {place}{filter}", shell_word(nic))],
         ))
     }

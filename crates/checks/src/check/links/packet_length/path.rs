@@ -4,7 +4,6 @@ use super::stack::overhead;
 use super::{Facts, mtu, narrow, widen};
 use crate::check::{CheckResult, all_well};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::packet_length as text;
 use ringway_evidence::parse::path::{Means, Path, Step};
 use ringway_evidence::{Gap, Quote, Text};
 
@@ -71,7 +70,10 @@ impl Seen<'_> {
             let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
             // The route's own MTU, or an earlier report, already keeps packets below the limit.
             let severity = if is_kept { Severity::Note } else { Severity::Problem };
-            Finding::new(severity, self.subject(), summary).cause(text::silent_cause())
+            Finding::new(severity, self.subject(), summary).cause(
+                "A hop drops packets that are too long and does not report it, or its report is \
+                 dropped: a filter of ICMP, a bridge, a switch. Logins work, transfers hang.",
+            )
         } else {
             let by = self.path.find(|step| match step {
                 Step::Refused { by, mtu, .. } if *mtu == limit => Some(by.to_string()),
@@ -79,7 +81,11 @@ impl Seen<'_> {
             });
             let by = by.map_or_else(|| "a hop".to_owned(), |(by, _)| by);
             let summary = format!("{by} on the path to {target} passes {limit} bytes, not {local}");
-            Finding::new(Severity::Warning, self.subject(), summary).cause(text::learned_cause())
+            Finding::new(Severity::Warning, self.subject(), summary).cause(
+                "Each connection learns the limit from a lost packet and then sends shorter ones, \
+                 so long packets save nothing on this path. A sender that ignores these reports \
+                 loses every long packet.",
+            )
         };
         let others = self.others(limit);
         let finding = finding.quote(quotes).quote(others.iter().map(|(_, _, quote)| quote.clone()));
@@ -189,10 +195,20 @@ impl Seen<'_> {
             .filter_map(|(nic, mtu, _)| widen(nic, *mtu, local))
             .collect();
         if !below.is_empty() {
-            finding = finding.advise(Advice::by_change(text::raise_here_advice(), below));
+            finding = finding.advise(Advice::by_change(
+                "These hops of this host have a smaller MTU: raise it.",
+                below,
+            ));
         }
-        finding = finding
-            .advise(Advice::by_hand(text::raise_there_advice(&local, &self.path.address), &[]));
+        finding = finding.advise(Advice::by_hand(
+            format!(
+                "Raise the MTU of the hop that limits the path to {local}, on the interface that \
+                 `ip route get {address}` names there. Or let its reports pass: ICMP type 3 code \
+                 4, ICMPv6 type 2.",
+                address = self.path.address
+            ),
+            &[],
+        ));
         let Some(nic) = self.nic() else { return finding };
         let own = mtu(self.facts, nic).ok().and_then(|(own, _)| narrow(nic, own, limit));
         let mut lower: Vec<Change> = own.into_iter().collect();
@@ -203,7 +219,11 @@ impl Seen<'_> {
             let room = limit.saturating_sub(overhead(self.facts, other));
             lower.extend(narrow(other, *mtu, room));
         }
-        finding = finding.advise(Advice::by_change(text::shorter_advice(), lower));
+        finding = finding.advise(Advice::by_change(
+            "Or send no longer packets from this host, to any other; the other end must do the \
+             same for what it sends.",
+            lower,
+        ));
         if !self.is_silent(u32::try_from(limit).unwrap_or(u32::MAX)) {
             return finding;
         }
@@ -213,9 +233,10 @@ impl Seen<'_> {
             return finding;
         }
         let knob = Knob::Sysctl { name: PROBING.to_owned() };
-        finding
-            .quote(probing.map(|text| text.quote(1)))
-            .advise(Advice::by_change(text::probing_advice(), Change::raise(knob, 0, 1)))
+        finding.quote(probing.map(|text| text.quote(1))).advise(Advice::by_change(
+            "Or let TCP detect the limit by itself, after some timeouts of each connection:",
+            Change::raise(knob, 0, 1),
+        ))
     }
 }
 
@@ -228,8 +249,8 @@ mod tests {
     /// D08's proposals for a path through an interface of a host with these files.
     fn proposed(nic: &str, files: &[(&str, &str)]) -> Vec<String> {
         let path = format!(
-            "path to a at 192.0.2.1\nasked by echo\nthrough {nic}\nlocal 9000\nknown 9000\n\
-             passed 576 in 9 us\nlost 9000\npassed 1500 in 9 us\nlost 1501\nend\n"
+            "path to a at 192.0.2.1\nasked by echo\nthrough {nic}\nlocal 9000\nknown 9000\npassed \
+             576 in 9 us\nlost 9000\npassed 1500 in 9 us\nlost 1501\nend\n"
         );
         let own =
             |(path, text): &(&str, &str)| (format!("sys/class/net/{path}"), format!("{text}\n"));

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::{Facts, mtu, narrow, widen};
 use crate::check::CheckResult;
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::packet_length as text;
 use ringway_evidence::Gap;
 
 /// Bytes that VXLAN adds over IPv4: inner Ethernet 14, VXLAN 8, UDP 8, IP 20. Over IPv6 it is 20
@@ -92,20 +91,28 @@ fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> 
     let (summary, cause) = if overhead == 0 {
         let summary =
             format!("{nic} sends packets of {own} bytes, but {lower} below it takes {below}");
-        (summary, text::longer_cause())
+        (summary, "Packets that are longer than the MTU of the interface below are dropped there.")
     } else {
         let summary = format!(
             "{nic} needs {need} bytes with its headers, but {lower} below it takes {below}"
         );
-        let cause = text::tunnel_cause();
+        let cause = "A tunnel encapsulates each frame: VXLAN and Geneve add 50 bytes, WireGuard \
+                     60 (20 more over IPv6), GRE 24, IP in IP 20. What does not fit is split into \
+                     two packets, which costs both ends, or dropped.";
         (summary, cause)
     };
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(cause)
         .quote([own_quote, below_quote])
         .confidence(Confidence::High)
-        .advise(Advice::by_change(text::narrow_advice(), narrow(nic, own, below - overhead)))
-        .advise(Advice::by_change(text::widen_advice(), widen(lower, below, need)));
+        .advise(Advice::by_change(
+            "Reduce its MTU to what fits, and that of its guests as well:",
+            narrow(nic, own, below - overhead),
+        ))
+        .advise(Advice::by_change(
+            "Or raise the MTU of the interface below, if its whole network supports that:",
+            widen(lower, below, need),
+        ));
     Ok(Some(finding))
 }
 

@@ -8,7 +8,6 @@ use std::ops::Deref;
 use super::{Facts, mtu};
 use crate::check::{CheckResult, all_well};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
-use crate::text::packet_length as text;
 use ringway_evidence::fact::Tried;
 use ringway_evidence::parse::xapi::{Network, Plug};
 use ringway_evidence::parse::xenstore::Nodes;
@@ -103,7 +102,11 @@ impl Plugged<'_> {
             format!("XAPI has MTU {set} for {bridge}, and {} has {}{more}", first.nic, first.mtu);
         let wanted = odd.iter().map(|member| member.mtu).fold(*set, u64::max);
         let finding = Finding::new(Severity::Warning, bridge, summary)
-            .cause(text::xapi_cause(&set))
+            .cause(format!(
+                "An interface gets its network's MTU, {set}, when it is plugged: at the next \
+                 start of its guest or of the host. A value set outside XAPI is lost then, and a \
+                 value set in XAPI takes effect only then."
+            ))
             .quote([quote])
             .quote(odd.iter().take(QUOTES_MAX).flat_map(|member| member.quotes.clone()))
             .confidence(Confidence::High)
@@ -133,12 +136,19 @@ impl Plugged<'_> {
         }
         commands.extend(each("vm-start"));
         commands.push(format!("xe vif-list network-uuid={uuid} params=MTU --minimal"));
-        let mut text = text::xapi_advice(&wanted);
+        let mut text = format!(
+            "For {wanted} bytes everywhere: shut the network's guests down, set the MTU, unplug \
+             and plug its cards, and start the guests one after the other; in each, ip link set \
+             dev eth0 mtu {wanted}, and verify. Switches must support this MTU as well."
+        );
         if self.cards.iter().any(|card| card.is_management) {
-            text += &format!(" {}", text::xapi_management());
+            text += &format!(
+                " {}",
+                "XAPI does not unplug its management interface: restart that host instead."
+            );
         }
         if guests.len().max(self.cards.len()) > NAMED_MAX {
-            text += &format!(" {}", text::xapi_more());
+            text += &format!(" {}", "There are more guests or cards than this list shows.");
         }
         Advice::by_hand(text, &commands.iter().map(String::as_str).collect::<Vec<_>>())
     }

@@ -2,7 +2,6 @@
 
 use super::Facts;
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
-use crate::text::rings as text;
 use ringway_evidence::fact::{Basis, NetIrq, float};
 use ringway_evidence::parse::coalesce::Coalescing;
 use ringway_evidence::{Gap, Quote};
@@ -71,12 +70,16 @@ fn eager(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Fi
     let most = own.iter().max_by_key(|irq| irq.counts.iter().max());
     let summary = format!("{nic} interrupts {rate:.0} times a second, almost for each packet");
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(text::eager_cause(&usecs))
+        .cause(format!(
+            "It waits {usecs} us before it interrupts, so each packet costs an interrupt. A few \
+             microseconds more combine several packets."
+        ))
         .quote([quote, counters.text.quote(moved.line)])
         .quote(most.map(|irq| interrupts.text.quote(irq.row.line)))
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            text::eager_advice(),
+            "Let the driver adapt to the load; if it cannot, set a fixed time: ethtool -C NIC \
+             rx-usecs 20. The setting is lost at a restart.",
             &adapt(nic).iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     Ok(Some(finding))
@@ -99,11 +102,15 @@ fn patient(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Option<Finding
     }
     let summary = format!("{nic} delays packets by up to {usecs} us; a round trip takes {trip} ms");
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(text::patient_cause())
+        .cause(
+            "The card waits long before it interrupts, so each packet is delayed. If round trips \
+             are short, this delay is most of the round trip.",
+        )
         .quote([quote, span.text.quote(line)])
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            text::patient_advice(),
+            "Let the driver adapt to the load; if it cannot, set a shorter time: ethtool -C NIC \
+             rx-usecs 20. Interrupts then use more CPU time.",
             &adapt(nic).iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     Some(finding)

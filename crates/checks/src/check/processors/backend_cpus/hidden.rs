@@ -3,7 +3,6 @@
 use super::{BUSY, Facts};
 use crate::check::{Judged, Verdicts, not_here};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::text::backend_cpus as text;
 use ringway_evidence::fact::{BusyCpus, Kind, float};
 use ringway_evidence::parse::Counters;
 use ringway_evidence::parse::cpus::cpu_list;
@@ -38,7 +37,8 @@ pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         (Some(service), _) => service,
         (None, Some((_, down))) => (" by its kernel".to_owned(), cmdline(facts), put_up(down)),
         (None, None) => {
-            let text = text::unplugged_advice();
+            let text =
+                "They were unplugged after the start (xl vcpu-set). If this was not intended:";
             (String::new(), None, Advice::by_hand(text, &[&format!("xl vcpu-set 0 {all}")]))
         }
     };
@@ -47,7 +47,11 @@ pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_full = *busy >= float(u64::try_from(online).unwrap_or(u64::MAX)) * BUSY;
     let severity = if is_full { Severity::Warning } else { Severity::Note };
     let finding = Finding::new(severity, "domain 0", summary)
-        .cause(text::hidden_cause(&online, &format_args!("{busy:.1}")))
+        .cause(format!(
+            "It has {online} CPUs for its backends' threads and its interrupts, of which {busy} \
+             are busy; it could use the others as well.",
+            busy = format_args!("{busy:.1}")
+        ))
         .quote(quotes)
         .quote(more)
         .confidence(Confidence::High)
@@ -97,7 +101,12 @@ fn by_service(facts: &Facts, all: usize, online: usize) -> Option<(String, Optio
         return None;
     }
     let service = if facts.service.ok().is_some() { "" } else { ", whose service is not there" };
-    let text = text::service_advice(&online, &all);
+    let text = format!(
+        "At each start the service unplug-vcpus removes all but {online} (XCP 1.0, XenServer 5.6 \
+         FP1 and 6.0). Its init script can only remove CPUs: for more, set the file and restart, \
+         or plug CPUs in for now. Later versions only have dom0_max_vcpus={all} on Xen's command \
+         line: /opt/xensource/libexec/xen-cmdline --set-xen dom0_max_vcpus={all}."
+    );
     let set = format!("sed -i 's/^{COUNT}.*/{COUNT}{all}/' /{SETTING}");
     let now = format!("xl vcpu-set 0 {all}");
     let advice = Advice::by_hand(text, &[&set, &now]);
@@ -108,7 +117,8 @@ fn put_up(down: &[usize]) -> Advice {
     let up = |cpu: &usize| format!("echo 1 > /sys/devices/system/cpu/cpu{cpu}/online");
     let commands: Vec<String> = down.iter().take(NAMED_MAX).map(up).collect();
     Advice::by_hand(
-        text::maxcpus_advice(),
+        "Domain 0 has them, and its kernel does not use them: maxcpus= is on its command line, or \
+         an administrator took them offline. If this was not intended:",
         &commands.iter().map(String::as_str).collect::<Vec<_>>(),
     )
 }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Facts, node_of, nodes};
 use crate::check::{Judged, Verdicts, not_here};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
-use crate::text::placement as text;
 use ringway_evidence::fact::Kind;
 use ringway_evidence::parse::Counters;
 use ringway_evidence::parse::cpus::cpu_ranges as list;
@@ -13,6 +12,9 @@ use ringway_evidence::parse::domains::{Vcpu, VcpuTimes};
 use ringway_evidence::parse::libvirt::Guest;
 use ringway_evidence::parse::xapi::Records;
 use ringway_evidence::{Gap, Quote, Text};
+
+const PINNED: &str =
+    "Pinning helps to find out which CPUs each part needs, and easily makes performance worse.";
 
 /// Lines that a finding quotes of a guest.
 const QUOTES_MAX: usize = 3;
@@ -49,7 +51,10 @@ fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
         let mut commands = vec![format!("xl vcpu-pin {domain} all all")];
         commands.extend(unmask(facts, domain, &name));
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-        let advice = text::pinned_advice(&text::pinned());
+        let advice = format!(
+            "Let it run everywhere, or on other CPUs than domain 0 (xl vcpu-pin ID all 2-5). For \
+             its next start: cpus= in its configuration, or VCPUs-params:mask in XAPI. {PINNED}"
+        );
         out.add([found
             .quote(lines.map(|line| text.quote(line)))
             .advise(Advice::by_hand(advice, &commands))]);
@@ -77,12 +82,18 @@ fn held<'a>(vcpus: impl Iterator<Item = &'a Vcpu>) -> Option<BTreeSet<usize>> {
 
 fn one_cpu(name: &str, vcpus: usize, cpus: &BTreeSet<usize>) -> Finding {
     let summary = format!("all {vcpus} virtual CPUs of {name} take turns on CPU {}", list(cpus));
-    warning(name, summary).cause(text::one_cpu_cause())
+    warning(name, summary).cause(
+        "They all run on one physical CPU, so more virtual CPUs or queues do not help, and each \
+         waits while another one runs.",
+    )
 }
 
 fn with_domain_0(name: &str, cpus: &BTreeSet<usize>) -> Finding {
     let summary = format!("{name} is pinned to CPUs of domain 0: {}", list(cpus));
-    warning(name, summary).cause(text::with_domain_0_cause())
+    warning(name, summary).cause(
+        "Domain 0 must move what the guest sends and receives, and waits until the guest leaves \
+         its CPU.",
+    )
 }
 
 fn warning(name: &str, summary: String) -> Finding {
@@ -136,7 +147,7 @@ fn of_guest(
     let summary = format!("{name} runs on NUMA node {}, and {what} is on node {node}", list(&near));
     let cpus_there = nodes.get(&node).into_iter().flatten().copied().collect();
     let finding = warning(name, summary)
-        .cause(text::far_guest_cause())
+        .cause("Every packet crosses from one socket's memory to the other's.")
         .quote(quote)
         .quote([more])
         .advise(move_to(guest, &cpus_there));
@@ -169,7 +180,10 @@ fn move_to(guest: &Guest, cpus: &BTreeSet<usize>) -> Advice {
     let each = vcpus.map(|vcpu| format!("virsh vcpupin {name} {vcpu} {list}"));
     let commands: Vec<String> = each.collect();
     Advice::by_hand(
-        text::far_guest_advice(&text::pinned()),
+        format!(
+            "Pin each virtual CPU like this, and permanently with <vcpupin> in its XML; use \
+             emulatorpin for its other threads. {PINNED}"
+        ),
         &commands.iter().map(String::as_str).collect::<Vec<_>>(),
     )
 }

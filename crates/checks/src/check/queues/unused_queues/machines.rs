@@ -7,7 +7,7 @@ mod unjudged;
 use std::collections::BTreeSet;
 
 use super::vifs::{RINGWAY_QUEUES_MAX, idle, numbers, offered};
-use super::{Facts, TAP_QUEUES_MAX, text};
+use super::{Facts, TAP_QUEUES_MAX};
 use crate::check::Verdicts;
 use crate::finding::{Advice, Finding, Severity, shell_word};
 use ringway_evidence::fact::{Defined, Machine};
@@ -205,8 +205,12 @@ impl Definition<'_> {
     /// What to do after an edit.
     fn apply(&self, name: &str) -> String {
         match self.when {
-            When::Running => text::apply_running(&shell_word(name)),
-            When::Stopped | When::Next => text::apply_next().to_owned(),
+            When::Running => format!(
+                "Then stop and start the machine (virsh shutdown {name}, virsh start {name}); \
+                 virsh reboot keeps the old definition.",
+                name = shell_word(name)
+            ),
+            When::Stopped | When::Next => "It applies at the next start.".to_owned(),
         }
     }
 
@@ -281,10 +285,10 @@ impl Judged<'_> {
         let mut summary = format!("{label} of machine {name} has {queues}");
         summary += &format!(", and the machine has {vcpus} CPUs{}", self.not_running());
         let finding = Finding::new(Severity::Note, self.name, summary)
-            .cause(text::single_cause())
+            .cause(super::SINGLE_CAUSE)
             .quote(self.now.quotes())
             .quote(self.now.vif.map(|(vif, text)| numbers(vif, text)))
-            .gain(text::gain());
+            .gain(super::GAIN);
         let is_useful = |next: &Definition<'_>| {
             let limit = next.vif.map_or(next.limit(), |(vif, _)| vif.max_queues_next());
             (most..=limit).contains(&next.asked()) && faults::starts_well(next)
@@ -292,9 +296,17 @@ impl Judged<'_> {
         let next = self.next.filter(is_useful);
         let name = shell_word(self.name);
         Some(match next {
-            Some(Definition { nic, text, .. }) => finding
-                .quote([text.quote(nic.queues_line)])
-                .advise(Advice::by_hand(text::start_advice(&nic.queues, &name), &[])),
+            Some(Definition { nic, text, .. }) => {
+                finding.quote([text.quote(nic.queues_line)]).advise(Advice::by_hand(
+                    format!(
+                        "Its stored definition has {queues} queues already. Stop and start the \
+                         machine (virsh shutdown {name}, virsh start {name}); virsh reboot keeps \
+                         the old number.",
+                        queues = nic.queues
+                    ),
+                    &[],
+                ))
+            }
             None => {
                 finding.advise(Advice::by_hand(self.advice(most), &[&format!("virsh edit {name}")]))
             }
@@ -305,10 +317,27 @@ impl Judged<'_> {
         let apply = self.now.apply(self.name);
         match (self.now.vif, self.now.is_vhost_user()) {
             (Some((vif, _)), _) => {
-                text::machine_at_ringway_advice(&most, &apply, &vif.max_queues_next(), &vif.name)
+                format!(
+                    "In the <interface>: <driver queues='{most}'/>, with the other attributes \
+                     that <driver> has. {apply} Then in the guest, if it does not use them by \
+                     itself: ethtool -L eth0 combined {most}. No more than {offered}: that is \
+                     what ringway offers, and `queues` in the [[vhost]] of {vif} changes it.",
+                    offered = vif.max_queues_next(),
+                    vif = vif.name
+                )
             }
-            (None, true) => text::machine_vhostuser_advice(&most, &apply, &QEMU_QUEUES_MAX),
-            (None, false) => text::machine_vhost_advice(&most, &apply, &TAP_QUEUES_MAX),
+            (None, true) => format!(
+                "In the <interface>: <driver queues='{most}'/>, with the other attributes that \
+                 <driver> has, if the switch behind the socket offers as many. {apply} Then in \
+                 the guest, if it does not use them by itself: ethtool -L eth0 combined {most}. \
+                 QEMU's device has up to {QEMU_QUEUES_MAX} queues."
+            ),
+            (None, false) => format!(
+                "In the <interface>: <driver name='vhost' queues='{most}'/>, with the other \
+                 attributes that <driver> has. {apply} Then in the guest, if it does not use them \
+                 by itself: ethtool -L eth0 combined {most}. The kernel's devices have up to \
+                 {TAP_QUEUES_MAX} queues."
+            ),
         }
     }
 
@@ -358,12 +387,23 @@ impl Judged<'_> {
         };
         // ringway does not start with a description that has more than its limit.
         let advice = if asked > RINGWAY_QUEUES_MAX {
-            text::refused_fewer_advice(&offers, &name, &when, &RINGWAY_QUEUES_MAX)
+            format!(
+                "<driver queues='{offers}'/> in the definition (virsh edit {name}), which applies \
+                 {when}. A [[vhost]] of ringway has at most {RINGWAY_QUEUES_MAX} queues."
+            )
         } else {
-            text::refused_advice(&asked, &vif.name, &offers, &name, &when)
+            format!(
+                "In the description of ringway's host: queues = {asked} in the [[vhost]] of \
+                 {vif}; or <driver queues='{offers}'/> in the definition (virsh edit {name}), \
+                 which applies {when}.",
+                vif = vif.name
+            )
         };
         Finding::new(severity, &vif.name, summary)
-            .cause(text::refused_cause())
+            .cause(
+                "A front-end that needs more queues than the back-end has disconnects before the \
+                 guest runs.",
+            )
             .quote([numbers(vif, text)])
             .advise(Advice::by_hand(advice, &[]))
     }

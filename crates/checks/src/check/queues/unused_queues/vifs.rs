@@ -1,6 +1,5 @@
 //! Queues of ringway's vifs, by ringway's own numbers.
 
-use super::text;
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::parse::ringway::Vif;
 use ringway_evidence::{Quote, Text};
@@ -31,9 +30,30 @@ pub(super) fn judge(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
     let summary =
         format!("the guest of {} uses {used} of {most} queues that ringway offers", vif.name);
     let (cause, advice) = if is_multi_queue(vif).unwrap_or(true) {
-        (text::partial_cause(), text::partial_advice(&most))
+        (
+            "One CPU at a time serves a queue. The guest may have no more CPUs: ringway does not \
+             know their number.",
+            format!(
+                "If the guest has more CPUs than queues in use, run in it: ethtool -L eth0 \
+                 combined {most}, or the number of its CPUs if that is less. `ethtool -l eth0` \
+                 shows how many there can be; if these are fewer, <driver queues='N'/> in libvirt \
+                 or queues=N and mq=on for QEMU, N at most {most}, gives it more when it is \
+                 stopped and started."
+            ),
+        )
     } else {
-        (text::one_queue_cause(), text::one_queue_advice(&most))
+        (
+            "One CPU at a time serves a queue. The guest does not use the feature `mq`: its \
+             front-end has set up one queue, or its driver uses no more. It may also have one CPU \
+             only: ringway does not know their number.",
+            format!(
+                "If the guest has several CPUs: <driver queues='N'/> in the <interface \
+                 type='vhostuser'> of libvirt, or queues=N and mq=on for QEMU, where N is the \
+                 number of its CPUs and at most {most}, which is what ringway offers; then stop \
+                 and start the machine. Then in the guest: ethtool -L eth0 combined N, if it does \
+                 not use them by itself."
+            ),
+        )
     };
     Some(
         Finding::new(Severity::Note, &vif.name, summary)
@@ -47,15 +67,29 @@ pub(super) fn judge(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
 pub(super) fn offered(vif: &Vif, text: &Text, summary: String, wanted: u64) -> Finding {
     let advice = match vif.kind.as_str() {
         // Its front-end says how many there are, when it is started.
-        VIRTIO => Advice::by_hand(text::vhostuser_advice(&wanted, &vif.name), &[]),
+        VIRTIO => Advice::by_hand(
+            format!(
+                "In the description of ringway's host: queues = {wanted} in the [[vhost]] of \
+                 {name}. Then at its front-end: <driver queues='{wanted}'/> in the <interface \
+                 type='vhostuser'> of libvirt, or queues={wanted} and mq=on for QEMU; then start \
+                 the guest again. In the guest: ethtool -L eth0 combined {wanted}, if it does not \
+                 use them by itself.",
+                name = vif.name
+            ),
+            &[],
+        ),
         _ => {
             let knob = Knob::MaxQueues { vif: vif.name.clone() };
             let change = Change::raise(knob, vif.max_queues, wanted);
-            Advice::by_change(text::worker_advice(), change)
+            Advice::by_change(
+                "Let it ask for a queue for each CPU; it reconnects for that. ringway needs as \
+                 many workers, and the guest as many CPUs.",
+                change,
+            )
         }
     };
     Finding::new(Severity::Note, &vif.name, summary)
-        .cause(text::worker_cause())
+        .cause("One worker at a time serves a queue, and this host has more CPUs.")
         .quote([numbers(vif, text)])
         .advise(advice)
 }
@@ -66,15 +100,26 @@ pub(super) fn idle(vif: &Vif, text: &Text, summary: String, usable: u64) -> Find
     let is_old = is_multi_queue(vif) == Some(false);
     let severity = if is_old { Severity::Note } else { Severity::Warning };
     let (cause, advice) = if is_old {
-        (text::old_driver_cause(), text::old_driver_advice().to_owned())
+        (
+            "One CPU at a time serves a queue. The guest does not use the feature `mq`, which the \
+             machine's card has with several queues: its driver uses one queue only.",
+            "In the guest: a driver of virtio-net that uses several queues.".to_owned(),
+        )
     } else {
-        (text::unused_cause(), text::idle_advice(&usable))
+        (
+            super::UNUSED_CAUSE,
+            format!(
+                "In the guest: ethtool -L eth0 combined {usable}, while traffic flows if you \
+                 like. Also set it in the interface's configuration, because it lasts until the \
+                 next boot only."
+            ),
+        )
     };
     Finding::new(severity, &vif.name, summary)
         .cause(cause)
         .quote([numbers(vif, text)])
         .advise(Advice::by_hand(advice, &[]))
-        .gain(text::gain())
+        .gain(super::GAIN)
 }
 
 /// Whether the guest of a virtio vif uses the feature for several queues; `None` if unknown.

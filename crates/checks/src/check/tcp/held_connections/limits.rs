@@ -3,9 +3,13 @@
 
 use super::{BYTES_MIN, Facts, Work};
 use crate::finding::{Confidence, Finding, Severity};
-use crate::text::held_connections as text;
 use ringway_evidence::fact::float;
 use ringway_evidence::parse::sockets::Socket;
+
+const BY_OWN_WINDOW: &str =
+    "This host's window arrives in full in each round trip, so it is the limit. See D11.";
+const BY_READER: &str = "Received data waits for the program on this host. Find out what the \
+                         program does instead: its CPU (D34, D35), a disk (D36).";
 
 /// Connections that are shown: those that send the most.
 const SHOWN_MAX: usize = 4;
@@ -95,15 +99,19 @@ fn of_receiver(work: &Work<'_>) -> (&'static str, &'static str) {
     let rtt_ms = work.socket.min_rtt_ms.or(work.socket.rtt_ms).unwrap_or(0.0);
     match () {
         () if is_shut && (1..BUFFER_SMALL).contains(&more.rcvbuf) => {
-            ("this end's window", text::by_own_window())
+            ("this end's window", BY_OWN_WINDOW)
         }
-        () if is_full => ("its program", text::by_reader()),
-        () if window == 0.0 && unread > 0.0 => ("its program", text::by_reader()),
-        () if unread > UNREAD * window => ("its program", text::by_reader()),
+        () if is_full => ("its program", BY_READER),
+        () if window == 0.0 && unread > 0.0 => ("its program", BY_READER),
+        () if unread > UNREAD * window => ("its program", BY_READER),
         () if work.received() * rtt_ms / 1e3 >= FULL * window => {
-            ("this end's window", text::by_own_window())
+            ("this end's window", BY_OWN_WINDOW)
         }
-        () => ("the other end or the path", text::by_sender()),
+        () => (
+            "the other end or the path",
+            "This host's window is open and its program reads everything: check the other end and \
+             the path between.",
+        ),
     }
 }
 
@@ -152,11 +160,25 @@ impl Shares {
         let is_queued =
             socket.rtt_ms.zip(socket.min_rtt_ms).is_some_and(|(rtt, least)| rtt > QUEUED * least);
         match () {
-            () if most == self.program => text::by_program(),
-            () if most == self.receiver => text::by_receiver(),
-            () if most == self.buffer => text::by_buffer(),
-            () if is_queued => text::by_queue(),
-            () => text::by_path(),
+            () if most == self.program => {
+                "It sends all that its program gives it. To go faster, find out what the program \
+                 waits for: its CPU (D35), a disk, the response to what it sent."
+            }
+            () if most == self.receiver => {
+                "The program at the other end does not read fast enough, or its buffer is too \
+                 small for the path: check Recv-Q of ss and D11 there."
+            }
+            () if most == self.buffer => {
+                "Its send buffer holds less than the path can carry: see D11."
+            }
+            () if is_queued => {
+                "A round trip takes much longer than the shortest one: packets wait in a queue, \
+                 and the narrowest link of the path is the limit. See D45 and D30."
+            }
+            () => {
+                "As much data is in flight as congestion control allows, and no queue builds up: \
+                 losses (D33), one full CPU at either end (D35), or the path."
+            }
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{BUFFER_MAX, Facts, HELD_DOWN, OVERHEAD, whole};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::text::small_window as text;
 use ringway_evidence::fact::{Basis, float};
 use ringway_evidence::parse::sockets::Socket;
 
@@ -91,7 +90,10 @@ impl Held<'_> {
             window.div_ceil(1 << 10)
         );
         let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
-            .cause(text::receive_cause())
+            .cause(
+                "A connection carries one window in each round trip, the program on this host \
+                 reads everything, and the window does not grow.",
+            )
             .quote([facts.sockets.text.quote(socket.line)])
             .quote(setting.map(|text| text.quote(1)))
             .confidence(Confidence::Medium);
@@ -99,13 +101,22 @@ impl Held<'_> {
             let knob = Knob::Sysctl { name: GROWTH.to_owned() };
             let change = Change::raise(knob, 0, 1);
             let quote = facts.growth.ok().map(|text| text.quote(1));
-            return Some(
-                finding.quote(quote).advise(Advice::by_change(text::growth_advice(), change)),
-            );
+            return Some(finding.quote(quote).advise(Advice::by_change(
+                "Let receive buffers grow automatically, up to the third number of \
+                 net.ipv4.tcp_rmem.",
+                change,
+            )));
         }
         if !is_at_most {
             let show = ["ss -tinm state established"];
-            return Some(finding.advise(Advice::by_hand(text::own_size_advice(&buffer), &show)));
+            return Some(finding.advise(Advice::by_hand(
+                format!(
+                    "Its buffer has {buffer} bytes, less than net.ipv4.tcp_rmem allows, and does \
+                     not grow: the program asked for a size (SO_RCVBUF). It is best not to set \
+                     it; otherwise set a larger one, of which net.core.rmem_max is the maximum."
+                ),
+                &show,
+            )));
         }
         let bdp = whole(rate * rtt_ms / 1e3).unwrap_or(0);
         let need =
@@ -113,7 +124,14 @@ impl Held<'_> {
         let need = need.max(most.unwrap_or(0).saturating_mul(HELD_DOWN)).min(BUFFER_MAX);
         let need = need.next_power_of_two().max(USUAL);
         let change = larger(&current?, need)?;
-        Some(finding.advise(Advice::by_change(text::receive_advice(&need), [change])))
+        Some(finding.advise(Advice::by_change(
+            format!(
+                "Its buffer is as large as the third number of net.ipv4.tcp_rmem allows: set that \
+                 to {need}. Existing connections grow as well, unless their program chose a size. \
+                 Check again afterwards."
+            ),
+            [change],
+        )))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Definitions with which an interface does not work at all, or its machine does not start.
 
-use super::{Definition, Judged, QEMU_QUEUES_MAX, TAP_QUEUES_MAX, When, numbers, text};
+use super::{Definition, Judged, QEMU_QUEUES_MAX, TAP_QUEUES_MAX, When, numbers};
 use crate::finding::{Advice, Finding, Severity, shell_word};
 use ringway_evidence::Quote;
 use ringway_evidence::parse::ringway::Vif;
@@ -46,9 +46,12 @@ fn find_one(Judged { name, now, next }: &Judged<'_>, finder: Finder) -> Option<F
         let then = if next.as_ref().is_some_and(starts_well) {
             at.apply(name)
         } else {
-            text::other_faults().to_owned()
+            "It has another one, so edit it before the machine is stopped.".to_owned()
         };
-        Advice::by_hand(text::fixed_advice(&then), &[])
+        Advice::by_hand(
+            format!("Its stored definition does not have this fault any more. {then}"),
+            &[],
+        )
     } else {
         let command = format!("virsh edit {}", shell_word(name));
         Advice::by_hand(format!("{} {}", fault.advice, at.apply(name)), &[&command])
@@ -76,9 +79,13 @@ fn private_memory(at: &Definition<'_>) -> Option<Fault> {
     Some(Fault {
         severity: Severity::Problem,
         said: "has no data path: the memory of the machine is not shared".to_owned(),
-        cause: text::private_memory_cause(),
+        cause: "A vhost-user back-end is another process, and reads and writes frames in the \
+                machine's memory. QEMU can only give it memory that is mapped as shared.",
         quotes: vec![at.text.quote(at.nic.socket_line), at.text.quote(line)],
-        advice: text::private_memory_advice().to_owned(),
+        advice: "In the <domain>: <access mode='shared'/> in <memoryBacking>, and <source \
+                 type='memfd'/> in it, too, if it has neither <source> nor <hugepages>. A NUMA \
+                 <cell> with memAccess='private' needs memAccess='shared'."
+            .to_owned(),
     })
 }
 
@@ -91,15 +98,31 @@ fn same_ends(at: &Definition<'_>) -> Option<Fault> {
     }
     let Vif { name, .. } = vif;
     let (said, advice) = match mode {
-        "client" => ("connects to its socket", text::clients_advice(name)),
-        "server" => ("creates its socket", text::servers_advice(name)),
+        "client" => (
+            "connects to its socket",
+            format!(
+                "In the <source> of the <interface>: mode='server', and QEMU creates the socket, \
+                 in a directory where it may do so; or in the description of ringway's host: mode \
+                 = \"server\" in the [[vhost]] of {name}."
+            ),
+        ),
+        "server" => (
+            "creates its socket",
+            format!(
+                "In the description of ringway's host: mode = \"client\" in the [[vhost]] of \
+                 {name}; or in the <source> of the <interface>: mode='client', with <reconnect \
+                 enabled='yes' timeout='1'/> in it."
+            ),
+        ),
         _ => return None,
     };
     let of_vif = Quote { text: format!("{name}: mode {mode}"), ..numbers(vif, text) };
     Some(Fault {
         severity: Severity::Problem,
         said: format!("has no back-end: QEMU {said}, and so does ringway ({name})"),
-        cause: text::same_ends_cause(),
+        cause: "One end of a vhost-user socket creates it, and the other one connects. libvirt's \
+                mode is QEMU's, so mode='server' of the machine goes with mode = \"client\" of \
+                ringway, and mode='client' with mode = \"server\".",
         quotes: vec![of_vif, at.text.quote(at.nic.socket_line)],
         advice,
     })
@@ -113,14 +136,28 @@ fn too_many_queues(at: &Definition<'_>) -> Option<Fault> {
     }
     let most = at.most();
     let (whose, advice) = if at.is_vhost_user() {
-        ("QEMU's device has", text::vhostuser_limit_advice(&most, &QEMU_QUEUES_MAX))
+        (
+            "QEMU's device has",
+            format!(
+                "In the <interface>: <driver queues='{most}'/>, with the other attributes that \
+                 <driver> has: QEMU's device has up to {QEMU_QUEUES_MAX} queues."
+            ),
+        )
     } else {
-        ("the kernel's devices have", text::vhost_limit_advice(&most, &TAP_QUEUES_MAX))
+        (
+            "the kernel's devices have",
+            format!(
+                "In the <interface>: <driver name='vhost' queues='{most}'/>, with the other \
+                 attributes that <driver> has: the kernel's devices have up to {TAP_QUEUES_MAX} \
+                 queues."
+            ),
+        )
     };
     Some(Fault {
         severity: Severity::Warning,
         said: format!("asks for {asked} queues, and {whose} up to {limit}"),
-        cause: text::limit_cause(),
+        cause: "A machine does not start with an interface that asks for more queues than its \
+                device can have.",
         quotes: at.quotes(),
         advice,
     })
