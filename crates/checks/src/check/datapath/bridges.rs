@@ -73,28 +73,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                     &plain(&nic, &command),
                 ))]);
         }
-        for port in &ports {
-            let learning = facts.bridges.port(port, "learning").filter(|(is_on, _)| *is_on == 0);
-            let is_flooded =
-                facts.bridges.port(port, "unicast_flood").is_some_and(|(on, _)| on == 1);
-            let Some((_, quoted)) = learning else { continue };
-            if !is_flooded || ports.len() < 3 || moved(port).is_none_or(|rate| rate < PACKETS_MIN) {
-                continue;
-            }
-            let summary =
-                format!("{nic} does not learn addresses behind {port}, and floods frames for them");
-            let command = format!("bridge -d link show dev {port}");
-            out.add([Finding::new(Severity::Warning, (*port).clone(), summary)
-                .cause(
-                    "Learning is off on this port, so frames for addresses behind it go to all \
-                     ports.",
-                )
-                .quote([quoted.quote(1)])
-                .advise(Advice::by_hand(
-                    "Turn learning on (bridge link set), or add static entries for the addresses \
-                     behind the port and turn flooding off, as virtual networks do.",
-                    &plain(port, &command),
-                ))]);
+        let busy = ports.iter().filter(|port| moved(port).is_some_and(|rate| rate >= PACKETS_MIN));
+        if ports.len() > 2 {
+            out.add(busy.filter_map(|port| without_learning(facts, &nic, port)));
         }
         out.add(through_rules(facts, &nic, rate));
     }
@@ -103,6 +84,27 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     out.well("bridges send frames to the right ports", None);
     Ok(())
+}
+
+/// A port behind which no addresses are learned, so that their frames go to all ports.
+fn without_learning(facts: &Facts, nic: &str, port: &str) -> Option<Finding> {
+    let (_, quoted) = facts.bridges.port(port, "learning").filter(|(is_on, _)| *is_on == 0)?;
+    facts.bridges.port(port, "unicast_flood").filter(|(is_on, _)| *is_on == 1)?;
+    let summary =
+        format!("{nic} does not learn addresses behind {port}, and floods frames for them");
+    let command = format!("bridge -d link show dev {port}");
+    Some(
+        Finding::new(Severity::Warning, port, summary)
+            .cause(
+                "Learning is off on this port, so frames for addresses behind it go to all ports.",
+            )
+            .quote([quoted.quote(1)])
+            .advise(Advice::by_hand(
+                "Turn learning on (bridge link set), or add static entries for the addresses \
+                 behind the port and turn flooding off, as virtual networks do.",
+                &plain(port, &command),
+            )),
+    )
 }
 
 /// The command, if the name has no special meaning in a shell.

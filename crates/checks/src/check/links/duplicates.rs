@@ -94,44 +94,7 @@ fn of_moves(moved: &Moved, out: &mut Verdicts) {
         one.moves >= least && one.returns.saturating_mul(2) >= one.moves
     };
     let (twice, once): (Vec<&Move>, Vec<&Move>) = moved.moves.all.iter().partition(is_twice);
-    let seconds = moved.moves.seconds;
-    for one in twice.iter().take(SHOWN_MAX) {
-        let Move { address, nic, moves, .. } = one;
-        let places = one.places.join(" and ");
-        let network = one.network.map(|id| format!(" in network {id}")).unwrap_or_default();
-        let summary = match one.kind {
-            Kind::Neighbour => format!("{address} on {nic} is at {places} by turns"),
-            Kind::Port => format!("{address} moves between ports {places} of {nic}{network}"),
-            Kind::TunnelEnd => {
-                format!("{address} moves between the ends {places} of {nic}{network}")
-            }
-        };
-        let (cause, advice) = match one.kind {
-            Kind::Neighbour => (
-                "Two hosts reply for this address, or one host replies on two of its interfaces \
-                 (arp_ignore), or a program moves it back and forth. Connections break each time \
-                 it changes.",
-                "Find both hosts by these Ethernet addresses. Give one of them another IP \
-                 address, or set net.ipv4.conf.all.arp_ignore to 1 on a host with two interfaces \
-                 in this network.",
-            ),
-            Kind::Port | Kind::TunnelEnd => (
-                MAC_CAUSE,
-                "Find what is behind both. Of two guests, give one another Ethernet address; of \
-                 two links to one switch, make a bond on both ends or turn on STP.",
-            ),
-        };
-        let rate = format!("{moves} times in {seconds:.0} s");
-        out.add([Finding::new(
-            Severity::Warning,
-            format!("{nic} {address}"),
-            format!("{summary}: {rate}"),
-        )
-        .cause(cause)
-        .quote([moved.text.quote(one.line)])
-        .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(advice, &command(one)))]);
-    }
+    out.add(twice.iter().take(SHOWN_MAX).map(|one| by_turns(moved, one)));
     // Roaming clients and moved guests; for a few addresses it is worth a look.
     for one in once.iter().filter(|one| one.kind == Kind::Neighbour).take(SHOWN_MAX) {
         let summary =
@@ -144,21 +107,7 @@ fn of_moves(moved: &Moved, out: &mut Verdicts) {
             .quote([moved.text.quote(one.line)])]);
     }
     if twice.len() > SHOWN_MAX {
-        let summary = format!("{} more addresses move back and forth", twice.len() - SHOWN_MAX);
-        let rate: f64 = float(twice.iter().map(|one| one.moves).sum()) / seconds;
-        out.add([Finding::new(
-            Severity::Warning,
-            "addresses",
-            format!("{summary}: {rate:.0} moves a second"),
-        )
-        .cause(MAC_CAUSE)
-        .quote([moved.text.quote(twice[SHOWN_MAX].line)])
-        .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
-            "So many addresses at once are a loop rather than duplicates: look for two links \
-             between the same two bridges or switches.",
-            &[],
-        ))]);
+        out.add([many_by_turns(moved, &twice)]);
     }
     if moved.moves.lost > 0 {
         let summary = "the kernel announced more changes of addresses than could be read";
@@ -169,6 +118,55 @@ fn of_moves(moved: &Moved, out: &mut Verdicts) {
             )
             .quote([moved.text.quote(1)])]);
     }
+}
+
+/// An address that is at two places by turns.
+fn by_turns(moved: &Moved, one: &Move) -> Finding {
+    let Move { address, nic, moves, .. } = one;
+    let places = one.places.join(" and ");
+    let network = one.network.map(|id| format!(" in network {id}")).unwrap_or_default();
+    let summary = match one.kind {
+        Kind::Neighbour => format!("{address} on {nic} is at {places} by turns"),
+        Kind::Port => format!("{address} moves between ports {places} of {nic}{network}"),
+        Kind::TunnelEnd => {
+            format!("{address} moves between the ends {places} of {nic}{network}")
+        }
+    };
+    let (cause, advice) = match one.kind {
+        Kind::Neighbour => (
+            "Two hosts reply for this address, or one host replies on two of its interfaces \
+             (arp_ignore), or a program moves it back and forth. Connections break each time it \
+             changes.",
+            "Find both hosts by these Ethernet addresses. Give one of them another IP address, or \
+             set net.ipv4.conf.all.arp_ignore to 1 on a host with two interfaces in this network.",
+        ),
+        Kind::Port | Kind::TunnelEnd => (
+            MAC_CAUSE,
+            "Find what is behind both. Of two guests, give one another Ethernet address; of two \
+             links to one switch, make a bond on both ends or turn on STP.",
+        ),
+    };
+    let rate = format!("{moves} times in {:.0} s", moved.moves.seconds);
+    Finding::new(Severity::Warning, format!("{nic} {address}"), format!("{summary}: {rate}"))
+        .cause(cause)
+        .quote([moved.text.quote(one.line)])
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_hand(advice, &command(one)))
+}
+
+/// More such addresses than are shown.
+fn many_by_turns(moved: &Moved, twice: &[&Move]) -> Finding {
+    let summary = format!("{} more addresses move back and forth", twice.len() - SHOWN_MAX);
+    let rate: f64 = float(twice.iter().map(|one| one.moves).sum()) / moved.moves.seconds;
+    Finding::new(Severity::Warning, "addresses", format!("{summary}: {rate:.0} moves a second"))
+        .cause(MAC_CAUSE)
+        .quote([moved.text.quote(twice[SHOWN_MAX].line)])
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_hand(
+            "So many addresses at once are a loop rather than duplicates: look for two links \
+             between the same two bridges or switches.",
+            &[],
+        ))
 }
 
 /// The command that shows both places.

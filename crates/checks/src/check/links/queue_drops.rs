@@ -131,41 +131,47 @@ fn disciplines(facts: &Facts) -> Vec<Finding> {
         if !is_much(drops, sent, span.seconds) || is_normal {
             continue;
         }
-        let summary = format!(
-            "the queue of {} ({}) is full and drops {:.0} packets a second, {}",
-            qdisc.dev,
-            qdisc.kind,
-            float(drops) / span.seconds,
-            percent(drops, sent)
-        );
-        let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
-        let advice = if is_active {
-            "Check what sends: datagrams without congestion control, or many more connections than \
-             this link has room for. A longer queue only adds delay."
-        } else {
-            "Check what arrives (bursts, more than the link carries) and what reads the queue. A \
-             longer queue (limit, or txqueuelen of the interface) helps only against bursts."
-        };
-        let advice = Advice::by_hand(advice, &[&command]);
-        let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
-            .cause(if is_active {
-                "The discipline drops so that senders slow down, but they do not slow down, or \
-                 they are too many for this link."
-            } else {
-                "More packets arrive at a time than fit, and the sending side is slower: bursts, a \
-                 slow link, or a slow program behind it."
-            })
-            .quote([span.text.quote(1)])
-            .confidence(Confidence::Medium);
-        found.push(match longer(facts, &qdisc.dev) {
-            Some((change, quote)) if qdisc.kind == "pfifo_fast" => {
-                let advice = Advice::by_change(LONGER_ADVICE, [change]);
-                finding.quote([quote]).advise(advice)
-            }
-            _ => finding.advise(advice),
-        });
+        found.push(full(facts, span, qdisc, (drops, sent)));
     }
     found
+}
+
+/// A discipline whose queue is full. An active one drops on purpose.
+fn full(facts: &Facts, span: &Span<Qdiscs>, qdisc: &Qdisc, (drops, sent): (u64, u64)) -> Finding {
+    let is_active = ACTIVE.contains(&qdisc.kind.as_str());
+    let summary = format!(
+        "the queue of {} ({}) is full and drops {:.0} packets a second, {}",
+        qdisc.dev,
+        qdisc.kind,
+        float(drops) / span.seconds,
+        percent(drops, sent)
+    );
+    let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
+    let advice = if is_active {
+        "Check what sends: datagrams without congestion control, or many more connections than \
+         this link has room for. A longer queue only adds delay."
+    } else {
+        "Check what arrives (bursts, more than the link carries) and what reads the queue. A \
+         longer queue (limit, or txqueuelen of the interface) helps only against bursts."
+    };
+    let advice = Advice::by_hand(advice, &[&command]);
+    let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
+        .cause(if is_active {
+            "The discipline drops so that senders slow down, but they do not slow down, or they \
+             are too many for this link."
+        } else {
+            "More packets arrive at a time than fit, and the sending side is slower: bursts, a \
+             slow link, or a slow program behind it."
+        })
+        .quote([span.text.quote(1)])
+        .confidence(Confidence::Medium);
+    match longer(facts, &qdisc.dev) {
+        Some((change, quote)) if qdisc.kind == "pfifo_fast" => {
+            let advice = Advice::by_change(LONGER_ADVICE, [change]);
+            finding.quote([quote]).advise(advice)
+        }
+        _ => finding.advise(advice),
+    }
 }
 
 fn emulated(qdisc: &Qdisc) -> Option<String> {

@@ -61,19 +61,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let cpu = cpus[column];
     let quotes = busy.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line));
     let Some(daemon) = line(facts.daemon.get()?) else {
-        // D03 covers the effect; this is only a way to fix it.
-        let finding = Finding::new(Severity::Note, "irqbalance", "irqbalance does not run")
-            .cause(
-                "It moves interrupts by their load. It is one way to spread them; D03 is another.",
-            )
-            .quote(quotes)
-            .gain(GAIN)
-            .advise(Advice::by_hand(
-                "Start it, unless interrupts were placed by hand. On old systems: service \
-                 irqbalance start.",
-                &["systemctl enable --now irqbalance"],
-            ));
-        out.add([finding]);
+        out.add([not_running().quote(quotes)]);
         return Ok(());
     };
     let pinned = busy.iter().filter(|irq| is_pinned(facts, irq.irq)).count();
@@ -98,6 +86,18 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let layout = facts.irqs.layout(irqs.iter().filter(|irq| irq.came()), cpus);
     out.add([advise(finding, placing(&facts.irqs, &layout, &irqs))]);
     Ok(())
+}
+
+/// D03 covers the effect; this is only a way to fix it.
+fn not_running() -> Finding {
+    Finding::new(Severity::Note, "irqbalance", "irqbalance does not run")
+        .cause("It moves interrupts by their load. It is one way to spread them; D03 is another.")
+        .gain(GAIN)
+        .advise(Advice::by_hand(
+            "Start it, unless interrupts were placed by hand. On old systems: service irqbalance \
+             start.",
+            &["systemctl enable --now irqbalance"],
+        ))
 }
 
 /// The daemon's line, if it runs.

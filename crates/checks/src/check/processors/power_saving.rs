@@ -4,7 +4,7 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::fact::{
-    Basis, Connections, CpuFrequencies, CpuSleeps, Span, Tried, float, share,
+    Basis, Connections, CpuFrequencies, CpuSleeps, Frequency, Span, Tried, float, share,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
@@ -58,68 +58,68 @@ fn frequencies(facts: &Facts, out: &mut Verdicts) -> Judged {
     if !facts.frequencies.are_set() {
         return not_here(CHECK.absent);
     }
-    let mut slow = Vec::new();
     for (cpu, used) in used(facts).into_iter().filter(|(_, used)| *used >= BUSY) {
         let frequency = facts.frequencies.of(cpu)?;
         if float(frequency.now_khz) < SLOW * float(frequency.able_khz) {
-            slow.push((cpu, used, frequency));
+            out.add([slow(cpu, used, &frequency)]);
         }
-    }
-    let is_held = |governor: &str, driver: &str| {
-        SLOW_GOVERNORS.contains(&governor) && !BALANCED.contains(&driver)
-    };
-    for (cpu, used, frequency) in slow {
-        let governor = frequency.governor.value();
-        let summary = format!(
-            "CPU {cpu} is {:.0} % busy and runs at {:.2} of {:.2} GHz",
-            used * 100.0,
-            ghz(frequency.now_khz),
-            ghz(frequency.able_khz)
-        );
-        let is_capped = float(frequency.allowed_khz) < SLOW * float(frequency.able_khz);
-        let subject = format!("CPU {cpu}");
-        let finding = |severity, summary| {
-            Finding::new(severity, subject, summary)
-                .quote([frequency.now.quote(1)])
-                .confidence(Confidence::Medium)
-        };
-        out.add([if is_capped {
-            finding(Severity::Warning, format!("{summary}: its limit allows no more"))
-                .cause(
-                    "scaling_max_freq is far below the CPU's maximum. An administrator set it, or \
-                     a power saving service, or a program that keeps the machine cool.",
-                )
-                .quote([frequency.allowed.quote(1)])
-                .advise(Advice::by_hand(
-                    "Find out what lowered it (tuned, power-profiles-daemon, thermald, the \
-                     firmware's power limit), and write the value of cpuinfo_max_freq to \
-                     scaling_max_freq beside it.",
-                    &[],
-                ))
-        } else if is_held(governor, &frequency.driver) {
-            let knob = u32::try_from(cpu).ok().map(|cpu| Knob::Governor { cpu });
-            let change = knob
-                .and_then(|knob| Change::replace(knob, Some(governor.to_owned()), "performance"));
-            finding(Severity::Warning, format!("{summary}: its governor is {governor}"))
-                .cause(
-                    "It requests a lower frequency than the load needs, so packets take longer on \
-                     the CPU that serves them.",
-                )
-                .quote([frequency.governor.quote(1)])
-                .advise(Advice::by_change(
-                    "performance requests the highest frequency. Tools that set governors at the \
-                     start (tuned, cpupower) will overwrite it.",
-                    change,
-                ))
-        } else {
-            finding(Severity::Note, summary).cause(
-                "It may be hot, share its power with other CPUs, or have started its work just \
-                 now.",
-            )
-        }]);
     }
     out.well("busy CPUs run at full speed", None);
     Ok(())
+}
+
+/// A busy CPU that runs slowly, and who keeps it slow.
+fn slow(cpu: usize, used: f64, frequency: &Frequency) -> Finding {
+    let is_held = |governor: &str, driver: &str| {
+        SLOW_GOVERNORS.contains(&governor) && !BALANCED.contains(&driver)
+    };
+    let governor = frequency.governor.value();
+    let summary = format!(
+        "CPU {cpu} is {:.0} % busy and runs at {:.2} of {:.2} GHz",
+        used * 100.0,
+        ghz(frequency.now_khz),
+        ghz(frequency.able_khz)
+    );
+    let is_capped = float(frequency.allowed_khz) < SLOW * float(frequency.able_khz);
+    let subject = format!("CPU {cpu}");
+    let finding = |severity, summary| {
+        Finding::new(severity, subject, summary)
+            .quote([frequency.now.quote(1)])
+            .confidence(Confidence::Medium)
+    };
+    if is_capped {
+        finding(Severity::Warning, format!("{summary}: its limit allows no more"))
+            .cause(
+                "scaling_max_freq is far below the CPU's maximum. An administrator set it, or a \
+                 power saving service, or a program that keeps the machine cool.",
+            )
+            .quote([frequency.allowed.quote(1)])
+            .advise(Advice::by_hand(
+                "Find out what lowered it (tuned, power-profiles-daemon, thermald, the firmware's \
+                 power limit), and write the value of cpuinfo_max_freq to scaling_max_freq beside \
+                 it.",
+                &[],
+            ))
+    } else if is_held(governor, &frequency.driver) {
+        let knob = u32::try_from(cpu).ok().map(|cpu| Knob::Governor { cpu });
+        let change =
+            knob.and_then(|knob| Change::replace(knob, Some(governor.to_owned()), "performance"));
+        finding(Severity::Warning, format!("{summary}: its governor is {governor}"))
+            .cause(
+                "It requests a lower frequency than the load needs, so packets take longer on the \
+                 CPU that serves them.",
+            )
+            .quote([frequency.governor.quote(1)])
+            .advise(Advice::by_change(
+                "performance requests the highest frequency. Tools that set governors at the \
+                 start (tuned, cpupower) will overwrite it.",
+                change,
+            ))
+    } else {
+        finding(Severity::Note, summary).cause(
+            "It may be hot, share its power with other CPUs, or have started its work just now.",
+        )
+    }
 }
 
 fn sleeps(facts: &Facts, out: &mut Verdicts) -> Judged {

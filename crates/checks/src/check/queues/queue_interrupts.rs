@@ -88,20 +88,24 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.well(format!("{} busy queues, each on its own CPU", queues.len()), None);
         return Ok(());
     };
-    // One layout fixes all.
-    let mut changes = placing(&facts.irqs, &layout, &irqs);
-    changes.extend(steering(facts, &layout));
-    findings.push(first.advise(Advice::by_change(
-        "Stop irqbalance first. Then put each queue on its own CPU near its card, with both of \
-         its interrupts, and let that CPU send by it. The backend's thread of a queue follows its \
-         interrupts, or can be bound with taskset.",
-        changes,
-    )));
+    findings.push(first.advise(one_layout(facts, &layout, &irqs)));
     if let [others @ .., last] = findings.as_mut_slice() {
         others.iter_mut().for_each(|other| other.advice.clone_from(&last.advice));
     }
     out.add(findings);
     Ok(())
+}
+
+/// One layout fixes all.
+fn one_layout<'a>(facts: &Facts, layout: &Layout, irqs: &'a [NetIrq<'a>]) -> Advice {
+    let mut changes = placing(&facts.irqs, layout, irqs);
+    changes.extend(steering(facts, layout));
+    Advice::by_change(
+        "Stop irqbalance first. Then put each queue on its own CPU near its card, with both of \
+         its interrupts, and let that CPU send by it. The backend's thread of a queue follows its \
+         interrupts, or can be bound with taskset.",
+        changes,
+    )
 }
 
 /// A queue that is sent by from other CPUs than that of its interrupts.

@@ -136,7 +136,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }]);
         return Ok(());
     }
-    let (severity, cause) = match held.iter().all(|socket| is_queued(socket)) {
+    let (severity, cause) = verdict(facts, &held);
+    let held = held.len() - reasons.len();
+    let summary = format!("{summary}; {held} of them wait with more to send");
+    let finding = Finding::new(severity, setting_name, summary)
+        .cause(cause)
+        .quote(quotes)
+        .confidence(Confidence::Medium);
+    out.add([finding.advise(advice(facts))]);
+    Ok(())
+}
+
+/// How much it costs, and why.
+fn verdict(facts: &Facts, held: &[&&Socket]) -> (Severity, &'static str) {
+    match held.iter().all(|socket| is_queued(socket)) {
         true => (
             Severity::Note,
             "Their packets wait in a queue, here or on the path, so something slower than BBR \
@@ -152,14 +165,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             "BBR paces by the rate and delay that it measures; within a host both are those of a \
              queue in memory, and BBR sends less than cubic would.",
         ),
-    };
-    let held = held.len() - reasons.len();
-    let summary = format!("{summary}; {held} of them wait with more to send");
-    let finding = Finding::new(severity, setting_name, summary)
-        .cause(cause)
-        .quote(quotes)
-        .confidence(Confidence::Medium);
-    let advice = if setting.value() == "bbr" {
+    }
+}
+
+fn advice(facts: &Facts) -> Advice {
+    if facts.congestion.value() == "bbr" {
         let text =
             "Use cubic by default, and BBR for distant ends: ip route change ... congctl bbr.";
         use_cubic(&facts.controls, "bbr", text)
@@ -168,9 +178,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             "The application or the route chose it: check its configuration.",
             &["ip route"],
         )
-    };
-    out.add([finding.advise(advice)]);
-    Ok(())
+    }
 }
 
 /// The cause if another check found what limits the connections.

@@ -57,35 +57,9 @@ impl Seen<'_> {
             quotes.take(QUOTES_MAX).map(|line| self.text.quote(line)).collect();
         let least = if stopped.is_some() { " at least" } else { "" };
         let finding = if self.is_silent(limit) {
-            let summary = format!(
-                "packets to {target} of more than {limit} bytes{least} vanish{}; {} sends up to \
-                 {local}",
-                self.place(),
-                self.nic().unwrap_or("the interface")
-            );
-            let known = self.path.find(|step| match step {
-                Step::Known(mtu) => Some(*mtu <= limit),
-                _ => None,
-            });
-            let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
-            // The route's own MTU, or an earlier report, already keeps packets below the limit.
-            let severity = if is_kept { Severity::Note } else { Severity::Problem };
-            Finding::new(severity, self.subject(), summary).cause(
-                "A hop drops packets that are too long and does not report it, or its report is \
-                 dropped: a filter of ICMP, a bridge, a switch. Logins work, transfers hang.",
-            )
+            self.vanishing(&target, limit, local, least)
         } else {
-            let by = self.path.find(|step| match step {
-                Step::Refused { by, mtu, .. } if *mtu == limit => Some(by.to_string()),
-                _ => None,
-            });
-            let by = by.map_or_else(|| "a hop".to_owned(), |(by, _)| by);
-            let summary = format!("{by} on the path to {target} passes {limit} bytes, not {local}");
-            Finding::new(Severity::Warning, self.subject(), summary).cause(
-                "Each connection learns the limit from a lost packet and then sends shorter ones, \
-                 so long packets save nothing on this path. A sender that ignores these reports \
-                 loses every long packet.",
-            )
+            self.refused(&target, limit, local)
         };
         let others = self.others(limit);
         let finding = finding.quote(quotes).quote(others.iter().map(|(_, _, quote)| quote.clone()));
@@ -96,6 +70,42 @@ impl Seen<'_> {
             Confidence::Medium
         });
         Ok(self.advise(finding, u64::from(limit), u64::from(local), &others))
+    }
+
+    /// Long packets are lost, and no router reports it.
+    fn vanishing(&self, target: &str, limit: u32, local: u32, least: &str) -> Finding {
+        let summary = format!(
+            "packets to {target} of more than {limit} bytes{least} vanish{}; {} sends up to \
+             {local}",
+            self.place(),
+            self.nic().unwrap_or("the interface")
+        );
+        let known = self.path.find(|step| match step {
+            Step::Known(mtu) => Some(*mtu <= limit),
+            _ => None,
+        });
+        let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
+        // The route's own MTU, or an earlier report, already keeps packets below the limit.
+        let severity = if is_kept { Severity::Note } else { Severity::Problem };
+        Finding::new(severity, self.subject(), summary).cause(
+            "A hop drops packets that are too long and does not report it, or its report is \
+             dropped: a filter of ICMP, a bridge, a switch. Logins work, transfers hang.",
+        )
+    }
+
+    /// A router reports that they are too long.
+    fn refused(&self, target: &str, limit: u32, local: u32) -> Finding {
+        let by = self.path.find(|step| match step {
+            Step::Refused { by, mtu, .. } if *mtu == limit => Some(by.to_string()),
+            _ => None,
+        });
+        let by = by.map_or_else(|| "a hop".to_owned(), |(by, _)| by);
+        let summary = format!("{by} on the path to {target} passes {limit} bytes, not {local}");
+        Finding::new(Severity::Warning, self.subject(), summary).cause(
+            "Each connection learns the limit from a lost packet and then sends shorter ones, so \
+             long packets save nothing on this path. A sender that ignores these reports loses \
+             every long packet.",
+        )
     }
 
     fn no_reply(&self, target: &str) -> Finding {

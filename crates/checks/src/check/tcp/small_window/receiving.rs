@@ -74,7 +74,6 @@ impl Held<'_> {
             setting.map(|text| text.value().split_whitespace().collect::<Vec<_>>().join(" "));
         let most: Option<u64> =
             current.as_ref().and_then(|all| all.split(' ').nth(2)?.parse().ok());
-        let grows = facts.growth.ok().is_none_or(|text| text.number() != Ok(0));
         let buffer = socket.more.rcvbuf;
         let is_at_most = match (most, buffer) {
             (Some(most), 0) => window.saturating_mul(BUFFER_PER_WINDOW) >= most,
@@ -97,26 +96,8 @@ impl Held<'_> {
             .quote([facts.sockets.text.quote(socket.line)])
             .quote(setting.map(|text| text.quote(1)))
             .confidence(Confidence::Medium);
-        if !is_at_most && !grows {
-            let knob = Knob::Sysctl { name: GROWTH.to_owned() };
-            let change = Change::raise(knob, 0, 1);
-            let quote = facts.growth.ok().map(|text| text.quote(1));
-            return Some(finding.quote(quote).advise(Advice::by_change(
-                "Let receive buffers grow automatically, up to the third number of \
-                 net.ipv4.tcp_rmem.",
-                change,
-            )));
-        }
         if !is_at_most {
-            let show = ["ss -tinm state established"];
-            return Some(finding.advise(Advice::by_hand(
-                format!(
-                    "Its buffer has {buffer} bytes, less than net.ipv4.tcp_rmem allows, and does \
-                     not grow: the program asked for a size (SO_RCVBUF). It is best not to set \
-                     it; otherwise set a larger one, of which net.core.rmem_max is the maximum."
-                ),
-                &show,
-            )));
+            return Some(Self::below_limit(facts, buffer, finding));
         }
         let bdp = whole(rate * rtt_ms / 1e3).unwrap_or(0);
         let need =
@@ -132,6 +113,27 @@ impl Held<'_> {
             ),
             [change],
         )))
+    }
+
+    /// The buffer is smaller than the host allows: it may not grow, or the program chose its size.
+    fn below_limit(facts: &Facts, buffer: u64, finding: Finding) -> Finding {
+        let growth = facts.growth.ok().filter(|text| text.number() == Ok(0));
+        if let Some(text) = growth {
+            let change = Change::raise(Knob::Sysctl { name: GROWTH.to_owned() }, 0, 1);
+            return finding.quote([text.quote(1)]).advise(Advice::by_change(
+                "Let receive buffers grow automatically, up to the third number of \
+                 net.ipv4.tcp_rmem.",
+                change,
+            ));
+        }
+        finding.advise(Advice::by_hand(
+            format!(
+                "Its buffer has {buffer} bytes, less than net.ipv4.tcp_rmem allows, and does not \
+                 grow: the program asked for a size (SO_RCVBUF). It is best not to set it; \
+                 otherwise set a larger one, of which net.core.rmem_max is the maximum."
+            ),
+            &["ss -tinm state established"],
+        ))
     }
 }
 
