@@ -1,7 +1,6 @@
 //! Writes the same changes for other tools.
 
 mod networkd;
-mod tuned;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,8 +12,6 @@ use ringway_checks::finding::{Execution, Libvirt, Risk, Store};
 /// A tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Tasks of a playbook.
-    Ansible,
     /// A script, with the commands to revert it as comments.
     Shell,
     /// A file for `/etc/sysctl.d`.
@@ -23,8 +20,6 @@ pub enum Format {
     Udev,
     /// Parts of the `<interface>` of a guest.
     Libvirt,
-    /// A profile of tuned.
-    Tuned,
     /// Files of systemd-networkd and udev: `.link` and `.network`.
     Networkd,
 }
@@ -57,12 +52,10 @@ pub fn rivals(root: &Path, entries: &[Entry]) -> String {
 /// Changes in the format of a tool. A change that it cannot express becomes a comment.
 pub fn emit(entries: &[Entry], format: Format) -> String {
     match format {
-        Format::Ansible => ansible(entries),
         Format::Shell => shell(entries),
         Format::SysctlD => lines(entries, "#", sysctl),
         Format::Udev => lines(entries, "#", udev),
         Format::Libvirt => libvirt(entries),
-        Format::Tuned => tuned::profile(entries),
         Format::Networkd => networkd::files(entries),
     }
 }
@@ -83,43 +76,6 @@ fn shell(entries: &[Entry]) -> String {
         let _ = writeln!(text, "#   {command}");
     }
     text
-}
-
-fn ansible(entries: &[Entry]) -> String {
-    let mut text = "---\n# Tasks, to be run with become: true.\n".to_owned();
-    for entry in entries {
-        let name = format!("{} {}: {}", entry.check, entry.knob.name(), one_line(&entry.reason));
-        let _ = writeln!(text, "- name: {}", quoted(&name));
-        let about = entry.knob.describe();
-        match about.store {
-            Store::Sysctl(name) => {
-                let _ = writeln!(
-                    text,
-                    "  ansible.posix.sysctl:\n    name: {}\n    value: {}\n    \
-                     sysctl_file: /etc/sysctl.d/90-ringway-doctor.conf\n    sysctl_set: true",
-                    quoted(name),
-                    quoted(&entry.new)
-                );
-            }
-            _ => {
-                // A redirection needs a shell.
-                let execution = about.execution(&entry.new);
-                let module = match execution {
-                    Execution::Write { .. } => "shell",
-                    Execution::Run(_) => "command",
-                };
-                let command = quoted(&execution.to_string());
-                let _ = writeln!(text, "  ansible.builtin.{module}: {command}");
-                text += "  changed_when: true\n";
-            }
-        }
-    }
-    text
-}
-
-/// A string that JSON and YAML parse identically.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 /// A finding may quote a guest, which must not be able to end a comment.

@@ -45,7 +45,7 @@ fn settings_of_a_namespace_are_not_persisted_in_files_of_the_machine() {
         assert!(!printed.contains("WRITTEN"), "{options:?}: {printed}");
     }
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
-    for (tool, code) in [("sysctl.d", 1), ("udev", 1), ("ansible", 1), ("shell", 0)] {
+    for (tool, code) in [("sysctl.d", 1), ("udev", 1), ("networkd", 1), ("shell", 0)] {
         let line = format!("apply D19 --interval 1 --journal {journal} --emit {tool}");
         let mut emit = pair.doctor(&pair.host, &line);
         let output = emit.output().expect("it starts");

@@ -35,7 +35,7 @@ pub(super) enum Verb {
     /// Exit codes: 0 if all changes were made, 3 if one was refused.
     #[command(after_help = "Examples:\n  ringway doctor apply D13 --subject vif1.0 --dry-run\n  \
                             ringway doctor apply D18 D19 && ringway doctor confirm\n  \
-                            ringway doctor apply D13 --emit ansible")]
+                            ringway doctor apply D13 --emit networkd")]
     Apply(Apply),
     /// Keep what was applied, until the next restart
     Confirm(One),
@@ -91,8 +91,6 @@ pub(super) struct Apply {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Tool {
-    /// Tasks of a playbook
-    Ansible,
     /// A script
     Shell,
     /// A file for /etc/sysctl.d
@@ -102,8 +100,6 @@ enum Tool {
     Udev,
     /// Parts of a guest's <interface>
     Libvirt,
-    /// A profile of tuned
-    Tuned,
     /// Files of systemd-networkd
     Networkd,
 }
@@ -189,12 +185,10 @@ fn apply(args: &Apply) -> Result<ExitCode> {
 impl Tool {
     fn format(self) -> Format {
         match self {
-            Tool::Ansible => Format::Ansible,
             Tool::Shell => Format::Shell,
             Tool::SysctlD => Format::SysctlD,
             Tool::Udev => Format::Udev,
             Tool::Libvirt => Format::Libvirt,
-            Tool::Tuned => Format::Tuned,
             Tool::Networkd => Format::Networkd,
         }
     }
