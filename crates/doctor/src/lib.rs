@@ -15,7 +15,7 @@ mod live;
 pub mod watch;
 
 pub use ringway_changes as changes;
-pub use ringway_checks::{check, coverage, finding, report};
+pub use ringway_checks::{check, explain, finding, report};
 pub use ringway_evidence as evidence;
 pub use ringway_evidence::{fact, parse, probe};
 

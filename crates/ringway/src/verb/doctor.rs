@@ -21,8 +21,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use ringway_doctor::check::{self, CATALOGUE};
 use ringway_doctor::collect_with_paths;
-use ringway_doctor::coverage::{TOPICS, coverage, explained, missing};
 use ringway_doctor::evidence::{Source, archive};
+use ringway_doctor::explain::{TOPICS, explained};
 use ringway_doctor::fact::Host;
 use ringway_doctor::probe::HOSTS_MAX;
 use ringway_doctor::report::text::{Detail, render};
@@ -106,8 +106,6 @@ enum Verb {
     Explain(Explain),
     /// Show all checks
     List(List),
-    /// Show which checks cover each claim of the sources
-    Coverage(List),
     /// Print the JSON schema of --json
     Schema,
     #[command(flatten)]
@@ -146,7 +144,6 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
         Some(Verb::Diff(args)) => return diff::run(args),
         Some(Verb::Explain(args)) => explain(&args.id)?,
         Some(Verb::List(args)) => list(args)?,
-        Some(Verb::Coverage(args)) => return show_coverage(args),
         Some(Verb::Schema) => print(&schema())?,
         Some(Verb::Change(verb)) => return change::run(verb),
     }
@@ -271,22 +268,4 @@ fn list(args: &List) -> Result<()> {
         vec![entry.id.to_owned(), does.to_owned(), entry.title.to_owned()]
     });
     print(&table::render(&["ID", "DOES", "TITLE"], rows))
-}
-
-fn show_coverage(args: &List) -> Result<ExitCode> {
-    let coverage = coverage();
-    if args.json {
-        print_json(&coverage)?;
-    } else {
-        let rows = coverage.iter().map(|one| {
-            let explained = one.explained.join(" ");
-            vec![one.source.clone(), one.checks.join(" "), explained, one.about.clone()]
-        });
-        print(&table::render(&["SOURCE", "CHECKED BY", "EXPLAINED BY", "CLAIM"], rows))?;
-        let missing = missing(&coverage).len();
-        print(&format!("{} places of sources, {missing} missing.\n\n", coverage.len()))?;
-        print(&ringway_sources::titles(coverage.iter().map(|one| one.source.as_str())))?;
-    }
-    let is_whole = missing(&coverage).is_empty();
-    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
