@@ -65,62 +65,48 @@ fn packaging(file: &str) -> PathBuf {
 }
 
 #[test]
-fn a_page_with_tls_and_a_password_requires_both() {
-    let Some(_turn) = shared_turn(&["curl", "openssl"]) else { return };
+fn a_page_and_a_file_are_for_this_host() {
+    let Some(_turn) = shared_turn(&["curl"]) else { return };
     let dir = tempfile::tempdir().expect("a directory");
-    let file = |name: &str| dir.path().join(name);
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
-    openssl.args(["-nodes", "-days", "2", "-subj", "/CN=localhost"]);
-    openssl.args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]);
-    ok(openssl.arg("-keyout").arg(file("key")).arg("-out").arg(file("crt")));
-    let hash = bcrypt::hash("secret", 4).expect("it hashes");
-    let config = format!(
-        "tls_server_config:\n  cert_file: crt\n  key_file: key\n\
-         basic_auth_users:\n  anna: {hash}\n"
-    );
-    std::fs::write(file("web.yml"), config).expect("it has room");
-
-    let serve = |listen: &str| {
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let serve = |options: &[&str]| {
         let mut serve = Command::new(env!("CARGO_BIN_EXE_ringway"));
-        serve.args(["doctor", "serve", "--listen", listen, "--interval", "1", "--web-config"]);
+        serve.args(["doctor", "serve", "--interval", "1"]).args(options);
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         serve
     };
-    let mut child = serve("127.0.0.1:0").arg(file("web.yml")).spawn().expect("it starts");
-    let mut said = String::new();
+    let (socket, prom) = (file("doctor.sock"), file("doctor.prom"));
+    let mut child = serve(&["--listen", &socket, "--textfile", &prom]).spawn().expect("it starts");
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
-    out.read_line(&mut said).expect("it says where it is");
     let _running = Traffic(child);
-    let address = said.trim().strip_prefix("Serving ").expect("an address").to_owned();
-    assert!(address.starts_with("https://127.0.0.1:"), "{address}");
-
-    let status = |words: &[&str]| {
-        let mut curl = Command::new("curl");
-        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "60"]);
-        let output = curl.args(words).arg(&address).output().expect("it starts");
-        text(&output.stdout)
-    };
-    let crt = file("crt").display().to_string();
-    assert_eq!(status(&["-u", "anna:secret"]), "000", "its certificate is not known");
-    assert_eq!(status(&["--cacert", &crt]), "401");
-    until("it is anna", || {
-        let status = status(&["--cacert", &crt, "-u", "anna:secret"]);
-        assert!(["200", "429", "503"].contains(&status.as_str()), "{status}");
-        status == "200"
-    });
-    let wrong = status(&["--cacert", &crt, "-u", "anna:wrong"]);
-    assert!(["401", "429"].contains(&wrong.as_str()), "{wrong}");
+    for expected in [format!("Writing {prom}\n"), format!("Serving {socket}:/metrics\n")] {
+        let mut said = String::new();
+        out.read_line(&mut said).expect("it says what it does");
+        assert_eq!(said, expected);
+    }
     // Silent clients do not block the page for others.
-    let host = address.trim_start_matches("https://").trim_end_matches("/metrics");
-    let silent: Vec<_> = (0..8).map(|_| std::net::TcpStream::connect(host)).collect();
+    let silent: Vec<_> = (0..8).map(|_| std::os::unix::net::UnixStream::connect(&socket)).collect();
     assert!(silent.iter().all(Result::is_ok));
-    assert_eq!(status(&["--cacert", &crt, "-u", "anna:secret"]), "200");
+    let line = "ringway_doctor_check_severity{check=\"D01\"";
+    until("the page is served", || {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "--max-time", "60", "--unix-socket", &socket, "http://ringway/metrics"]);
+        text(&curl.output().expect("it starts").stdout).contains(line)
+    });
+    let written = std::fs::read_to_string(&prom).expect("it is written before it is served");
+    assert!(written.contains(line), "{written}");
+    check_with_promtool("metrics", &[], &written);
 
-    std::fs::write(file("bad.yml"), "tls_server_config:\n  cert: crt\n").expect("it has room");
-    let refused = serve("127.0.0.1:0").arg(file("bad.yml")).output().expect("it starts");
-    let said = text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("bad.yml, line 2: cert: "), "{said}");
+    for (options, what) in [
+        (["--listen", "0.0.0.0:0"], "put a proxy with TLS and passwords in front"),
+        (["--web-config", "web.yml"], "put a proxy with both in front"),
+        (["--web.config.file", "web.yml"], "put a proxy with both in front"),
+        (["--textfile", &file("none/doctor.prom")], "none/doctor.prom"),
+    ] {
+        let refused = serve(&options).output().expect("it starts");
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(what), "{options:?}: {said}");
+    }
 }
 
 /// The metric names in a text.

@@ -1,12 +1,13 @@
-//! `ringway doctor serve`: the findings as metrics for Prometheus.
+//! `ringway doctor serve`: the findings as metrics for Prometheus, on a page and in a file.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_doctor::collect;
 use ringway_doctor::fact::Host;
@@ -16,21 +17,33 @@ use ringway_doctor::watch::{Cost, metrics};
 use crate::options::number;
 use crate::output::print;
 use crate::stop::Stop;
-use crate::verb::doctor::web::{Page, Server};
+use crate::verb::doctor::web::{Page, Place, Server};
 
 /// How long a signal may wait before it ends the server.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Where it listens without an option.
+const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9819);
 const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  ringway doctor serve --listen 0.0.0.0:9819 --every 60")]
+#[command(
+    after_help = "Examples:\n  ringway doctor serve --every 60\n  ringway doctor serve --textfile \
+                  /var/lib/prometheus/node-exporter/ringway-doctor.prom"
+)]
 pub(super) struct Watch {
-    /// Where to serve /metrics; without --web-config anyone who can connect may read them
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9819")]
-    listen: SocketAddr,
-    /// A web configuration file of Prometheus' exporters: tls_server_config with cert_file and
-    /// key_file, basic_auth_users with bcrypt's hashes of their passwords. It is read once
-    #[arg(long, value_name = "FILE", visible_alias = "web.config.file")]
+    /// Where to serve /metrics: an address of this host alone, or the path of a Unix socket
+    /// [default: 127.0.0.1:9819, or nowhere with --textfile]
+    ///
+    /// Every user of this host may read them. For other hosts, put a proxy with TLS and passwords
+    /// in front, or use --textfile.
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    listen: Option<Place>,
+    /// Write the metrics to this file after each examination, for node_exporter's textfile
+    /// collector, which reads files *.prom
+    #[arg(long, value_name = "FILE", value_parser = textfile)]
+    textfile: Option<PathBuf>,
+    /// Removed: says what to use instead
+    #[arg(long, value_name = "FILE", hide = true, alias = "web.config.file")]
     web_config: Option<PathBuf>,
     /// Seconds between two examinations
     #[arg(long, value_name = "SECONDS", default_value = "60")]
@@ -42,26 +55,73 @@ pub(super) struct Watch {
 }
 
 pub(super) fn run(args: &Watch) -> Result<()> {
+    if args.web_config.is_some() {
+        bail!(
+            "--web-config: doctor serve has neither TLS nor passwords. Let it listen on 127.0.0.1 \
+             or a Unix socket, and put a proxy with both in front; or let node_exporter serve \
+             --textfile"
+        );
+    }
     let stop = Stop::on_signals()?;
-    let server = Server::start(args.listen, args.web_config.as_deref())?;
+    let listen = match (&args.listen, &args.textfile) {
+        (None, None) => Some(Place::Loopback(DEFAULT)),
+        (listen, _) => listen.clone(),
+    };
+    let server = listen.as_ref().map(Server::start).transpose()?;
+    if let Some(path) = &args.textfile {
+        // Before the first examination, so that an error is reported at once.
+        let new = path.with_extension("new");
+        let written = fs::write(&new, "").and_then(|()| fs::remove_file(&new));
+        written.with_context(|| format!("--textfile {}", path.display()))?;
+    }
     let page = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&page);
     let (every, interval) = (Duration::from_secs(args.every), Duration::from_secs(args.interval));
+    let textfile = args.textfile.clone();
     // Never joined: it may wait for a tool, and holds nothing that needs cleaning up.
     thread::Builder::new().name("examine".to_owned()).spawn(move || {
         loop {
             let begun = Instant::now();
             let text = check(interval);
+            if let Some(Err(error)) = textfile.as_deref().map(|path| write(path, &text)) {
+                // The next one may succeed. Meanwhile the file's time is old, which node_exporter
+                // reports.
+                eprintln!("{error:#}");
+            }
             *shared.lock().unwrap_or_else(PoisonError::into_inner) = text;
             thread::sleep(every.saturating_sub(begun.elapsed()));
         }
     })?;
-    print(&format!("Serving {}/metrics\n", server.address()?))?;
+    if let Some(path) = &args.textfile {
+        print(&format!("Writing {}\n", path.display()))?;
+    }
+    let Some(server) = server else {
+        while !stop.wait(POLL_INTERVAL)? {}
+        return Ok(());
+    };
+    print(&format!("Serving {}/metrics\n", server.name()))?;
     while !stop.wait(Duration::ZERO)? {
         let page = Arc::clone(&page);
         server.serve(POLL_INTERVAL, move |path| respond(path, &page))?;
     }
     Ok(())
+}
+
+/// node_exporter reads no file with another ending.
+fn textfile(path: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(path);
+    let is_read = path.extension().is_some_and(|ending| ending == "prom");
+    if is_read { Ok(path) } else { Err("expected a file that ends in .prom".to_owned()) }
+}
+
+/// Replaces a file. A reader finds the old metrics or the new ones.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let new = path.with_extension("new");
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written.with_context(|| format!("--textfile {}", path.display()))
 }
 
 fn check(interval: Duration) -> String {
@@ -96,5 +156,33 @@ fn respond(path: &str, metrics: &Mutex<String>) -> Page {
             Page::plain("503 Service Unavailable", "the first examination has not finished yet\n")
         }
         false => Page { status: "200 OK", media: MEDIA, text },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_an_error_names_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("doctor.prom");
+        write(&path, "a 1\n").expect("it has room");
+        let reader = fs::File::open(&path).expect("there");
+        write(&path, "a 2\n").expect("it has room");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "a 2\n");
+        assert_eq!(io::read_to_string(reader).expect("open"), "a 1\n");
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 1);
+        let lost = dir.path().join("none/doctor.prom");
+        let error = write(&lost, "").expect_err("no directory");
+        assert!(format!("{error:#}").contains("none/doctor.prom: No such file"), "{error:#}");
+    }
+
+    #[test]
+    fn node_exporter_reads_the_file() {
+        assert!(textfile("/var/lib/d.prom").is_ok());
+        assert!(textfile("/var/lib/d.txt").is_err());
     }
 }

@@ -1,16 +1,17 @@
-//! A small HTTP server, with TLS and passwords if the web configuration file (see [`config`]) sets
-//! them.
+//! A small HTTP server, for clients on this host: it listens on loopback or on a Unix socket.
 //!
 //! Clients are not trusted. At most [`CONNECTIONS_MAX`] connections are open at once. Each carries
-//! one request of at most [`HEAD_MAX`] bytes, and has [`PATIENCE`] for handshake, request and
-//! response together. A wrong password costs CPU time at most once per [`CHECK_EVERY`].
+//! one request of at most [`HEAD_MAX`] bytes, and has [`PATIENCE`] for request and response
+//! together.
 
-mod config;
-mod password;
-
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -18,10 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-use config::Config;
-use password::{Passwords, Verdict};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketFlags, accept_with};
 
 /// Further connections are closed at once.
 const CONNECTIONS_MAX: usize = 16;
@@ -31,8 +30,37 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const HEAD_MAX: usize = 8 << 10;
 /// Headers of a request.
 const HEADERS_MAX: usize = 64;
-/// The header that asks a client for a password.
-const REALM: &str = "WWW-Authenticate: Basic realm=\"ringway\"\r\n";
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// An address and port of this host alone.
+    Loopback(SocketAddr),
+    /// A Unix socket.
+    Path(PathBuf),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        if text.contains('/') {
+            return Ok(Place::Path(PathBuf::from(text)));
+        }
+        let address: SocketAddr = text.parse().map_err(|_| {
+            "expected a loopback address and port, such as 127.0.0.1:9819, or the path of a Unix \
+             socket, such as /run/ringway-doctor.sock"
+        })?;
+        if !address.ip().is_loopback() {
+            return Err(format!(
+                "{} is not a loopback address. Listen on 127.0.0.1 or a Unix socket, and put a \
+                 proxy with TLS and passwords in front; or let node_exporter serve --textfile",
+                address.ip()
+            ));
+        }
+        Ok(Place::Loopback(address))
+    }
+}
 
 /// A response's status and content.
 pub(super) struct Page {
@@ -52,33 +80,44 @@ impl Page {
 
 /// The listening socket and what its connections share.
 pub(super) struct Server {
-    listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
-    gate: Arc<Gate>,
-}
-
-/// What all connections have in common.
-struct Gate {
-    passwords: Option<Passwords>,
-    connections: AtomicUsize,
+    listener: OwnedFd,
+    /// The URL of its pages, or the path of its socket.
+    name: String,
+    /// A socket to remove at the end.
+    path: Option<PathBuf>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    /// Starts to listen. `file` is a web configuration file of the kind that Prometheus exporters
-    /// use.
-    pub(super) fn start(address: SocketAddr, file: Option<&Path>) -> Result<Server> {
-        let Config { tls, users } = file.map(Config::read).transpose()?.unwrap_or_default();
-        let listener = TcpListener::bind(address).with_context(|| format!("--listen {address}"))?;
-        listener.set_nonblocking(true)?;
-        let passwords = (!users.is_empty()).then(|| Passwords::of(users));
-        let gate = Arc::new(Gate { passwords, connections: AtomicUsize::new(0) });
-        Ok(Server { listener, tls, gate })
+    /// Starts to listen.
+    pub(super) fn start(place: &Place) -> Result<Server> {
+        let connections = Arc::default();
+        match place {
+            Place::Loopback(address) => {
+                let about = || format!("--listen {address}");
+                let listener = TcpListener::bind(address).with_context(about)?;
+                listener.set_nonblocking(true)?;
+                let name = format!("http://{}", listener.local_addr()?);
+                Ok(Server { listener: listener.into(), name, path: None, connections })
+            }
+            Place::Path(path) => {
+                let listener =
+                    bind(path).with_context(|| format!("--listen {}", path.display()))?;
+                listener.set_nonblocking(true)?;
+                let name = format!("{}:", path.display());
+                Ok(Server {
+                    listener: listener.into(),
+                    name,
+                    path: Some(path.clone()),
+                    connections,
+                })
+            }
+        }
     }
 
-    /// The URL under which it listens.
-    pub(super) fn address(&self) -> io::Result<String> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        Ok(format!("{scheme}://{}", self.listener.local_addr()?))
+    /// What the path of a page is appended to.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Accepts a connection, if one arrives within this time, and serves it on a thread of its own.
@@ -91,9 +130,9 @@ impl Server {
         let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
         let mut polled = [PollFd::new(&self.listener, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut polled, Some(&timeout)))?;
-        let stream = match self.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+        let stream = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            Ok(stream) => File::from(stream),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
             // The connection ended while it waited, or no descriptor is left: the next one may
             // succeed.
             Err(_) => {
@@ -101,14 +140,15 @@ impl Server {
                 return Ok(());
             }
         };
-        let place = Place(Arc::clone(&self.gate));
-        if self.gate.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+        let seat = Seat(Arc::clone(&self.connections));
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             return Ok(());
         }
-        let tls = self.tls.clone();
         let work = move || {
+            let _seat = seat;
+            let stream = DeadlineStream { stream, deadline: Instant::now() + PATIENCE };
             // A client that disconnected or is too slow is no failure of the server.
-            let _ = place.serve(stream, tls, &page);
+            let _ = exchange(stream, &page);
         };
         // If no thread can be started, the connection is closed, like those beyond the limit.
         let _ = thread::Builder::new().name("client".to_owned()).spawn(work);
@@ -116,107 +156,87 @@ impl Server {
     }
 }
 
-/// A connection's place within the limit of connections.
-struct Place(Arc<Gate>);
-
-impl Drop for Place {
+impl Drop for Server {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
-impl Place {
-    fn serve(
-        &self,
-        stream: TcpStream,
-        tls: Option<Arc<ServerConfig>>,
-        page: &dyn Fn(&str) -> Page,
-    ) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        let stream = DeadlineStream { stream, deadline: Instant::now() + PATIENCE };
-        let Some(tls) = tls else { return self.0.exchange(stream, page) };
-        let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
-        self.0.exchange(StreamOwned::new(connection, stream), page)
+/// Listens at a path, for every user of this host, as on loopback; the mode of its directory may
+/// restrict that. A socket on which no process listens is replaced.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && UnixStream::connect(path).is_err_and(is_refused) {
+        fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// A connection's place within the limit of connections.
+struct Seat(Arc<AtomicUsize>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Gate {
-    /// One request and its response.
-    fn exchange(
-        &self,
-        mut stream: impl Read + Write,
-        page: &dyn Fn(&str) -> Page,
-    ) -> io::Result<()> {
-        let mut head = Vec::new();
-        let mut buffer = [0; 1024];
-        let (page, more) = loop {
-            let len = stream.read(&mut buffer)?;
-            if len == 0 {
-                return Ok(());
-            }
-            head.extend_from_slice(buffer.get(..len).unwrap_or_default());
-            if let Some(page) = self.response(&head, page) {
-                break page;
-            }
-            if head.len() > HEAD_MAX {
-                let status = "431 Request Header Fields Too Large";
-                break (Page::plain(status, "the request is too long\n"), "");
-            }
-        };
-        let Page { status, media, text } = page;
-        let len = text.len();
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {media}\r\nContent-Length: {len}\r\n\
-             {more}Connection: close\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(text.as_bytes())?;
-        stream.flush()
-    }
+/// One request and its response.
+fn exchange(mut stream: impl Read + Write, page: &dyn Fn(&str) -> Page) -> io::Result<()> {
+    let mut head = Vec::new();
+    let mut buffer = [0; 1024];
+    let (page, more) = loop {
+        let len = stream.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(());
+        }
+        head.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        if let Some(page) = response(&head, page) {
+            break page;
+        }
+        if head.len() > HEAD_MAX {
+            let status = "431 Request Header Fields Too Large";
+            break (Page::plain(status, "the request is too long\n"), "");
+        }
+    };
+    let Page { status, media, text } = page;
+    let len = text.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {media}\r\nContent-Length: {len}\r\n\
+         {more}Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(text.as_bytes())?;
+    stream.flush()
+}
 
-    /// The response, with extra header lines; `None` if the request is not complete yet.
-    fn response(&self, head: &[u8], page: &dyn Fn(&str) -> Page) -> Option<(Page, &'static str)> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(head) {
-            Ok(httparse::Status::Partial) => return None,
-            Ok(httparse::Status::Complete(_)) => {}
-            Err(error) => {
-                let text = format!("invalid request: {error}\n");
-                return Some((Page::plain("400 Bad Request", &text), ""));
-            }
+/// The response, with extra header lines; `None` if the request is not complete yet.
+fn response(head: &[u8], page: &dyn Fn(&str) -> Page) -> Option<(Page, &'static str)> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => return None,
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(error) => {
+            let text = format!("invalid request: {error}\n");
+            return Some((Page::plain("400 Bad Request", &text), ""));
         }
-        if let Some(passwords) = &self.passwords {
-            let given = request
-                .headers
-                .iter()
-                .find(|header| header.name.eq_ignore_ascii_case("authorization"));
-            match passwords.judge(given.map_or(&[], |header| header.value)) {
-                Verdict::Known => {}
-                Verdict::Unknown => {
-                    let page = Page::plain("401 Unauthorized", "user and password required\n");
-                    return Some((page, REALM));
-                }
-                Verdict::Later => {
-                    let text = "too many wrong passwords; try again in a second\n";
-                    return Some((
-                        Page::plain("429 Too Many Requests", text),
-                        "Retry-After: 1\r\n",
-                    ));
-                }
-            }
-        }
-        let path = request.path.unwrap_or_default();
-        Some(match request.method {
-            Some("GET") => (page(path), ""),
-            _ => (Page::plain("405 Method Not Allowed", "use GET\n"), "Allow: GET\r\n"),
-        })
     }
+    let path = request.path.unwrap_or_default();
+    Some(match request.method {
+        Some("GET") => (page(path), ""),
+        _ => (Page::plain("405 Method Not Allowed", "use GET\n"), "Allow: GET\r\n"),
+    })
 }
 
 /// A connection whose reads and writes all fail after its deadline.
 struct DeadlineStream {
-    stream: TcpStream,
+    stream: File,
     deadline: Instant,
 }
 
@@ -229,14 +249,14 @@ impl DeadlineStream {
 
 impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
+        set_socket_timeout(&self.stream, Timeout::Recv, Some(self.left()?))?;
         self.stream.read(buffer)
     }
 }
 
 impl Write for DeadlineStream {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
+        set_socket_timeout(&self.stream, Timeout::Send, Some(self.left()?))?;
         self.stream.write(buffer)
     }
 
@@ -248,10 +268,6 @@ impl Write for DeadlineStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn gate(passwords: Option<Passwords>) -> Gate {
-        Gate { passwords, connections: AtomicUsize::new(0) }
-    }
 
     /// A client that sends these bytes and records the response.
     struct FakeClient<'a>(&'a [u8], Vec<u8>);
@@ -272,44 +288,53 @@ mod tests {
         }
     }
 
-    fn status(gate: &Gate, request: &[u8]) -> String {
+    fn status(request: &[u8]) -> String {
         let mut client = FakeClient(request, Vec::new());
         let page = |path: &str| Page::plain("200 OK", path);
-        gate.exchange(&mut client, &page).expect("the response is written");
+        exchange(&mut client, &page).expect("the response is written");
         let response = String::from_utf8(client.1).expect("text");
         response.lines().next().unwrap_or_default().to_owned()
     }
 
     #[test]
     fn a_request_is_bounded_and_a_bad_one_is_refused() {
-        let open = gate(None);
-        assert_eq!(status(&open, b"GET /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
-        assert_eq!(status(&open, b"PUT / HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
-        assert_eq!(status(&open, b"\x16\x03\x01\x02\r\n\r\n"), "HTTP/1.1 400 Bad Request");
+        assert_eq!(status(b"GET /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
+        assert_eq!(status(b"PUT / HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+        assert_eq!(status(b"\x16\x03\x01\x02\r\n\r\n"), "HTTP/1.1 400 Bad Request");
         let mut long = b"GET / HTTP/1.1\r\nA: ".to_vec();
         long.resize(2 * HEAD_MAX, b'a');
         let refused = "HTTP/1.1 431 Request Header Fields Too Large";
-        assert_eq!(status(&open, &long), refused);
-        assert_eq!(status(&open, b"GET / HTT"), "", "it left before it had sent everything");
+        assert_eq!(status(&long), refused);
+        assert_eq!(status(b"GET / HTT"), "", "it left before it had sent everything");
     }
 
     #[test]
-    fn without_a_password_nothing_is_shown() {
-        // Of the password "secret", with the lowest cost that bcrypt allows.
-        let hash = bcrypt::hash("secret", 4).expect("it hashes");
-        let gate = gate(Some(Passwords::of(vec![("anna".to_owned(), hash)])));
-        let with = |given: &str| {
-            let request = format!("GET / HTTP/1.1\r\nAuthorization: {given}\r\n\r\n");
-            status(&gate, request.as_bytes())
-        };
-        assert_eq!(status(&gate, b"GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 401 Unauthorized");
-        // anna:secret
-        assert_eq!(with("Basic YW5uYTpzZWNyZXQ="), "HTTP/1.1 200 OK");
-        // anna:wrong, soon after a check, and again if the machine was too busy for it to be soon.
-        let refused = (0..100)
-            .map(|_| with("Basic YW5uYTp3cm9uZw=="))
-            .find(|status| status != "HTTP/1.1 401 Unauthorized");
-        assert_eq!(refused.as_deref(), Some("HTTP/1.1 429 Too Many Requests"));
-        assert_eq!(with("Basic YW5uYTpzZWNyZXQ="), "HTTP/1.1 200 OK", "it is remembered");
+    fn it_listens_for_this_host_only() {
+        let place = |text: &str| text.parse::<Place>();
+        assert_eq!(place("/run/d.sock"), Ok(Place::Path(PathBuf::from("/run/d.sock"))));
+        for loopback in ["127.0.0.1:9819", "127.1.2.3:1", "[::1]:9819"] {
+            assert!(matches!(place(loopback), Ok(Place::Loopback(_))), "{loopback}");
+        }
+        for open in ["0.0.0.0:9819", "192.0.2.1:9819", "[::]:9819", "[::ffff:127.0.0.1]:9819"] {
+            let error = place(open).expect_err("not loopback");
+            assert!(error.contains("proxy") && error.contains("--textfile"), "{error}");
+        }
+        assert!(place("localhost").expect_err("no port").contains("expected"));
+    }
+
+    #[test]
+    fn a_socket_that_a_killed_process_left_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("doctor.sock");
+        drop(UnixListener::bind(&path).expect("it has room"));
+        let server = Server::start(&Place::Path(path.clone())).expect("nothing listens there");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o666);
+        assert!(Server::start(&Place::Path(path.clone())).is_err(), "one listens there");
+        drop(server);
+        assert!(!path.exists());
+        fs::write(&path, "mine").expect("it has room");
+        assert!(Server::start(&Place::Path(path.clone())).is_err(), "a file is there");
+        assert!(path.exists());
     }
 }
