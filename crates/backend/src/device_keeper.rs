@@ -139,7 +139,7 @@ impl DeviceKeeper {
         self.keep_bridged(wanted, made);
     }
 
-    /// The same for a vif that is added while the host runs.
+    /// Makes the device of a virtio vif that is added while the host runs, if it is to have one.
     ///
     /// # Errors
     /// Why it cannot have its device: then it is not known, and nothing is tried again.

@@ -52,7 +52,7 @@ impl RunDir {
         self.0.join("opener.sock")
     }
 
-    /// The same for that of a tenant's process.
+    /// The control socket of the process that opens sockets for a tenant's process.
     pub fn opener_of(&self, tenant: &str) -> PathBuf {
         self.0.join(format!("opener-{tenant}.sock"))
     }
