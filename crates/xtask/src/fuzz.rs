@@ -5,13 +5,14 @@
 //! toolchain suffices.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
+use tempfile::TempDir;
 
 use crate::report::skip;
 use crate::run::{self, is_missing, this_cargo};
@@ -101,13 +102,19 @@ fn has_compiler() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Where the corpus of a target is packed.
+fn corpus(root: &Path, target: &str) -> PathBuf {
+    root.join(FOLDER).join("corpus").join(format!("{target}.tar"))
+}
+
 /// Runs a target over its corpus first, then over mutations of it. New inputs go to a folder that
 /// is not committed.
 fn run_one(root: &Path, target: &str, seconds: u32) -> Result<()> {
     let found = root.join(FOLDER).join("target/corpus").join(target);
     fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
+    let known = unpack(&corpus(root, target))?;
     let mut command = cargo_fuzz(root, "run");
-    command.arg(target).arg(&found).arg(root.join(FOLDER).join("corpus").join(target)).args([
+    command.arg(target).arg(&found).arg(known.path()).args([
         "--".to_owned(),
         format!("-max_total_time={seconds}"),
         format!("-timeout={INPUT_SECONDS_MAX}"),
@@ -123,6 +130,15 @@ fn run_one(root: &Path, target: &str, seconds: u32) -> Result<()> {
     let lines: Vec<&str> = log.lines().collect();
     let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
     bail!("fuzz target `{target}` failed:\n{}", shown.join("\n"));
+}
+
+/// The files of a packed corpus, in a directory that goes when it is dropped.
+fn unpack(corpus: &Path) -> Result<TempDir> {
+    let dir = tempfile::tempdir().context("a directory for a corpus")?;
+    let unpacked = Command::new("tar").arg("-xf").arg(corpus).arg("-C").arg(dir.path()).status();
+    let unpacked = unpacked.context("tar")?;
+    ensure!(unpacked.success(), "tar cannot unpack {}", corpus.display());
+    Ok(dir)
 }
 
 /// The number of inputs tried, from libFuzzer's log.
@@ -171,8 +187,9 @@ mod tests {
         for target in targets(root).expect("a manifest") {
             let file = root.join(FOLDER).join("fuzz_targets").join(format!("{target}.rs"));
             assert!(file.exists(), "{}", file.display());
-            let corpus = root.join(FOLDER).join("corpus").join(&target);
-            assert!(corpus.read_dir().is_ok_and(|mut files| files.next().is_some()), "{target}");
+            let corpus = unpack(&corpus(root, &target)).expect(&target);
+            let files = corpus.path().read_dir().expect("it was made");
+            assert!(files.count() > 0, "{target}");
         }
     }
 }
