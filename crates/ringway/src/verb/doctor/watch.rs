@@ -1,7 +1,9 @@
 //! `ringway doctor serve`: the findings as metrics for Prometheus, on a page and in a file.
 
-use std::fs;
+use std::fs::Permissions;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -13,6 +15,7 @@ use ringway_doctor::collect;
 use ringway_doctor::fact::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
+use tempfile::{Builder, NamedTempFile};
 
 use crate::options::number;
 use crate::output::print;
@@ -70,9 +73,7 @@ pub(super) fn run(args: &Watch) -> Result<()> {
     let server = listen.as_ref().map(Server::start).transpose()?;
     if let Some(path) = &args.textfile {
         // Before the first examination, so that an error is reported at once.
-        let new = path.with_extension("new");
-        let written = fs::write(&new, "").and_then(|()| fs::remove_file(&new));
-        written.with_context(|| format!("--textfile {}", path.display()))?;
+        beside(path).with_context(|| format!("--textfile {}", path.display()))?;
     }
     let page = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&page);
@@ -114,14 +115,19 @@ fn textfile(path: &str) -> Result<PathBuf, String> {
     if is_read { Ok(path) } else { Err("expected a file that ends in .prom".to_owned()) }
 }
 
-/// Replaces a file. A reader finds the old metrics or the new ones.
+/// Replaces a file. A reader finds the old metrics or the new ones. The directory may be another
+/// user's, who must not have us write through a link.
 fn write(path: &Path, text: &str) -> Result<()> {
-    let new = path.with_extension("new");
-    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written.with_context(|| format!("--textfile {}", path.display()))
+    let written = beside(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()).map(|()| file))
+        .and_then(|file| file.persist(path).map_err(io::Error::from));
+    written.map(drop).with_context(|| format!("--textfile {}", path.display()))
+}
+
+/// A file of a new name in the directory of another, which goes when it is dropped.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Builder::new().permissions(Permissions::from_mode(0o644)).tempfile_in(dir)
 }
 
 fn check(interval: Duration) -> String {
@@ -161,7 +167,8 @@ fn respond(path: &str, metrics: &Mutex<String>) -> Page {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -169,12 +176,18 @@ mod tests {
     fn a_file_is_replaced_whole_and_an_error_names_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("doctor.prom");
+        // The names that a program would choose for a file beside it.
+        for name in ["doctor.new", "doctor.prom.tmp"] {
+            symlink("victim", dir.path().join(name)).expect("linked");
+        }
         write(&path, "a 1\n").expect("it has room");
+        assert!(!dir.path().join("victim").exists(), "nothing is written through a link");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o644);
         let reader = fs::File::open(&path).expect("there");
         write(&path, "a 2\n").expect("it has room");
         assert_eq!(fs::read_to_string(&path).expect("there"), "a 2\n");
         assert_eq!(io::read_to_string(reader).expect("open"), "a 1\n");
-        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 3);
         let lost = dir.path().join("none/doctor.prom");
         let error = write(&lost, "").expect_err("no directory");
         assert!(format!("{error:#}").contains("none/doctor.prom: No such file"), "{error:#}");
