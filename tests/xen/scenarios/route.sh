@@ -4,6 +4,7 @@
 # The script gives the vif the address of dom0's eth0. A whole Debian has the driver of a card.
 ip link show dev eth0 > /dev/null 2>&1 || ip link add eth0 type veth peer name eth0-peer
 ip address add 10.77.0.1/32 dev eth0
+trap 'ip address delete 10.77.0.1/32 dev eth0; ip link delete eth0-peer 2> /dev/null || true' EXIT
 ip link set eth0 up
 backend_start 2
 
