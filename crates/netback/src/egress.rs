@@ -32,6 +32,15 @@ const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 1;
 // not a limit: a batch, the rest follows
 pub(crate) const PAGE_COPIES_MAX: usize = 2 * RX_RING_SLOTS;
 
+/// How bodies leave that other guests have lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bodies {
+    /// From page to page, by copies that are planned.
+    InPages,
+    /// All are gathered first.
+    Gathered,
+}
+
 impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     pub(crate) fn give_packets(
         &mut self,
@@ -45,7 +54,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let slots_max = from.len().saturating_mul(SLOTS_A_FRAME_MAX).min(RX_RING_SLOTS);
         let posted = &mut self.scratch.rx_requests[..slots_max];
         let (taken, _) = self.rx.peek_requests(posted).map_err(QueueDown::peer)?;
-        let used = self.plan_leaving(taken, from, pool);
+        let used = self.plan_leaving(Bodies::InPages, taken, from, pool);
         let given = match self.copy_bodies(taken, used, from, pool) {
             Ok(used) => self.copy_and_respond(used),
             Err(error) => Err(error.into()),
@@ -60,7 +69,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
     /// Copies the bodies that are in pages of other guests. If one of these copies fails, whichever
     /// guest is to blame, all are gathered, the frames whose pages cannot be read are dropped, and
-    /// the others are planned again. Returns the slots that are used.
+    /// the others are planned again, with the next ones in the slots of what was dropped. Returns
+    /// the slots that are used.
     fn copy_bodies(
         &mut self,
         taken: usize,
@@ -87,7 +97,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 }
             }
         }
-        Ok(self.plan_leaving(taken, from, pool))
+        Ok(self.plan_leaving(Bodies::Gathered, taken, from, pool))
     }
 
     fn copy_and_respond(&mut self, used: usize) -> Result<(), QueueDown> {
@@ -101,7 +111,13 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
     /// Chooses the frames that fit into the posted pages and plans their copies. Returns the slots
     /// that they use.
-    fn plan_leaving(&mut self, taken: usize, from: &mut FrameQueue, pool: &mut FramePool) -> usize {
+    fn plan_leaving(
+        &mut self,
+        bodies: Bodies,
+        taken: usize,
+        from: &mut FrameQueue,
+        pool: &mut FramePool,
+    ) -> usize {
         self.rx_pages_wanted = 0;
         let scratch = &mut *self.scratch;
         scratch.copies.clear();
@@ -123,7 +139,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             }
             let (own, others) = posted.split_at(slots);
             let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
-            if !plan_page_copies::<M>(&frame, own, &mut scratch.page_copies) {
+            if !plan_page_copies::<M>(bodies, &frame, own, &mut scratch.page_copies) {
                 if let Err(reason) = frame.linearize() {
                     self.counters.dropped.count(reason, 1);
                     pool.recycle(frame);
@@ -236,15 +252,17 @@ fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> Grant
 }
 
 /// The copies of a body that another guest has lent, each within one page of both guests. False if
-/// the frame has such a body and it must be gathered: there is no room for the copies, or the
-/// memory is not of our kind.
+/// the frame has such a body and it must be gathered: all are, there is no room for the copies, or
+/// the memory is not of our kind.
 #[inline]
 fn plan_page_copies<M: 'static>(
+    bodies: Bodies,
     frame: &Frame,
     slots: &[RxRequest],
     copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
 ) -> bool {
-    frame.body().is_none_or(|body| plan_body::<M>(frame, body, slots, copies))
+    let is_planned = |body| bodies == Bodies::InPages && plan_body::<M>(frame, body, slots, copies);
+    frame.body().is_none_or(is_planned)
 }
 
 #[inline(never)]

@@ -261,6 +261,28 @@ fn a_bad_page_costs_only_its_own_frame() {
     assert_eq!(sender.tx_responses().len(), 10, "the guest has all its pages back");
 }
 
+/// A frame for which there was no slot until the one before it was dropped.
+#[test]
+fn a_frame_in_the_slots_of_one_that_was_lost_is_whole() {
+    let mut sender = lender(0);
+    let mut receiver = sender.beside();
+    let bytes = pattern(9, 20_000);
+    let mut requests = sender.packet(0, &bytes.chunks(PAGE_SIZE).collect::<Vec<_>>());
+    requests[3].gref = 0x00ff_ffff;
+    let _ = sender.send(&requests);
+    let mut frames = sender.ingress().expect("the ring is sound");
+    let bad = frames.pop().expect("its head is sound");
+    let good = take_packet(&mut sender, &bytes, &full_pages(20_000));
+    assert!(bad.is_lent() && good.is_lent());
+
+    let posted = receiver.post(0, 5);
+    assert!(receiver.egress(vec![bad, good]).is_empty());
+    assert_eq!(received(&mut receiver, &posted, false), bytes);
+    assert_eq!(receiver.dropped(DropReason::GrantCopy), 1);
+    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    assert_eq!(sender.tx_responses().len(), 10, "the guest has all its pages back");
+}
+
 /// The receiver posted a page that may not be written: only its own slot reports that.
 #[test]
 fn a_receivers_bad_page_is_an_error_in_its_ring() {
