@@ -4,7 +4,7 @@
 
 use crate::tree::{SourceFile, Tree};
 
-const FIXTURES: &str = "crates/doctor/fixtures/";
+const FIXTURES: &str = "doctor/fixtures/";
 
 /// Documents without the current numbers, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {

@@ -79,7 +79,9 @@ impl<'a> Row<'a> {
         let Row { file, name, value } = self;
         let (of_crate, rest) = file.split_once('/')?;
         let path = format!("crates/{of_crate}/src/{rest}");
-        let Some(found) = tree.file(&path) else {
+        // Those of other parts are beside `crates`.
+        let beside = format!("{of_crate}/src/{rest}");
+        let Some(found) = tree.file(&path).or_else(|| tree.file(&beside)) else {
             return Some(format!("{PAGE}: there is no {path}"));
         };
         let declared = format!("const {name}: ");

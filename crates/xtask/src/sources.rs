@@ -134,7 +134,7 @@ fn is_name(place: &str) -> bool {
 
 /// The ids at positions where only an id is valid: keys of studies, and braces of explanations.
 fn expected<'a>(file: &SourceFile, line: &'a str) -> impl Iterator<Item = &'a str> {
-    let is_key = file.path.starts_with("crates/lab/studies/") && line.starts_with("source");
+    let is_key = file.path.starts_with("lab/studies/") && line.starts_with("source");
     let quoted = line.split('"').skip(1).step_by(2).filter(move |_| is_key);
     let braced = line.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0));
     let braced = braced.filter(|id| file.is_explanation() && tokens(id).eq([*id]));
@@ -225,9 +225,9 @@ mod tests {
             ("a.md", "XSA-2"),
             ("a.md", "RFC 8"),
             ("a.rs", "// nothing.h"),
-            ("crates/lab/studies/a.toml", "source = \"gide:here\""),
-            ("crates/lab/studies/a.toml", "sources = [\"guide:here\", \"gide:here\"]"),
-            ("crates/checks/src/check/a.txt", "fast {gide:here}."),
+            ("lab/studies/a.toml", "source = \"gide:here\""),
+            ("lab/studies/a.toml", "sources = [\"guide:here\", \"gide:here\"]"),
+            ("doctor/checks/src/check/a.txt", "fast {gide:here}."),
         ] {
             let found = findings(FILE, path, &format!("{ALL}\n{wrong}\n"));
             assert_eq!(found.len(), 1, "{wrong}: {found:?}");

@@ -34,7 +34,7 @@ const REGISTRY_SETTINGS: [&str; 4] = [
 ];
 
 /// Pure crates: they only judge facts that callers pass in.
-const PURE_FOLDERS: [&str; 1] = ["crates/checks/src/"];
+const PURE_FOLDERS: [&str; 1] = ["doctor/checks/src/"];
 /// Paths by which a file would access the outside: the file system, programs, the network, clocks,
 /// the system.
 const REACHING: [&str; 8] = [
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_pure_crate_reads_no_files() {
         let reads = "use std::fs;\n";
-        assert_eq!(findings("crates/checks/src/check/a.rs", reads), 1);
-        assert_eq!(findings("crates/evidence/src/live.rs", reads), 0);
-        assert_eq!(findings("crates/checks/src/check/a.rs", "//! no std::fs here\n"), 0);
+        assert_eq!(findings("doctor/checks/src/check/a.rs", reads), 1);
+        assert_eq!(findings("doctor/evidence/src/live.rs", reads), 0);
+        assert_eq!(findings("doctor/checks/src/check/a.rs", "//! no std::fs here\n"), 0);
     }
 
     #[test]

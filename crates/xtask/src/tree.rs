@@ -77,7 +77,7 @@ impl SourceFile {
 
     /// Whether it is what `doctor explain` shows for a check or a topic.
     pub(crate) fn is_explanation(&self) -> bool {
-        self.path.starts_with("crates/checks/src/") && self.path.ends_with(".txt")
+        self.path.starts_with("doctor/checks/src/") && self.path.ends_with(".txt")
     }
 
     /// Lines with their numbers, each with whether it belongs to a test: in a `tests` folder, or

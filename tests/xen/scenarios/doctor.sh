@@ -1,7 +1,7 @@
 # The doctor finds faults that were made in a guest and around it, live and from a record.
 # sets: full
 # limit: 1800
-# The records are among the results, and some are fixtures of its tests (crates/doctor/fixtures).
+# The records are among the results, and some are fixtures of its tests (doctor/fixtures).
 bridge_create
 backend_start 4
 

@@ -1,9 +1,9 @@
-//! Records sick set-ups and the same ones after the fix; `crates/doctor/fixtures` has the parts
+//! Records sick set-ups and the same ones after the fix; `doctor/fixtures` has the parts
 //! that checks read. Each check reports the problem in the former and nothing in the latter:
 //!
 //! ```text
 //! RINGWAY_E2E_RECORDS=/some/directory cargo test -p ringway --test e2e records -- --ignored
-//! cargo run -p ringway-doctor --example fixture -- /some/directory crates/doctor/fixtures
+//! cargo run -p ringway-doctor --example fixture -- /some/directory doctor/fixtures
 //! ```
 //!
 //! `RINGWAY_E2E_RECORDS_OF=d09,d21` makes some of them. That of d10 is of a machine whose

@@ -9,7 +9,7 @@
 //! Those are separate crates. This crate combines them: [`collect`] collects all pieces that facts
 //! name, so that no check reads unrecorded evidence, and [`watch`] turns findings into metrics.
 //!
-//! Read first: `crates/checks/src/check/processors/backlog.rs`, a complete check.
+//! Read first: `doctor/checks/src/check/processors/backlog.rs`, a complete check.
 
 mod live;
 pub mod watch;
