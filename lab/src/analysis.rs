@@ -15,11 +15,12 @@ use ringway_steering::placement::split_of;
 use serde::Serialize;
 
 use self::disturbance::Disturbances;
+use ringway_stats::{Ratio, Summary, drift, modes, ratio};
+
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};
 use crate::setup::Setup;
-use crate::stats::{Ratio, Summary, drift, modes, ratio};
 use crate::study::{self, Comparison, Published, Study, Subject, TopologyKind};
 use crate::value::Cell;
 use crate::word::Driver;
@@ -391,7 +392,7 @@ fn cpus_used(runs: &[&Run]) -> BTreeMap<String, f64> {
             }
         }
     }
-    used.into_iter().map(|(station, values)| (station, crate::stats::mean(&values))).collect()
+    used.into_iter().map(|(station, values)| (station, ringway_stats::mean(&values))).collect()
 }
 
 fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> Vec<Warning> {

@@ -13,12 +13,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ringway_stats::{mean, student_interval, welch};
 use serde::Serialize;
 
 use crate::analysis::cell_values;
 use crate::metric;
 use crate::record::Records;
-use crate::stats::{mean, student_interval, welch};
 use crate::study::{Study, Subject};
 use crate::value::Cell;
 

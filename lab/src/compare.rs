@@ -1,12 +1,12 @@
 //! Compares two directories of records: what changed, and how certain that is.
 
+use ringway_stats::{Ratio, holm, mean, ratio, welch};
 use serde::Serialize;
 
 use crate::analysis::{cell_name, values};
 use crate::metric::{self, Better};
 use crate::plan::primary_metric;
 use crate::record::{Records, Run};
-use crate::stats::{Ratio, holm, mean, ratio, welch};
 
 /// A change is reported if the probability that any of the cells changes so much by chance is below
 /// this.

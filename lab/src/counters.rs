@@ -108,7 +108,7 @@ impl Reading {
         let parts = [cpu.guest_user, cpu.guest_system, cpu.netfront, cpu.netback, cpu.switch];
         let seconds = (self.at - before.at).as_secs_f64();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let capacity = (seconds * crate::stats::float(cpus)).max(1e-9);
+        let capacity = (seconds * ringway_stats::float(cpus)).max(1e-9);
         let cpu_seconds = parts.into_iter().flatten().sum::<f64>() + self.far - before.far;
         let busy = self.machine.busy - before.machine.busy;
         Counted {
@@ -173,7 +173,7 @@ pub(crate) fn cpu_mhz() -> Option<f64> {
     let lines = text.lines().filter(|line| line.starts_with("cpu MHz"));
     let all: Vec<f64> =
         lines.filter_map(|line| line.split(':').nth(1)?.trim().parse().ok()).collect();
-    (!all.is_empty()).then(|| crate::stats::mean(&all))
+    (!all.is_empty()).then(|| ringway_stats::mean(&all))
 }
 
 #[cfg(test)]

@@ -27,7 +27,6 @@ pub mod record;
 pub mod report;
 pub mod runner;
 pub mod setup;
-pub mod stats;
 pub mod study;
 pub mod table;
 pub mod topology;

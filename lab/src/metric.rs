@@ -83,7 +83,7 @@ impl Metric {
         let shown = self.number(of);
         let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
         let value = value / self.scale;
-        if value != 0.0 && value.abs() < 0.5 * 0.1_f64.powf(crate::stats::float(decimals)) {
+        if value != 0.0 && value.abs() < 0.5 * 0.1_f64.powf(ringway_stats::float(decimals)) {
             return number(value);
         }
         // Numbers without decimals get their digits grouped.

@@ -4,10 +4,10 @@
 //! (`multi-queue-study:placement`). Our own frontend's hash maps each stream to a queue, so source
 //! ports decide the placement.
 
+use ringway_stats::float;
 use ringway_steering::placement::{from_split, source_ports, spread};
 use ringway_steering::{FlowTuple, QueueIndex, queue_of};
 
-use crate::stats::float;
 pub use crate::word::Placement;
 
 /// With more streams there are more splits than a figure can show.

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use ringway_stats::Summary;
+
 use crate::metric::METRICS;
 use crate::record::Run;
-use crate::stats::Summary;
 use crate::study::{Study, Subject};
 use crate::value::Cell;
 
@@ -51,7 +52,7 @@ pub struct Progress {
 impl Progress {
     /// Estimated seconds for the runs that are certain to follow, with setup and teardown.
     pub fn seconds(&self) -> f64 {
-        self.seconds_left + crate::stats::float(self.left) * OVERHEAD_SECONDS
+        self.seconds_left + ringway_stats::float(self.left) * OVERHEAD_SECONDS
     }
 }
 
@@ -128,7 +129,7 @@ impl<'a> Plan<'a> {
         };
         let left: usize = self.order(0).into_iter().map(missing).sum();
         let each = load.seconds + load.warmup_seconds;
-        Progress { done: runs.len(), left, seconds_left: crate::stats::float(left) * each }
+        Progress { done: runs.len(), left, seconds_left: ringway_stats::float(left) * each }
     }
 
     /// All cells of all subjects in the order of one round.

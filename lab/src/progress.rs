@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::{SignedDuration, Zoned};
+use ringway_stats::float;
 
 use crate::plan;
-use crate::stats::float;
 
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
@@ -64,7 +64,7 @@ impl Progress {
     fn end(&self, progress: &plan::Progress) -> String {
         let overhead = match self.overheads[..] {
             [] => plan::OVERHEAD_SECONDS,
-            ref overheads => crate::stats::mean(overheads),
+            ref overheads => ringway_stats::mean(overheads),
         };
         let seconds = progress.seconds_left + float(progress.left) * overhead;
         let left = SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX);

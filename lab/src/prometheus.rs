@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use ringway_stats::{Summary, float};
+
 use crate::analysis::Analysis;
-use crate::stats::{Summary, float};
 
 /// Name, help and value of each family of samples.
 type Family = (&'static str, &'static str, fn(&Summary) -> Option<f64>);

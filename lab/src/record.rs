@@ -88,17 +88,17 @@ impl Run {
         let claimed = bps?.iter().sum::<f64>() * self.seconds / 8.0;
         let carried = |bytes: fn(&QueueUse) -> u64| {
             let sum = self.queues.iter().map(bytes).fold(0_u64, u64::saturating_add);
-            crate::stats::float(usize::try_from(sum).unwrap_or(usize::MAX))
+            ringway_stats::float(usize::try_from(sum).unwrap_or(usize::MAX))
         };
         let of_queues = carried(|queue| queue.tx_bytes).max(carried(|queue| queue.rx_bytes));
         let (carried, is_known) = match &self.ends {
             Some(Ends { near: EndUse { interface, .. }, .. }) => {
                 let most = interface.tx_bytes.max(interface.rx_bytes);
-                (crate::stats::float(usize::try_from(most).unwrap_or(usize::MAX)), true)
+                (ringway_stats::float(usize::try_from(most).unwrap_or(usize::MAX)), true)
             }
             None => (of_queues, self.subject == Subject::Ringway && !self.queues.is_empty()),
         };
-        let in_sockets = crate::stats::float(self.streams.len()) * CLAIMED_MORE;
+        let in_sockets = ringway_stats::float(self.streams.len()) * CLAIMED_MORE;
         (is_known && claimed > carried * CLAIMED_PART_MAX + in_sockets)
             .then_some(Contradiction { claimed, carried })
     }

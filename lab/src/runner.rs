@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ringway_stats::jain;
+
 use crate::counters::{Counted, Reading, Stations};
 use crate::journal::{Journal, RecordError};
 use crate::peer::Destination;
@@ -19,7 +21,6 @@ use crate::preflight;
 use crate::progress::Progress;
 use crate::record::{AROUND_ROUTER, CROSSED_ROUTER, Ends, Failure, Records, Run, Stream};
 use crate::setup::Setup;
-use crate::stats::jain;
 use crate::study::{Study, TopologyKind};
 use crate::topology::{Blueprint, Topology, tuning};
 use crate::word::{Direction, LOADER};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ringway_rig::average::{Spread, float};
+use ringway_stats::average::{Spread, float};
 use serde::Serialize;
 
 use crate::acts::traffic::OVERHEARD;

@@ -5,7 +5,7 @@
 //!   [`child`] that never outlives this program, and a [`stop`] says when waiting ends.
 //! - [`veth`]: connects namespaces by a bridge.
 //! - [`host`]: ringway itself with its guests. [`ovs`]: Open vSwitch.
-//! - [`tools`]: make load and report what they measured; [`average`] makes one number of several.
+//! - [`tools`]: make load and report what they measured.
 //! - [`machine`]: describes the computer. [`cpu_time`]: what it uses, and whether it is quiet.
 //!   [`scratch`]: a directory for temporary files. [`columns`]: a table for people.
 //!
@@ -17,7 +17,6 @@
 //! A program that uses this crate is started again as its own parts: see [`part`]. Read first:
 //! [`launcher::Launcher`], then [`namespace::Namespace`].
 
-pub mod average;
 pub mod child;
 pub mod columns;
 pub mod cpu_time;

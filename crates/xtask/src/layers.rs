@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 /// The crates of each layer, the bottom first.
 const LAYERS: [&[&str]; 8] = [
-    &["wire", "sources"],
+    &["wire", "sources", "stats"],
     &["sys", "datapath", "confine"],
     &[
         "hypervisor",

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use ringway_control::BackendStatus;
-use ringway_rig::average::median;
 use ringway_rig::host::RunningHost;
+use ringway_stats::average::median;
 
 use crate::child::{is_installed, launcher};
 use crate::idle::own_memory_kib;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ringway_rig::average::median;
 use ringway_rig::child::Child;
+use ringway_stats::average::median;
 
 use crate::child::is_installed;
 use crate::options::Options;

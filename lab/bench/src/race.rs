@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use ringway_rig::average::Spread;
+use ringway_stats::average::Spread;
 use serde::Deserialize;
 
 /// One measurement, as a line of JSON.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ringway_rig::average::Spread;
+use ringway_stats::average::Spread;
 use serde::Serialize;
 
 use crate::host::{HostRecord, Noise, Watch};

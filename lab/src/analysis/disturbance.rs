@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use ringway_stats::mean;
 use serde::Serialize;
 
 use crate::record::{Disturbance, Records, Run};
-use crate::stats::mean;
 
 /// A run with more than this share of the machine stolen by the hypervisor counts as disturbed.
 pub const STEAL_SHARE_MAX: f64 = 0.02;

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use ringway_stats::{Interval, Ratio, ratio};
+
 use super::{Analysis, CellSummary, ComparisonRow, Warning, cell_values};
 use crate::metric::{Better, Metric, find, number};
 use crate::record::{CROSSED_ROUTER, Records, Run};
-use crate::stats::{Interval, Ratio, ratio};
 use crate::study::Subject;
 
 pub(super) fn of(records: &Records, analysis: &Analysis) -> String {

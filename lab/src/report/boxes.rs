@@ -1,12 +1,12 @@
 //! Quartiles, medians and every run, which means hide.
 
 use maud::{Markup, html};
+use ringway_stats::float;
 
 use super::chart::{Chart, Point, Series};
 use super::frame::{Form, Frame};
 use super::groups::Group;
 use super::style::px;
-use crate::stats::float;
 
 const BOXES: Group = Group {
     filled: 0.7,

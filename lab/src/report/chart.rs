@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use ringway_stats::Summary;
+
 use crate::analysis::{Analysis, CellSummary, Warning, split, values};
 use crate::metric::{self, Metric};
 use crate::placement;
 use crate::record::{Records, Run};
-use crate::stats::Summary;
 use crate::study::{Figure, FigureKind, Published, Study, Subject};
 use crate::value::{Cell, Value};
 

@@ -2,12 +2,12 @@
 //! each run, so that an outlier is visible.
 
 use maud::{Markup, html};
+use ringway_stats::float;
 
 use super::frame::{hint, scale, tick_text};
 use super::style::{AXIS, FONT, GRID, INK, MUTED, px};
 use crate::metric::{self, Metric};
 use crate::record::{Course, Run};
-use crate::stats::float;
 
 /// Pixels.
 const WIDTH: f64 = 380.0;

@@ -1,10 +1,10 @@
 //! The frame that all figures share: title, legend, axes, notes and scale.
 
 use maud::{Markup, html};
+use ringway_stats::float;
 
 use super::chart::Chart;
 use super::style::{AXIS, FONT, GRID, INK, MUTED, Style, WARN, px};
-use crate::stats::float;
 
 /// The shape of a figure: for desktop and print, or for a phone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 //! side.
 
 use maud::{Markup, html};
+use ringway_stats::float;
 
 use super::chart::{Chart, Point, Series};
 use super::frame::{Form, Frame, hint};
-use crate::stats::float;
 
 /// How bars or boxes are drawn.
 pub(super) struct Group {

@@ -1,11 +1,11 @@
 //! The published form: means against an axis, with bars of a standard deviation, joined by lines.
 
 use maud::{Markup, html};
+use ringway_stats::float;
 
 use super::chart::{Chart, Series};
 use super::frame::{Form, Frame, deviation_bar, hint};
 use super::style::px;
-use crate::stats::float;
 
 /// Pixels between the marks of two series at one place, so that no bar hides another.
 const APART: f64 = 7.0;

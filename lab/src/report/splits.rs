@@ -1,12 +1,12 @@
 //! Every run by how its streams were split over queues, over the probabilities of the splits.
 
 use maud::{Markup, html};
+use ringway_stats::{float, mean};
 
 use super::boxes::spread;
 use super::chart::{Chart, Series};
 use super::frame::{Form, Frame, hint};
 use super::style::{AXIS, GRID, INK, MUTED, px};
-use crate::stats::{float, mean};
 
 /// The part of a place that belongs to one series of several.
 const FILLED: f64 = 0.8;

@@ -1,10 +1,11 @@
 //! Checks whether queues carried what their streams measured, and describes how often their number
 //! changed.
 
+use ringway_stats::float;
+
 use crate::counters::Counted;
 use crate::record::{QueueUse, Run, Stream};
 use crate::setup::Setup;
-use crate::stats::float;
 use crate::study::Subject;
 use crate::topology::Blueprint;
 

@@ -90,7 +90,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         Tool::DdsperfPing => vec![("rtt-median-us", 2.0 * rtt), ("rtt-max-us", 40.0 * rtt)],
         _ => vec![
             ("throughput-bps", sum),
-            ("fairness", ringway_lab::stats::jain(&rates).expect("something flows")),
+            ("fairness", ringway_stats::jain(&rates).expect("something flows")),
             ("guest-min-bps", rates.iter().copied().fold(f64::MAX, f64::min)),
             ("cpu-seconds-per-gbit", 0.31 * noise()),
         ],

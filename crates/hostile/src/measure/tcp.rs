@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ringway_rig::average::float;
 use ringway_rig::child::Child;
 use ringway_rig::launcher::Launcher;
+use ringway_stats::average::float;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The receiver's port.

@@ -1,8 +1,7 @@
 //! The course of a value over a run, and the distribution of its samples.
 
+use ringway_stats::average::{float, median, quantile, sorted};
 use serde::{Deserialize, Serialize};
-
-use crate::average::{float, median, quantile, sorted};
 
 /// Seconds between two readings of a tool: the shortest interval of iperf3.
 pub(super) const INTERVAL: f64 = 0.1;

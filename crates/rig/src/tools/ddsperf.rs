@@ -3,9 +3,10 @@
 //!
 //! DDS chooses its UDP ports itself, so that its streams cannot be put on a queue.
 
+use ringway_stats::average::{mean, median};
+
 use super::Load;
 use super::adapter::{Adapter, Listens, Program, Reading, Sends, Side, words};
-use crate::average::{mean, median};
 
 /// The first second, in which the ends discover each other.
 const SETTLING_SECONDS: f64 = 1.0;

@@ -1,6 +1,7 @@
 //! Tables of the page.
 
 use maud::{Markup, html};
+use ringway_stats::{Interval, Method, Summary, float};
 
 use crate::analysis::disturbance::{FOREIGN_SHARE_MAX, STEAL_SHARE_MAX, Spread};
 use crate::analysis::{Analysis, CellSummary, Warning};
@@ -9,7 +10,6 @@ use crate::placement;
 use crate::record::Records;
 use crate::report::chart::Chart;
 use crate::report::splits::percent;
-use crate::stats::{Interval, Method, Summary, float};
 use crate::study::FigureKind;
 
 /// The data of a figure: means with deviations side by side, or all figures of each box.

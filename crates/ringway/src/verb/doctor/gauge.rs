@@ -1,7 +1,7 @@
 //! Decides from measurements before and after whether a change helps.
 
 use regex::Regex;
-use ringway_lab::stats::{Ratio, mean, ratio, welch};
+use ringway_stats::{Ratio, mean, ratio, welch};
 
 /// The probability of a difference by chance above which the difference does not count.
 const CHANCE_MAX: f64 = 0.05;

@@ -1,12 +1,9 @@
-//! Statistics of a few numbers, and how certain they are.
-//!
-//! Simple statistics are our own code; the distributions come from `statrs`. Each function states
-//! its assumptions. Nothing here knows what the numbers measure.
+//! How certain a few numbers are. Each function states its assumptions.
 
-pub use ringway_rig::average::{float, mean, median};
-use ringway_rig::average::{quantile, sorted};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+use crate::average::{float, mean, quantile, sorted};
 
 /// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
