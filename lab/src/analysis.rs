@@ -10,13 +10,12 @@ mod verdict;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ringway_stats::{Ratio, Summary, drift, modes, ratio};
 use ringway_steering::QueueIndex;
 use ringway_steering::placement::split_of;
 use serde::Serialize;
 
 use self::disturbance::Disturbances;
-use ringway_stats::{Ratio, Summary, drift, modes, ratio};
-
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};

@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use ringway_rig::columns::render;
+use ringway_terminal::table::render;
 
 use crate::record::{GOAL, Record};
 use crate::scenario::{Place, Scenario};

@@ -7,7 +7,7 @@
 //! - [`host`]: ringway itself with its guests. [`ovs`]: Open vSwitch.
 //! - [`tools`]: make load and report what they measured.
 //! - [`machine`]: describes the computer. [`cpu_time`]: what it uses, and whether it is quiet.
-//!   [`scratch`]: a directory for temporary files. [`columns`]: a table for people.
+//!   [`scratch`]: a directory for temporary files.
 //!
 //! Each namespace, process and directory belongs to a value and ends with it.
 //!
@@ -18,7 +18,6 @@
 //! [`launcher::Launcher`], then [`namespace::Namespace`].
 
 pub mod child;
-pub mod columns;
 pub mod cpu_time;
 pub mod host;
 pub mod launcher;

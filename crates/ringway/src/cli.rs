@@ -1,11 +1,11 @@
 //! The command line.
 
 use clap::{Parser, Subcommand};
+use ringway_terminal::completions;
+use ringway_terminal::options::Common;
 
-use crate::options::Common;
 use crate::verb::{
-    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run, stop, top, vif,
-    xenstore,
+    backend, broker, capture, demo, doctor, guest, lab, opener, run, stop, top, vif, xenstore,
 };
 
 /// Multi-queue paravirtual networking in user space
@@ -14,6 +14,9 @@ use crate::verb::{
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Die with this process, which must be the parent
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<u32>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }

@@ -3,16 +3,12 @@
 //! The only binary. Each verb of the command line is a file in [`verb`]; [`host`] starts and
 //! supervises the processes of a host.
 
+mod cells;
 mod cli;
 mod confine;
 mod host;
-mod logging;
-mod options;
-mod output;
 mod rates;
 mod socket_group;
-mod stop;
-mod table;
 mod target;
 mod uplink_mac;
 mod verb;
@@ -23,29 +19,22 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 use ringway_description as description;
+use ringway_terminal::{exit, logging};
 
 use crate::cli::{Cli, Verb};
-use crate::output::ReaderLeft;
 use crate::verb::{
-    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run,
-    stop as stop_verb, top, vif, xenstore,
+    backend, broker, capture, demo, doctor, guest, lab, opener, run, stop as stop_verb, top, vif,
+    xenstore,
 };
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match dispatch(cli) {
-        Ok(code) => code,
-        Err(error) if error.is::<ReaderLeft>() => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ringway: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit(dispatch(cli))
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
-    let Cli { common, verb } = cli;
-    if let Some(parent) = common.parent {
+    let Cli { common, parent, verb } = cli;
+    if let Some(parent) = parent {
         ringway_sys::process::die_with_parent(parent)?;
     }
     logging::start(common.log_level, &verb.process_name());
@@ -60,8 +49,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Demo(args) => return demo::run(&args, &common),
         Verb::Doctor(args) => return doctor::run(&args),
         Verb::Lab(args) => return lab::run(&args),
-        Verb::Completions(args) => completions::run(&args, Cli::command())?,
-        Verb::Man(args) => completions::run_man(&args, Cli::command())?,
+        Verb::Completions(args) => args.print(Cli::command())?,
+        Verb::Man(args) => args.write(Cli::command())?,
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
         Verb::Opener(args) => opener::run(&args)?,

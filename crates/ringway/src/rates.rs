@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use ringway_control::{BackendStatus, QueueStatus};
+use ringway_terminal::table;
 use serde::Serialize;
 
-use crate::table;
+use crate::cells;
 
 /// The backend at one moment.
 pub(crate) struct Reading {
@@ -55,7 +56,7 @@ pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
             let drops = |queue: &QueueStatus| queue.dropped.values().sum::<u64>();
             rates.push(QueueRate {
                 vif: vif.name.clone(),
-                kind: table::kind(vif).to_owned(),
+                kind: cells::kind(vif).to_owned(),
                 guest: vif.guest.clone().unwrap_or_else(|| "-".to_owned()),
                 queue: queue.index,
                 worker: queue.worker,

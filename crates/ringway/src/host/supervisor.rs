@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
+use ringway_terminal::stop::{Stop, wait_readable};
 use ringway_vif_shell::device;
 use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{Client, DomId};
@@ -31,7 +32,6 @@ use super::notices::Notices;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, ReadyGuest, Show};
 use crate::description::{Guest, Host, HostNetwork, OnExit};
-use crate::stop::{Stop, wait_readable};
 
 /// How long the broker may take until it serves.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);

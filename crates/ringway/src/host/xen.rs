@@ -11,6 +11,7 @@ use ringway_backend::{Service, Sockets};
 use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
+use ringway_terminal::stop::{Stop, wait_readable};
 use ringway_vif_shell::device::remove_stale_errors;
 use ringway_xen::XenHypervisor;
 use ringway_xenbus::Vif;
@@ -27,7 +28,6 @@ use super::progress::{Event, Show};
 use super::this_domain::{connect_backend, own_domid};
 use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
-use crate::stop::{Stop, wait_readable};
 use crate::verb::{backend, opener};
 
 /// Exists while the module of the kernel's backend is loaded.

@@ -12,12 +12,12 @@ use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES}
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
+use ringway_terminal::stop::Stop;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::{FILES, confine};
 use crate::description::{Host, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, owner, read_description, this_domain};
-use crate::stop::Stop;
 use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
 use crate::vhosts;

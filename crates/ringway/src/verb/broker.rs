@@ -11,13 +11,13 @@ use ringway_confine::{BROKER_DEVICES, Confinement, Role};
 use ringway_control::RunDir;
 use ringway_control::files::bind;
 use ringway_emu::{Broker as Domains, DomainEvent};
+use ringway_terminal::output::print;
+use ringway_terminal::stop::Stop;
 use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
 use rustix::fs::Mode;
 
 use crate::confine::confine;
 use crate::host::BROKER_READY;
-use crate::output::print;
-use crate::stop::Stop;
 
 /// The emulated hypervisor and XenStore of one host. `ringway run` starts it.
 #[derive(Debug, Args)]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, open};
+use ringway_terminal::options::number;
+use ringway_terminal::stop::{Stop, wait_readable};
 
-use crate::options::number;
-use crate::stop::{Stop, wait_readable};
 use crate::target::Target;
 
 /// The type of a block that holds a packet.

@@ -29,9 +29,9 @@ use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, Skips, page, schema};
 use serde::Serialize;
 
-use crate::options::number;
-use crate::output::{print, print_json};
-use crate::table;
+use ringway_terminal::options::number;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::table;
 
 /// Find what slows the networking of this host and its guests, with evidence and advice
 ///

@@ -16,16 +16,16 @@ use ringway_emu::EmuHypervisor;
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
+use ringway_terminal::options::number;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_terminal::table;
 use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::confine::confine;
 use crate::description::{self, Guest as Description, Host};
 use crate::host::{ProcessRecord, default_dir, read_description, xen};
-use crate::options::number;
-use crate::output::{print, print_json};
-use crate::stop::{Stop, wait_readable};
-use crate::table;
 use crate::target::Target;
 use crate::verb::vhost_guest::{self, VhostGuest};
 

@@ -29,9 +29,9 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::options::number;
-use crate::output::{print, print_json};
-use crate::table;
+use ringway_terminal::options::number;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::table;
 
 /// A shell's exit code after Ctrl-C.
 const INTERRUPTED: i32 = 130;

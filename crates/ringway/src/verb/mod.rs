@@ -3,7 +3,6 @@
 pub(crate) mod backend;
 pub(crate) mod broker;
 pub(crate) mod capture;
-pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod guest;

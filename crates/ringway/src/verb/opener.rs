@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ringway_confine::{Confinement, Role};
 use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
+use ringway_terminal::stop::{Stop, wait_readable};
 use ringway_vhost_shell::{Opener as Sockets, Turn, VifSocket};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::level_filters::LevelFilter;
@@ -24,7 +25,6 @@ use crate::confine::confine;
 use crate::description::{self, VHOSTS_MAX, Vhost};
 use crate::host::{Process, read_description};
 use crate::socket_group;
-use crate::stop::{Stop, wait_readable};
 use crate::vhosts;
 
 /// Opens sockets for the backend that starts it.

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use ringway_terminal::options::{Common, number};
+use ringway_terminal::output::print;
+use ringway_terminal::stop::Stop;
 use ringway_worker::Policy;
 
 use crate::description::{self, Host, Usage};
 use crate::host::{
     Accepted, Ending, HypervisorKind, Keep, Show, Supervisor, check_path, default_dir, xen,
 };
-use crate::options::{Common, number};
-use crate::output::print;
 use crate::socket_group;
-use crate::stop::Stop;
 
 /// Run the backend until Ctrl-C: on Xen, or with an emulated host and its guests.
 ///

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::RunDir;
+use ringway_terminal::stop::wait_readable;
 
 use crate::host::{ProcessRecord, default_dir, read_state, remove_all};
-use crate::stop::wait_readable;
 
 /// How long a host may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);

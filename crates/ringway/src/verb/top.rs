@@ -12,12 +12,12 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
-use crate::options::number;
-use crate::output::print;
 use crate::rates::{self, QueueRate, Reading};
 use crate::rates::{RATE_HEAD, rate_row, rate_table};
-use crate::stop::Stop;
 use crate::target::Target;
+use ringway_terminal::options::number;
+use ringway_terminal::output::print;
+use ringway_terminal::stop::Stop;
 
 /// How long a key may wait to be read.
 const KEY_PAUSE: Duration = Duration::from_millis(50);

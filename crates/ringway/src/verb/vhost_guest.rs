@@ -8,12 +8,12 @@ use clap::{Args, ValueEnum};
 use ringway_confine::{Confinement, Role, TAP_DEVICES};
 use ringway_datapath::MacAddr;
 use ringway_frontend::{Interface, VhostConfig, VhostSockets};
+use ringway_terminal::options::number;
+use ringway_terminal::stop::Stop;
 use ringway_vhost_shell::Mode;
 
 use crate::confine::confine;
 use crate::description::{self, Cidr, Host, Mac};
-use crate::options::number;
-use crate::stop::Stop;
 
 /// The options of such a guest.
 #[derive(Debug, Args)]

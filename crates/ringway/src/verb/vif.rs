@@ -11,13 +11,14 @@ use ringway_control::{
     BackendRequest, FloodStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect, VifStatus,
     VirtioStatus,
 };
+use ringway_terminal::options::number;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::stop::Stop;
+use ringway_terminal::table;
 use ringway_xenbus::{LIMITS, Limit, Rate};
 
-use crate::options::number;
-use crate::output::{print, print_json};
+use crate::cells;
 use crate::rates::{self, Reading};
-use crate::stop::Stop;
-use crate::table;
 use crate::target::Target;
 
 /// The column of the tenant in a list of vifs, where it is shown: after the guest.
@@ -344,7 +345,7 @@ fn list(args: &List) -> Result<()> {
         let attached_to = attached_to(&vif);
         let mut cells = vec![
             vif.name.clone(),
-            table::kind(&vif).to_owned(),
+            cells::kind(&vif).to_owned(),
             vif.guest.unwrap_or_else(dash),
             vif.state,
             vif.mac.unwrap_or_else(dash),
@@ -383,7 +384,7 @@ fn show(args: &ShowOne) -> Result<()> {
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
-        ("kind", table::kind(&vif)),
+        ("kind", cells::kind(&vif)),
         ("guest", vif.guest.as_deref().unwrap_or("-")),
         ("domain", &vif.domid.map_or_else(|| "-".to_owned(), |domid| domid.to_string())),
         ("handle", &vif.handle.to_string()),
@@ -399,7 +400,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("multicast", &multicast(&vif)),
         ("link-local to", vif.link_local_to.as_deref().unwrap_or("-")),
         ("mirror of", &joined(&vif.mirror)),
-        ("refused", &table::drops(&vif.refused)),
+        ("refused", &cells::drops(&vif.refused)),
         ("taken", vif.taken.as_deref().unwrap_or("-")),
         ("attached to", &attached_to(&vif)),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
@@ -520,13 +521,13 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
                 queue.events_sent,
                 queue.events_received,
             ];
-            let mut row = vec![vif.name.clone(), table::kind(vif).to_owned()];
+            let mut row = vec![vif.name.clone(), cells::kind(vif).to_owned()];
             row.extend(numbers.map(|number| number.to_string()));
             let lent = (queue.tx_lent * 100).checked_div(queue.tx_long);
             row.push(lent.map_or_else(|| "-".to_owned(), |percent| format!("{percent} %")));
             let median = queue.tx_response_times.percentile(50);
             row.push(median.map_or_else(|| "-".to_owned(), |time| format!("{time:.1?}")));
-            row.push(table::drops(&queue.dropped));
+            row.push(cells::drops(&queue.dropped));
             row
         })
     });

@@ -12,10 +12,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 use ringway_control::{RunDir, files};
+use ringway_terminal::stop::{Stop, wait_readable};
 use ringway_xenstore::{DomId, Quota, Server};
 
 use crate::host::default_dir;
-use crate::stop::{Stop, wait_readable};
 
 /// Verbs of an earlier version, which stock tools with these names have as well.
 const STOCK: [&str; 5] = ["ls", "read", "write", "rm", "watch"];

@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use leftovers::Before;
+use report::{CpuReport, Report};
 use ringway_control::{
     BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, send_request,
 };
 use ringway_steering::placement::{split_of, spread};
+use ringway_terminal::options::{Common, number};
+use ringway_terminal::stop::{Stop, wait_readable};
 
 use crate::host::{Process, ProcessRecord, read_state};
-use crate::options::{Common, number};
-use crate::stop::{Stop, wait_readable};
-use leftovers::Before;
-use report::{CpuReport, Report};
 
 /// How long the host may take until its guests are connected.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);

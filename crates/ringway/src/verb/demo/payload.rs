@@ -7,9 +7,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use ringway_terminal::output::print;
 
 use super::{COMMAND_TIMEOUT, Running, iperf, say};
-use crate::output::print;
 
 /// Bytes in each direction.
 const LEN: usize = 16 << 20;

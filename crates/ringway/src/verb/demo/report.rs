@@ -6,11 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use ringway_control::{BackendStatus, GuestStatus, QueueStatus};
+use ringway_terminal::output::print;
+use ringway_terminal::table;
 use serde::Serialize;
 
 use super::Demo;
-use crate::output::print;
-use crate::table;
+use crate::cells;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -160,7 +161,7 @@ impl Report {
                     let bytes = |bytes| table::scaled(table::float(bytes), "B");
                     row.extend([queue.tx_packets.to_string(), bytes(queue.tx_bytes)]);
                     row.extend([queue.rx_packets.to_string(), bytes(queue.rx_bytes)]);
-                    row.push(table::drops(&queue.dropped));
+                    row.push(cells::drops(&queue.dropped));
                     rows.push(row);
                 }
             }
@@ -195,7 +196,7 @@ impl Report {
             vec![cpu.process.clone(), format!("{user:.2}"), format!("{system:.2}")]
         });
         text += &table::render(&["CPU SECONDS OF", ">USER", ">SYSTEM"], rows);
-        text += &format!("\ndropped: {}\n", table::drops(&self.dropped));
+        text += &format!("\ndropped: {}\n", cells::drops(&self.dropped));
         let left = if self.leftovers.is_empty() { "nothing" } else { "see below" };
         text + &format!("left behind: {left}\n")
     }

@@ -19,9 +19,9 @@ use ringway_doctor::fact::Host;
 use super::choice::{Choice, NOT_ALL, Place, describe};
 use super::transaction::{make, open, outcomes, set_state, state};
 use super::{collected, expire, trial, watch};
-use crate::options::number;
-use crate::output::{print, print_json};
-use crate::table;
+use ringway_terminal::options::number;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {

@@ -13,7 +13,7 @@ use ringway_doctor::finding::{Knob, Severity};
 use ringway_doctor::report::Report;
 
 use super::known_check;
-use crate::options::number;
+use ringway_terminal::options::number;
 
 /// Exit code: something was refused, or is not as requested.
 pub(super) const NOT_ALL: u8 = 3;

@@ -13,7 +13,7 @@ use ringway_doctor::report::{self, Report};
 use serde::Serialize;
 
 use super::known_check;
-use crate::output::{print, print_json};
+use ringway_terminal::output::{print, print_json};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  ringway doctor diff monday.tar friday.tar")]

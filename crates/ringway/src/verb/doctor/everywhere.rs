@@ -18,7 +18,7 @@ use ringway_doctor::report::text::{Detail, render};
 use serde::Serialize;
 
 use super::{Doctor, collected};
-use crate::output::{print, print_json};
+use ringway_terminal::output::{print, print_json};
 
 /// Namespaces that are checked.
 const NAMESPACES_MAX: usize = 64;

@@ -15,7 +15,7 @@ use clap::Args;
 use ringway_doctor::changes::journal::{self, State};
 
 use super::transaction::give_up;
-use crate::stop::wait_readable;
+use ringway_terminal::stop::wait_readable;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The run directory of a ringway; it may be relative to the current directory.

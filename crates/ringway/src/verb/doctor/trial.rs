@@ -14,8 +14,8 @@ use super::choice::{Choice, NOT_ALL, describe};
 use super::gauge::{Better, Call, Gauge, Verdict, judge};
 use super::transaction::{give_up, make, outcomes, set_state};
 use super::{collected, expire};
-use crate::options::number;
-use crate::output::print;
+use ringway_terminal::options::number;
+use ringway_terminal::output::print;
 
 /// The longest trial: after this time the change is reverted.
 const HOURS_MAX: Duration = Duration::from_secs(24 * 3600);

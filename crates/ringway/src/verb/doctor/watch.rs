@@ -17,10 +17,10 @@ use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
 use tempfile::{Builder, NamedTempFile};
 
-use crate::options::number;
-use crate::output::print;
-use crate::stop::Stop;
 use crate::verb::doctor::web::{Page, Place, Server};
+use ringway_terminal::options::number;
+use ringway_terminal::output::print;
+use ringway_terminal::stop::Stop;
 
 /// How long a signal may wait before it ends the server.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

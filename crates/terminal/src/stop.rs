@@ -10,18 +10,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 /// Readable once the process was asked to end. While this exists, the signals have no other effect.
-pub(crate) struct Stop(UnixStream);
+pub struct Stop(UnixStream);
 
 impl Stop {
-    /// Takes over SIGINT and SIGTERM.
-    pub(crate) fn on_signals() -> io::Result<Stop> {
+    /// Takes over SIGINT, SIGTERM and SIGHUP.
+    ///
+    /// # Errors
+    /// If the process has no descriptor or handler left.
+    pub fn on_signals() -> io::Result<Stop> {
         Stop::on(&[SIGINT, SIGTERM, SIGHUP])
     }
 
     /// As [`on_signals`](Stop::on_signals), but signals that a terminal sends to all foreground
     /// processes have no effect: a caller that waits for another process there leaves them to that
     /// one.
-    pub(crate) fn on_signals_ignoring_terminal() -> io::Result<Stop> {
+    ///
+    /// # Errors
+    /// If the process has no descriptor or handler left.
+    pub fn on_signals_ignoring_terminal() -> io::Result<Stop> {
         for signal in [SIGINT, SIGQUIT] {
             // A handler instead of `SIG_IGN`, because programs that we start would inherit the
             // latter.
@@ -39,14 +45,20 @@ impl Stop {
     }
 
     /// Whether the process was asked to end since the last call.
-    pub(crate) fn take(&self) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// If the kernel cannot wait for the descriptor.
+    pub fn take(&self) -> io::Result<bool> {
         let is_asked = self.wait(Duration::ZERO)?;
         // The buffer holds all that is pending: a signal is one byte.
         if is_asked { Ok((&self.0).read(&mut [0; 64])? > 0) } else { Ok(false) }
     }
 
     /// Whether the process was asked to end within this time.
-    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// If the kernel cannot wait for the descriptor.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         wait_readable(&[self.as_fd()], Some(timeout)).map(|ready| ready.contains(&true))
     }
 }
@@ -59,10 +71,10 @@ impl AsFd for Stop {
 
 /// Waits until at least one of the descriptors is readable or closed, and returns which are. The
 /// result is empty only if the time has passed: a signal in between does not end the wait.
-pub(crate) fn wait_readable(
-    fds: &[BorrowedFd<'_>],
-    timeout: Option<Duration>,
-) -> io::Result<Vec<bool>> {
+///
+/// # Errors
+/// If the kernel cannot wait for one of the descriptors.
+pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let deadline = timeout.map(|timeout| Instant::now() + timeout);

@@ -7,33 +7,33 @@ use std::str::FromStr;
 use clap::Args;
 use tracing::level_filters::LevelFilter;
 
+/// The variable of the environment that stands for `--log-level`.
+pub const LOG: &str = "RINGWAY_LOG";
+
 /// What all verbs take.
 #[derive(Debug, Args)]
-pub(crate) struct Common {
+pub struct Common {
     /// Log to standard error from this level on: off, error, warn, info, debug or trace
     #[arg(
         long,
         global = true,
         value_name = "LEVEL",
         default_value = "info",
-        env = "RINGWAY_LOG",
+        env = LOG,
         hide_env_values = true
     )]
-    pub(crate) log_level: LevelFilter,
-    /// Die with this process, which must be the parent
-    #[arg(long, global = true, hide = true, value_name = "PID")]
-    pub(crate) parent: Option<u32>,
+    pub log_level: LevelFilter,
 }
 
 impl Common {
     /// The level for processes whose normal operation is not worth logging.
-    pub(crate) fn quiet(&self) -> LevelFilter {
+    pub fn quiet(&self) -> LevelFilter {
         if self.log_level == LevelFilter::INFO { LevelFilter::WARN } else { self.log_level }
     }
 }
 
 /// Parses a number in a range for a flag; the error names the range.
-pub(crate) fn number<T>(
+pub fn number<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// verb but is no failure. The type distinguishes it from a broken pipe or socket to one of our own
 /// processes.
 #[derive(Debug)]
-pub(crate) struct ReaderLeft;
+pub struct ReaderLeft;
 
 impl std::error::Error for ReaderLeft {}
 
@@ -21,12 +21,18 @@ impl fmt::Display for ReaderLeft {
 }
 
 /// Prints text as it is, at once.
-pub(crate) fn print(text: &str) -> Result<()> {
+///
+/// # Errors
+/// [`ReaderLeft`] if nothing reads standard output any more; otherwise why it cannot be written.
+pub fn print(text: &str) -> Result<()> {
     write_to(&mut io::stdout().lock(), text)
 }
 
-/// Prints for scripts.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+/// Prints a value as JSON, for scripts.
+///
+/// # Errors
+/// As [`print()`] has them, and if the value cannot be JSON.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 

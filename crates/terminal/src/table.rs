@@ -1,16 +1,27 @@
-//! Columns for people.
+//! Columns for people, as all commands print them.
 
-use ringway_control::VifStatus;
-use ringway_rig::columns;
+use comfy_table::{CellAlignment, Table, presets};
 
-/// Rows under a head, as whole lines of text. Columns whose head begins with `>` are numbers.
-pub(crate) fn render(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    columns::render(head, rows.into_iter().map(|row| row.iter().map(|cell| shown(cell)).collect()))
+/// Rows under a head, as text of whole lines. Columns whose head begins with `>` are numbers.
+pub fn render(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(head.iter().map(|name| name.trim_start_matches('>')));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| shown(cell)));
+    }
+    for (column, name) in table.column_iter_mut().zip(head) {
+        column.set_padding((0, 2));
+        if name.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 /// Text from another process, on one line and without control over the terminal: a guest may have
 /// taken over its tenant's process.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut shown = String::new();
     for char in text.chars() {
         match char.is_control() || is_direction(char) {
@@ -28,7 +39,7 @@ fn is_direction(char: char) -> bool {
 
 /// A number with three digits or so, a unit prefix and the unit: `9.17 Gbit/s`. Without a unit
 /// only the prefix is left, for a column whose head names the unit.
-pub(crate) fn scaled(value: f64, unit: &str) -> String {
+pub fn scaled(value: f64, unit: &str) -> String {
     let prefixes = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let text = match prefixes.into_iter().find(|(limit, _)| value >= *limit) {
         Some((limit, prefix)) => format!("{:.2} {prefix}{unit}", value / limit),
@@ -38,23 +49,11 @@ pub(crate) fn scaled(value: f64, unit: &str) -> String {
 }
 
 /// A count for [`scaled`]: exact below 2^53, and larger counts are shown with three digits only.
-pub(crate) fn float(count: u64) -> f64 {
+pub fn float(count: u64) -> f64 {
     let (high, low) = (count >> 32, count & 0xffff_ffff);
     let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));
     let low = f64::from(u32::try_from(low).unwrap_or(u32::MAX));
     high * 4_294_967_296.0 + low
-}
-
-/// The kind of a vif, `xen` or `virtio`; `-` for other ports.
-pub(crate) fn kind(vif: &VifStatus) -> &str {
-    if vif.kind.is_empty() { "-" } else { &vif.kind }
-}
-
-/// Drops by reason, in one cell.
-pub(crate) fn drops<'a>(dropped: impl IntoIterator<Item = (&'a String, &'a u64)>) -> String {
-    let parts: Vec<String> =
-        dropped.into_iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ impl Write for Lines {
 }
 
 /// Starts the log of this process. The command line itself has an empty name.
-pub(crate) fn start(level: LevelFilter, process: &str) {
+pub fn start(level: LevelFilter, process: &str) {
     let prefix = if process.is_empty() { String::new() } else { format!("{process}: ") };
     tracing_subscriber::fmt()
         .with_max_level(level)
