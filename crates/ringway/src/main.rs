@@ -8,6 +8,7 @@ mod cli;
 mod confine;
 mod host;
 mod rates;
+mod screen;
 mod socket_group;
 mod target;
 mod uplink_mac;

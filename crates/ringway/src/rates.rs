@@ -78,7 +78,7 @@ pub(crate) fn rate_table(rates: &[QueueRate]) -> String {
 }
 
 /// The columns of [`rate_row`].
-pub(crate) const RATE_HEAD: [&str; 10] = [
+const RATE_HEAD: [&str; 10] = [
     "VIF",
     "KIND",
     "GUEST",
@@ -92,7 +92,7 @@ pub(crate) const RATE_HEAD: [&str; 10] = [
 ];
 
 /// A queue's rates for people.
-pub(crate) fn rate_row(rate: &QueueRate) -> Vec<String> {
+fn rate_row(rate: &QueueRate) -> Vec<String> {
     vec![
         rate.vif.clone(),
         rate.kind.clone(),

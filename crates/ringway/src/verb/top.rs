@@ -1,26 +1,22 @@
 //! `ringway top`: what every queue does, live.
 
 use std::cmp::Ordering;
+use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Text};
-use ratatui::widgets::{Row, Table};
-use ratatui::{DefaultTerminal, Frame};
-
-use crate::rates::{self, QueueRate, Reading};
-use crate::rates::{RATE_HEAD, rate_row, rate_table};
-use crate::target::Target;
 use ringway_terminal::options::number;
 use ringway_terminal::output::print;
-use ringway_terminal::stop::Stop;
+use ringway_terminal::stop::{Stop, wait_readable};
 
-/// How long a key may wait to be read.
-const KEY_PAUSE: Duration = Duration::from_millis(50);
+use crate::rates::{self, QueueRate, Reading, rate_table};
+use crate::screen::{Key, Screen};
+use crate::target::Target;
+
+const KEYS: &str =
+    "sort: v vif, p packets, b bits, d drops, w worker; r reverse; arrows scroll; q quit";
 
 /// Show the rates of every queue, refreshed each second
 ///
@@ -83,10 +79,8 @@ pub(crate) fn run(args: &Top) -> Result<()> {
         }
         return Ok(());
     }
-    let terminal = ratatui::try_init().context("use this terminal (try --once)")?;
-    let outcome = show(terminal, args, before, &mut view, &stop, interval);
-    ratatui::restore();
-    outcome
+    let screen = Screen::begin().context("use this terminal (try --once)")?;
+    show(&screen, args, before, &mut view, &stop, interval)
 }
 
 fn read(target: &Target) -> Result<Reading> {
@@ -94,7 +88,7 @@ fn read(target: &Target) -> Result<Reading> {
 }
 
 fn show(
-    mut terminal: DefaultTerminal,
+    screen: &Screen,
     args: &Top,
     mut before: Reading,
     view: &mut View,
@@ -103,17 +97,16 @@ fn show(
 ) -> Result<()> {
     let mut due = Instant::now() + interval;
     loop {
-        terminal.draw(|frame| view.draw(frame))?;
-        if stop.wait(Duration::ZERO)? {
+        view.draw(screen)?;
+        let stdin = io::stdin();
+        let left = due.saturating_duration_since(Instant::now());
+        let ready = wait_readable(&[stop.as_fd(), stdin.as_fd()], Some(left))?;
+        if ready[0] {
             return Ok(());
         }
-        if event::poll(due.saturating_duration_since(Instant::now()).min(KEY_PAUSE))? {
-            if let Event::Key(key) = event::read()? {
-                let is_ctrl_c =
-                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-                if key.kind == KeyEventKind::Press
-                    && (is_ctrl_c || view.on_key(key.code) == Next::End)
-                {
+        if ready[1] {
+            for key in screen.keys()? {
+                if view.on_key(key) == Next::End {
                     return Ok(());
                 }
             }
@@ -156,17 +149,17 @@ impl View {
         self.sort_rates();
     }
 
-    fn on_key(&mut self, key: KeyCode) -> Next {
+    fn on_key(&mut self, key: Key) -> Next {
         match key {
-            KeyCode::Char('q') | KeyCode::Esc => return Next::End,
-            KeyCode::Char('v') => self.sort = Sort::Vif,
-            KeyCode::Char('p') => self.sort = Sort::Packets,
-            KeyCode::Char('b') => self.sort = Sort::Bits,
-            KeyCode::Char('d') => self.sort = Sort::Drops,
-            KeyCode::Char('w') => self.sort = Sort::Worker,
-            KeyCode::Down => self.first_row += 1,
-            KeyCode::Up => self.first_row = self.first_row.saturating_sub(1),
-            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
+            Key::Char('q') | Key::Escape => return Next::End,
+            Key::Char('v') => self.sort = Sort::Vif,
+            Key::Char('p') => self.sort = Sort::Packets,
+            Key::Char('b') => self.sort = Sort::Bits,
+            Key::Char('d') => self.sort = Sort::Drops,
+            Key::Char('w') => self.sort = Sort::Worker,
+            Key::Down => self.first_row += 1,
+            Key::Up => self.first_row = self.first_row.saturating_sub(1),
+            Key::Char('r') => self.is_reversed = !self.is_reversed,
             _ => {}
         }
         self.first_row = self.first_row.min(self.rates.len().saturating_sub(1));
@@ -196,29 +189,9 @@ impl View {
         });
     }
 
-    fn draw(&self, frame: &mut Frame<'_>) {
-        let areas =
-            Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)]);
-        let [head, body, foot] = areas.areas(frame.area());
-        let title = self.trouble.clone().unwrap_or_else(|| self.summary.clone());
-        frame.render_widget(Line::raw(title), head);
-        let row = |cells: Vec<String>| {
-            Row::new(cells.into_iter().zip(RATE_HEAD).map(|(cell, name)| {
-                let is_number = name.starts_with('>');
-                let cell = Text::raw(cell);
-                if is_number { cell.right_aligned() } else { cell }
-            }))
-        };
-        let names = RATE_HEAD.map(|name| name.trim_start_matches('>').to_owned());
-        let widths = [12, 6, 12, 6, 7, 9, 9, 9, 9, 8].map(Constraint::Length);
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        let rates = self.rates.iter().skip(self.first_row);
-        let table = Table::new(rates.map(|rate| row(rate_row(rate))), widths)
-            .header(row(names.to_vec()).style(bold));
-        frame.render_widget(table, body);
-        let keys =
-            "sort: v vif, p packets, b bits, d drops, w worker; r reverse; arrows scroll; q quit";
-        frame.render_widget(Line::raw(keys), foot);
+    fn draw(&self, screen: &Screen) -> io::Result<()> {
+        let title = self.trouble.as_deref().unwrap_or(&self.summary);
+        screen.draw(title, &rate_table(&self.rates), self.first_row, KEYS)
     }
 }
 
@@ -282,13 +255,13 @@ mod tests {
             first_row: 0,
         };
         let mut on_key = |key| {
-            assert!(view.on_key(KeyCode::Char(key)) == Next::Stay);
+            assert!(view.on_key(Key::Char(key)) == Next::Stay);
             view.rates.iter().map(|rate| rate.vif.clone()).collect::<Vec<_>>()
         };
         assert_eq!(on_key('v'), ["vif1.0", "vif2.0", "vif3.0"]);
         assert_eq!(on_key('p'), ["vif3.0", "vif2.0", "vif1.0"]);
         assert_eq!(on_key('r'), ["vif1.0", "vif2.0", "vif3.0"]);
         assert_eq!(on_key('w'), ["vif3.0", "vif1.0", "vif2.0"]);
-        assert!(view.on_key(KeyCode::Char('q')) == Next::End);
+        assert!(view.on_key(Key::Char('q')) == Next::End);
     }
 }
