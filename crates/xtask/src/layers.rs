@@ -45,7 +45,7 @@ const LAYERS: [&[&str]; 9] = [
     &["backend", "frontend", "description", "changes", "rig"],
     &["terminal"],
     &["lab", "doctor"],
-    &["ringway", "bench", "hostile", "sim", "xtask"],
+    &["ringway", "bench", "e2e", "hostile", "sim", "xtask"],
 ];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.

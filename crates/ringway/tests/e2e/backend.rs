@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use ringway_e2e::host::{Host, SOON, describe, names_in, pair, send};
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, longest_silence};
+use ringway_e2e::{measured_turn, shared_turn};
 use ringway_xenstore::Watched;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-use crate::host::{Host, SOON, describe, names_in, pair, send};
 use crate::hostile::Hostile;
-use crate::traffic::{Iperf, UNTIL_STOPPED, longest_silence};
-use crate::{measured_turn, shared_turn};
 
 /// A node that the test writes behind all others.
 const LAST: &str = "/e2e-last";

@@ -5,12 +5,11 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
+use ringway_e2e::host::{Host, SOON, pair, send};
+use ringway_e2e::shared_turn;
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_wire::DomId;
 use rustix::process::Signal;
-
-use crate::host::{Host, SOON, pair, send};
-use crate::shared_turn;
 
 /// `CAP_NET_ADMIN` alone, as the kernel prints a set.
 const NET_ADMIN: &str = "0000000000001000";

@@ -4,11 +4,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use ringway_e2e::host::{Running, SOON, ringway, send, text_of, wait_for};
+use ringway_e2e::{shared_turn, turn};
 use rustix::process::Signal;
 use serde_json::Value;
-
-use crate::host::{Running, SOON, ringway, send, text_of, wait_for};
-use crate::{shared_turn, turn};
 
 #[test]
 fn the_demo_uses_all_queues_and_leaves_nothing_behind() {

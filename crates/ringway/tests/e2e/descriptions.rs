@@ -5,11 +5,10 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ringway_e2e::host::{Host, SOON, names_in, pair, ringway};
+use ringway_e2e::shared_turn;
 use rustix::process::Signal;
 use serde_json::Value;
-
-use crate::host::{Host, SOON, names_in, pair, ringway};
-use crate::shared_turn;
 
 fn check(config: &Path, more: &[&str]) -> Output {
     let mut run = ringway();

@@ -3,13 +3,13 @@
 
 use std::process::{Command, Stdio};
 
+use ringway_e2e::host::{Host, Running, SOON, describe, pair, ringway, send, start_time};
+use ringway_e2e::shared_turn;
+use ringway_e2e::virtio_guest::{Maker, guest_of};
 use rustix::process::Signal;
 
-use crate::host::{Host, Running, SOON, describe, pair, ringway, send, start_time};
 use crate::hostile::Hostile;
-use crate::shared_turn;
 use crate::toolstack::{end_backend, wait_state};
-use crate::virtio::{Maker, guest_of};
 
 /// A tool in the network namespace of a process; `None` if it fails.
 pub(crate) fn tool(pid: u32, line: &str) -> Option<String> {
@@ -401,7 +401,7 @@ fn network() -> Option<Running> {
     let holder = Running::start(&mut command);
     let own = std::fs::read_link("/proc/self/ns/net").expect("ours");
     let its = format!("/proc/{}/ns/net", holder.0.id());
-    crate::host::wait_for("a network namespace", SOON, || {
+    ringway_e2e::host::wait_for("a network namespace", SOON, || {
         std::fs::read_link(&its).ok().filter(|its| *its != own)
     });
     tool_ok(holder.0.id(), "ip link set lo up");

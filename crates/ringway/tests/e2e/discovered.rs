@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ringway_control::{GuestRequest, GuestVifStatus, RunDir};
+use ringway_e2e::host::{Host, SOON, describe, text_of};
+use ringway_e2e::shared_turn;
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_hypervisor::Hypervisor;
@@ -17,9 +19,6 @@ use ringway_wire::{DomId, EvtchnPort};
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::{Device, Vif};
 use ringway_xenstore::{Client, Permissions, Rights, domain_path};
-
-use crate::host::{Host, SOON, describe, text_of};
-use crate::shared_turn;
 
 const HOST: DomId = DomId(0);
 const NAME: &str = "found";

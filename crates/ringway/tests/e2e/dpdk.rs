@@ -14,12 +14,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ringway_e2e::host::{Host, Running, SOON, describe};
+use ringway_e2e::machine::EchoConnection;
+use ringway_e2e::virtio_guest::kill_backend;
+use ringway_e2e::virtio_guest::{Maker, guest_of};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity};
-
-use crate::host::{Host, Running, SOON, describe};
-use crate::machine::EchoConnection;
-use crate::vhost::kill_backend;
-use crate::virtio::{Maker, guest_of};
 
 /// From Debian's package `dpdk-dev`; its drivers are separate packages.
 const TESTPMD: &str = "dpdk-testpmd";
@@ -226,14 +225,14 @@ const DRIVER_TOOLS: [&str; 3] = [TESTPMD, "stdbuf", "socat"];
 
 #[test]
 fn dpdk_drivers_pass_data_with_split_and_packed_rings() {
-    let Some(_turn) = crate::shared_turn(&DRIVER_TOOLS) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&DRIVER_TOOLS) else { return };
     pass_data(few_cases());
 }
 
 #[test]
 fn dpdk_drivers_pass_data_with_every_ring_layout() {
     let why = "96 combinations take two minutes";
-    let Some(_turn) = crate::nightly_turn(why, &DRIVER_TOOLS) else { return };
+    let Some(_turn) = ringway_e2e::nightly_turn(why, &DRIVER_TOOLS) else { return };
     pass_data(all_cases());
 }
 
@@ -329,7 +328,9 @@ fn exchange_over_dpdk(queues: usize, maker: Maker) -> Result<(), String> {
 
 #[test]
 fn our_guests_pass_data_over_a_dpdk_device() {
-    let Some(_turn) = crate::shared_turn(&[TESTPMD, "stdbuf", "socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&[TESTPMD, "stdbuf", "socat", "unshare"]) else {
+        return;
+    };
     for (queues, maker) in
         [(1, Maker::Backend), (2, Maker::Backend), (1, Maker::Guest), (4, Maker::Guest)]
     {

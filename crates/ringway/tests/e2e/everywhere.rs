@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::pair::{Pair, TOOLS, Traffic, ok, until};
-use crate::turn;
+use ringway_e2e::pair::{Pair, TOOLS, Traffic, ok, until};
+use ringway_e2e::turn;
 
 const SACK: &str = "net.ipv4.tcp_sack";
 
@@ -18,7 +18,7 @@ fn findings_of_all_namespaces_name_their_namespace() {
     let mut container = Command::new("unshare");
     container.args(["-n", "sh", "-c", "sysctl -qw net.ipv4.tcp_sack=0 && exec sleep 300"]);
     let container = Traffic(container.stdin(Stdio::null()).spawn().expect("it starts"));
-    ok(crate::pair::inside(&pair.guest, &format!("sysctl -qw {SACK}=0")));
+    ok(ringway_e2e::pair::inside(&pair.guest, &format!("sysctl -qw {SACK}=0")));
     let process = format!("(process {})", container.0.id());
     let is_ours = |netns: &str| netns == pair.guest || netns.ends_with(&process);
     // Where a process called `sleep` exists already.

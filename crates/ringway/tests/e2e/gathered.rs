@@ -1,8 +1,8 @@
 //! Where the backend's workers serve vifs with one queue.
 
-use crate::host::{Host, SOON, describe};
-use crate::shared_turn;
-use crate::traffic::{Iperf, UNTIL_STOPPED};
+use ringway_e2e::host::{Host, SOON, describe};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 
 /// The workers that serve the first queues of two guests.
 fn workers(host: &Host) -> Option<[usize; 2]> {

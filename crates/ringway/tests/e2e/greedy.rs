@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use ringway_e2e::host::{Host, SOON, describe, pair};
+use ringway_e2e::shared_turn;
 use ringway_hostile::{Guest, Toolstack, place};
 use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_wire::xenstore::Op;
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Permissions, Rights};
-
-use crate::host::{Host, SOON, describe, pair};
-use crate::shared_turn;
 
 const HOST: DomId = DomId(0);
 

@@ -1,10 +1,9 @@
 //! Guests that end while others continue.
 
+use ringway_e2e::host::{Host, SOON, describe, send};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 use rustix::process::Signal;
-
-use crate::host::{Host, SOON, describe, send};
-use crate::shared_turn;
-use crate::traffic::{Iperf, UNTIL_STOPPED};
 
 fn three(on_exit: &str) -> String {
     let vif = "queues = 2";

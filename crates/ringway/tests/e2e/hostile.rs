@@ -5,16 +5,15 @@
 //! people and tools see of them.
 
 use ringway_datapath::MacAddr;
+use ringway_e2e::host::{Host, SOON, describe, wait_for};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 use ringway_hostile::frame::ethernet;
 use ringway_hostile::guest::{Guest, Key};
 use ringway_hostile::queue::Prepared;
 use ringway_hostile::{Queue, Toolstack};
 use ringway_wire::netif::{NETTXF_MORE_DATA, TX_RING_SLOTS};
 use ringway_xenbus::Vif;
-
-use crate::host::{Host, SOON, describe, wait_for};
-use crate::shared_turn;
-use crate::traffic::{Iperf, UNTIL_STOPPED};
 
 /// A frontend with one queue, controlled by a test.
 pub(crate) struct Hostile<'a> {

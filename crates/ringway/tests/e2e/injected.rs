@@ -7,11 +7,12 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use ringway_e2e::host::{Host, SOON, describe, pair, send, wait_for};
+use ringway_e2e::shared_turn;
+
+use ringway_e2e::virtio_guest::{Maker, guest_of};
 
 use crate::devices::{index, tool, tool_ok};
-use crate::host::{Host, SOON, describe, pair, send, wait_for};
-use crate::shared_turn;
-use crate::virtio::{Maker, guest_of};
 
 /// The instruction `syscall`, as the low bytes of a word.
 const SYSCALL: i64 = 0x050f;

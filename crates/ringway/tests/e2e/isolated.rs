@@ -9,14 +9,14 @@ use std::os::unix::fs::FileExt;
 
 use ringway_control::{BackendRequest, RunDir, TenantStatus};
 use ringway_datapath::MacAddr;
+use ringway_e2e::host::{Host, SOON, describe, names_in, send};
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
+use ringway_e2e::{nightly_turn, shared_turn};
 use rustix::process::Signal;
 
 use crate::devices::{tool, tool_ok};
-use crate::host::{Host, SOON, describe, names_in, send};
 use crate::hostile::Hostile;
 use crate::rules::{arp_question, neighbor};
-use crate::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
-use crate::{nightly_turn, shared_turn};
 
 /// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the uplink to the host.
 fn tenants() -> String {
@@ -45,7 +45,7 @@ fn wait_for_successor(host: &Host, name: &str, before: u32) -> u32 {
 }
 
 fn is_alive(pid: u32) -> bool {
-    crate::host::start_time(pid).is_some()
+    ringway_e2e::host::start_time(pid).is_some()
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("there is no vif \"vif9.0\""));
     let capture = host.file("capture");
     let capture = capture.to_str().expect("text");
-    let mut running = crate::host::ringway();
+    let mut running = ringway_e2e::host::ringway();
     running.env("RINGWAY_DIR", host.dir()).args(["capture", "vif2.0", "-w", capture]);
-    let mut running = crate::host::Running::start(&mut running);
+    let mut running = ringway_e2e::host::Running::start(&mut running);
     host.wait("a captured frame", SOON, |host| {
         host.ping("a", "10.77.0.2");
         fs::metadata(host.file("capture")).ok().filter(|file| file.len() > 300)

@@ -45,9 +45,9 @@ use ringway_doctor::finding::{Change, Knob};
 use ringway_rig::cpu_time::becomes_quiet;
 use serde_json::Value;
 
-use crate::host::{Host, describe};
-use crate::pair::{Pair, TOOLS, VIF, inside, ok, text, until};
-use crate::{nightly_turn, shared_turn};
+use ringway_e2e::host::{Host, describe};
+use ringway_e2e::pair::{Pair, TOOLS, VIF, inside, ok, text, until};
+use ringway_e2e::{nightly_turn, shared_turn};
 
 pub(crate) fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");

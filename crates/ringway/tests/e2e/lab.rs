@@ -11,9 +11,9 @@ use ringway_lab::record::{Cpu, Disturbance, Host, Run};
 use ringway_lab::study::{Subject, shipped};
 use serde_json::Value;
 
-use crate::host::{Running, SOON, names_in, ringway, send, wait_for};
-use crate::machine::{Image, QEMU};
-use crate::{nightly_turn, shared_turn};
+use ringway_e2e::host::{Running, SOON, names_in, ringway, send, wait_for};
+use ringway_e2e::machine::{Image, QEMU};
+use ringway_e2e::{nightly_turn, shared_turn};
 
 fn lab(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::host::{Host, Running, describe, wait_for};
-use crate::machine::{ADDRESS, EchoConnection, Image, KERNEL_OPTIONS, Machine, QEMU};
-use crate::vhost::{kill_backend, wait_for_queues};
+use ringway_e2e::host::{Host, Running, describe, wait_for};
+use ringway_e2e::machine::{ADDRESS, EchoConnection, Image, KERNEL_OPTIONS, Machine, QEMU};
+use ringway_e2e::virtio_guest::{kill_backend, wait_for_queues};
 
 const RUNNER: &str = "virt-qemu-run";
 /// Without its log daemon, and without profiles of AppArmor.
@@ -116,15 +116,15 @@ fn diagnosis(host: &Host, dir: &Path) -> String {
 
 #[test]
 fn a_machine_of_libvirt_has_all_queues_and_outlives_killed_backends() {
-    let Some(_turn) = crate::shared_turn(&[RUNNER, QEMU, "socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&[RUNNER, QEMU, "socat", "unshare"]) else { return };
     let mut probe = Command::new("unshare");
-    if !crate::quiet(probe.args(NAMESPACE).arg("true")).is_ok_and(|status| status.success()) {
+    if !ringway_e2e::quiet(probe.args(NAMESPACE).arg("true")).is_ok_and(|status| status.success()) {
         let _ = writeln!(io::stderr(), "SKIPPED: no namespace of users and processes can be made");
         return;
     }
     let Some(image) = Image::make() else { return };
     // Each boots a machine.
-    let count = if crate::is_nightly() { 2 } else { 1 };
+    let count = if ringway_e2e::is_nightly() { 2 } else { 1 };
     let modes =
         [("client", "server", ""), ("server", "client", "<reconnect enabled='yes' timeout='1'/>")];
     for (mode, of_libvirt, more) in modes.into_iter().take(count) {

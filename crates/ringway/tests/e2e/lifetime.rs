@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
-
-use crate::host::{
+use ringway_e2e::host::{
     Host, Member, SOON, describe, links, names_in, pair, send, start_time, wait_for,
 };
-use crate::shared_turn;
+use ringway_e2e::shared_turn;
+use rustix::process::Signal;
 
 /// Everything of a host that could be left behind.
 struct Traces {

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
+use ringway_e2e::host::{Host, SOON, describe, pair, send};
+use ringway_e2e::traffic::Iperf;
+use ringway_e2e::{measured_turn, shared_turn};
 use rustix::process::Signal;
 
-use crate::host::{Host, SOON, describe, pair, send};
 use crate::hostile::Hostile;
-use crate::traffic::Iperf;
-use crate::{measured_turn, shared_turn};
 
 fn received(vif: &VifStatus) -> u64 {
     vif.queues.iter().map(|queue| queue.rx_packets).sum()

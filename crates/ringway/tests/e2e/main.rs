@@ -1,18 +1,5 @@
 //! The program itself, from its command line: hosts, guests, real traffic, and what happens when
-//! any of them is killed.
-//!
-//! Each test has a run directory and a network of its own, and takes one of four turns:
-//!
-//! - [`shared_turn`]: runs beside other tests. It asserts an order, a count or a state, which a
-//!   busy machine does not change.
-//! - [`turn`]: runs alone, because it uses or inspects the whole machine: its namespaces,
-//!   processes, CPUs or trace buffers. A comment says what.
-//! - [`measured_turn`]: also has bounds on a time, a rate or a load. They hold on a quiet machine
-//!   only, so `make nightly` asserts them, and such a test runs alone there. In `make test` it runs
-//!   beside others and asserts the rest.
-//! - [`nightly_turn`]: only `make nightly` runs it, alone, since it takes minutes.
-//!
-//! If in doubt, a new test takes a `shared_turn`.
+//! any of them is killed. Which turn a test takes: [`ringway_e2e`].
 
 mod applied;
 mod backend;
@@ -26,7 +13,6 @@ mod everywhere;
 mod gathered;
 mod greedy;
 mod guests;
-mod host;
 mod hostile;
 #[cfg(target_arch = "x86_64")]
 mod injected;
@@ -36,12 +22,10 @@ mod lab;
 mod libvirt;
 mod lifetime;
 mod limits;
-mod machine;
 mod migration;
 mod mirrors;
 mod multicast;
 mod narrow;
-mod pair;
 mod panics;
 mod paths;
 mod peer;
@@ -60,112 +44,9 @@ mod shared_sockets;
 mod store;
 mod toolstack;
 mod toolstacks;
-mod traffic;
-mod turns;
 mod unanswered;
 mod unikernel;
 mod vhost;
 mod virtio;
 mod virtio_vifs;
 mod watched;
-
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use ringway_rig::cpu_time::becomes_quiet;
-use turns::{Kind, Turn, Turns};
-
-static TURNS: Turns = Turns::new();
-/// Set by `make nightly`.
-const NIGHTLY: &str = "RINGWAY_NIGHTLY";
-/// How long a test with bounds waits for a quiet machine.
-const QUIET_PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits for the turn of a test that runs alone. It ends when the result is dropped. If this
-/// machine lacks what the test needs, programs or permission to create networks, prints that and
-/// returns `None`.
-fn turn(programs: &[&str]) -> Option<Turn<'static>> {
-    turn_of(Kind::Alone, programs)
-}
-
-/// The turn of a test that may run beside other shared ones.
-fn shared_turn(programs: &[&str]) -> Option<Turn<'static>> {
-    turn_of(Kind::Shared, programs)
-}
-
-/// The turn of a test that only `make nightly` runs. `why` completes "only make nightly runs it: ".
-fn nightly_turn(why: &str, programs: &[&str]) -> Option<Turn<'static>> {
-    if !is_nightly() {
-        say(&format!("NIGHTLY: {}: {why}", test_name()));
-        return None;
-    }
-    turn(programs)
-}
-
-/// The turn of a test with bounds on time, and whether it asserts them.
-struct Measured {
-    _turn: Turn<'static>,
-    /// Whether bounds on time hold here and now.
-    is_quiet: bool,
-}
-
-/// The turn of a test with bounds on a time, a rate or a load.
-fn measured_turn(programs: &[&str]) -> Option<Measured> {
-    if !is_nightly() {
-        return shared_turn(programs).map(|turn| Measured { _turn: turn, is_quiet: false });
-    }
-    let turn = turn(programs)?;
-    let is_quiet = becomes_quiet(QUIET_PATIENCE);
-    if !is_quiet {
-        say(&format!("SKIPPED: bounds on time of {}: other work uses the CPUs", test_name()));
-    }
-    Some(Measured { _turn: turn, is_quiet })
-}
-
-fn is_nightly() -> bool {
-    std::env::var_os(NIGHTLY).is_some()
-}
-
-/// The harness gives each test a thread that is named after it.
-fn test_name() -> String {
-    std::thread::current().name().unwrap_or("a test").to_owned()
-}
-
-/// Prints a line that is visible although the harness captures the output of tests that pass.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-fn turn_of(kind: Kind, programs: &[&str]) -> Option<Turn<'static>> {
-    let turn = TURNS.wait(kind);
-    match missing(programs) {
-        None => Some(turn),
-        Some(reason) => {
-            say(&format!("SKIPPED: {}: {reason}", test_name()));
-            None
-        }
-    }
-}
-
-fn missing(programs: &[&str]) -> Option<String> {
-    if let Err(error) = std::fs::OpenOptions::new().write(true).open("/dev/net/tun") {
-        return Some(format!("/dev/net/tun: {error}"));
-    }
-    let mut command = Command::new("unshare");
-    match quiet(command.args(["--user", "--map-root-user", "--net", "true"])) {
-        Ok(status) if status.success() => {}
-        _ if rustix::process::geteuid().is_root() => {}
-        _ => return Some("neither root nor allowed to make a user namespace".to_owned()),
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places: Vec<_> = std::env::split_paths(&path).collect();
-    let is_there = |program: &Path| places.iter().any(|place| place.join(program).is_file());
-    let program = programs.iter().find(|program| !is_there(Path::new(program)))?;
-    Some(format!("{program} is not installed"))
-}
-
-fn quiet(command: &mut Command) -> std::io::Result<std::process::ExitStatus> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
-}

@@ -11,11 +11,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use ringway_e2e::host::{Host, Running, SOON, describe, send, wait_for};
+use ringway_e2e::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
+use ringway_e2e::pair::ok;
 use rustix::process::Signal;
-
-use crate::host::{Host, Running, SOON, describe, send, wait_for};
-use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
-use crate::pair::ok;
 
 /// The number of pings, and the time between them: QEMU takes some seconds to move an emulated
 /// machine.
@@ -168,7 +167,7 @@ impl Announcements {
 fn a_migrated_machine_keeps_its_connections_with_or_without_an_announcement() {
     let programs = [QEMU, "socat", "ping", "nsenter", "ip", "tshark"];
     let why = "it boots two machines for each of two guests";
-    let Some(_turn) = crate::nightly_turn(why, &programs) else { return };
+    let Some(_turn) = ringway_e2e::nightly_turn(why, &programs) else { return };
     let Some(image) = Image::make() else { return };
     for (what, features) in [("announces itself", ""), ("is announced", "\"-guest_announce\"")] {
         let lost = move_machine(&image, features);

@@ -2,9 +2,10 @@
 
 use std::process::Stdio;
 
-use crate::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::shared_turn;
+
 use crate::rules::{neighbor, refused};
-use crate::shared_turn;
 
 /// Writes a line for each received frame: its addresses, its type, and its content.
 pub(crate) const WATCHER: &str = "

@@ -3,8 +3,8 @@
 
 use std::process::Stdio;
 
-use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::shared_turn;
+use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::shared_turn;
 
 /// Joins a group of each kind, and writes a line for each received datagram.
 const LISTENER: &str = "

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::pair::{Traffic, inside, ok, text, until};
-use crate::shared_turn;
+use ringway_e2e::pair::{Traffic, inside, ok, text, until};
+use ringway_e2e::shared_turn;
 
 const FAR: &str = "10.97.3.2";
 const FAR_V6: &str = "fd97:3::2";

@@ -4,9 +4,8 @@
 use std::ffi::OsStr;
 
 use ringway_control::{BackendRequest, RunDir};
-
-use crate::host::{Host, SOON, pair};
-use crate::shared_turn;
+use ringway_e2e::host::{Host, SOON, pair};
+use ringway_e2e::shared_turn;
 
 fn start() -> Host {
     let place = tempfile::tempdir().expect("a directory can be made");

@@ -4,11 +4,10 @@
 use std::fs;
 use std::process::Command;
 
+use ringway_e2e::host::{Host, Running, SOON, describe, ringway, send, text_of};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
 use rustix::process::Signal;
-
-use crate::host::{Host, Running, SOON, describe, ringway, send, text_of};
-use crate::shared_turn;
-use crate::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
 
 const PLAIN: &str = "queues = 2\nsg = false\ncsum = false\ngso = false";
 const FULL: &str = "queues = 2";

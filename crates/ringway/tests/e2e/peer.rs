@@ -8,9 +8,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::host::{Running, SOON, names_in, send, wait_for};
-use crate::pair::{GUEST, Pair, VIF, inside, ok, text};
-use crate::{is_nightly, shared_turn};
+use ringway_e2e::host::{Running, SOON, names_in, send, wait_for};
+use ringway_e2e::pair::{GUEST, Pair, VIF, inside, ok, text};
+use ringway_e2e::{is_nightly, shared_turn};
 
 const TOOLS: [&str; 5] = ["ip", "iperf3", "ssh", "ssh-keygen", "sshd"];
 const HOST: &str = "10.98.0.1";
@@ -348,7 +348,7 @@ fn script(path: &Path, text: &str) {
 
 #[test]
 fn a_study_within_one_host_is_refused_with_a_peer() {
-    let mut command = crate::host::ringway();
+    let mut command = ringway_e2e::host::ringway();
     command.args(["lab", "run", "guest-to-guest", "--peer", "192.0.2.1", "--out", "/nonexistent"]);
     let said = said(&command.output().expect("it starts"));
     assert!(said.contains("`guest-to-guest` cannot run with a peer"), "{said}");

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ringway_e2e::host::{Host, SOON, describe, wait_for};
+use ringway_e2e::machine::{ADDRESS, EchoConnection};
+use ringway_e2e::virtio_guest::{Maker, guest_with};
 use ringway_vhost::{Region, RegionKey, Request};
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::host::{Host, SOON, describe, wait_for};
-use crate::machine::{ADDRESS, EchoConnection};
 use crate::rogues::{Pings, Rogue, memory};
-use crate::virtio::{KEY, LEN, Maker, guest_with};
+use crate::virtio::{KEY, LEN};
 
 /// Chains of each ring.
 const CHAINS: u16 = 64;
@@ -334,7 +335,7 @@ const ROUNDS: usize = 10;
 
 #[test]
 fn frames_cross_while_a_front_end_changes_its_memory() {
-    let Some(_turn) = crate::shared_turn(&["unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &["changing", "steady"], "max-queues = 2"));
@@ -392,7 +393,7 @@ const BURST: u64 = 1000;
 /// A kick that blocks its reader, and that the guest empties again before the worker reads it.
 #[test]
 fn a_kick_that_blocks_stops_no_worker() {
-    let Some(_turn) = crate::shared_turn(&["ping", "socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["ping", "socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     // One worker: if it waits for the guest, all others do.

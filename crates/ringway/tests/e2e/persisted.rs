@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::knobs::skipped;
-use crate::pair::{Pair, TOOLS, ok, text};
-use crate::shared_turn;
+use ringway_e2e::pair::{Pair, TOOLS, ok, text};
+use ringway_e2e::shared_turn;
 
 /// With an `/etc` of its own, which is listed afterwards: files written there do no harm.
 const WATCHED: &str = "mount -t tmpfs none /etc || exit 99; \"$@\"; code=$?; \

@@ -23,8 +23,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::knobs::{Guest, skipped};
-use crate::pair::{Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
-use crate::turn;
+use ringway_e2e::pair::{Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
+use ringway_e2e::turn;
 
 /// Where records are written.
 const RECORDS: &str = "RINGWAY_E2E_RECORDS";

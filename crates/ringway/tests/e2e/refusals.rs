@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::{Output, Stdio};
 
-use crate::host::{Host, names_in, pair, ringway};
-use crate::shared_turn;
+use ringway_e2e::host::{Host, names_in, pair, ringway};
+use ringway_e2e::shared_turn;
 
 /// The error message of a command, in one line.
 fn refusal(output: &Output, what: &str) -> String {

@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::knobs::skipped;
-use crate::pair::{Pair, TOOLS, inside, ok, text, until};
-use crate::shared_turn;
+use ringway_e2e::pair::{Pair, TOOLS, inside, ok, text, until};
+use ringway_e2e::shared_turn;
 
 const SACK: &str = "net.ipv4.tcp_sack";
 
@@ -93,7 +93,7 @@ fn drops_are_reported_with_their_reason() {
                  for i in 1 2 3 4 5 6 7 8; do echo x > /dev/udp/10.98.0.9/9; done; done";
     let mut flooding = Command::new("ip");
     flooding.args(["netns", "exec", &pair.host, "bash", "-c", flood]);
-    let _flood = crate::pair::Traffic(
+    let _flood = ringway_e2e::pair::Traffic(
         flooding.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"),
     );
     until("drops are found with their reason", || {

@@ -4,9 +4,9 @@
 
 use std::process::Stdio;
 
-use crate::pair::{Pair, TOOLS, inside, ok, text, until};
 use crate::records::sick;
-use crate::shared_turn;
+use ringway_e2e::pair::{Pair, TOOLS, inside, ok, text, until};
+use ringway_e2e::shared_turn;
 
 #[test]
 fn changes_of_next_hops_are_reverted() {

@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ringway_e2e::host::{Host, Running, SOON, describe};
+use ringway_e2e::machine::{ADDRESS, EchoConnection};
+use ringway_e2e::virtio_guest::{Maker, guest_with};
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Area, Region, RegionKey, Request};
 use ringway_vhost_shell::Connection;
@@ -26,9 +29,7 @@ use rustix::fs::{
     mknodat,
 };
 
-use crate::host::{Host, Running, SOON, describe};
-use crate::machine::{ADDRESS, EchoConnection};
-use crate::virtio::{KEY, LEN, Maker, START, await_reply, event, guest_with, ring_requests};
+use crate::virtio::{KEY, LEN, START, await_reply, event, ring_requests};
 
 /// Entries of each ring.
 const SIZE: u16 = 256;
@@ -522,7 +523,7 @@ impl Chatter {
 
 #[test]
 fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_frame() {
-    let Some(_turn) = crate::shared_turn(&["ping", "socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["ping", "socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let mut text = describe("max-queues = 2", &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);

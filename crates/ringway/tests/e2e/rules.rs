@@ -8,12 +8,12 @@ use std::process::Stdio;
 
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
+use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 
-use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::hostile::Hostile;
 use crate::mirrors::WATCHER;
-use crate::shared_turn;
-use crate::traffic::{Iperf, UNTIL_STOPPED};
 
 /// The default addresses of a description.
 const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);

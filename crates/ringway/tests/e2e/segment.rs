@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::host::{Host, Running, SOON, ringway};
-use crate::machine::{ADDRESS, wait_for_file};
-use crate::vhost::wait_for_queues;
-use crate::virtio::{Maker, description, guest_at, guest_with};
+use ringway_e2e::host::{Host, Running, SOON, ringway};
+use ringway_e2e::machine::{ADDRESS, wait_for_file};
+use ringway_e2e::virtio_guest::wait_for_queues;
+use ringway_e2e::virtio_guest::{Maker, description, guest_at, guest_with};
 
 /// The longest segment of Linux, in full frames of an MTU of 1500 bytes.
 const SEGMENT: u64 = 44 * 1448;
@@ -84,7 +84,7 @@ fn speaker(dir: &Path) -> String {
 
 #[test]
 fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ip"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare", "ip"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let speaks = speaker(dir);
@@ -183,7 +183,7 @@ fn assert_arrives(host: &Host, [sender, receiver]: [(&str, Form); 2], sent: &[u8
 
 #[test]
 fn datagrams_of_one_call_are_one_frame_for_virtio_and_separate_frames_for_xen() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ip"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare", "ip"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let mut sent = vec![0; DATAGRAM * DATAGRAMS];

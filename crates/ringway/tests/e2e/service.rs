@@ -15,14 +15,13 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_control::{BackendRequest, RunDir};
+use ringway_e2e::host::{Host, Running, SOON, number, pair, ringway, send};
+use ringway_e2e::shared_turn;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
-
-use crate::host::{Host, Running, SOON, number, pair, ringway, send};
-use crate::shared_turn;
 
 /// How long the service manager waits for a keep-alive message.
 const WATCHDOG: Duration = Duration::from_secs(2);
@@ -160,7 +159,7 @@ const AS_SERVICE: &str = "mount -t proc -o hidepid=2 proc /proc && exec setpriv 
 fn a_service_without_root_serves_the_network_of_its_host() {
     let Some(_turn) = shared_turn(&["ip", "setpriv", "unshare"]) else { return };
     if !rustix::process::geteuid().is_root() {
-        crate::say("SKIPPED: a service without root: only root may start one");
+        ringway_e2e::say("SKIPPED: a service without root: only root may start one");
         return;
     }
     let place = tempfile::tempdir().expect("a directory can be made");

@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use crate::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{random_file, send_file};
+
 use crate::rules::neighbor;
-use crate::shared_turn;
-use crate::traffic::{random_file, send_file};
 
 /// The script that udhcpc calls with its lease.
 const SCRIPT: &str = "#!/bin/sh

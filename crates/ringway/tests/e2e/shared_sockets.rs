@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::host::{Host, SOON, describe};
+use ringway_e2e::host::{Host, SOON, describe};
 
 /// A user without rights, as each Linux has it.
 const UNPRIVILEGED: &str = "65534";
@@ -32,7 +32,7 @@ fn vhost(socket: &Path) -> String {
 
 #[test]
 fn a_group_may_connect_to_the_sockets_of_virtual_machines() {
-    let Some(_turn) = crate::shared_turn(&["setpriv", "socat"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["setpriv", "socat"]) else { return };
     // A process with one user cannot give anything away.
     if !rustix::process::geteuid().is_root() || !as_member(GROUP, &["true"]) {
         let reason = format!("not root, or no right to become another user of group {GROUP}");
@@ -65,7 +65,7 @@ fn a_group_may_connect_to_the_sockets_of_virtual_machines() {
 
 #[test]
 fn without_the_group_each_vif_has_the_reason_and_guests_have_their_network() {
-    let Some(_turn) = crate::shared_turn(&["ping"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["ping"]) else { return };
     let keys = "socket-group = \"no-such-group\"";
     let guests = [("a", "", ""), ("b", "", "")];
     let socket = tempfile::tempdir().expect("a directory");

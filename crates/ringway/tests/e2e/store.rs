@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-use crate::host::{Host, Running, SOON, describe, pair};
-use crate::shared_turn;
+use ringway_e2e::host::{Host, Running, SOON, describe, pair};
+use ringway_e2e::shared_turn;
 
 #[test]
 fn the_stock_tools_read_write_list_remove_and_watch_a_running_host() {

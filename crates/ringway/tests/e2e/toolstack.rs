@@ -4,14 +4,14 @@
 use std::process::Command;
 use std::time::Instant;
 
+use ringway_e2e::host::{Host, Member, SOON, describe, pair, send, start_time};
+use ringway_e2e::traffic::Iperf;
+use ringway_e2e::{measured_turn, shared_turn};
 use ringway_xenbus::Vif;
 use ringway_xenstore::DomId;
 use rustix::process::Signal;
 
-use crate::host::{Host, Member, SOON, describe, pair, send, start_time};
 use crate::hostile::Hostile;
-use crate::traffic::Iperf;
-use crate::{measured_turn, shared_turn};
 
 /// One process for all vifs, and one for each tenant.
 const EACH: [&str; 2] = ["max-queues = 2", "max-queues = 2\nisolate = true"];

@@ -4,13 +4,13 @@
 
 use std::process::{Command, Output};
 
+use ringway_e2e::host::{Host, SOON, describe, text_of};
+use ringway_e2e::shared_turn;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Permissions, Rights};
 
 use crate::discovered::{self, Guest};
-use crate::host::{Host, SOON, describe, text_of};
-use crate::shared_turn;
 use crate::toolstack::{ip, ip_ok, wait_state};
 
 const PROGRAMS: [&str; 5] = ["nsenter", "ip", "ping", "xenstore-read", "xenstore-rm"];

@@ -1,8 +1,8 @@
 //! Guests that wait for their backend: until it has copied what they sent.
 
-use crate::host::{Host, SOON, describe};
-use crate::shared_turn;
-use crate::traffic::{random_file, send_file};
+use ringway_e2e::host::{Host, SOON, describe};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{random_file, send_file};
 
 /// Waits until the backend has no request without a response. Frontends read responses when they
 /// send.

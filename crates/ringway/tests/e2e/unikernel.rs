@@ -4,10 +4,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ringway_e2e::host::{Host, Running, SOON, describe, send};
+use ringway_e2e::shared_turn;
 use rustix::process::Signal;
-
-use crate::host::{Host, Running, SOON, describe, send};
-use crate::shared_turn;
 
 /// Bytes of the long response: many times every buffer on the way.
 const LONG: usize = 4_000_000;

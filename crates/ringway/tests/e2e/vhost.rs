@@ -7,12 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
+use ringway_e2e::virtio_guest::{kill_backend, wait_for_queues};
+use ringway_e2e::{Measured, measured_turn, nightly_turn, shared_turn};
 use rustix::process::Signal;
 
-use crate::host::{Host, Running, SOON, describe, send, wait_for};
-use crate::machine::{ADDRESS, EchoConnection, Image, Machine, QEMU, wait_for_file};
 use crate::virtio::{BATCH_MAX, dropped_by};
-use crate::{Measured, measured_turn, nightly_turn, shared_turn};
 
 /// A guest `a` with vif `vif1.0`, and a directory for a virtual machine.
 fn description(dir: &Path, mode: &str) -> String {
@@ -28,20 +29,6 @@ fn description_with(dir: &Path, mode: &str, of_a: &str, of_machine: &str) -> Str
         socket.display()
     );
     describe("max-queues = 4", &[("a", "", &format!("queues = 4\n{of_a}"))]) + &vhost
-}
-
-pub(crate) fn wait_for_queues(host: &Host, count: usize) {
-    host.wait(&format!("{count} queues"), SOON, |host| {
-        (host.vif("vm1")?.queues.len() == count).then_some(())
-    });
-}
-
-pub(crate) fn kill_backend(host: &Host) {
-    let before = host.pid_of("backend");
-    send(before, Signal::KILL);
-    host.wait("another backend", SOON, |host| {
-        host.members().iter().any(|it| it.name == "backend" && it.pid != before).then_some(())
-    });
 }
 
 /// Connections to a machine at the same time.

@@ -1,14 +1,15 @@
 //! The test's own guests behind vhost-user sockets, and malicious front-ends.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::machine::EchoConnection;
+use ringway_e2e::virtio_guest::{Maker, description, guest_with, kill_backend, wait_for_queues};
 use ringway_vhost::frontend::{Negotiated, Preferences};
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
@@ -17,80 +18,17 @@ use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
-use crate::host::{Host, Running, SOON, describe, wait_for};
-use crate::machine::{ADDRESS, EchoConnection};
 use crate::panics::panic_over;
-use crate::vhost::{OPTIONS, Pings, kill_backend, wait_for_queues};
-
-/// The end that creates the socket `net`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Maker {
-    Backend,
-    Guest,
-}
-
-/// Xen guests `a` and `b`, and virtio vifs by name and mode, each with a socket of its name.
-pub(crate) fn description(dir: &Path, vhosts: &[(&str, &str)]) -> String {
-    let mut text = describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "")]);
-    for (name, mode) in vhosts {
-        let socket = dir.join(name);
-        text += &format!(
-            "[[vhost]]\nname = \"{name}\"\nsocket = \"{}\"\nqueues = 4\nmode = \"{mode}\"\n",
-            socket.display()
-        );
-    }
-    text
-}
+use crate::vhost::{OPTIONS, Pings};
 
 /// A guest in its own namespaces, with an echo server on TCP port 7.
 fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
     guest_with(dir, name, maker, "")
 }
 
-/// A guest in its own namespaces, with an echo server on TCP port 7 and another program beside it.
-pub(crate) fn guest_with(dir: &Path, name: &str, maker: Maker, beside: &str) -> Running {
-    guest_at(ADDRESS, dir, name, maker, beside)
-}
-
-/// A guest with its own address, and otherwise as [`guest_with`] makes it.
-pub(crate) fn guest_at(
-    address: &str,
-    dir: &Path,
-    name: &str,
-    maker: Maker,
-    beside: &str,
-) -> Running {
-    guest_of(8, address, dir, name, maker, beside)
-}
-
-/// A guest with a number of queues, or fewer if the back-end has fewer, and otherwise as
-/// [`guest_at`] makes it.
-pub(crate) fn guest_of(
-    queues: usize,
-    address: &str,
-    dir: &Path,
-    name: &str,
-    maker: Maker,
-    beside: &str,
-) -> Running {
-    let mode = if maker == Maker::Guest { "server" } else { "client" };
-    let script = format!(
-        "ip link set lo up; socat TCP-LISTEN:7,fork,reuseaddr EXEC:cat,nofork & {beside} \
-         exec {} guest --vhost {} --mode {mode} --address {address}/24 --queues {queues}",
-        env!("CARGO_BIN_EXE_ringway"),
-        dir.join(name).display()
-    );
-    let mut command = Command::new("unshare");
-    // Everything in a PID namespace ends with its first process.
-    command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]);
-    let log = File::create(dir.join("guest-log")).expect("created");
-    command.args(["sh", "-c", &script]).stdin(Stdio::null()).stderr(log);
-    Running::start(&mut command)
-}
-
 #[test]
 fn either_end_may_create_the_socket_and_either_may_start_first() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     for maker in [Maker::Backend, Maker::Guest] {
         for is_guest_first in [false, true] {
             let place = tempfile::tempdir().expect("a directory");
@@ -113,7 +51,7 @@ fn either_end_may_create_the_socket_and_either_may_start_first() {
 /// backend; frames in the guest's queues are not. Frames without a port on the switch are counted.
 #[test]
 fn frames_in_a_guests_queues_outlive_killed_backends() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ping"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));
@@ -170,7 +108,7 @@ pub(crate) const BATCH_MAX: usize = 64;
 
 #[test]
 fn a_virtio_vif_has_the_features_of_others() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let host = Host::start(&description(place.path(), &[("vm1", "server")]));
     let _guest = guest(place.path(), "vm1", Maker::Backend);
@@ -214,7 +152,7 @@ fn a_virtio_vif_has_the_features_of_others() {
 
 #[test]
 fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
@@ -275,7 +213,9 @@ fn vifs_are_added_and_removed_at_run_time_and_outlive_a_killed_backend() {
 
 #[test]
 fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else {
+        return;
+    };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
@@ -327,7 +267,9 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
 
 #[test]
 fn a_virtio_vif_waits_for_a_bridge_that_does_not_exist_yet() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else {
+        return;
+    };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let text = description(dir, &[("vm1", "server")]) + "bridge = 'br9'\n";
@@ -344,7 +286,7 @@ fn a_virtio_vif_waits_for_a_bridge_that_does_not_exist_yet() {
 
 #[test]
 fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let run = tempfile::tempdir().expect("a directory");
     let vhosts = [("vm1", "server"), ("vm2", "server")];
@@ -467,7 +409,7 @@ pub(crate) fn wait_for_error(host: &Host, name: &str, text: &str) {
 
 #[test]
 fn protocol_violations_of_a_front_end_cost_no_other_vif() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let vhosts = [("vm1", "server"), ("cut", "server"), ("half", "server"), ("files", "server")];
@@ -511,7 +453,7 @@ fn protocol_violations_of_a_front_end_cost_no_other_vif() {
 
 #[test]
 fn a_front_end_with_blocking_calls_stops_no_worker() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server"), ("full", "server")]));
@@ -541,7 +483,7 @@ fn a_front_end_with_blocking_calls_stops_no_worker() {
 
 #[test]
 fn a_front_end_that_changes_its_rings_endlessly_rarely_involves_the_workers() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server"), ("busy", "server")]));

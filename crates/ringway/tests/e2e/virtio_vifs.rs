@@ -2,18 +2,22 @@
 
 use std::process::Command;
 
+use ringway_e2e::host::{Host, Running, SOON, describe, ringway, send, text_of};
+use ringway_e2e::machine::{ADDRESS, EchoConnection};
+use ringway_e2e::shared_turn;
+use ringway_e2e::virtio_guest::wait_for_queues;
+use ringway_e2e::virtio_guest::{Maker, description, guest_at, guest_of, guest_with};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::devices::tool;
-use crate::host::{Host, Running, SOON, describe, ringway, send, text_of};
-use crate::machine::{ADDRESS, EchoConnection};
-use crate::vhost::wait_for_queues;
-use crate::virtio::{Maker, description, guest_at, guest_of, guest_with, wait_for_error};
+use crate::virtio::wait_for_error;
 
 #[test]
 fn every_view_of_vifs_shows_both_kinds() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "tshark", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["socat", "unshare", "tshark", "ping"]) else {
+        return;
+    };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));
@@ -50,7 +54,7 @@ fn every_view_of_vifs_shows_both_kinds() {
 
 #[test]
 fn tenants_of_virtio_vifs_have_processes_of_their_own() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare", "ping"]) else { return };
+    let Some(_turn) = shared_turn(&["socat", "unshare", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let text = description(dir, &[("vm1", "server"), ("vm2", "client")]);
@@ -79,7 +83,7 @@ fn tenants_of_virtio_vifs_have_processes_of_their_own() {
 #[test]
 fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
     let programs = ["socat", "unshare", "ping", "nsenter", "ip"];
-    let Some(_turn) = crate::shared_turn(&programs) else { return };
+    let Some(_turn) = shared_turn(&programs) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let socket = |name: &str| dir.join(name).display().to_string();
@@ -180,7 +184,7 @@ fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
 
 #[test]
 fn a_front_end_that_shares_too_much_memory_is_refused_with_both_numbers() {
-    let Some(_turn) = crate::shared_turn(&["socat", "unshare"]) else { return };
+    let Some(_turn) = shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let text = description(dir, &[("vm1", "server"), ("large", "server")]);
@@ -195,7 +199,7 @@ fn a_front_end_that_shares_too_much_memory_is_refused_with_both_numbers() {
 
 #[test]
 fn a_rate_limits_what_a_virtio_guest_transmits_and_another_what_it_receives() {
-    let Some(turn) = crate::measured_turn(&["iperf3", "unshare"]) else { return };
+    let Some(turn) = ringway_e2e::measured_turn(&["iperf3", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));

@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::host::{Host, describe};
 use crate::knobs::skipped;
-use crate::machine::EchoConnection;
-use crate::pair::{Pair, Traffic, ok, text, until};
-use crate::shared_turn;
-use crate::traffic::{Iperf, UNTIL_STOPPED};
-use crate::vhost::wait_for_queues;
-use crate::virtio::{Maker, guest_with};
+use ringway_e2e::host::{Host, describe};
+use ringway_e2e::machine::EchoConnection;
+use ringway_e2e::pair::{Pair, Traffic, ok, text, until};
+use ringway_e2e::shared_turn;
+use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
+use ringway_e2e::virtio_guest::wait_for_queues;
+use ringway_e2e::virtio_guest::{Maker, guest_with};
 
 /// A `doctor serve` in the host's namespace of a pair.
 struct Watch<'a> {

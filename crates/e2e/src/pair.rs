@@ -15,19 +15,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "iperf3", "ping", "ss"];
+use crate::program;
+
+/// What a pair with traffic needs.
+pub const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "iperf3", "ping", "ss"];
 /// The host's end, named like a guest's backend, so that the doctor treats it as one.
-pub(crate) const VIF: &str = "vif1.0";
-pub(crate) const GUEST: &str = "10.98.0.2";
+pub const VIF: &str = "vif1.0";
+/// The guest's address.
+pub const GUEST: &str = "10.98.0.2";
 /// A limit for what takes seconds on an idle machine, such as the doctor's looks.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A host and a guest, each a namespace, with a link between them and a server in the guest.
-pub(crate) struct Pair {
-    pub(crate) host: String,
-    pub(crate) guest: String,
+pub struct Pair {
+    /// The host's namespace.
+    pub host: String,
+    /// The guest's namespace.
+    pub guest: String,
     server: Option<Child>,
-    pub(crate) journal: TempDir,
+    /// A directory of its own, with the journal of the doctor.
+    pub journal: TempDir,
     /// A link with a long delay.
     relays: Vec<Relay>,
 }
@@ -91,7 +98,7 @@ fn arrived(under_way: &mut VecDeque<(Instant, Vec<u8>)>) -> Option<(Instant, Vec
 
 impl Pair {
     /// A pair linked by veth. Without the privileges, prints that and returns `None`.
-    pub(crate) fn new(name: &str) -> Option<Pair> {
+    pub fn new(name: &str) -> Option<Pair> {
         let pair = Pair::apart(name)?;
         let Pair { host, guest, .. } = &pair;
         ok(inside(host, &format!("ip link add {VIF} type veth peer name eth0 netns {guest}")));
@@ -105,7 +112,7 @@ impl Pair {
     }
 
     /// As [`linked`](Pair::linked), with a long delay.
-    pub(crate) fn far(name: &str) -> Option<Pair> {
+    pub fn far(name: &str) -> Option<Pair> {
         let mut pair = Pair::apart(name)?;
         let end = |letter: char, netns: &str, name: &str| {
             // Each test has a thread of its own.
@@ -122,7 +129,7 @@ impl Pair {
     }
 
     /// Both namespaces, without a link.
-    pub(crate) fn apart(name: &str) -> Option<Pair> {
+    pub fn apart(name: &str) -> Option<Pair> {
         if !rustix::process::geteuid().is_root() {
             let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
             return None;
@@ -143,7 +150,7 @@ impl Pair {
     }
 
     /// With a veth, the host's address on the link itself, and a server.
-    pub(crate) fn linked(name: &str) -> Option<Pair> {
+    pub fn linked(name: &str) -> Option<Pair> {
         Pair::new(name).map(Pair::with_host)
     }
 
@@ -162,24 +169,26 @@ impl Pair {
         until("the server listens", || !listens().is_empty());
     }
 
-    pub(crate) fn on_host(&self, line: &str) -> Command {
+    /// A command in the namespace of the host.
+    pub fn on_host(&self, line: &str) -> Command {
         inside(&self.host, line)
     }
 
-    pub(crate) fn doctor(&self, netns: &str, line: &str) -> Command {
-        let line = format!("{} doctor {line}", env!("CARGO_BIN_EXE_ringway"));
+    /// A command of the doctor in a namespace.
+    pub fn doctor(&self, netns: &str, line: &str) -> Command {
+        let line = format!("{} {line}", program("ringway-doctor").display());
         inside(netns, &line)
     }
 
     /// A verb that uses the journal.
-    pub(crate) fn fix(&self, netns: &str, line: &str) -> Command {
+    pub fn fix(&self, netns: &str, line: &str) -> Command {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let journal = self.journal.path().display();
         self.doctor(netns, &format!("{verb} --journal {journal} {rest}"))
     }
 
     /// The command of a shell script in a file of this name.
-    pub(crate) fn script(&self, name: &str, script: &str) -> String {
+    pub fn script(&self, name: &str, script: &str) -> String {
         let path = self.journal.path().join(name);
         std::fs::write(&path, script).expect("written");
         format!("sh {}", path.display())
@@ -187,13 +196,13 @@ impl Pair {
 
     /// A command that measures for this many seconds. It retries while the server is still busy
     /// with the last run.
-    pub(crate) fn iperf(&self, seconds: u32) -> String {
+    pub fn iperf(&self, seconds: u32) -> String {
         self.iperf_by("iperf3", seconds)
     }
 
     /// A command that measures for this many seconds with a program in place of `iperf3`. It
     /// retries while the server is still busy with the last run.
-    pub(crate) fn iperf_by(&self, iperf: &str, seconds: u32) -> String {
+    pub fn iperf_by(&self, iperf: &str, seconds: u32) -> String {
         let script = format!(
             "for try in $(seq 150); do\n\
              report=$({iperf} -J -c {GUEST} -t {seconds}) || report='\"error\"'\n\
@@ -205,7 +214,7 @@ impl Pair {
     }
 
     /// A file for `tc -b` with this many rules, which make receiving a packet on `nic` expensive.
-    pub(crate) fn rules(&self, nic: &str, count: u32) -> PathBuf {
+    pub fn rules(&self, nic: &str, count: u32) -> PathBuf {
         let rule = |rule: u32| {
             let address = format!("10.200.{}.{}", rule / 250, rule % 250);
             format!(
@@ -219,19 +228,19 @@ impl Pair {
     }
 
     /// What the guest receives from the host, in bit/s.
-    pub(crate) fn throughput(&self) -> f64 {
+    pub fn throughput(&self) -> f64 {
         let output = ok(&mut self.on_host(&self.iperf(2)));
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate")
     }
 
     /// Traffic until it is dropped.
-    pub(crate) fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> Traffic {
         self.traffic_of("")
     }
 
     /// Traffic until it is dropped, with options of iperf3.
-    pub(crate) fn traffic_of(&self, options: &str) -> Traffic {
+    pub fn traffic_of(&self, options: &str) -> Traffic {
         let mut command = self.on_host(&format!("iperf3 -c {GUEST} -t 600 {options}"));
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -251,7 +260,8 @@ impl Drop for Pair {
     }
 }
 
-pub(crate) struct Traffic(pub(crate) Child);
+/// A process that makes traffic until it is dropped.
+pub struct Traffic(pub Child);
 
 impl Drop for Traffic {
     fn drop(&mut self) {
@@ -260,13 +270,15 @@ impl Drop for Traffic {
     }
 }
 
-pub(crate) fn inside(netns: &str, line: &str) -> Command {
+/// A command in a namespace, split at spaces.
+pub fn inside(netns: &str, line: &str) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns]).args(line.split_whitespace());
     command
 }
 
-pub(crate) fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
+/// The output of a command, which must succeed.
+pub fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
     let command = command.borrow_mut();
     let output = command.output().expect("it starts");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -274,11 +286,13 @@ pub(crate) fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
     output
 }
 
-pub(crate) fn text(bytes: &[u8]) -> String {
+/// What a program printed.
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Polls until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");

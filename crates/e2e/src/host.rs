@@ -12,13 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::program;
+
 /// Patience for anything that takes a fraction of a second on an idle machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(30);
 /// Pause between two checks of an awaited condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Polls until there is a result or the time has elapsed.
-pub(crate) fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
     wait_or(limit, look, || format!("waited {limit:?} for {what}"))
 }
 
@@ -40,8 +42,8 @@ fn wait_or<T>(
 }
 
 /// A command that runs the program under test.
-pub(crate) fn ringway() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+pub fn ringway() -> Command {
+    let mut command = Command::new(program("ringway"));
     for variable in
         ["RINGWAY_DIR", "RINGWAY_LOG", "RINGWAY_CONFINE", "NOTIFY_SOCKET", "STATE_DIRECTORY"]
     {
@@ -51,14 +53,15 @@ pub(crate) fn ringway() -> Command {
     command
 }
 
-pub(crate) fn send(pid: u32, signal: Signal) {
+/// Sends a signal to a process that runs.
+pub fn send(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process has a number");
     kill_process(pid, signal).expect("the process runs");
 }
 
 /// The start time of a process, which distinguishes it from a later one with the same PID; `None`
 /// if it has ended.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
+pub fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     fields.next().filter(|state| !matches!(*state, "Z" | "X"))?;
@@ -66,14 +69,16 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 }
 
 /// A process that is killed when dropped.
-pub(crate) struct Running(pub(crate) Child);
+pub struct Running(pub Child);
 
 impl Running {
-    pub(crate) fn start(command: &mut Command) -> Running {
+    /// Starts a program.
+    pub fn start(command: &mut Command) -> Running {
         Running(command.spawn().expect("the program can be started"))
     }
 
-    pub(crate) fn wait(&mut self, what: &str, limit: Duration) -> ExitStatus {
+    /// Waits until it has ended; `what` is what to call that.
+    pub fn wait(&mut self, what: &str, limit: Duration) -> ExitStatus {
         wait_for(what, limit, || self.0.try_wait().expect("our child"))
     }
 }
@@ -87,20 +92,24 @@ impl Drop for Running {
 
 /// One process of a host.
 #[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub(crate) name: String,
-    pub(crate) pid: u32,
-    pub(crate) start_time: u64,
+pub struct Member {
+    /// Its name in the state of the host.
+    pub name: String,
+    /// Its process id.
+    pub pid: u32,
+    /// When it started, in ticks since boot.
+    pub start_time: u64,
 }
 
 impl Member {
-    pub(crate) fn is_alive(&self) -> bool {
+    /// Whether this very process runs.
+    pub fn is_alive(&self) -> bool {
         start_time(self.pid) == Some(self.start_time)
     }
 }
 
 /// `ringway run` in a directory of its own. Dropping it ends it, by force if need be.
-pub(crate) struct Host {
+pub struct Host {
     supervisor: Running,
     members: Vec<Member>,
     place: TempDir,
@@ -108,22 +117,18 @@ pub(crate) struct Host {
 
 impl Host {
     /// Starts a host and waits until its guests are connected.
-    pub(crate) fn start(description: &str) -> Host {
+    pub fn start(description: &str) -> Host {
         let place = tempfile::tempdir().expect("a directory can be made");
         Host::start_in(place, description)
     }
 
     /// Starts a host in a directory that another may have used.
-    pub(crate) fn start_in(place: TempDir, description: &str) -> Host {
+    pub fn start_in(place: TempDir, description: &str) -> Host {
         Host::start_with(place, description, &[])
     }
 
     /// Starts a host with some variables in its environment.
-    pub(crate) fn start_with(
-        place: TempDir,
-        description: &str,
-        variables: &[(&str, &OsStr)],
-    ) -> Host {
+    pub fn start_with(place: TempDir, description: &str, variables: &[(&str, &OsStr)]) -> Host {
         let config = place.path().join("host.toml");
         fs::write(&config, description).expect("written");
         let mut command = Host::command(&place, &config);
@@ -132,7 +137,7 @@ impl Host {
     }
 
     /// Starts a host in the network namespace of a process.
-    pub(crate) fn start_beside(pid: u32, place: TempDir, description: &str) -> Host {
+    pub fn start_beside(pid: u32, place: TempDir, description: &str) -> Host {
         let config = place.path().join("host.toml");
         fs::write(&config, description).expect("written");
         let run = Host::command(&place, &config);
@@ -162,17 +167,18 @@ impl Host {
         host
     }
 
-    pub(crate) fn dir(&self) -> PathBuf {
+    /// The run directory.
+    pub fn dir(&self) -> PathBuf {
         self.place.path().join("run")
     }
 
     /// A file for the test's own use.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
     }
 
     /// Waits for a condition of this host; a failure prints its log.
-    pub(crate) fn wait<T>(
+    pub fn wait<T>(
         &self,
         what: &str,
         limit: Duration,
@@ -189,24 +195,25 @@ impl Host {
         )
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// What all processes have logged so far.
+    pub fn log(&self) -> String {
         fs::read_to_string(self.file("log")).unwrap_or_default()
     }
 
     /// How many lines of the log have this text.
-    pub(crate) fn log_count(&self, text: &str) -> usize {
+    pub fn log_count(&self, text: &str) -> usize {
         self.log().lines().filter(|line| line.contains(text)).count()
     }
 
     /// The last event of a kind.
-    pub(crate) fn event(&self, kind: &str) -> Option<Value> {
+    pub fn event(&self, kind: &str) -> Option<Value> {
         let events = fs::read_to_string(self.file("events")).unwrap_or_default();
         let mut values = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         values.rfind(|value| value["event"] == kind)
     }
 
     /// The processes of the host now, the supervisor first.
-    pub(crate) fn members(&self) -> Vec<Member> {
+    pub fn members(&self) -> Vec<Member> {
         let state = fs::read(self.dir().join("state.json")).expect("the host keeps its state");
         let state: Value = serde_json::from_slice(&state).expect("JSON");
         let processes = state["processes"].as_array().expect("a list");
@@ -218,101 +225,107 @@ impl Host {
         processes.iter().map(member).collect()
     }
 
-    pub(crate) fn pid_of(&self, name: &str) -> u32 {
+    /// The process of this name.
+    pub fn pid_of(&self, name: &str) -> u32 {
         let members = self.members();
         let member = members.iter().find(|member| member.name == name);
         member.unwrap_or_else(|| panic!("no {name} in {members:?}")).pid
     }
 
     /// Runs a verb for this host.
-    pub(crate) fn verb(&self, arguments: &[&str]) -> Output {
+    pub fn verb(&self, arguments: &[&str]) -> Output {
         let mut command = ringway();
         command.env("RINGWAY_DIR", self.dir()).args(arguments);
         command.output().expect("the program can be started")
     }
 
     /// The output of a verb, which must succeed.
-    pub(crate) fn text(&self, arguments: &[&str]) -> String {
+    pub fn text(&self, arguments: &[&str]) -> String {
         text_of(self.verb(arguments), &arguments.join(" "))
     }
 
-    pub(crate) fn backend(&self) -> Option<BackendStatus> {
+    /// The status of the backend; `None` without one.
+    pub fn backend(&self) -> Option<BackendStatus> {
         let dir = ringway_control::RunDir::new(self.dir());
         ringway_control::send_request(&dir.backend(), &ringway_control::BackendRequest::Status).ok()
     }
 
-    pub(crate) fn vifs(&self) -> Vec<VifStatus> {
+    /// All vifs; none while there is no backend.
+    pub fn vifs(&self) -> Vec<VifStatus> {
         self.backend().map(|backend| backend.vifs).unwrap_or_default()
     }
 
-    pub(crate) fn vif(&self, name: &str) -> Option<VifStatus> {
+    /// The vif of this name.
+    pub fn vif(&self, name: &str) -> Option<VifStatus> {
         self.vifs().into_iter().find(|vif| vif.name == name)
     }
 
-    pub(crate) fn guest(&self, name: &str) -> Option<GuestStatus> {
+    /// The status of a guest; `None` while it has none.
+    pub fn guest(&self, name: &str) -> Option<GuestStatus> {
         let dir = ringway_control::RunDir::new(self.dir());
         ringway_control::send_request(&dir.guest(name), &ringway_control::GuestRequest::Status).ok()
     }
 
     /// Bytes that a vif's guest has received.
-    pub(crate) fn rx_bytes(&self, vif: &str) -> u64 {
+    pub fn rx_bytes(&self, vif: &str) -> u64 {
         let vif = self.vif(vif);
         vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.rx_bytes).sum())
     }
 
     /// A command in a guest; it replaces the process that enters the guest.
-    pub(crate) fn in_guest(&self, guest: &str, command: &[&str]) -> Command {
+    pub fn in_guest(&self, guest: &str, command: &[&str]) -> Command {
         let mut exec = ringway();
         exec.env("RINGWAY_DIR", self.dir()).args(["guest", "exec", guest, "--"]).args(command);
         exec
     }
 
     /// The output of a command in a guest, which must succeed.
-    pub(crate) fn guest_text(&self, guest: &str, command: &[&str]) -> String {
+    pub fn guest_text(&self, guest: &str, command: &[&str]) -> String {
         let output = self.in_guest(guest, command).output().expect("it can be started");
         text_of(output, &format!("in {guest}: {command:?}\n{}", self.log()))
     }
 
-    pub(crate) fn ping(&self, guest: &str, address: &str) {
+    /// Sends one ping from a guest, and expects its reply.
+    pub fn ping(&self, guest: &str, address: &str) {
         self.guest_text(guest, &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "30", address]);
     }
 
     /// Domain 0's XenStore.
-    pub(crate) fn store(&self) -> Client {
+    pub fn store(&self) -> Client {
         Client::connect(&self.dir().join("xenstored.sock")).expect("the store is there")
     }
 
     /// A stock tool for domain 0's XenStore.
-    pub(crate) fn tool(&self, name: &str, arguments: &[&str]) -> Output {
+    pub fn tool(&self, name: &str, arguments: &[&str]) -> Output {
         self.tool_at("xenstored.sock", name, arguments)
     }
 
     /// A stock tool for XenStore, from the point of view of another domain.
-    pub(crate) fn tool_at(&self, socket: &str, name: &str, arguments: &[&str]) -> Output {
+    pub fn tool_at(&self, socket: &str, name: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(name);
         command.env("XENSTORED_PATH", self.dir().join(socket)).args(arguments);
         command.stdin(Stdio::null()).output().expect("xenstore-utils are installed")
     }
 
     /// The output of a stock tool, which must succeed.
-    pub(crate) fn tool_text(&self, name: &str, arguments: &[&str]) -> String {
+    pub fn tool_text(&self, name: &str, arguments: &[&str]) -> String {
         text_of(self.tool(name, arguments), &format!("{name} {arguments:?}"))
     }
 
     /// The value of a node, from the stock tool; `None` if it does not exist.
-    pub(crate) fn node(&self, path: &str) -> Option<String> {
+    pub fn node(&self, path: &str) -> Option<String> {
         let output = self.tool("xenstore-read", &[path]);
         let value = String::from_utf8(output.stdout).expect("text");
         output.status.success().then(|| value.trim_end_matches('\n').to_owned())
     }
 
     /// Signals the supervisor.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         send(self.supervisor.0.id(), signal);
     }
 
     /// Waits until the supervisor has ended; its directory stays.
-    pub(crate) fn ended(mut self) -> (ExitStatus, TempDir, String) {
+    pub fn ended(mut self) -> (ExitStatus, TempDir, String) {
         let status = self.supervisor.wait("the host to end", 2 * SOON);
         let log = self.log();
         let place = std::mem::replace(&mut self.place, tempfile::tempdir().expect("a directory"));
@@ -350,11 +363,13 @@ impl Drop for Host {
     }
 }
 
-pub(crate) fn number(value: &Value) -> u32 {
+/// A number in JSON that fits.
+pub fn number(value: &Value) -> u32 {
     value.as_u64().and_then(|value| u32::try_from(value).ok()).expect("a number")
 }
 
-pub(crate) fn text_of(output: Output, what: &str) -> String {
+/// The standard output of a command, which must have succeeded.
+pub fn text_of(output: Output, what: &str) -> String {
     let complaint = String::from_utf8_lossy(&output.stderr);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success(), "{what}: {}\n{complaint}{text}", output.status);
@@ -363,7 +378,7 @@ pub(crate) fn text_of(output: Output, what: &str) -> String {
 
 /// A description: keys of the host, and guests with their names, keys of their own, and keys of
 /// their one vif. Guest 1 is 10.77.0.1 and fd77::1, and so on.
-pub(crate) fn describe(host: &str, guests: &[(&str, &str, &str)]) -> String {
+pub fn describe(host: &str, guests: &[(&str, &str, &str)]) -> String {
     let mut text = format!("[host]\nnetwork = \"private\"\n{host}\n");
     for (number, (name, guest, vif)) in (1..).zip(guests) {
         text += &format!(
@@ -375,19 +390,19 @@ pub(crate) fn describe(host: &str, guests: &[(&str, &str, &str)]) -> String {
 }
 
 /// Two guests, `a` and `b`, with as many queues as offered, up to four.
-pub(crate) fn pair() -> String {
+pub fn pair() -> String {
     describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "queues = 4")])
 }
 
 /// The names of all visible network interfaces of the machine.
-pub(crate) fn links() -> Vec<String> {
+pub fn links() -> Vec<String> {
     let output = Command::new("ip").args(["-br", "link"]).output().expect("iproute2");
     let text = text_of(output, "ip -br link");
     text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
 /// The content of a directory; empty if it does not exist.
-pub(crate) fn names_in(dir: &Path) -> Vec<String> {
+pub fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }

@@ -76,7 +76,7 @@ impl Turns {
 }
 
 /// The turn of a test, which also ends when the test panics.
-pub(crate) struct Turn<'a> {
+pub struct Turn<'a> {
     turns: &'a Turns,
     kind: Kind,
 }

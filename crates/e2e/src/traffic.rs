@@ -13,14 +13,14 @@ use crate::host::{Host, Running, SOON, send, text_of, wait_for};
 /// Seconds between two reports of iperf3.
 const INTERVAL: f64 = 0.1;
 /// The seconds of a transfer that the test stops when it has seen what it wants.
-pub(crate) const UNTIL_STOPPED: u32 = 3600;
+pub const UNTIL_STOPPED: u32 = 3600;
 /// Bytes that show that a transfer goes on.
 const PROGRESS: u64 = 1 << 20;
 /// What iperf3 reports of a connection that was intact when the test stopped it.
 const STOPPED: &str = "interrupt - the client has terminated";
 
 /// A running transfer.
-pub(crate) struct Iperf {
+pub struct Iperf {
     client: Running,
     /// The name of the receiver, and the address of the sender.
     to: String,
@@ -33,12 +33,12 @@ pub(crate) struct Iperf {
 
 impl Iperf {
     /// One guest receives from another for this many seconds.
-    pub(crate) fn start(host: &Host, to: &str, from: (&str, &str), seconds: u32) -> Iperf {
+    pub fn start(host: &Host, to: &str, from: (&str, &str), seconds: u32) -> Iperf {
         Iperf::start_with(host, to, from, seconds, &[])
     }
 
     /// With more options for the client.
-    pub(crate) fn start_with(
+    pub fn start_with(
         host: &Host,
         to: &str,
         (from, address): (&str, &str),
@@ -62,7 +62,7 @@ impl Iperf {
     }
 
     /// Waits until more has arrived over the same connection.
-    pub(crate) fn expect_progress(&self, host: &Host) {
+    pub fn expect_progress(&self, host: &Host) {
         // A connection that begins again counts from 0, and never gets there.
         let before = self.received(host);
         host.wait(&format!("progress from {} to {}", self.from, self.to), 3 * SOON, |host| {
@@ -80,7 +80,7 @@ impl Iperf {
     }
 
     /// Waits for its end.
-    pub(crate) fn finish(mut self) -> Transfer {
+    pub fn finish(mut self) -> Transfer {
         let status = self.client.wait("iperf3 to end", self.limit);
         let text = fs::read_to_string(&self.report).expect("a report");
         let errors = fs::read_to_string(&self.errors).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Iperf {
     }
 
     /// Ends it.
-    pub(crate) fn stop(mut self) -> Transfer {
+    pub fn stop(mut self) -> Transfer {
         self.limit = 3 * SOON;
         // `ringway guest exec` passes it on.
         send(self.client.0.id(), Signal::TERM);
@@ -100,20 +100,20 @@ impl Iperf {
 }
 
 /// A transfer that ended without an error, so its connection survived to the end.
-pub(crate) struct Transfer {
+pub struct Transfer {
     report: Value,
 }
 
 impl Transfer {
     /// The receiver's throughput in bits per second.
-    pub(crate) fn rate(&self) -> f64 {
+    pub fn rate(&self) -> f64 {
         let rate = &self.report["end"]["sum_received"]["bits_per_second"];
         rate.as_f64().expect("a rate")
     }
 
     /// The longest time in seconds in which the receiver got nothing: an upper bound, because the
     /// intervals before and after may have been almost empty.
-    pub(crate) fn longest_gap(&self) -> f64 {
+    pub fn longest_gap(&self) -> f64 {
         let (mut longest, mut now) = (0.0_f64, 0.0_f64);
         for interval in self.report["intervals"].as_array().expect("a list") {
             let sum = &interval["sum"];
@@ -126,7 +126,7 @@ impl Transfer {
 }
 
 /// The longest time in which a guest received no frame, while it is observed.
-pub(crate) fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Duration {
+pub fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Duration {
     let devices = format!("/proc/{}/net/dev", host.pid_of(&format!("guest {guest}")));
     let received = || -> Option<u64> {
         let text = fs::read_to_string(&devices).expect("the guest runs");
@@ -149,7 +149,7 @@ pub(crate) fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Du
 }
 
 /// Sends a file from one guest to another over TCP, and returns whether it arrived unchanged.
-pub(crate) fn send_file(host: &Host, from: &str, to: &str, address: &str, file: &Path) -> bool {
+pub fn send_file(host: &Host, from: &str, to: &str, address: &str, file: &Path) -> bool {
     let arrived = host.file(&format!("arrived-{from}-{to}"));
     let _ = fs::remove_file(&arrived);
     let (listen, connect) = match address.contains(':') {
@@ -171,7 +171,7 @@ pub(crate) fn send_file(host: &Host, from: &str, to: &str, address: &str, file: 
 }
 
 /// A file of random bytes, for which no checksum is correct by chance.
-pub(crate) fn random_file(path: &Path, mebibytes: u32) {
+pub fn random_file(path: &Path, mebibytes: u32) {
     let mut dd = Command::new("head");
     dd.args(["-c", &(mebibytes << 20).to_string(), "/dev/urandom"]).stdout(create(path));
     assert!(dd.status().expect("coreutils").success());

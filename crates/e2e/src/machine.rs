@@ -12,13 +12,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, Running, SOON, wait_for};
+use crate::program;
 
-pub(crate) const QEMU: &str = "qemu-system-x86_64";
+/// The program of a machine.
+pub const QEMU: &str = "qemu-system-x86_64";
 /// Options of the guest's kernel. On a busy machine, Linux gets none of the timer's interrupts
 /// within the time in which it tests the timer.
-pub(crate) const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
+pub const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 /// The address of a machine.
-pub(crate) const ADDRESS: &str = "10.77.0.9";
+pub const ADDRESS: &str = "10.77.0.9";
 /// How long a boot may take; on an idle machine it takes ten seconds.
 const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 /// How long making the image may take, with a download of a kernel.
@@ -27,12 +29,12 @@ const IMAGE_PATIENCE: Duration = Duration::from_secs(600);
 const WINDOW: usize = 64 << 10;
 
 /// The folder with the kernel and initramfs that a machine boots.
-pub(crate) struct Image(PathBuf);
+pub struct Image(PathBuf);
 
 impl Image {
     /// Makes it, or returns why it cannot be made here.
-    pub(crate) fn make() -> Option<Image> {
-        let program = Path::new(env!("CARGO_BIN_EXE_ringway"));
+    pub fn make() -> Option<Image> {
+        let program = program("ringway");
         let target = program.ancestors().nth(2).expect("a target directory");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/virtio/image");
         let mut command = Command::new(script);
@@ -53,13 +55,13 @@ impl Image {
 
 impl Image {
     /// The folder.
-    pub(crate) fn place(&self) -> &Path {
+    pub fn place(&self) -> &Path {
         &self.0
     }
 }
 
 /// A machine with up to four queues. Dropping it ends it.
-pub(crate) struct Machine {
+pub struct Machine {
     process: Running,
     commands: Box<dyn Write>,
     lines: Receiver<String>,
@@ -68,13 +70,13 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Starts a machine with `chardev` as its end of the socket.
-    pub(crate) fn start(image: &Image, dir: &Path, chardev: &str) -> Machine {
+    pub fn start(image: &Image, dir: &Path, chardev: &str) -> Machine {
         Machine::start_with(image, dir, chardev, &[])
     }
 
     /// Starts a machine with `chardev` as its end of the socket, and with further arguments of
     /// QEMU.
-    pub(crate) fn start_with(image: &Image, dir: &Path, chardev: &str, more: &[&str]) -> Machine {
+    pub fn start_with(image: &Image, dir: &Path, chardev: &str, more: &[&str]) -> Machine {
         let console = dir.join("console");
         let file = |name: &str| image.0.join(name).display().to_string();
         let serial = format!("file:{}", console.display());
@@ -99,7 +101,7 @@ impl Machine {
     }
 
     /// A machine that a process runs, with the two directions of its shell.
-    pub(crate) fn with_shell(
+    pub fn with_shell(
         process: Running,
         commands: impl Write + 'static,
         output: impl Read + Send + 'static,
@@ -115,18 +117,18 @@ impl Machine {
     }
 
     /// The file with what QEMU of a machine in this directory reports.
-    pub(crate) fn log(dir: &Path) -> PathBuf {
+    pub fn log(dir: &Path) -> PathBuf {
         dir.join("qemu-log")
     }
 
     /// Waits until it has booted.
-    pub(crate) fn booted(&mut self) {
+    pub fn booted(&mut self) {
         let status = self.status(BOOT_PATIENCE);
         assert_eq!(status.1, "up", "{}", self.console());
     }
 
     /// Runs a command, which must succeed, and returns its output.
-    pub(crate) fn run(&mut self, command: &str) -> String {
+    pub fn run(&mut self, command: &str) -> String {
         writeln!(self.commands, "{command}").expect("the machine runs");
         let (text, status) = self.status(6 * SOON);
         assert_eq!(status, "0", "{command}: {text}");
@@ -156,14 +158,14 @@ impl Machine {
     }
 
     /// Kills it.
-    pub(crate) fn kill(mut self) {
+    pub fn kill(mut self) {
         self.process.0.kill().expect("the machine runs");
     }
 }
 
 /// One TCP connection from a guest to the echo of a machine, whose echoed bytes are compared with
 /// those sent. Dropping it ends it.
-pub(crate) struct EchoConnection {
+pub struct EchoConnection {
     _process: Running,
     echoed: Arc<AtomicU64>,
     complaint: Receiver<String>,
@@ -171,12 +173,12 @@ pub(crate) struct EchoConnection {
 
 impl EchoConnection {
     /// Connects to the echo of a machine.
-    pub(crate) fn start(host: &Host, guest: &str) -> EchoConnection {
+    pub fn start(host: &Host, guest: &str) -> EchoConnection {
         EchoConnection::start_with(host, guest, ADDRESS)
     }
 
     /// Connects to the echo at an address.
-    pub(crate) fn start_with(host: &Host, guest: &str, address: &str) -> EchoConnection {
+    pub fn start_with(host: &Host, guest: &str, address: &str) -> EchoConnection {
         // The echo may not listen yet.
         let echo = format!("TCP:{address}:7,retry=3000,interval=0.1");
         let mut command = host.in_guest(guest, &["socat", "-", &echo]);
@@ -209,7 +211,7 @@ impl EchoConnection {
     }
 
     /// Waits until it has sent some more windows.
-    pub(crate) fn expect_progress(&self, host: &Host, what: &str) {
+    pub fn expect_progress(&self, host: &Host, what: &str) {
         let before = self.echoed.load(Ordering::Relaxed);
         host.wait(what, 6 * SOON, |_| {
             if let Ok(complaint) = self.complaint.try_recv() {
@@ -233,6 +235,6 @@ fn numbers(seed: u64) -> Vec<u8> {
 }
 
 /// Waits until a file exists.
-pub(crate) fn wait_for_file(path: &Path) {
+pub fn wait_for_file(path: &Path) {
     wait_for(&path.display().to_string(), SOON, || path.exists().then_some(()));
 }
