@@ -21,7 +21,7 @@ demo: ## run a demonstration, in a few minutes: guests, a switch and real traffi
 	scripts/install-packages demo
 	$(CARGO) run --profile demo --package ringway -- demo
 
-# What each of the three shows: HACKING.md.
+# What each of the three shows: HACKING.md. `make -C doctor` and `make -C lab` have the same three.
 check: ## run before each push, two minutes: format, lints, tidy, spec, unit tests, 1,000 worlds
 	scripts/install-packages check
 	$(CARGO) xtask check

@@ -34,6 +34,7 @@ mod limits;
 mod links;
 mod modules;
 mod page;
+mod part;
 mod plots;
 mod programs;
 mod report;
@@ -54,6 +55,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 
 use deb::Architecture;
+use part::Part;
 use programs::Which;
 use report::{AfterFailure, Steps};
 use run::Formatting;
@@ -61,9 +63,10 @@ use tree::Tree;
 
 const HELP: &str = "\
 usage: cargo xtask VERB
-  check  format, lints, tidy, spec, unit tests, 1,000 worlds; run it before each push
-  test   check, the tests of all crates and of the program, 10,000 worlds: what CI runs
-  nightly  everything, with bounds on time; needs a quiet machine and some hours
+  check  [PART]: format, lints, tidy, spec, unit tests, 1,000 worlds; run it before each push
+  test   [PART]: check, the tests of all crates and programs, 10,000 worlds: what CI runs
+  nightly  [PART]: everything, with bounds on time; needs a quiet machine and some hours.
+         Without a PART they take all: vifs, doctor, lab
   fmt    formats all code, with the fuzz targets
   tidy   layers of crates, cycles between files, unsafety, lengths, words, links,
          figures, and that tests run the commands of docs/xen.md
@@ -99,9 +102,9 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = manifest.ancestors().nth(2).context("the workspace is two directories up")?;
     match verb {
-        Some("check") => check(root),
-        Some("test") => test(root),
-        Some("nightly") => nightly(root),
+        Some("check") => check(root, named_part()?),
+        Some("test") => test(root, named_part()?),
+        Some("nightly") => nightly(root, named_part()?),
         Some("fmt") => run::formatting(root, Formatting::Write),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
@@ -125,31 +128,43 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
     }
 }
 
-fn check(root: &Path) -> Result<()> {
+/// The part that the command line names after the verb.
+fn named_part() -> Result<Part> {
+    Part::parse(std::env::args().nth(2).as_deref())
+}
+
+fn check(root: &Path, part: Part) -> Result<()> {
     let mut steps = Steps::new("check", AfterFailure::Stop);
-    style(root, &mut steps);
-    steps.run_tests("tests", || programs::run(root, Which::Fast));
-    steps.run("interleavings", || run::interleavings(root));
-    steps.run("worlds", || run::worlds(root, run::SEEDS_OF_CHECK));
+    style(root, part, &mut steps);
+    steps.run_tests("tests", || programs::run(root, part, Which::Fast));
+    if part.serves_vifs() {
+        steps.run("interleavings", || run::interleavings(root));
+        steps.run("worlds", || run::worlds(root, run::SEEDS_OF_CHECK));
+    }
     steps.end()
 }
 
-fn test(root: &Path) -> Result<()> {
+fn test(root: &Path, part: Part) -> Result<()> {
     let mut steps = Steps::new("test", AfterFailure::Stop);
-    style(root, &mut steps);
-    steps.run_tests("tests", || programs::run(root, Which::All));
-    steps.run("examples in documents", || programs::documents(root));
-    steps.run("interleavings", || run::interleavings(root));
-    steps.run("worlds", || run::worlds(root, run::SEEDS_OF_TEST));
-    steps.run("public crates", || libraries::ci(root));
+    style(root, part, &mut steps);
+    steps.run_tests("tests", || programs::run(root, part, Which::All));
+    steps.run("examples in documents", || programs::documents(root, part));
+    if part.serves_vifs() {
+        steps.run("interleavings", || run::interleavings(root));
+        steps.run("worlds", || run::worlds(root, run::SEEDS_OF_TEST));
+        steps.run("public crates", || libraries::ci(root));
+    }
     steps.end()
 }
 
-fn nightly(root: &Path) -> Result<()> {
+fn nightly(root: &Path, part: Part) -> Result<()> {
     let mut steps = Steps::new("nightly", AfterFailure::GoOn);
-    style(root, &mut steps);
-    steps.run_tests("tests", || programs::run(root, Which::Nightly));
-    steps.run("examples in documents", || programs::documents(root));
+    style(root, part, &mut steps);
+    steps.run_tests("tests", || programs::run(root, part, Which::Nightly));
+    steps.run("examples in documents", || programs::documents(root, part));
+    if !part.serves_vifs() {
+        return steps.end();
+    }
     steps.run("interleavings", || run::more_interleavings(root));
     steps.run("worlds", || run::worlds(root, run::SEEDS_OF_NIGHTLY));
     steps.run("public crates", || libraries::ci(root));
@@ -175,13 +190,15 @@ const LEFT_OUT: [(&str, &str); 4] = [
 ];
 
 /// The steps that all targets begin with: cheap ones first.
-fn style(root: &Path, steps: &mut Steps) {
+fn style(root: &Path, part: Part, steps: &mut Steps) {
     steps.run("formatting", || run::formatting(root, Formatting::Check));
     steps.run("tidy", || tidy(root));
     steps.run("spec", || spec(root));
-    steps.run("lints", || run::lints(root));
-    steps.run("fuzz targets compile", || fuzz::check(root));
-    steps.run("build of the tests", || programs::build(root));
+    steps.run("lints", || run::lints(root, part));
+    if part.serves_vifs() {
+        steps.run("fuzz targets compile", || fuzz::check(root));
+    }
+    steps.run("build of the tests", || programs::build(root, part));
 }
 
 /// Makes the Debian package if that is possible.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
+use crate::part::Part;
 use crate::report::Ran;
 use crate::run;
 
@@ -24,10 +25,11 @@ pub(crate) const NIGHTLY: &str = "RINGWAY_NIGHTLY";
 /// only their unit tests.
 pub(crate) const SLOW: [&str; 7] =
     ["ringway", "bench", "hostile", "lab", "backend", "frontend", "changes"];
-/// The program that takes the longest, so it is started first. In nightly it has bounds on time,
-/// and runs when all others have ended.
+/// What the programs are called that take the longest, so they are started first. Some of their
+/// tests use the whole machine, so these programs run one after the other. In nightly they have
+/// bounds on time, and run when all others have ended.
 const LONGEST: &str = "e2e";
-/// Tests of that program that run at the same time: most wait most of the time.
+/// Tests of such a program that run at the same time: most wait most of the time.
 const LONGEST_THREADS: &str = "4";
 /// A test program that runs longer hangs. Five times what the longest takes on two CPUs.
 const MINUTES_MAX: u32 = 40;
@@ -77,47 +79,55 @@ struct Profile {
     test: bool,
 }
 
-/// Builds every test of the workspace.
-pub(crate) fn build(root: &Path) -> Result<()> {
-    run::run(root, &["test", "--workspace", "--no-run"])
+/// Builds every test of a part, and the program that serves vifs, which they start.
+pub(crate) fn build(root: &Path, part: Part) -> Result<()> {
+    let selected = run::selected(root, part)?;
+    let selected: Vec<&str> = selected.iter().map(String::as_str).collect();
+    run::run(root, &[&["test", "--no-run"], &selected[..]].concat())?;
+    // Tests of a package build its own programs only.
+    if part.serves_vifs() { Ok(()) } else { run::run(root, &["build", "--package", "ringway"]) }
 }
 
 /// Runs tests that are built. What fails is in the result.
-pub(crate) fn run(root: &Path, which: Which) -> Result<Ran> {
-    let mut programs = programs(root)?;
+pub(crate) fn run(root: &Path, part: Part, which: Which) -> Result<Ran> {
+    let mut programs = programs(root, part)?;
     if which == Which::Fast {
         programs.retain(is_fast);
     }
-    // The longest first, so that no CPU is idle at the end.
-    programs.sort_by_key(|program| !program.name.ends_with(LONGEST));
-    let alone = match which {
-        Which::Nightly => {
-            let later = programs.iter().position(|program| !program.name.ends_with(LONGEST));
-            programs.drain(..later.unwrap_or(0)).collect()
+    let (longest, others): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|program| program.name.ends_with(LONGEST));
+    let mut groups: Vec<&[Program]> = others.chunks(1).collect();
+    if which != Which::Nightly {
+        // First, so that no CPU is idle at the end.
+        groups.insert(0, &longest);
+    }
+    let mut ran = run_beside_each_other(&groups, which)?;
+    if which == Which::Nightly {
+        for program in &longest {
+            ran.add(run_program(program, which)?);
         }
-        Which::Fast | Which::All => Vec::new(),
-    };
-    let mut ran = run_beside_each_other(&programs, which)?;
-    for program in &alone {
-        ran.add(run_program(program, which)?);
     }
     Ok(ran)
 }
 
 /// Runs the examples in documents, which `cargo test` alone compiles.
-pub(crate) fn documents(root: &Path) -> Result<()> {
-    run::run(root, &["test", "--quiet", "--workspace", "--doc"])
+pub(crate) fn documents(root: &Path, part: Part) -> Result<()> {
+    let selected = run::selected(root, part)?;
+    let selected: Vec<&str> = selected.iter().map(String::as_str).collect();
+    run::run(root, &[&["test", "--quiet", "--doc"], &selected[..]].concat())
 }
 
 fn is_fast(program: &Program) -> bool {
     let short = program.name.split(' ').next().unwrap_or_default();
-    !SLOW.contains(&short) || !program.target.starts_with("--test ")
+    let is_slow = SLOW.contains(&short) || program.name.ends_with(LONGEST);
+    !is_slow || !program.target.starts_with("--test ")
 }
 
 /// Asks cargo, which builds what is not built yet, for the test programs.
-fn programs(root: &Path) -> Result<Vec<Program>> {
+fn programs(root: &Path, part: Part) -> Result<Vec<Program>> {
     let mut command = Command::new(run::this_cargo());
-    command.current_dir(root).args(["test", "--workspace", "--no-run", "--quiet"]);
+    command.current_dir(root).args(["test", "--no-run", "--quiet"]);
+    command.args(run::selected(root, part)?);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let output = command.output().context("cargo")?;
     ensure!(output.status.success(), "the tests cannot be built");
@@ -146,16 +156,19 @@ fn program(message: Message, names: &HashMap<PathBuf, String>) -> Option<Program
     Some(Program { name, package, target, path, folder })
 }
 
-/// Runs as many programs at once as there are CPUs, in this order.
-fn run_beside_each_other(programs: &[Program], which: Which) -> Result<Ran> {
+/// Runs as many groups at once as there are CPUs, in this order; the programs of a group one after
+/// the other.
+fn run_beside_each_other(groups: &[&[Program]], which: Which) -> Result<Ran> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let queue = Mutex::new(programs.iter());
-    let next = || queue.lock().ok().and_then(|mut programs| programs.next());
+    let queue = Mutex::new(groups.iter());
+    let next = || queue.lock().ok().and_then(|mut groups| groups.next());
     thread::scope(|scope| {
         let worker = || -> Result<Ran> {
             let mut ran = Ran::default();
-            while let Some(program) = next() {
-                ran.add(run_program(program, which)?);
+            while let Some(group) = next() {
+                for program in *group {
+                    ran.add(run_program(program, which)?);
+                }
             }
             Ok(ran)
         };

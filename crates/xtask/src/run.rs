@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::layers::Metadata;
+use crate::part::Part;
 use crate::report::skip;
 use crate::reproducible;
 
@@ -32,6 +33,16 @@ pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
 }
 
+/// The arguments of cargo that select the crates of a part.
+pub(crate) fn selected(root: &Path, part: Part) -> Result<Vec<String>> {
+    if part == Part::All {
+        return Ok(vec!["--workspace".to_owned()]);
+    }
+    let ours = metadata(root)?.packages.into_iter();
+    let ours = ours.filter(|package| Part::of(root, &package.manifest_path) == part);
+    Ok(ours.flat_map(|package| ["--package".to_owned(), package.name]).collect())
+}
+
 /// What to do with unformatted code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Formatting {
@@ -53,11 +64,15 @@ pub(crate) fn formatting(root: &Path, how: Formatting) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn lints(root: &Path) -> Result<()> {
+pub(crate) fn lints(root: &Path, part: Part) -> Result<()> {
     if is_missing(root, "clippy") {
         return skip("lints", "cargo clippy is not installed (rustup component add clippy)");
     }
-    run(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    let selected = selected(root, part)?;
+    let mut words = vec!["clippy", "--quiet", "--all-targets"];
+    words.extend(selected.iter().map(String::as_str));
+    words.extend(["--", "-D", "warnings"]);
+    run(root, &words)
 }
 
 /// Builds the release program.
