@@ -5,6 +5,9 @@ CARGO ?= cargo
 # In a shell without a login, the path often lacks a Rust installed by rustup.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
+# The programs that users run.
+PROGRAMS := --bins --package ringway --package ringway-doctor --package ringway-lab --package ringway-hostile
+
 .DEFAULT_GOAL := help
 .PHONY: help demo check test nightly fuzz bench miri sim-million build deb clean xen-smoke xen-full
 .PHONY: virtio-migrate virtio-dpdk virtio-admin docs semver xen-admin xen-race hostile arm64 arm64-test
@@ -95,13 +98,12 @@ virtio-admin: ## execute docs/virtio.md on whole Debians 12 and 13: the package,
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
+	$(CARGO) build --release $(PROGRAMS) --package ringway-xen --example conformance
 	tests/xen/run --set smoke $(XEN_ARGS)
 
 xen-full: ## test on emulated real Xen: all scenarios
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
-	$(CARGO) build --release --package ringway-hostile
+	$(CARGO) build --release $(PROGRAMS) --package ringway-xen --example conformance
 	tests/xen/run --set full $(XEN_ARGS)
 
 # The scenarios that show most in one boot. XEN_ARGS="..." selects others.
@@ -129,11 +131,11 @@ sim-million: ## simulate a million hosts with different seeds, on all CPUs
 	scripts/install-packages build
 	$(CARGO) run --release --package ringway-sim -- --seeds 0..1000000 $(SIM_ARGS)
 
-build: ## build the program: target/release/ringway
+build: ## build the programs: target/release/ringway, ringway-doctor, ringway-lab, ringway-hostile
 	scripts/install-packages build
-	$(CARGO) build --release --package ringway
+	$(CARGO) build --release $(PROGRAMS)
 
-arm64: ## build the program for Arm64 on another machine: docs/arm64.md
+arm64: ## build the programs for Arm64 on another machine: docs/arm64.md
 	scripts/install-packages arm64
 	$(CARGO) xtask arm64 build
 
@@ -142,7 +144,7 @@ arm64-test: ## run the tests for Arm64 under user-mode emulation
 	$(CARGO) xtask arm64 test
 
 # ARCH=arm64 builds it for Arm64, on another machine: docs/arm64.md.
-deb: ## build the Debian package in target/debian; with ARCH=arm64 in target/arm64
+deb: ## build the Debian packages in target/debian; with ARCH=arm64 in target/arm64
 	scripts/install-packages deb
 	test "$(ARCH)" != arm64 || scripts/install-packages arm64
 	$(CARGO) xtask deb $(ARCH:%=--arch %)

@@ -6,6 +6,10 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use ringway_net::{LinkSetting, Netlink};
+use ringway_rig::child::PartError;
+use ringway_rig::host::PROGRAM;
+use ringway_rig::launcher::{self, Launcher};
+use ringway_rig::tools::Tool;
 
 use crate::setup::Setup;
 use crate::study::{LeftOut, Study, Subject};
@@ -14,9 +18,6 @@ use crate::topology::{
 };
 use crate::value::{Cell, Value};
 use crate::word::{LOADER, Offloads};
-use ringway_rig::child::PartError;
-use ringway_rig::launcher::{self, Launcher};
-use ringway_rig::tools::Tool;
 
 /// Free disk space in bytes that suffices for records and a report.
 const FREE_BYTES_MIN: u64 = 64 << 20;
@@ -76,7 +77,7 @@ pub fn absent_tools(tools: &BTreeSet<Tool>) -> Vec<String> {
 
 /// A sentence for each program that is not installed, with its package.
 fn absent<'a>(programs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
-    let all = programs.into_iter().filter(|(program, _)| launcher::find(program).is_none());
+    let all = programs.into_iter().filter(|(program, _)| launcher::find_ours(program).is_none());
     let sentence =
         |(program, package)| format!("{program} is not installed: apt-get install {package}");
     all.map(sentence).collect()
@@ -194,6 +195,9 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
         programs.insert(("tc", "iproute2"));
     }
     let blueprints = blueprints(study);
+    if blueprints.iter().any(|blueprint| blueprint.subject == Subject::Ringway) {
+        programs.insert((PROGRAM, PROGRAM));
+    }
     if blueprints.iter().any(|blueprint| blueprint.attached == Attached::OpenVswitch) {
         programs.extend(ovs::programs().map(|program| (program, ovs::PACKAGE)));
     }

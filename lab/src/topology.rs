@@ -194,8 +194,7 @@ fn numbered(second: u8, index: u16) -> Ipv4Addr {
 }
 
 fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
-    let program = blueprint.program.as_deref().unwrap_or(launcher.program());
-    let host = RunningHost::start(launcher, program, &blueprint.description())?;
+    let host = RunningHost::start(launcher, &blueprint.program()?, &blueprint.description())?;
     let guests = usize::from(blueprint.guests);
     let end = |(pid, address): (&u32, Ipv4Addr)| End::new(*pid, address, "eth0");
     let near: Vec<End> =

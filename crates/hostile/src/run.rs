@@ -155,9 +155,7 @@ fn find_ringway(named: Option<&Path>) -> Result<PathBuf> {
         }
         return Ok(named.to_owned());
     }
-    let beside = std::env::current_exe()?.with_file_name("ringway");
-    let found = Some(beside).filter(|beside| beside.is_file());
-    found.or_else(|| launcher::find("ringway")).context(
+    launcher::find_ours("ringway").context(
         "no program `ringway` is beside this one: cargo build --package ringway, or --ringway",
     )
 }

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
+/// The program that runs hosts and guests, and its Debian package.
+pub const PROGRAM: &str = "ringway";
 /// The longest time from the start until all guests are connected.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest time from the request to end until all processes have ended.

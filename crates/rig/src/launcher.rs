@@ -98,6 +98,13 @@ impl Launcher {
     }
 }
 
+/// Finds another program of ringway: beside the one that runs, where a package or a build puts all
+/// of them, or as [`find`] does.
+pub fn find_ours(name: &str) -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    beside.filter(|file| file.is_file()).or_else(|| find(name))
+}
+
 /// Finds a program in `PATH`, then in `/usr/sbin` and `/sbin`. A name that is an absolute path is
 /// found if it is a file.
 pub fn find(name: &str) -> Option<PathBuf> {

@@ -5,7 +5,7 @@ use ringway_terminal::completions;
 use ringway_terminal::options::Common;
 
 use crate::verb::{
-    backend, broker, capture, demo, doctor, guest, lab, opener, run, stop, top, vif, xenstore,
+    backend, broker, capture, companion, demo, guest, opener, run, stop, top, vif, xenstore,
 };
 
 /// Multi-queue paravirtual networking in user space
@@ -31,8 +31,12 @@ pub(crate) enum Verb {
     Capture(capture::Capture),
     Xenstore(xenstore::Xenstore),
     Demo(demo::Demo),
-    Doctor(doctor::Doctor),
-    Lab(lab::Lab),
+    /// Find what slows the networking of this host and its guests, with evidence and advice
+    #[command(disable_help_flag = true)]
+    Doctor(companion::Words),
+    /// Measure this machine: run studies of many queues, report and compare them
+    #[command(disable_help_flag = true)]
+    Lab(companion::Words),
     Completions(completions::Completions),
     Man(completions::Man),
     #[command(hide = true)]
@@ -87,23 +91,20 @@ mod tests {
             "capture vif1.0 -w - --snaplen 96",
             "vif set vif1.0 max-queues 2",
             "guest set a queues 2 --vif 1",
-            "doctor --interval 2 --check d18 --json",
-            "doctor --check d08 --path 192.0.2.7 --path host",
-            "doctor record file --path host",
-            "doctor apply d08 --path host --allow-disruptive",
-            "doctor apply d13 d18 --confirm-within 30 --emit sysctl.d",
-            "doctor undo 3 --journal dir",
-            "doctor try d13 --runs 3 --number x --lower-is-better -- ping -c 1 host",
-            "doctor serve --listen 127.0.0.1:9819 --every 30",
             "demo --queues 2 --streams 3 --seconds 1",
-            "lab check results --assert q4.s8>=9.4G",
-            "lab run receive --line-rate 10G --precision 2 --max-hours 1 --out dir",
-            "lab run mine.toml --out dir",
             "capture vif1.0 -w file -s 96",
             "xenstore serve --socket /tmp/xs.sock",
         ] {
             let arguments = std::iter::once("ringway").chain(line.split(' '));
             assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_other_programs_are_passed_as_they_are() {
+        for line in ["doctor --help", "lab run a.toml --out dir --json", "doctor -v -- x --lower"] {
+            let cli = Cli::try_parse_from(["ringway"].into_iter().chain(line.split(' ')));
+            assert!(cli.is_ok(), "{line}: {cli:?}");
         }
     }
 }

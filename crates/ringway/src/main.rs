@@ -1,7 +1,7 @@
 //! ringway: multi-queue paravirtual networking in user space.
 //!
-//! The only binary. Each verb of the command line is a file in [`verb`]; [`host`] starts and
-//! supervises the processes of a host.
+//! The program that serves vifs. Each verb of the command line is a file in [`verb`]; [`host`]
+//! starts and supervises the processes of a host.
 
 mod cells;
 mod cli;
@@ -24,7 +24,7 @@ use ringway_terminal::{exit, logging};
 
 use crate::cli::{Cli, Verb};
 use crate::verb::{
-    backend, broker, capture, demo, doctor, guest, lab, opener, run, stop as stop_verb, top, vif,
+    backend, broker, capture, companion, demo, guest, opener, run, stop as stop_verb, top, vif,
     xenstore,
 };
 
@@ -48,8 +48,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Capture(args) => capture::run(&args)?,
         Verb::Xenstore(args) => xenstore::run(&args)?,
         Verb::Demo(args) => return demo::run(&args, &common),
-        Verb::Doctor(args) => return doctor::run(&args),
-        Verb::Lab(args) => return lab::run(&args),
+        Verb::Doctor(args) => match companion::run("doctor", &args, &common)? {},
+        Verb::Lab(args) => match companion::run("lab", &args, &common)? {},
         Verb::Completions(args) => args.print(Cli::command())?,
         Verb::Man(args) => args.write(Cli::command())?,
         Verb::Broker(args) => broker::run(&args)?,

@@ -70,15 +70,15 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
 
 /// Builds the release program, and what the scenarios of `tests/xen` run beside it.
 pub(crate) fn build(root: &Path) -> Result<()> {
-    let what = ["-p", "ringway", "-p", "ringway-xen", "--bins", "--example", "conformance"];
-    cargo(root, &[&["build", "--release"], &what[..]].concat())?;
-    println!("arm64: {}", program(root).display());
+    let what = ["build", "--release", "-p", "ringway-xen", "--bins", "--example", "conformance"];
+    cargo(root, &[&what[..], &run::BUILT[..]].concat())?;
+    println!("arm64: {}", programs(root).display());
     Ok(())
 }
 
-/// The path of the program that `build` makes.
-pub(crate) fn program(root: &Path) -> PathBuf {
-    directory(root).join(TARGET).join("release/ringway")
+/// The directory of the programs that `build` makes.
+pub(crate) fn programs(root: &Path) -> PathBuf {
+    directory(root).join(TARGET).join("release")
 }
 
 /// The directory of everything that is built for Arm64.
@@ -89,8 +89,8 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
 }
 
 /// Makes the Debian package of what `build` has built, and returns its path.
-pub(crate) fn package(root: &Path) -> Result<PathBuf> {
-    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", "ringway"];
+pub(crate) fn package(root: &Path, program: &str) -> Result<PathBuf> {
+    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", program];
     println!("for {TARGET}: cargo {}", arguments.join(" "));
     let mut command = Command::new(run::this_cargo());
     command.current_dir(root).args(arguments).args(["--target", TARGET]);

@@ -16,7 +16,7 @@ use crate::{plots, run};
 
 /// The folder of the generated pages, relative to the root.
 pub(crate) const WRITTEN: &str = "docs/generated";
-/// The program that knows the checks and the studies.
+/// The program that starts those that know the checks and the studies.
 const PROGRAM: &str = "target/debug/ringway";
 const RULES: &str = "docs/spec/netif.toml";
 
@@ -53,7 +53,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 }
 
 fn write_pages(root: &Path) -> Result<()> {
-    run::run(root, &["build", "--quiet", "--package", "ringway", "--bin", "ringway"])?;
+    run::run(root, &[&["build", "--quiet", "--bins"], &run::BUILT[..6]].concat())?;
     let folder = root.join(WRITTEN);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let rules = fs::read_to_string(root.join(RULES)).with_context(|| format!("reading {RULES}"))?;

@@ -1,4 +1,4 @@
-//! The Debian package: what is generated for it, cargo-deb, and a check of the result.
+//! The Debian packages: what is generated for them, cargo-deb, and a check of the results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,24 +10,49 @@ use crate::{arm64, report, reproducible, run};
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
-/// Files that its users rely on.
-const CONTENTS: [&str; 16] = [
-    "./usr/bin/ringway",
-    "./usr/lib/systemd/system/ringway.service",
-    "./usr/lib/systemd/system/ringway-devd.service",
-    "./usr/lib/systemd/system/ringway-host.service",
-    "./usr/lib/sysusers.d/ringway.conf",
-    "./usr/lib/udev/rules.d/60-ringway.rules",
-    "./etc/ringway/ringway.toml",
-    "./etc/ringway/host.toml",
-    "./usr/share/man/man1/ringway.1.gz",
-    "./usr/share/man/man1/ringway-run.1.gz",
-    "./usr/share/bash-completion/completions/ringway",
-    "./usr/share/zsh/vendor-completions/_ringway",
-    "./usr/share/fish/vendor_completions.d/ringway.fish",
-    "./usr/share/doc/ringway/xen.md",
-    "./usr/share/doc/ringway/virtio.md",
-    "./usr/share/doc/ringway/examples/no-xen-netback.conf",
+/// Files of each package that its users rely on.
+const CONTENTS: [(&str, &[&str]); 3] = [
+    (
+        "ringway",
+        &[
+            "./usr/bin/ringway",
+            "./usr/lib/systemd/system/ringway.service",
+            "./usr/lib/systemd/system/ringway-devd.service",
+            "./usr/lib/systemd/system/ringway-host.service",
+            "./usr/lib/sysusers.d/ringway.conf",
+            "./usr/lib/udev/rules.d/60-ringway.rules",
+            "./etc/ringway/ringway.toml",
+            "./etc/ringway/host.toml",
+            "./usr/share/man/man1/ringway.1.gz",
+            "./usr/share/man/man1/ringway-run.1.gz",
+            "./usr/share/bash-completion/completions/ringway",
+            "./usr/share/zsh/vendor-completions/_ringway",
+            "./usr/share/fish/vendor_completions.d/ringway.fish",
+            "./usr/share/doc/ringway/xen.md",
+            "./usr/share/doc/ringway/virtio.md",
+            "./usr/share/doc/ringway/examples/no-xen-netback.conf",
+        ],
+    ),
+    (
+        "ringway-doctor",
+        &[
+            "./usr/bin/ringway-doctor",
+            "./usr/share/man/man1/ringway-doctor.1.gz",
+            "./usr/share/man/man1/ringway-doctor-apply.1.gz",
+            "./usr/share/bash-completion/completions/ringway-doctor",
+            "./usr/share/doc/ringway/doctor/alerts.yml",
+        ],
+    ),
+    (
+        "ringway-lab",
+        &[
+            "./usr/bin/ringway-lab",
+            "./usr/bin/ringway-hostile",
+            "./usr/share/man/man1/ringway-lab.1.gz",
+            "./usr/share/man/man1/ringway-lab-run.1.gz",
+            "./usr/share/bash-completion/completions/ringway-lab",
+        ],
+    ),
 ];
 /// Folders that must stay empty: a file there would change a host that merely installs the package.
 const NEVER: [&str; 3] = ["/modprobe.d/", "/modules-load.d/", "/multi-user.target.wants/"];
@@ -64,17 +89,18 @@ impl Architecture {
         }
     }
 
-    fn package(self, root: &Path) -> Result<PathBuf> {
+    fn package(self, root: &Path, name: &str) -> Result<PathBuf> {
         match self {
-            Architecture::Ours => run::package(root),
-            Architecture::Arm64 => arm64::package(root),
+            Architecture::Ours => run::package(root, name),
+            Architecture::Arm64 => arm64::package(root, name),
         }
     }
 
-    fn program(self, root: &Path) -> PathBuf {
+    /// The directory of the programs.
+    fn programs(self, root: &Path) -> PathBuf {
         match self {
-            Architecture::Ours => root.join("target/release/ringway"),
-            Architecture::Arm64 => arm64::program(root),
+            Architecture::Ours => root.join("target/release"),
+            Architecture::Arm64 => arm64::programs(root),
         }
     }
 
@@ -87,39 +113,46 @@ impl Architecture {
     }
 }
 
-/// Makes the package from a release build and checks it.
+/// Makes the packages from a release build and checks them.
 pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
     arch.build(root)?;
-    generate(root, arch)?;
-    let package = arch.package(root)?;
-    contents(&package)?;
-    fields(&package, arch)?;
-    program(root, &package, arch)?;
-    lint(&package)?;
-    println!("deb: {}", package.display());
-    Ok(())
-}
-
-/// Generates manual pages and completions with the program itself.
-fn generate(root: &Path, arch: Architecture) -> Result<()> {
-    let dir = root.join(GENERATED);
-    let _ = fs::remove_dir_all(&dir);
-    let man = dir.join("man");
-    fs::create_dir_all(&man).with_context(|| man.display().to_string())?;
-    let ringway = arch.program(root);
-    output(arch.command(&ringway).arg("man").arg(&man))?;
-    for shell in ["bash", "zsh", "fish"] {
-        let script = output(arch.command(&ringway).args(["completions", shell]))?;
-        fs::write(dir.join(format!("ringway.{shell}")), script)?;
+    let _ = fs::remove_dir_all(root.join(GENERATED));
+    for name in run::PROGRAMS {
+        generate(root, arch, name)?;
+    }
+    for (name, files) in CONTENTS {
+        let package = arch.package(root, name)?;
+        contents(&package, files)?;
+        fields(&package, arch)?;
+        program(root, &package, name, arch)?;
+        lint(&package)?;
+        println!("deb: {}", package.display());
     }
     Ok(())
 }
 
-fn contents(package: &Path) -> Result<()> {
+/// Generates manual pages and completions of a program with the program itself.
+fn generate(root: &Path, arch: Architecture, name: &str) -> Result<()> {
+    let dir = root.join(GENERATED).join(name);
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let program = arch.programs(root).join(name);
+    output(arch.command(&program).arg("man").arg(&dir))?;
+    // The program has verbs of the names of other programs, whose pages are those of these.
+    for other in run::PROGRAMS.iter().filter(|other| **other != name) {
+        let _ = fs::remove_file(dir.join(format!("{other}.1")));
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(arch.command(&program).args(["completions", shell]))?;
+        fs::write(dir.join(format!("{name}.{shell}")), script)?;
+    }
+    Ok(())
+}
+
+fn contents(package: &Path, files: &[&str]) -> Result<()> {
     let listed = output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
     let paths: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next_back()).collect();
-    for path in CONTENTS {
-        ensure!(paths.contains(&path), "{} lacks {path}:\n{listed}", package.display());
+    for path in files {
+        ensure!(paths.contains(path), "{} lacks {path}:\n{listed}", package.display());
     }
     for path in NEVER {
         ensure!(!listed.contains(path), "{} has {path}:\n{listed}", package.display());
@@ -141,19 +174,20 @@ fn fields(package: &Path, arch: Architecture) -> Result<()> {
 }
 
 /// Checks that the program in the package starts, and names no directory of this machine.
-fn program(root: &Path, package: &Path, arch: Architecture) -> Result<()> {
+fn program(root: &Path, package: &Path, name: &str, arch: Architecture) -> Result<()> {
     let dir: PathBuf = root.join(GENERATED).join("unpacked");
+    let path = dir.join("usr/bin").join(name);
     output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&dir))?;
-    let version = output(arch.command(&dir.join("usr/bin/ringway")).arg("--version"))?;
-    ensure!(version.starts_with("ringway "), "--version says {version:?}");
-    let bytes = fs::read(dir.join("usr/bin/ringway"))?;
+    let version = output(arch.command(&path).arg("--version"))?;
+    ensure!(version.starts_with(name), "--version says {version:?}");
+    let bytes = fs::read(&path)?;
     let places = reproducible::places(root);
     for (directory, _) in &places {
-        let name = directory.to_string_lossy().into_owned();
+        let place = directory.to_string_lossy().into_owned();
         // A build in a directory such as /usr/src may name it.
-        let is_shown = places.iter().any(|(_, shown)| shown.contains(&name));
-        let is_there = || bytes.windows(name.len()).any(|bytes| bytes == name.as_bytes());
-        ensure!(is_shown || !is_there(), "the program names {name}");
+        let is_shown = places.iter().any(|(_, shown)| shown.contains(&place));
+        let is_there = || bytes.windows(place.len()).any(|bytes| bytes == place.as_bytes());
+        ensure!(is_shown || !is_there(), "the program names {place}");
     }
     Ok(())
 }

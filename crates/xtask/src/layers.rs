@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::part::Part;
+
 /// The crates of each layer, the bottom first.
 const LAYERS: [&[&str]; 9] = [
     &["wire", "sources", "stats"],
@@ -74,6 +76,7 @@ const EDGE_LAYERS: usize = 3;
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
+    pub(crate) workspace_root: PathBuf,
 }
 
 /// A crate of the workspace.
@@ -93,8 +96,8 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `null`, "dev" or "build".
     pub(crate) kind: Option<String>,
-    /// Set for crates of the workspace.
-    pub(crate) path: Option<String>,
+    /// Its folder; set for crates of the workspace.
+    pub(crate) path: Option<PathBuf>,
     /// What it enables there.
     pub(crate) features: Vec<String>,
 }
@@ -137,11 +140,16 @@ fn directions(metadata: &Metadata) -> Vec<String> {
         for dependency in &package.dependencies {
             let is_test = dependency.kind.as_deref() == Some("dev");
             let other = short(&dependency.name);
-            if dependency.path.is_none() {
+            let Some(folder) = &dependency.path else {
                 if EDGE_ONLY.contains(&other) && !is_at_edge(name) && !is_test {
                     findings.push(format!("{name}: errors of {other} are for the edge only"));
                 }
                 continue;
+            };
+            let root = &metadata.workspace_root;
+            let (ours, theirs) = (Part::of(root, &package.manifest_path), Part::of(root, folder));
+            if theirs != Part::Vifs && theirs != ours {
+                findings.push(format!("{name} depends on {other}, which is of another part"));
             }
             // A crate that is in no layer is a finding already.
             let layers = layer(name).zip(layer(other));
@@ -208,10 +216,10 @@ mod tests {
         let dependency = Dependency {
             name: dependency.to_owned(),
             kind: kind.map(str::to_owned),
-            path: is_ours.then(String::new),
+            path: is_ours.then(PathBuf::new),
             features: Vec::new(),
         };
-        Metadata { packages: vec![package(name, vec![dependency])] }
+        Metadata { packages: vec![package(name, vec![dependency])], workspace_root: PathBuf::new() }
     }
 
     fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
@@ -241,7 +249,7 @@ mod tests {
     fn a_name_in_a_list_that_is_no_crate_is_found() {
         let listed = LAYERS.concat();
         let packages = listed.iter().map(|name| package(name, Vec::new())).collect();
-        let mut metadata = Metadata { packages };
+        let mut metadata = Metadata { packages, workspace_root: PathBuf::new() };
         assert_eq!(missing(&metadata, &[("programs::SLOW", &["bench"])]), Vec::<String>::new());
         assert_eq!(missing(&metadata, &[("programs::SLOW", &["gone"])]).len(), 1);
         metadata.packages.retain(|package| package.name != "steering");
@@ -252,6 +260,19 @@ mod tests {
     fn tests_may_depend_on_any_layer_but_not_on_all_crates() {
         assert_eq!(findings("ringway-netfront", "ringway-netback", Some("dev"), true), 0);
         assert_eq!(findings("ringway-netback", "ringway-emu", Some("dev"), true), 1);
+    }
+
+    #[test]
+    fn no_part_depends_on_another_but_on_what_serves_vifs() {
+        let of = |folder: &str, other: &str| {
+            let mut metadata = metadata("ringway-sim", "ringway-ring", Some("dev"), true);
+            metadata.packages[0].manifest_path = format!("{folder}/Cargo.toml").into();
+            metadata.packages[0].dependencies[0].path = Some(other.into());
+            directions(&metadata).len()
+        };
+        assert_eq!(of("crates/sim", "crates/ring") + of("lab", "crates/ring"), 0);
+        assert_eq!(of("doctor/checks", "doctor/evidence"), 0);
+        assert_eq!(of("crates/sim", "doctor") + of("doctor", "lab") + of("lab", "doctor"), 3);
     }
 
     #[test]

@@ -82,7 +82,7 @@ usage: cargo xtask VERB
   semver [REVISION]: checks that no change of the public crates since that revision
          breaks users, except those that data/semver.toml lists; needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
-  deb    [--arch amd64|arm64]: builds and checks the Debian package; needs cargo-deb
+  deb    [--arch amd64|arm64]: builds and checks the Debian packages; needs cargo-deb
   arm64  build | test | check: for Arm64, from another machine: the program, emulated
          tests, or a development build and the tests
 ";
@@ -170,7 +170,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("public crates", || libraries::ci(root));
     steps.run("release build", || run::build(root));
     steps.run("hostile guests", || run::hostile(root));
-    steps.run("Debian package", || package(root));
+    steps.run("Debian packages", || package(root));
     steps.run("docs/virtio.md executed", || run::service_page(root));
     steps.run("Arm64", || arm64::ci(root));
     steps.run("fuzz targets", || fuzz::run(root, fuzz::SECONDS_DEFAULT, &[]));
@@ -201,12 +201,12 @@ fn style(root: &Path, part: Part, steps: &mut Steps) {
     steps.run("build of the tests", || programs::build(root, part));
 }
 
-/// Makes the Debian package if that is possible.
+/// Makes the Debian packages if that is possible.
 fn package(root: &Path) -> Result<()> {
     if run::has_cargo_deb(root) {
         return deb::make(root, Architecture::Ours);
     }
-    report::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
+    report::skip("Debian packages", "cargo deb is not installed (cargo install cargo-deb --locked)")
 }
 
 /// `--arch NAME`, if given.

@@ -12,8 +12,21 @@ use crate::part::Part;
 use crate::report::skip;
 use crate::reproducible;
 
-/// The crate of the program that users run.
+/// The crate of the program that serves vifs.
 const PROGRAM: &str = "ringway";
+/// The crates of the programs that users run, each with a Debian package.
+pub(crate) const PROGRAMS: [&str; 3] = ["ringway", "ringway-doctor", "ringway-lab"];
+/// What is built for them: `ringway-hostile` comes with the lab.
+pub(crate) const BUILT: [&str; 8] = [
+    "--package",
+    "ringway",
+    "--package",
+    "ringway-doctor",
+    "--package",
+    "ringway-lab",
+    "--package",
+    "ringway-hostile",
+];
 /// Worlds of `ringway-sim` before each push: five seconds on two CPUs.
 pub(crate) const SEEDS_OF_CHECK: &str = "0..1000";
 /// Worlds in CI: less than a minute.
@@ -75,12 +88,9 @@ pub(crate) fn lints(root: &Path, part: Part) -> Result<()> {
     run(root, &words)
 }
 
-/// Builds the release program.
+/// Builds the release programs.
 pub(crate) fn build(root: &Path) -> Result<()> {
-    if metadata(root)?.packages.iter().all(|package| package.name != PROGRAM) {
-        return skip("release build", "this workspace has no program yet");
-    }
-    run(root, &["build", "--release", "--package", PROGRAM])
+    run(root, &[&["build", "--release", "--bins"], &BUILT[..]].concat())
 }
 
 /// Whether Debian packages can be made here.
@@ -88,9 +98,9 @@ pub(crate) fn has_cargo_deb(root: &Path) -> bool {
     !is_missing(root, "deb")
 }
 
-/// Makes the Debian package of the program after its build, and returns its path.
-pub(crate) fn package(root: &Path) -> Result<PathBuf> {
-    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", PROGRAM];
+/// Makes the Debian package of a program after its build, and returns its path.
+pub(crate) fn package(root: &Path, program: &str) -> Result<PathBuf> {
+    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", program];
     println!("cargo {}", arguments.join(" "));
     let output = cargo(root, &arguments).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "cargo deb failed");
@@ -112,11 +122,8 @@ pub(crate) fn service_page(root: &Path) -> Result<()> {
 
 /// All scenarios on real Xen, with release builds.
 pub(crate) fn real_xen(root: &Path) -> Result<()> {
-    let built = ["--package", PROGRAM, "--package", "ringway-xen", "--package", "ringway-hostile"];
-    run(
-        root,
-        &[&["build", "--release", "--bins", "--example", "conformance"], &built[..]].concat(),
-    )?;
+    let built = ["build", "--release", "--bins", "--example", "conformance", "-p", "ringway-xen"];
+    run(root, &[&built[..], &BUILT[..]].concat())?;
     rig(root, "tests/xen/run", &["--set", "full"], "real Xen")
 }
 

@@ -72,7 +72,7 @@ impl Settings {
     pub fn set(&self, knob: &Knob, value: &str) -> io::Result<()> {
         let path = knob.path()?;
         match knob.describe().execution(value) {
-            Execution::Run(words) if self.is_live() => self.run(words),
+            Execution::Run(words) if self.is_live() => self.run(&words),
             Execution::Write { path, value } => {
                 self.check_namespace(knob)?;
                 self.write(&path, &value)
@@ -93,10 +93,7 @@ impl Settings {
         file.write_all(format!("{value}\n").as_bytes())
     }
 
-    fn run(&self, mut words: Vec<String>) -> io::Result<()> {
-        if let Some(program) = words.first_mut().filter(|program| *program == "ringway") {
-            *program = ourselves()?;
-        }
+    fn run(&self, words: &[String]) -> io::Result<()> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         self.tool(&words).map(drop).map_err(|error| match words.first() {
@@ -181,7 +178,7 @@ impl Settings {
                 })
             }
             Query::MaxQueues => {
-                let text = self.tool(&[&ourselves()?, "vif", "show", nic, "--json"])?;
+                let text = self.tool(&["ringway", "vif", "show", nic, "--json"])?;
                 let status: serde_json::Value = serde_json::from_str(text.body())?;
                 let value = status["max_queues"].as_u64().ok_or(io::ErrorKind::InvalidData)?;
                 Ok(value.to_string())
@@ -199,12 +196,6 @@ impl Settings {
 
 fn only_live() -> io::Error {
     io::Error::other("it can only be read on the running host")
-}
-
-/// Our own program, which asks a running ringway.
-fn ourselves() -> io::Result<String> {
-    let path = std::env::current_exe()?;
-    path.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// Converts `qdisc tbf 8001: root refcnt 2 rate 100Mbit ...` to the words that would set it again;

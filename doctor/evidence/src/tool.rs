@@ -67,10 +67,10 @@ fn output_of(words: &[&str], stdin: Stdio) -> io::Result<String> {
     text_of(out).map_err(io::Error::other)
 }
 
-/// The path of a tool: `ringway` is this program, wherever it is installed.
+/// The path of a tool: `ringway` is the program beside this one, wherever both are installed.
 fn program(tool: &str) -> PathBuf {
-    let ours = std::env::current_exe().ok();
-    let ours = ours.filter(|path| path.file_stem().is_some_and(|name| name == tool));
+    let beside = std::env::current_exe().ok().map(|path| path.with_file_name(tool));
+    let ours = beside.filter(|path| tool == "ringway" && path.is_file());
     ours.unwrap_or_else(|| PathBuf::from(tool))
 }
 

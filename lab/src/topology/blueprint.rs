@@ -5,6 +5,10 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ringway_rig::child::PartError;
+use ringway_rig::host::PROGRAM;
+use ringway_rig::launcher;
+
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
 use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
 use crate::setup::{MTU_DEFAULT, Setup};
@@ -19,7 +23,7 @@ pub struct Blueprint {
     pub subject: Subject,
     /// The shape.
     pub kind: TopologyKind,
-    /// The ringway program; `None` for our own.
+    /// The ringway program; `None` for the one beside this program, or in `PATH`.
     pub program: Option<PathBuf>,
     /// The part of this program that copies, if the subject is the relay; `None` for
     /// [`RELAY`](crate::part::RELAY).
@@ -63,6 +67,15 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
+    /// The ringway program that runs hosts and guests.
+    ///
+    /// # Errors
+    /// None is named, beside this program or in `PATH`.
+    pub(super) fn program(&self) -> Result<PathBuf, PartError> {
+        let missing = || PartError::Failed(format!("there is no program {PROGRAM}"));
+        self.program.clone().or_else(|| launcher::find_ours(PROGRAM)).ok_or_else(missing)
+    }
+
     /// Two ends with default settings.
     pub fn pair(subject: Subject) -> Blueprint {
         Blueprint {

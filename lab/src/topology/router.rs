@@ -41,7 +41,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// ringway's host with a guest that routes.
 pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
-    let program = blueprint.program.as_deref().unwrap_or(launcher.program());
+    let program = &blueprint.program()?;
     let place = launcher.dir()?;
     let mut description = blueprint.description();
     if blueprint.driver != Driver::Netfront {

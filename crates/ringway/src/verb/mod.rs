@@ -3,10 +3,9 @@
 pub(crate) mod backend;
 pub(crate) mod broker;
 pub(crate) mod capture;
+pub(crate) mod companion;
 pub(crate) mod demo;
-pub(crate) mod doctor;
 pub(crate) mod guest;
-pub(crate) mod lab;
 pub(crate) mod opener;
 pub(crate) mod run;
 pub(crate) mod stop;

@@ -1,7 +1,6 @@
 //! The program itself, from its command line: hosts, guests, real traffic, and what happens when
 //! any of them is killed. Which turn a test takes: [`ringway_e2e`].
 
-mod applied;
 mod backend;
 mod confinement;
 mod demo;
@@ -9,7 +8,6 @@ mod descriptions;
 mod devices;
 mod discovered;
 mod dpdk;
-mod everywhere;
 mod gathered;
 mod greedy;
 mod guests;
@@ -17,24 +15,16 @@ mod hostile;
 #[cfg(target_arch = "x86_64")]
 mod injected;
 mod isolated;
-mod knobs;
-mod lab;
 mod libvirt;
 mod lifetime;
 mod limits;
 mod migration;
 mod mirrors;
 mod multicast;
-mod narrow;
 mod panics;
 mod paths;
-mod peer;
 mod permitted;
-mod persisted;
-mod records;
 mod refusals;
-mod reported;
-mod reverted;
 mod rogues;
 mod rules;
 mod segment;
@@ -49,4 +39,3 @@ mod unikernel;
 mod vhost;
 mod virtio;
 mod virtio_vifs;
-mod watched;

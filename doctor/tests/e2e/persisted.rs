@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::knobs::skipped;
 use ringway_e2e::pair::{Pair, TOOLS, ok, text};
 use ringway_e2e::shared_turn;
+
+use crate::knobs::skipped;
 
 /// With an `/etc` of its own, which is listed afterwards: files written there do no harm.
 const WATCHED: &str = "mount -t tmpfs none /etc || exit 99; \"$@\"; code=$?; \
@@ -18,7 +19,7 @@ const WATCHED: &str = "mount -t tmpfs none /etc || exit 99; \"$@\"; code=$?; \
 fn doctor_output(pair: &Pair, options: &[&str], line: &str) -> Option<(i32, String)> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &pair.host, "unshare", "--mount"]).args(options);
-    command.args(["sh", "-c", WATCHED, "sh", env!("CARGO_BIN_EXE_ringway"), "doctor"]);
+    command.args(["sh", "-c", WATCHED, "sh", env!("CARGO_BIN_EXE_ringway-doctor")]);
     command.args(line.split_whitespace());
     let output = command.output().expect("it starts");
     let code = output.status.code().filter(|code| *code != 99)?;

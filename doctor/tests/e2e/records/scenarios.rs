@@ -1,8 +1,9 @@
 //! Set-ups of guests' interfaces and of the processes that serve them.
 
+use ringway_e2e::pair::Pair;
+
 use super::End::{Guest, Host};
 use super::{Place, Scenario, Step, guest, host, scenario, state};
-use ringway_e2e::pair::Pair;
 
 const IPERF: &[Step] = &[host("iperf3 -c 10.98.0.2 -t 60")];
 const IPERF_BACK: &[Step] = &[host("iperf3 -c 10.98.0.2 -R -t 60")];

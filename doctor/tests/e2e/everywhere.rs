@@ -3,10 +3,9 @@
 
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
-
 use ringway_e2e::pair::{Pair, TOOLS, Traffic, ok, until};
 use ringway_e2e::turn;
+use serde_json::Value;
 
 const SACK: &str = "net.ipv4.tcp_sack";
 
@@ -35,8 +34,8 @@ fn findings_of_all_namespaces_name_their_namespace() {
 
 /// Where selective acknowledgements are off, and the command for it.
 fn found() -> Vec<(String, String)> {
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
-    doctor.args(["doctor", "--all-netns", "--check", "d19", "--interval", "1", "--json"]);
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway-doctor"));
+    doctor.args(["--all-netns", "--check", "d19", "--interval", "1", "--json"]);
     let output = doctor.output().expect("it starts");
     let everywhere: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let places = everywhere["namespaces"].as_array().expect("a list");

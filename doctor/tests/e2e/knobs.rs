@@ -42,12 +42,11 @@ use ringway_doctor::changes::plan::{Disruption, Proposal, plan};
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::changes::{Apply, ApplyError, undo};
 use ringway_doctor::finding::{Change, Knob};
-use ringway_rig::cpu_time::becomes_quiet;
-use serde_json::Value;
-
 use ringway_e2e::host::{Host, describe};
 use ringway_e2e::pair::{Pair, TOOLS, VIF, inside, ok, text, until};
 use ringway_e2e::{nightly_turn, shared_turn};
+use ringway_rig::cpu_time::becomes_quiet;
+use serde_json::Value;
 
 pub(crate) fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
@@ -110,8 +109,8 @@ impl<'a> Guest<'a> {
 
     pub(crate) fn doctor(&self, line: &str) -> Command {
         let script = self.pair.journal.path().join("disguise");
-        let program = env!("CARGO_BIN_EXE_ringway");
-        inside(&self.pair.guest, &format!("sh {} {program} doctor {line}", script.display()))
+        let program = env!("CARGO_BIN_EXE_ringway-doctor");
+        inside(&self.pair.guest, &format!("sh {} {program} {line}", script.display()))
     }
 
     fn change(&self, line: &str) -> Command {

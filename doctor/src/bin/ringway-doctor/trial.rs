@@ -9,13 +9,13 @@ use clap::Args;
 use regex::Regex;
 use ringway_doctor::changes::journal::State;
 use ringway_doctor::fact::Host;
+use ringway_terminal::options::number;
+use ringway_terminal::output::print;
 
 use super::choice::{Choice, NOT_ALL, describe};
 use super::gauge::{Better, Call, Gauge, Verdict, judge};
 use super::transaction::{give_up, make, outcomes, set_state};
 use super::{collected, expire};
-use ringway_terminal::options::number;
-use ringway_terminal::output::print;
 
 /// The longest trial: after this time the change is reverted.
 const HOURS_MAX: Duration = Duration::from_secs(24 * 3600);

@@ -4,9 +4,10 @@
 
 use std::process::Stdio;
 
-use crate::records::sick;
 use ringway_e2e::pair::{Pair, TOOLS, inside, ok, text, until};
 use ringway_e2e::shared_turn;
+
+use crate::records::sick;
 
 #[test]
 fn changes_of_next_hops_are_reverted() {

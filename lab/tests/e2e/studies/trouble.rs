@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::{TINY, TINY_RUNS, assert_nothing_is_left, kept, lab, placed, text, tiny};
 use ringway_e2e::{nightly_turn, shared_turn};
+
+use super::{TINY, TINY_RUNS, assert_nothing_is_left, kept, lab, placed, text, tiny};
 
 #[test]
 fn what_cannot_be_run_is_said_before_anything_starts() {

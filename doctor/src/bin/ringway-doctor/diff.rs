@@ -10,10 +10,10 @@ use ringway_doctor::evidence::{Changed, Source, archive, changed};
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
 use ringway_doctor::report::{self, Report};
+use ringway_terminal::output::{print, print_json};
 use serde::Serialize;
 
 use super::known_check;
-use ringway_terminal::output::{print, print_json};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  ringway doctor diff monday.tar friday.tar")]

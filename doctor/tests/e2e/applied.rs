@@ -5,12 +5,12 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
+use ringway_e2e::pair::{GUEST, Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
+use ringway_e2e::{measured_turn, nightly_turn, shared_turn};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::knobs::{is_inconclusive, output_of, read};
-use ringway_e2e::pair::{GUEST, Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
-use ringway_e2e::{measured_turn, nightly_turn, shared_turn};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {

@@ -15,12 +15,12 @@ use ringway_doctor::collect;
 use ringway_doctor::fact::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
-use tempfile::{Builder, NamedTempFile};
-
-use crate::verb::doctor::web::{Page, Place, Server};
 use ringway_terminal::options::number;
 use ringway_terminal::output::print;
 use ringway_terminal::stop::Stop;
+use tempfile::{Builder, NamedTempFile};
+
+use crate::web::{Page, Place, Server};
 
 /// How long a signal may wait before it ends the server.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -1,4 +1,5 @@
-//! `ringway lab`: runs studies of many queues, and evaluates their records.
+//! `ringway lab`, as the program `ringway-lab`: runs studies of many queues, and evaluates their
+//! records.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use ringway_lab::analysis::Analysis;
 use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
@@ -25,20 +26,19 @@ use ringway_rig::launcher::Launcher;
 use ringway_rig::machine::{self, Build};
 use ringway_rig::scratch::Scratch;
 use ringway_rig::stop::Stop;
+use ringway_terminal::options::{Common, number};
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::{completions, exit, logging, table};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-
-use ringway_terminal::options::number;
-use ringway_terminal::output::{print, print_json};
-use ringway_terminal::table;
 
 /// A shell's exit code after Ctrl-C.
 const INTERRUPTED: i32 = 130;
 /// Half-width of a confidence interval, in percent of the mean, that ends a cell's repeats.
 const CI_PERCENT: f64 = 5.0;
 /// The words that start this program as a part of an experiment.
-const PART: [&str; 2] = ["lab", "part"];
+const PART: [&str; 1] = ["part"];
 /// What the names of its temporary directories begin with.
 const SCRATCH: &str = "ringway-lab-";
 /// The variable of the environment that stands for `--machine`.
@@ -50,8 +50,11 @@ const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --peer root@xen2 --peer-command /opt/ringway --out results";
 
 /// Measure this machine: run studies of many queues, report and compare them
-#[derive(Debug, Args)]
-pub(crate) struct Lab {
+#[derive(Debug, Parser)]
+#[command(name = "ringway-lab", bin_name = "ringway lab", version, max_term_width = 100)]
+struct Lab {
+    #[command(flatten)]
+    common: Common,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -78,6 +81,10 @@ enum Verb {
     Part(Part),
     #[command(hide = true)]
     Agent(Agent),
+    #[command(hide = true)]
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    Man(completions::Man),
     /// Write the report, the figures and the exports again from the records
     Report(Report),
     /// Compare two runs of a study, with confidence intervals
@@ -214,13 +221,20 @@ struct Check {
     json: bool,
 }
 
-pub(crate) fn run(args: &Lab) -> Result<ExitCode> {
+fn main() -> ExitCode {
+    exit(run(&Lab::parse()))
+}
+
+fn run(args: &Lab) -> Result<ExitCode> {
+    logging::start(args.common.log_level, "");
     match &args.verb {
         Verb::List(args) => list(args)?,
         Verb::Show(args) => print(study::shipped_text(&args.study)?)?,
         Verb::Run(args) => return run_study(args),
         Verb::Part(args) => part::run(&args.words)?,
         Verb::Agent(args) => serve(args)?,
+        Verb::Completions(args) => args.print(Lab::command())?,
+        Verb::Man(args) => args.write(Lab::command())?,
         Verb::Report(args) => make_report(&args.dir)?,
         Verb::Compare(args) => show_changes(args)?,
         Verb::Check(args) => return check(args),

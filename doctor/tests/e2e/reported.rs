@@ -4,17 +4,17 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
+use ringway_e2e::pair::{Pair, TOOLS, inside, ok, text, until};
+use ringway_e2e::shared_turn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::knobs::skipped;
-use ringway_e2e::pair::{Pair, TOOLS, inside, ok, text, until};
-use ringway_e2e::shared_turn;
 
 const SACK: &str = "net.ipv4.tcp_sack";
 
 fn doctor(line: &[&str]) -> Output {
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
-    doctor.arg("doctor").args(line).output().expect("it starts")
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway-doctor"));
+    doctor.args(line).output().expect("it starts")
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn a_killed_doctor_leaves_the_trace_buffers_unchanged() {
         return skipped("no tracefs that may be mounted here");
     }
     for signal in [Signal::INT, Signal::KILL] {
-        let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
-        doctor.args(["doctor", "--check", "D49", "--interval", "30"]);
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway-doctor"));
+        doctor.args(["--check", "D49", "--interval", "30"]);
         let mut doctor = doctor.stdout(Stdio::null()).spawn().expect("it starts");
         let name = format!("ringway-doctor-{}", doctor.id());
         let has = |name: &String| instances().is_some_and(|all| all.contains(name));

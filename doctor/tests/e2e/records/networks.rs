@@ -1,7 +1,8 @@
 //! Set-ups around guests: programs, links, routes, rules and connections.
 
-use super::{Place, Scenario, Step, guest, host, machine, scenario, state};
 use ringway_e2e::pair::Pair;
+
+use super::{Place, Scenario, Step, guest, host, machine, scenario, state};
 
 /// A stream that does not fill a CPU.
 const IPERF_SLOW: &[Step] = &[host("iperf3 -c 10.98.0.2 -b 20M -t 60")];

@@ -11,9 +11,9 @@ use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Knob, Severity};
 use ringway_doctor::report::Report;
+use ringway_terminal::options::number;
 
 use super::known_check;
-use ringway_terminal::options::number;
 
 /// Exit code: something was refused, or is not as requested.
 pub(super) const NOT_ALL: u8 = 3;

@@ -5,12 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
-use tempfile::TempDir;
-
 use ringway_e2e::host::{Running, SOON, names_in, send, wait_for};
 use ringway_e2e::pair::{GUEST, Pair, VIF, inside, ok, text};
-use ringway_e2e::{is_nightly, shared_turn};
+use ringway_e2e::{is_nightly, program, shared_turn};
+use serde_json::Value;
+use tempfile::TempDir;
 
 const TOOLS: [&str; 5] = ["ip", "iperf3", "ssh", "ssh-keygen", "sshd"];
 const HOST: &str = "10.98.0.1";
@@ -96,8 +95,8 @@ impl Machines {
     /// `lab run` in a namespace, with a peer and another ssh command.
     fn lab_by(&self, ssh: &str, netns: &str, peer: &str) -> Command {
         let dir = self.place.path();
-        let mut command = inside(netns, env!("CARGO_BIN_EXE_ringway"));
-        command.args(["lab", "run", "--seed", "7", "--peer", peer, "--peer-ssh", ssh]);
+        let mut command = inside(netns, env!("CARGO_BIN_EXE_ringway-lab"));
+        command.args(["run", "--seed", "7", "--peer", peer, "--peer-ssh", ssh]);
         command.arg(dir.join("tiny.toml")).arg("--out").arg(dir.join(format!("out-{peer}")));
         command.env("TMPDIR", self.tmp()).stdin(Stdio::null());
         command
@@ -183,10 +182,6 @@ fn said(output: &Output) -> String {
     format!("{}{}", text(&output.stderr), text(&output.stdout))
 }
 
-fn binary() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_ringway"))
-}
-
 #[test]
 fn a_study_runs_between_two_machines_and_leaves_nothing_on_either() {
     let Some(_turn) = shared_turn(&TOOLS) else { return };
@@ -196,7 +191,7 @@ fn a_study_runs_between_two_machines_and_leaves_nothing_on_either() {
     let count = if is_nightly() { 2 } else { 1 };
     let ways = [(&pair.host, "black", GUEST), (&pair.guest, "white", HOST)];
     for (netns, peer, address) in ways.into_iter().take(count) {
-        let output = machines.lab_at(netns, peer, binary()).output().expect("it starts");
+        let output = machines.lab_at(netns, peer, &program("ringway")).output().expect("it starts");
         assert_complete(&output);
         assert!(said(&output).contains("NOTICE: baselines are left out"), "{}", said(&output));
         let runs = machines.runs(peer);
@@ -218,7 +213,7 @@ fn a_study_runs_between_two_machines_and_leaves_nothing_on_either() {
         assert!(page.contains(&format!("The peer {peer}: ")) && page.contains(address), "a report");
         machines.assert_nothing_is_left();
         // The study is complete, so the command measures nothing more.
-        let again = machines.lab_at(netns, peer, binary()).output().expect("it starts");
+        let again = machines.lab_at(netns, peer, &program("ringway")).output().expect("it starts");
         assert_complete(&again);
         assert!(machines.runs(peer) == runs, "{}", said(&again));
         machines.assert_nothing_is_left();
@@ -263,7 +258,7 @@ fn ctrl_c_and_a_lost_connection_end_both_machines() {
         text(&line).contains("iperf3")
     };
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
-        let mut command = machines.lab_at(&machines.pair.host, "black", binary());
+        let mut command = machines.lab_at(&machines.pair.host, "black", &program("ringway"));
         let mut study = Running::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
         wait_for("tools on both ends", 3 * SOON, || {
             (machines.processes().iter().filter(|pid| is_far(pid)).count() >= 4).then_some(())
@@ -292,9 +287,9 @@ fn what_keeps_a_peer_from_being_used_is_said_with_the_remedy() {
     let endless = place.join("endless");
     script(&endless, "exec tr '\\0' a </dev/zero");
     let bare = place.join("bare");
-    script(&bare, &format!("PATH=/none exec {} \"$@\"", binary().display()));
+    script(&bare, &format!("PATH=/none exec {} \"$@\"", program("ringway").display()));
     let ours = concat!("this is ", env!("CARGO_PKG_VERSION"));
-    let mut elsewhere = machines.lab_at(host, "black", binary());
+    let mut elsewhere = machines.lab_at(host, "black", &program("ringway"));
     elsewhere.args(["--peer-address", HOST]);
     let none = Path::new("/no/ringway");
     let cases: [(&str, Command, &[&str]); 10] = [

@@ -6,18 +6,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use ringway_e2e::host::{Running, SOON, names_in, ringway, send, wait_for};
+use ringway_e2e::machine::{Image, QEMU};
+use ringway_e2e::{nightly_turn, shared_turn};
 use ringway_lab::journal::Journal;
 use ringway_lab::record::{Cpu, Disturbance, Host, Run};
 use ringway_lab::study::{Subject, shipped};
 use serde_json::Value;
 
-use ringway_e2e::host::{Running, SOON, names_in, ringway, send, wait_for};
-use ringway_e2e::machine::{Image, QEMU};
-use ringway_e2e::{nightly_turn, shared_turn};
-
 fn lab(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
-    command.arg("lab").args(arguments).output().expect("it starts")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway-lab"));
+    command.args(arguments).output().expect("it starts")
 }
 
 fn text(bytes: &[u8]) -> String {

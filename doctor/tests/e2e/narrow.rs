@@ -6,11 +6,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
-use tempfile::TempDir;
-
 use ringway_e2e::pair::{Traffic, inside, ok, text, until};
 use ringway_e2e::shared_turn;
+use serde_json::Value;
+use tempfile::TempDir;
 
 const FAR: &str = "10.97.3.2";
 const FAR_V6: &str = "fd97:3::2";
@@ -87,7 +86,7 @@ impl RoutedPath {
     }
 
     fn doctor(&self, line: &str) -> Command {
-        inside(&self.near, &format!("{} doctor {line}", env!("CARGO_BIN_EXE_ringway")))
+        inside(&self.near, &format!("{} {line}", env!("CARGO_BIN_EXE_ringway-doctor")))
     }
 
     /// The findings of D08.

@@ -19,12 +19,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ringway_e2e::pair::{Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
+use ringway_e2e::turn;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::knobs::{Guest, skipped};
-use ringway_e2e::pair::{Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
-use ringway_e2e::turn;
 
 /// Where records are written.
 const RECORDS: &str = "RINGWAY_E2E_RECORDS";
@@ -155,8 +155,8 @@ impl Scenario {
                 Place::Host => pair.doctor(&pair.host, &line),
                 Place::Guest => pair.doctor(&pair.guest, &line),
                 Place::Machine => {
-                    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
-                    doctor.arg("doctor").args(line.split(' '));
+                    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway-doctor"));
+                    doctor.args(line.split(' '));
                     doctor
                 }
                 Place::Disguised(driver) => Guest::called(&pair, driver).doctor(&line),
@@ -175,8 +175,8 @@ impl Scenario {
     /// set-up is. A set-up may have problems of other checks too: a card that a driver's name makes
     /// an emulated one, a machine without CPU time.
     fn misjudged(&self, name: &str, tar: &Path) -> Option<String> {
-        let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
-        let output = doctor.args(["doctor", "--json", "--root"]).arg(tar).output();
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway-doctor"));
+        let output = doctor.args(["--json", "--root"]).arg(tar).output();
         let report: Value =
             serde_json::from_slice(&output.expect("it starts").stdout).expect("JSON");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -5,9 +5,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
-
-use crate::knobs::skipped;
 use ringway_e2e::host::{Host, describe};
 use ringway_e2e::machine::EchoConnection;
 use ringway_e2e::pair::{Pair, Traffic, ok, text, until};
@@ -15,6 +12,9 @@ use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 use ringway_e2e::virtio_guest::wait_for_queues;
 use ringway_e2e::virtio_guest::{Maker, guest_with};
+use serde_json::Value;
+
+use crate::knobs::skipped;
 
 /// A `doctor serve` in the host's namespace of a pair.
 struct Watch<'a> {
@@ -61,7 +61,7 @@ fn a_fleet_is_watched() {
 }
 
 fn packaging(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/doctor").join(file)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/doctor").join(file)
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn a_page_and_a_file_are_for_this_host() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| dir.path().join(name).display().to_string();
     let serve = |options: &[&str]| {
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_ringway"));
-        serve.args(["doctor", "serve", "--interval", "1"]).args(options);
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_ringway-doctor"));
+        serve.args(["serve", "--interval", "1"]).args(options);
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         serve
     };

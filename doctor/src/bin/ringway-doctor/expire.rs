@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_doctor::changes::journal::{self, State};
+use ringway_terminal::stop::wait_readable;
 
 use super::transaction::give_up;
-use ringway_terminal::stop::wait_readable;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The run directory of a ringway; it may be relative to the current directory.
@@ -54,7 +54,7 @@ fn spawn(dir: &Path, id: u64, after: Duration, input: Stdio, more: &[&str]) -> R
         command.env(RINGWAY_DIR, std::path::absolute(ringway)?);
     }
     let mut child = command
-        .args(["doctor", "expire", &id.to_string(), "--after", &after.as_secs().to_string()])
+        .args(["expire", &id.to_string(), "--after", &after.as_secs().to_string()])
         .arg("--journal")
         .arg(dir)
         .args(more)

@@ -1,4 +1,5 @@
-//! `ringway doctor`: finds what slows the guest networking of this host or of a saved one.
+//! `ringway doctor`, as the program `ringway-doctor`: finds what slows the guest networking of
+//! this host or of a saved one.
 
 mod change;
 mod choice;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use ringway_doctor::check::{self, CATALOGUE};
 use ringway_doctor::collect_with_paths;
 use ringway_doctor::evidence::{Source, archive};
@@ -27,11 +28,10 @@ use ringway_doctor::fact::Host;
 use ringway_doctor::probe::HOSTS_MAX;
 use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, Skips, page, schema};
-use serde::Serialize;
-
-use ringway_terminal::options::number;
+use ringway_terminal::options::{Common, number};
 use ringway_terminal::output::{print, print_json};
-use ringway_terminal::table;
+use ringway_terminal::{completions, exit, logging, table};
+use serde::Serialize;
 
 /// Find what slows the networking of this host and its guests, with evidence and advice
 ///
@@ -40,15 +40,21 @@ use ringway_terminal::table;
 ///
 /// Exit codes: 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if too little could be
 /// read.
-#[derive(Debug, Args)]
+#[derive(Debug, Parser)]
 #[command(
+    name = "ringway-doctor",
+    bin_name = "ringway doctor",
+    version,
+    max_term_width = 100,
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  ringway doctor\n  ringway doctor record host.tar\n  \
                   ringway doctor --root host.tar -v\n  \
                   ringway doctor diff before.tar after.tar\n  ringway doctor explain D18\n  \
                   ringway doctor --check D08 --path storage.example --interval 1"
 )]
-pub(crate) struct Doctor {
+struct Doctor {
+    #[command(flatten)]
+    common: Common,
     #[command(subcommand)]
     verb: Option<Verb>,
     /// Examine a saved host: a tar or directory of `record`, or a sos report, as a tar or unpacked
@@ -110,6 +116,10 @@ enum Verb {
     Schema,
     #[command(flatten)]
     Change(change::Verb),
+    #[command(hide = true)]
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    Man(completions::Man),
 }
 
 #[derive(Debug, Args)]
@@ -137,7 +147,12 @@ struct List {
     json: bool,
 }
 
-pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
+fn main() -> ExitCode {
+    exit(run(&Doctor::parse()))
+}
+
+fn run(args: &Doctor) -> Result<ExitCode> {
+    logging::start(args.common.log_level, "");
     match &args.verb {
         None => return diagnose(args),
         Some(Verb::Record(args)) => record(args)?,
@@ -146,6 +161,8 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Schema) => print(&schema())?,
         Some(Verb::Change(verb)) => return change::run(verb),
+        Some(Verb::Completions(args)) => args.print(Doctor::command())?,
+        Some(Verb::Man(args)) => args.write(Doctor::command())?,
     }
     Ok(ExitCode::SUCCESS)
 }

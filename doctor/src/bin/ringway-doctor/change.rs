@@ -15,13 +15,13 @@ use ringway_doctor::changes::plan::Plan;
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::changes::{Outcome, undo};
 use ringway_doctor::fact::Host;
+use ringway_terminal::options::number;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::table;
 
 use super::choice::{Choice, NOT_ALL, Place, describe};
 use super::transaction::{make, open, outcomes, set_state, state};
 use super::{collected, expire, trial, watch};
-use ringway_terminal::options::number;
-use ringway_terminal::output::{print, print_json};
-use ringway_terminal::table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {

@@ -15,10 +15,10 @@ use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Severity, shell_word};
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
+use ringway_terminal::output::{print, print_json};
 use serde::Serialize;
 
 use super::{Doctor, collected};
-use ringway_terminal::output::{print, print_json};
 
 /// Namespaces that are checked.
 const NAMESPACES_MAX: usize = 64;
@@ -176,7 +176,7 @@ fn enter(namespace: &Namespace, command: &str) -> String {
 fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<Report> {
     let own = std::env::current_exe().context("our own program")?;
     let mut command = there(namespace, &own);
-    command.args(["doctor", "--json", "--interval"]).arg(args.interval.to_string());
+    command.args(["--json", "--interval"]).arg(args.interval.to_string());
     command.args(args.checks.iter().flat_map(|check| ["--check", check]));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let one = Instant::now() + Duration::from_secs(args.interval) + ONE_MAX;

@@ -1,0 +1,12 @@
+//! The doctor, from its command line: on hosts and guests that are made for it, which it examines
+//! and repairs.
+
+mod applied;
+mod everywhere;
+mod knobs;
+mod narrow;
+mod persisted;
+mod records;
+mod reported;
+mod reverted;
+mod watched;

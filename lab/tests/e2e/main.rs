@@ -1,0 +1,4 @@
+//! The lab, from its command line.
+
+mod peer;
+mod studies;
