@@ -20,7 +20,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
             "docs/introduction.md",
             format!("{written} of the doctor's {all} fixtures are hand-written"),
         ),
-        ("docs/doctor.md", format!("{recorded} of {all} are recorded")),
+        ("doctor/README.md", format!("{recorded} of {all} are recorded")),
     ];
     let is_missing = |path: &str, sentence: &str| {
         !tree.file(path).is_some_and(|file| file.text.contains(sentence))
@@ -44,16 +44,17 @@ mod tests {
             fixture("d01-healthy", "written"),
             fixture("d01-sick-recorded", "recorded"),
             file("docs/introduction.md", "2 of the doctor's 3 fixtures are hand-written."),
-            file("docs/doctor.md", "1 of 3 are recorded, in guests"),
+            file("doctor/README.md", "1 of 3 are recorded, in guests"),
         ];
         assert_eq!(check(&Tree { files }), [""; 0]);
-        let stale = [fixture("d02-sick", "written"), file("docs/doctor.md", "1 of 3 are recorded")];
+        let stale =
+            [fixture("d02-sick", "written"), file("doctor/README.md", "1 of 3 are recorded")];
         assert_eq!(
             check(&Tree { files: stale.into() }),
             [
                 "docs/introduction.md: does not say \"1 of the doctor's 1 fixtures are \
                  hand-written\"",
-                "docs/doctor.md: does not say \"0 of 1 are recorded\"",
+                "doctor/README.md: does not say \"0 of 1 are recorded\"",
             ]
         );
     }
