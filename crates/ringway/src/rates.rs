@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use ringway_control::{BackendStatus, QueueStatus};
+use ringway_stats::float;
 use ringway_terminal::table;
 use serde::Serialize;
 
@@ -44,7 +45,7 @@ pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
     let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
     let per_second = |now: u64, then: u64| {
         // Counters begin at 0 when a vif reconnects.
-        table::float(now.saturating_sub(then)) / seconds
+        float(now.saturating_sub(then)) / seconds
     };
     let mut rates = Vec::new();
     for vif in after.status.ports() {

@@ -48,14 +48,6 @@ pub fn scaled(value: f64, unit: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// A count for [`scaled`]: exact below 2^53, and larger counts are shown with three digits only.
-pub fn float(count: u64) -> f64 {
-    let (high, low) = (count >> 32, count & 0xffff_ffff);
-    let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));
-    let low = f64::from(u32::try_from(low).unwrap_or(u32::MAX));
-    high * 4_294_967_296.0 + low
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use ringway_control::{BackendStatus, GuestStatus, QueueStatus};
+use ringway_stats::float;
 use ringway_terminal::output::print;
 use ringway_terminal::table;
 use serde::Serialize;
@@ -158,7 +159,7 @@ impl Report {
             {
                 for queue in queues {
                     let mut row = vec![vif.name.clone(), by.to_owned(), queue.index.to_string()];
-                    let bytes = |bytes| table::scaled(table::float(bytes), "B");
+                    let bytes = |bytes| table::scaled(float(bytes), "B");
                     row.extend([queue.tx_packets.to_string(), bytes(queue.tx_bytes)]);
                     row.extend([queue.rx_packets.to_string(), bytes(queue.rx_bytes)]);
                     row.push(cells::drops(&queue.dropped));
@@ -189,7 +190,7 @@ impl Report {
         }
         text += &format!(
             "payload sent both ways and compared: {}\n\n",
-            table::scaled(table::float(self.payload_bytes), "B")
+            table::scaled(float(self.payload_bytes), "B")
         );
         let rows = self.cpu.iter().map(|cpu| {
             let (user, system) = (cpu.user_seconds, cpu.system_seconds);

@@ -157,7 +157,7 @@ fn by_turns(moved: &Moved, one: &Move) -> Finding {
 /// More such addresses than are shown.
 fn many_by_turns(moved: &Moved, twice: &[&Move]) -> Finding {
     let summary = format!("{} more addresses move back and forth", twice.len() - SHOWN_MAX);
-    let rate: f64 = float(twice.iter().map(|one| one.moves).sum()) / moved.moves.seconds;
+    let rate: f64 = float(twice.iter().map(|one| one.moves).sum::<u64>()) / moved.moves.seconds;
     Finding::new(Severity::Warning, "addresses", format!("{summary}: {rate:.0} moves a second"))
         .cause(MAC_CAUSE)
         .quote([moved.text.quote(twice[SHOWN_MAX].line)])
