@@ -33,7 +33,7 @@ test: ## check, the tests of all crates and of the program, 10,000 worlds: what 
 	scripts/install-packages test
 	$(CARGO) xtask test
 
-nightly: ## everything, with bounds on time: packages, Arm64, fuzzing, real Xen; some hours
+nightly: ## everything, with bounds on time: packages, Arm64, fuzzing, real Xen; two hours
 	scripts/install-packages nightly
 	$(CARGO) xtask nightly
 
