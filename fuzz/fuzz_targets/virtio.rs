@@ -195,28 +195,7 @@ fn serve_frames(
                 scribble(view, input);
                 Ok(())
             }
-            2 | 3 => {
-                let mut batch = FrameBatch::new();
-                let mut stepped = pair.ingress(Budget::BATCH, &mut pool.pool, &mut batch);
-                if stepped.is_ok() && input.flag() {
-                    // The guest sends to itself.
-                    let mut leaving: FrameQueue = batch.drain(..).collect();
-                    stepped = pair.egress(&mut leaving, &mut pool.pool);
-                    leaving.drain(..).for_each(|frame| pool.recycle(frame));
-                }
-                for mut frame in batch.drain(..) {
-                    pool.pool.gather(&mut frame).expect("the guest's memory is there");
-                    // A checksum that is completed here may have any value.
-                    if !features.has(VIRTIO_NET_F_CSUM) {
-                        check_fresh(&frame);
-                    }
-                    pool.recycle(frame);
-                }
-                stepped = stepped
-                    .and_then(|()| pair.ingress(Budget::NOTHING, &mut pool.pool, &mut batch));
-                pool.pool.end_loans();
-                stepped
-            }
+            2 | 3 => take_frames(&mut pair, input, &mut pool, features),
             4 => {
                 pool.fill(&mut waiting, input);
                 pair.egress(&mut waiting, &mut pool.pool)
@@ -234,4 +213,32 @@ fn serve_frames(
     }
     waiting.drain(..).for_each(|frame| pool.recycle(frame));
     pool.check_and_drop();
+}
+
+/// Takes frames in, sends them back to the guest if the input says so, and checks the others.
+fn take_frames(
+    pair: &mut QueuePair,
+    input: &mut Input<'_>,
+    pool: &mut StalePool,
+    features: Features,
+) -> Result<(), QueueDown> {
+    let mut batch = FrameBatch::new();
+    let mut stepped = pair.ingress(Budget::BATCH, &mut pool.pool, &mut batch);
+    if stepped.is_ok() && input.flag() {
+        // The guest sends to itself.
+        let mut leaving: FrameQueue = batch.drain(..).collect();
+        stepped = pair.egress(&mut leaving, &mut pool.pool);
+        leaving.drain(..).for_each(|frame| pool.recycle(frame));
+    }
+    for mut frame in batch.drain(..) {
+        pool.pool.gather(&mut frame).expect("the guest's memory is there");
+        // A checksum that is completed here may have any value.
+        if !features.has(VIRTIO_NET_F_CSUM) {
+            check_fresh(&frame);
+        }
+        pool.recycle(frame);
+    }
+    stepped = stepped.and_then(|()| pair.ingress(Budget::NOTHING, &mut pool.pool, &mut batch));
+    pool.pool.end_loans();
+    stepped
 }

@@ -314,12 +314,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         preflight::isolate()?;
     }
     ringway_sys::process::raise_open_files_limit()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // A second signal ends this process at once, and its children with it.
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
-        flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_on_signals()?;
     let scratch = Scratch::new(SCRATCH).context("create a temporary directory")?;
     let launcher = Launcher::new(&PART, scratch.path(), Stop::when(stop))?;
     let (study, notices) = match &peer {
@@ -340,6 +335,11 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         Err(_) if launcher.stop().is_asked() => return interrupted(),
         outcome => outcome?,
     };
+    conclude(args, &outcome)
+}
+
+/// Writes and prints what a study found, and whether it is complete and its rules hold.
+fn conclude(args: &Run, outcome: &runner::Outcome) -> Result<ExitCode> {
     let records = Records::read(&args.out)?;
     let files = report::write(&args.out, &records)?;
     let page = files.first().context("a report has a page")?;
@@ -359,6 +359,17 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         is_good &= outcome.holds;
     }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What the first signal to end sets.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // A second signal ends this process at once, and its children with it.
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }
 
 fn interrupted() -> Result<ExitCode> {

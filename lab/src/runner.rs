@@ -163,9 +163,8 @@ fn work(
             }
             Err(_) if bench.launcher.stop().is_asked() => break,
             Err(error) => {
-                let reason = bench.discard(&error);
-                let outcome = format!(" FAILED: {reason}");
-                let failure = failed(&task, started, reason);
+                let failure = failed(&task, started, bench.discard(&error));
+                let outcome = format!(" FAILED: {}", failure.reason);
                 journal.append_failure(&failure)?;
                 failures.push(failure);
                 if failures.iter().filter(|one| is_of(one, &task)).count() >= FAILURES_MAX {
@@ -182,13 +181,11 @@ fn work(
     progress.finish();
     bench.open = None;
     bench.session = None;
-    let Journal { records, .. } = journal;
+    let records = journal.records;
+    let is_interrupted = bench.launcher.stop().is_asked();
     match failures.last() {
         Some(last) if records.runs.is_empty() => Err(RunnerError::Nothing(last.reason.clone())),
-        _ => {
-            let is_interrupted = bench.launcher.stop().is_asked();
-            Ok(Outcome { records, failures: failures.len(), is_interrupted })
-        }
+        _ => Ok(Outcome { records, failures: failures.len(), is_interrupted }),
     }
 }
 
@@ -263,30 +260,21 @@ impl Bench<'_> {
             Blueprint::of(study.topology.kind, task.subject, &setup).map_err(PartError::Failed)?;
         let blueprint = Blueprint { image: self.image.clone(), ..blueprint };
         let topology = built(&mut self.open, launcher, &blueprint)?;
-        let tool = setup.tool;
         let placed = self.luck.place(topology, &blueprint, &setup, task.repeat)?;
-        let loading = match self.luck.load(topology, &setup, task.repeat)? {
-            flows if flows.is_empty() => None,
-            flows => Some(LOADER.start(
-                launcher,
-                &Load {
-                    flows,
-                    // The load starts before the measurement and must last until its end.
-                    seconds: study.load.seconds + LOAD_TAIL,
-                    warmup_seconds: study.load.warmup_seconds,
-                    window: setup.window,
-                    buffer: setup.buffer,
-                },
-            )?),
-        };
-        let load = Load {
-            flows: placed.iter().map(|one| one.flow.clone()).collect(),
-            seconds: study.load.seconds,
+        let load = |flows, seconds| Load {
+            flows,
+            seconds,
             warmup_seconds: study.load.warmup_seconds,
             window: setup.window,
             buffer: setup.buffer,
         };
-        let working = tool.start(launcher, &load)?;
+        let loading = match self.luck.load(topology, &setup, task.repeat)? {
+            flows if flows.is_empty() => None,
+            // The load starts before the measurement and must last until its end.
+            flows => Some(LOADER.start(launcher, &load(flows, study.load.seconds + LOAD_TAIL))?),
+        };
+        let flows = placed.iter().map(|one| one.flow.clone()).collect();
+        let working = setup.tool.start(launcher, &load(flows, study.load.seconds))?;
         let is_receiving = setup.direction == Direction::Receive;
         let mut stations = stations(&working, is_receiving);
         if let Some(loading) = &loading {
@@ -298,7 +286,7 @@ impl Bench<'_> {
                 tuning::pin_process(*pid, cpus).map_err(PartError::at("give a tool its CPUs"))?;
             }
         }
-        pause(launcher, study.load.warmup_seconds.max(tool.settling_seconds()))?;
+        pause(launcher, study.load.warmup_seconds.max(setup.tool.settling_seconds()))?;
         let before = Reading::take(topology, &stations)?;
         let dropped_before = topology.delay_drops()?;
         let changed = pass(launcher, topology, study.load.seconds, &setup)?;
@@ -310,23 +298,19 @@ impl Bench<'_> {
         let streams = streams::recorded(&placed, &measured);
         let made = Made { streams, measured, loads, counted, ends: None, notes };
         let mut run = recorded(study, seed, task, started, &made);
-        let counted = &made.counted;
-        if let Some(frames) =
-            dropped.zip(dropped_before).map(|(now, then)| now.saturating_sub(then))
-        {
-            if frames > 0 {
-                run.notes.push(format!("queues of the relay that delays dropped {frames} frames"));
-            }
+        let frames = dropped.zip(dropped_before).map(|(now, then)| now.saturating_sub(then));
+        if let Some(frames) = frames.filter(|frames| *frames > 0) {
+            run.notes.push(format!("queues of the relay that delays dropped {frames} frames"));
         }
         if blueprint.kind == TopologyKind::RouterBypass && !run.queues.is_empty() {
             // Its queues carry no streams, so they say nothing about them.
             let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();
-            let is_around = crossed < BYPASS_BYTES_MAX;
-            let note = if is_around { AROUND_ROUTER } else { CROSSED_ROUTER };
+            let note = if crossed < BYPASS_BYTES_MAX { AROUND_ROUTER } else { CROSSED_ROUTER };
             run.notes.push(note.to_owned());
         }
-        evaluate(&mut run, counted, topology.pairs().len());
-        run.notes.extend(queues::unexpected(&run, counted, Carrier::of(&blueprint, is_receiving)));
+        evaluate(&mut run, &made.counted, topology.pairs().len());
+        let carrier = Carrier::of(&blueprint, is_receiving);
+        run.notes.extend(queues::unexpected(&run, &made.counted, carrier));
         Ok(run)
     }
 }

@@ -44,6 +44,9 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// Modes that make a file run with the rights of its owner or group.
 const SET_IDS: u64 = 0o7000;
 
+const FCNTL: &[Named<c_long>] = named![libc::SYS_fcntl];
+const IOCTL: &[Named<c_long>] = named![libc::SYS_ioctl];
+
 /// `PR_SET_VMA`, with which newer C libraries name their memory; the libc crate lacks the number.
 const SET_VMA: u64 = 0x5356_4d41;
 
@@ -108,6 +111,92 @@ impl Allowed {
         }
         Ok(())
     }
+
+    /// What every role may call.
+    fn of_all(&mut self) -> Result<(), BackendError> {
+        self.calls(ALWAYS);
+        self.calls(ALWAYS_THIS_ARCH);
+        self.values(FCNTL, 1, with_bits(FCNTLS))?;
+        let flags = vec![int(1, bits(libc::F_SETFL))?, masked(2, bits(libc::O_ASYNC), 0)?];
+        self.limited(FCNTL, "F_SETFL without O_ASYNC", &[SeccompRule::new(flags)?]);
+        for (name, option) in with_bits(SOCKET_OPTIONS) {
+            let of_socket = vec![int(1, bits(libc::SOL_SOCKET))?, int(2, option)?];
+            self.limited(named![libc::SYS_setsockopt], name, &[SeccompRule::new(of_socket)?]);
+        }
+        // No file gets such a mode: neither one that exists, as no call changes modes, nor a new
+        // one.
+        let no_set_id = |mode: u8| SeccompRule::new(vec![masked(mode, SET_IDS, 0)?]);
+        self.limited(named![libc::SYS_openat], "no set-id mode", &[no_set_id(3)?]);
+        #[cfg(target_arch = "x86_64")]
+        self.limited(named![libc::SYS_open], "no set-id mode", &[no_set_id(2)?]);
+        // Where the calling thread runs, and not where other processes do.
+        let own_thread = SeccompRule::new(vec![int(0, 0)?])?;
+        self.limited(named![libc::SYS_sched_setaffinity], "of its own threads", &[own_thread]);
+        // The C library tries this first: see `program_for_clone3`.
+        self.limited(named![libc::SYS_clone3], "reported as missing", &[]);
+        self.limited(named![libc::SYS_clone], "a thread", &[is_thread()?]);
+        // Only to the peer that a socket is connected to.
+        let no_address = SeccompRule::new(vec![long(4, Eq, 0)?])?;
+        self.limited(named![libc::SYS_sendto], "no address", &[no_address]);
+        self.values(IOCTL, 1, [ANY_IOCTL])?;
+        // Memory never becomes executable.
+        let no_code = without(2, bits(libc::PROT_EXEC))?;
+        self.limited(named![libc::SYS_mmap, libc::SYS_mprotect], "not executable", &[no_code]);
+        let names = with_bits(named![libc::PR_SET_NAME, libc::PR_GET_NAME]);
+        self.values(named![libc::SYS_prctl], 0, names.chain([("PR_SET_VMA", SET_VMA)]))?;
+        // A signal to this process only, as abort(3) sends it.
+        let ours = SeccompRule::new(vec![int(0, u64::from(std::process::id()))?])?;
+        self.limited(named![libc::SYS_tgkill], "this process", &[ours]);
+        // Reads a descriptor whose flags a peer may change, without blocking.
+        let no_wait = with_bits(named![libc::RWF_NOWAIT]);
+        self.values(named![libc::SYS_preadv2], 5, no_wait)?;
+        // Limits may be read and not changed.
+        let unchanged = SeccompRule::new(vec![int(0, 0)?, long(2, Eq, 0)?])?;
+        self.limited(named![libc::SYS_prlimit64], "to read", &[unchanged]);
+        Ok(())
+    }
+
+    /// What only this role may call, beside that.
+    fn of_role(&mut self, role: Role) -> Result<(), BackendError> {
+        let (socket, socketpair) = (named![libc::SYS_socket], named![libc::SYS_socketpair]);
+        let tap_devices = TAP_IOCTLS.iter().chain(NEW_TAP_IOCTLS);
+        let new_memory = with_bits(named![libc::F_ADD_SEALS]);
+        match role {
+            Role::Vifs => {
+                self.calls(VIFS);
+                self.values(IOCTL, 1, tap_devices.chain(XEN_IOCTLS).chain(XEN_GRANTING).copied())?;
+            }
+            Role::Tenant => {
+                self.values(IOCTL, 1, TAP_IOCTLS.iter().chain(XEN_IOCTLS).copied())?;
+            }
+            Role::EmulatedGuest => self.values(IOCTL, 1, tap_devices.copied())?,
+            Role::VirtioGuest => {
+                self.values(IOCTL, 1, tap_devices.copied())?;
+                self.calls(CONNECT_CALLS);
+                self.calls(MEMFD_CALLS);
+                self.values(FCNTL, 1, new_memory)?;
+                self.limited(socket, "AF_UNIX, with connections", &connections()?);
+            }
+            Role::Opener => {
+                self.calls(CONNECT_CALLS);
+                self.calls(OPENER_CALLS);
+                self.values(FCNTL, 1, new_memory)?;
+                self.limited(socket, "AF_UNIX, with connections", &connections()?);
+                // Gives a file of its user to a group that it is in, and never to another user.
+                let same_user = int(2, u64::from(u32::MAX))?;
+                let of_file = int(4, bits(libc::AT_EMPTY_PATH))?;
+                let given = SeccompRule::new(vec![same_user, of_file])?;
+                self.limited(named![libc::SYS_fchownat], "the group of an open file", &[given]);
+            }
+            Role::Broker => {
+                self.calls(BROKER);
+                self.values(FCNTL, 1, new_memory)?;
+                self.limited(socket, "AF_UNIX, with connections", &connections()?);
+                self.limited(socketpair, "AF_UNIX, with connections", &connections()?);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The name of a call without the prefix of its number.
@@ -117,83 +206,8 @@ fn short(name: &str) -> String {
 
 fn allowed(role: Role) -> Result<Allowed, BackendError> {
     let mut allowed = Allowed::default();
-    allowed.calls(ALWAYS);
-    allowed.calls(ALWAYS_THIS_ARCH);
-    let fcntl = named![libc::SYS_fcntl];
-    allowed.values(fcntl, 1, with_bits(FCNTLS))?;
-    let flags = vec![int(1, bits(libc::F_SETFL))?, masked(2, bits(libc::O_ASYNC), 0)?];
-    allowed.limited(fcntl, "F_SETFL without O_ASYNC", &[SeccompRule::new(flags)?]);
-    for (name, option) in with_bits(SOCKET_OPTIONS) {
-        let of_socket = vec![int(1, bits(libc::SOL_SOCKET))?, int(2, option)?];
-        allowed.limited(named![libc::SYS_setsockopt], name, &[SeccompRule::new(of_socket)?]);
-    }
-    // No file gets such a mode: neither one that exists, as no call changes modes, nor a new one.
-    let no_set_id = |mode: u8| SeccompRule::new(vec![masked(mode, SET_IDS, 0)?]);
-    allowed.limited(named![libc::SYS_openat], "no set-id mode", &[no_set_id(3)?]);
-    #[cfg(target_arch = "x86_64")]
-    allowed.limited(named![libc::SYS_open], "no set-id mode", &[no_set_id(2)?]);
-    // Where the calling thread runs, and not where other processes do.
-    let own_thread = SeccompRule::new(vec![int(0, 0)?])?;
-    allowed.limited(named![libc::SYS_sched_setaffinity], "of its own threads", &[own_thread]);
-    // The C library tries this first: see `program_for_clone3`.
-    allowed.limited(named![libc::SYS_clone3], "reported as missing", &[]);
-    allowed.limited(named![libc::SYS_clone], "a thread", &[is_thread()?]);
-    // Only to the peer that a socket is connected to.
-    let no_address = SeccompRule::new(vec![long(4, Eq, 0)?])?;
-    allowed.limited(named![libc::SYS_sendto], "no address", &[no_address]);
-    let ioctl = named![libc::SYS_ioctl];
-    allowed.values(ioctl, 1, [ANY_IOCTL])?;
-    let (socket, socketpair) = (named![libc::SYS_socket], named![libc::SYS_socketpair]);
-    let tap_devices = TAP_IOCTLS.iter().chain(NEW_TAP_IOCTLS);
-    let new_memory = with_bits(named![libc::F_ADD_SEALS]);
-    match role {
-        Role::Vifs => {
-            allowed.calls(VIFS);
-            allowed.values(ioctl, 1, tap_devices.chain(XEN_IOCTLS).chain(XEN_GRANTING).copied())?;
-        }
-        Role::Tenant => {
-            allowed.values(ioctl, 1, TAP_IOCTLS.iter().chain(XEN_IOCTLS).copied())?;
-        }
-        Role::EmulatedGuest => allowed.values(ioctl, 1, tap_devices.copied())?,
-        Role::VirtioGuest => {
-            allowed.values(ioctl, 1, tap_devices.copied())?;
-            allowed.calls(CONNECT_CALLS);
-            allowed.calls(MEMFD_CALLS);
-            allowed.values(fcntl, 1, new_memory)?;
-            allowed.limited(socket, "AF_UNIX, with connections", &connections()?);
-        }
-        Role::Opener => {
-            allowed.calls(CONNECT_CALLS);
-            allowed.calls(OPENER_CALLS);
-            allowed.values(fcntl, 1, new_memory)?;
-            allowed.limited(socket, "AF_UNIX, with connections", &connections()?);
-            // Gives a file of its user to a group that it is in, and never to another user.
-            let same_user = int(2, u64::from(u32::MAX))?;
-            let of_file = int(4, bits(libc::AT_EMPTY_PATH))?;
-            let given = SeccompRule::new(vec![same_user, of_file])?;
-            allowed.limited(named![libc::SYS_fchownat], "the group of an open file", &[given]);
-        }
-        Role::Broker => {
-            allowed.calls(BROKER);
-            allowed.values(fcntl, 1, new_memory)?;
-            allowed.limited(socket, "AF_UNIX, with connections", &connections()?);
-            allowed.limited(socketpair, "AF_UNIX, with connections", &connections()?);
-        }
-    }
-    // Memory never becomes executable.
-    let no_code = without(2, bits(libc::PROT_EXEC))?;
-    allowed.limited(named![libc::SYS_mmap, libc::SYS_mprotect], "not executable", &[no_code]);
-    let names = with_bits(named![libc::PR_SET_NAME, libc::PR_GET_NAME]);
-    allowed.values(named![libc::SYS_prctl], 0, names.chain([("PR_SET_VMA", SET_VMA)]))?;
-    // A signal to this process only, as abort(3) sends it.
-    let ours = SeccompRule::new(vec![int(0, u64::from(std::process::id()))?])?;
-    allowed.limited(named![libc::SYS_tgkill], "this process", &[ours]);
-    // Reads a descriptor whose flags a peer may change, without blocking.
-    let no_wait = with_bits(named![libc::RWF_NOWAIT]);
-    allowed.values(named![libc::SYS_preadv2], 5, no_wait)?;
-    // Limits may be read and not changed.
-    let unchanged = SeccompRule::new(vec![int(0, 0)?, long(2, Eq, 0)?])?;
-    allowed.limited(named![libc::SYS_prlimit64], "to read", &[unchanged]);
+    allowed.of_all()?;
+    allowed.of_role(role)?;
     Ok(allowed)
 }
 

@@ -24,6 +24,28 @@ impl Buffers {
         grants.share(peer, count, access).map(Buffers)
     }
 
+    /// Takes each of these runs and grants it to `peer`, or none of them.
+    pub(crate) fn grant_each<const N: usize>(
+        grants: &mut impl GrantTable,
+        peer: DomId,
+        runs: [(usize, Access); N],
+    ) -> io::Result<[Buffers; N]> {
+        let mut granted = Vec::new();
+        for (count, access) in runs {
+            match Buffers::grant(grants, peer, count, access) {
+                Ok(buffers) => granted.push(buffers),
+                Err(error) => {
+                    for buffers in granted {
+                        // These grants were never published, so ending them cannot fail.
+                        let _ = buffers.end(grants);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(granted.try_into().expect("each run was granted"))
+    }
+
     /// One page.
     pub(crate) fn page(&self, number: usize) -> SharedPages {
         self.0.pages.slice(number * PAGE_SIZE..(number + 1) * PAGE_SIZE)

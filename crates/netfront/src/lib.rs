@@ -142,26 +142,15 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         events: QueueEvents<E>,
         counters: Arc<QueueCounters>,
     ) -> io::Result<VifQueue<G, E>> {
-        let runs = [
-            (2, Access::ReadWrite),
-            (TX_RING_SLOTS, Access::ReadOnly),
-            (RX_RING_SLOTS, Access::ReadWrite),
-        ];
-        let mut granted = Vec::new();
-        for (pages, access) in runs {
-            match Buffers::grant(&mut grants, backend, pages, access) {
-                Ok(buffers) => granted.push(buffers),
-                Err(error) => {
-                    for buffers in granted {
-                        // These grants were never published, so ending them cannot fail.
-                        let _ = buffers.end(&mut grants);
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        let [rings, tx_buffers, rx_buffers]: [Buffers; 3] =
-            granted.try_into().expect("three runs were asked for, and each was granted");
+        let [rings, tx_buffers, rx_buffers] = Buffers::grant_each(
+            &mut grants,
+            backend,
+            [
+                (2, Access::ReadWrite),
+                (TX_RING_SLOTS, Access::ReadOnly),
+                (RX_RING_SLOTS, Access::ReadWrite),
+            ],
+        )?;
         let ports = match &events {
             QueueEvents::Split { tx, rx } => EventPorts::Split { tx: tx.port(), rx: rx.port() },
             QueueEvents::Single(both) => EventPorts::Single(both.port()),

@@ -77,6 +77,18 @@ pub struct Area {
     pub file: OwnedFd,
 }
 
+impl Area {
+    fn wire(&self) -> Inflight {
+        Inflight {
+            mmap_size: self.len,
+            mmap_offset: self.offset,
+            num_queues: self.rings,
+            queue_size: self.size,
+            padding: 0,
+        }
+    }
+}
+
 /// The protocol feature that a request belongs to; 0 for those that need none.
 pub(crate) fn feature_of(op: Op) -> u64 {
     match op {
@@ -150,19 +162,15 @@ impl Request {
             Ack::Wanted => NEED_REPLY_MASK,
             Ack::No => 0,
         };
-        let with = |payload: &[u8], files: Vec<OwnedFd>| {
-            let mut message = Message::new(op.into(), flags, payload);
-            message.files = files;
-            message
-        };
-        let state = |ring: u16, num: u32| {
-            with(VringState { index: u32::from(ring), num }.as_bytes(), Vec::new())
-        };
-        let number = |number: u64| with(number.as_bytes(), Vec::new());
-        let file = |ring: u16, file: Option<OwnedFd>| {
-            let flag = if file.is_none() { VRING_NOFD_MASK } else { 0 };
-            with((u64::from(ring) | flag).as_bytes(), file.into_iter().collect())
-        };
+        let (payload, files) = self.parts();
+        let mut message = Message::new(op.into(), flags, &payload[..]);
+        message.files = files;
+        message
+    }
+
+    /// Its payload and its files.
+    fn parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
+        let state = |ring: u16, num: u32| bytes(&VringState { index: u32::from(ring), num });
         match self {
             Request::GetFeatures
             | Request::SetOwner
@@ -171,10 +179,10 @@ impl Request {
             | Request::GetQueueNum
             | Request::ResetDevice
             | Request::GetMaxMemSlots
-            | Request::GetStatus => with(&[], Vec::new()),
-            Request::SetFeatures(features) => number(features.0),
+            | Request::GetStatus => (Vec::new(), Vec::new()),
+            Request::SetFeatures(features) => bytes(&features.0),
             Request::SetProtocolFeatures(it) | Request::NetSetMtu(it) | Request::SetStatus(it) => {
-                number(it)
+                bytes(&it)
             }
             Request::SetMemTable(regions) => {
                 let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
@@ -182,12 +190,12 @@ impl Request {
                 for region in &regions {
                     payload.extend_from_slice(region.key.wire().as_bytes());
                 }
-                with(&payload, regions.into_iter().map(|region| region.file).collect())
+                (payload, regions.into_iter().map(|region| region.file).collect())
             }
             Request::SetLogBase { size, offset, file } => {
-                with(LogArea { size, offset }.as_bytes(), vec![file])
+                (LogArea { size, offset }.as_bytes().to_vec(), vec![file])
             }
-            Request::SetLogFd(file) => with(&[], vec![file]),
+            Request::SetLogFd(file) => (Vec::new(), vec![file]),
             Request::SetVringNum { ring, size } => state(ring, u32::from(size)),
             Request::SetVringBase { ring, base } => state(ring, base),
             Request::GetVringBase { ring } => state(ring, 0),
@@ -196,37 +204,30 @@ impl Request {
                 let Addresses { descriptor, used, available, log } = addresses;
                 let flags = if log.is_some() { VHOST_VRING_F_LOG } else { 0 };
                 let (index, log) = (u32::from(ring), log.unwrap_or(0));
-                let address = VringAddr { index, flags, descriptor, used, available, log };
-                with(address.as_bytes(), Vec::new())
+                bytes(&VringAddr { index, flags, descriptor, used, available, log })
             }
-            Request::SetVringKick { ring, file: it }
-            | Request::SetVringCall { ring, file: it }
-            | Request::SetVringErr { ring, file: it } => file(ring, it),
-            Request::SendRarp([a, b, c, d, e, f]) => with(&[a, b, c, d, e, f, 0, 0], Vec::new()),
+            Request::SetVringKick { ring, file }
+            | Request::SetVringCall { ring, file }
+            | Request::SetVringErr { ring, file } => {
+                let flag = if file.is_none() { VRING_NOFD_MASK } else { 0 };
+                ((u64::from(ring) | flag).as_bytes().to_vec(), file.into_iter().collect())
+            }
+            Request::SendRarp([a, b, c, d, e, f]) => bytes(&[a, b, c, d, e, f, 0, 0]),
             Request::GetInflightFd { rings: num_queues, size: queue_size } => {
-                let area = Inflight { num_queues, queue_size, ..Inflight::default() };
-                with(area.as_bytes(), Vec::new())
+                bytes(&Inflight { num_queues, queue_size, ..Inflight::default() })
             }
-            Request::SetInflightFd(Area { rings, size, len, offset, file }) => {
-                let area = Inflight {
-                    mmap_size: len,
-                    mmap_offset: offset,
-                    num_queues: rings,
-                    queue_size: size,
-                    padding: 0,
-                };
-                with(area.as_bytes(), vec![file])
+            Request::SetInflightFd(area) => (area.wire().as_bytes().to_vec(), vec![area.file]),
+            Request::AddMemReg(Region { key, file }) => {
+                (SingleRegion { padding: 0, region: key.wire() }.as_bytes().to_vec(), vec![file])
             }
-            Request::AddMemReg(region) => {
-                let single = SingleRegion { padding: 0, region: region.key.wire() };
-                with(single.as_bytes(), vec![region.file])
-            }
-            Request::RemMemReg(key) => {
-                let single = SingleRegion { padding: 0, region: key.wire() };
-                with(single.as_bytes(), Vec::new())
-            }
+            Request::RemMemReg(key) => bytes(&SingleRegion { padding: 0, region: key.wire() }),
         }
     }
+}
+
+/// A payload without files.
+fn bytes(payload: &(impl IntoBytes + Immutable)) -> (Vec<u8>, Vec<OwnedFd>) {
+    (payload.as_bytes().to_vec(), Vec::new())
 }
 
 /// Whether the sender wants a reply to a request that has none of its own.
@@ -266,38 +267,21 @@ impl Body<'_> {
                 self.is_empty()?;
                 Request::SetLogFd(self.file()?)
             }
-            Op::SetVringNum => {
-                let (ring, size) = self.ring_number()?;
-                let is_good = size.is_power_of_two() && size <= RING_SIZE_MAX;
-                let size = u16::try_from(size).ok().filter(|_| is_good);
-                let size = size.ok_or(Fault::RingSize { ring, size: self.state()?.num })?;
-                Request::SetVringNum { ring, size }
-            }
+            Op::SetVringNum => self.ring_size()?,
             Op::SetVringBase => {
                 let (ring, base) = self.ring_number()?;
                 Request::SetVringBase { ring, base }
             }
             Op::GetVringBase => Request::GetVringBase { ring: self.ring_number()?.0 },
-            Op::SetVringEnable => {
-                let (ring, is_enabled) = self.ring_number()?;
-                if is_enabled > 1 {
-                    return Err(self.out_of_range(u64::from(is_enabled), "0 or 1"));
-                }
-                Request::SetVringEnable { ring, is_enabled: is_enabled == 1 }
-            }
+            Op::SetVringEnable => self.ring_enabled()?,
             Op::SetVringAddr => self.addresses()?,
             Op::SetVringKick => {
-                let (ring, file) = self.ring_file()?;
-                Request::SetVringKick { ring, file }
+                self.ring_file(|ring, file| Request::SetVringKick { ring, file })?
             }
             Op::SetVringCall => {
-                let (ring, file) = self.ring_file()?;
-                Request::SetVringCall { ring, file }
+                self.ring_file(|ring, file| Request::SetVringCall { ring, file })?
             }
-            Op::SetVringErr => {
-                let (ring, file) = self.ring_file()?;
-                Request::SetVringErr { ring, file }
-            }
+            Op::SetVringErr => self.ring_file(|ring, file| Request::SetVringErr { ring, file })?,
             Op::SendRarp => {
                 let [a, b, c, d, e, f, ..] = self.number()?.to_ne_bytes();
                 Request::SendRarp([a, b, c, d, e, f])
@@ -309,33 +293,13 @@ impl Body<'_> {
                 self.files(0)?;
                 Request::GetInflightFd { rings, size }
             }
-            Op::SetInflightFd => {
-                let it = self.inflight()?;
-                if it.mmap_offset.checked_add(it.mmap_size).is_none() {
-                    let expected = "an offset below the end of all addresses";
-                    return Err(self.out_of_range(it.mmap_offset, expected));
-                }
-                Request::SetInflightFd(Area {
-                    rings: it.num_queues,
-                    size: it.queue_size,
-                    len: it.mmap_size,
-                    offset: it.mmap_offset,
-                    file: self.file()?,
-                })
-            }
+            Op::SetInflightFd => Request::SetInflightFd(self.area()?),
             Op::AddMemReg => {
                 let single: SingleRegion = self.plain()?;
                 let key = RegionKey::read(&single.region)?;
                 Request::AddMemReg(Region { key, file: self.file()? })
             }
-            Op::RemMemReg => {
-                let single: SingleRegion = self.plain()?;
-                // Some front-ends send the file once more.
-                if self.message.files.len() > 1 {
-                    self.files(0)?;
-                }
-                Request::RemMemReg(RegionKey::read(&single.region)?)
-            }
+            Op::RemMemReg => Request::RemMemReg(self.removed()?),
             Op::PostcopyAdvise | Op::PostcopyListen | Op::PostcopyEnd => {
                 return Err(Fault::Postcopy { request: self.name() });
             }
@@ -403,7 +367,25 @@ impl Body<'_> {
         Ok((self.ring(u64::from(index))?, num))
     }
 
-    fn ring_file(&mut self) -> Result<(u16, Option<OwnedFd>), Fault> {
+    fn ring_size(&self) -> Result<Request, Fault> {
+        let (ring, size) = self.ring_number()?;
+        let is_good = size.is_power_of_two() && size <= RING_SIZE_MAX;
+        let known = u16::try_from(size).ok().filter(|_| is_good);
+        Ok(Request::SetVringNum { ring, size: known.ok_or(Fault::RingSize { ring, size })? })
+    }
+
+    fn ring_enabled(&self) -> Result<Request, Fault> {
+        let (ring, is_enabled) = self.ring_number()?;
+        if is_enabled > 1 {
+            return Err(self.out_of_range(u64::from(is_enabled), "0 or 1"));
+        }
+        Ok(Request::SetVringEnable { ring, is_enabled: is_enabled == 1 })
+    }
+
+    fn ring_file(
+        &mut self,
+        request: impl FnOnce(u16, Option<OwnedFd>) -> Request,
+    ) -> Result<Request, Fault> {
         let number: u64 = self.plain()?;
         if number & !(VRING_INDEX_MASK | VRING_NOFD_MASK) != 0 {
             return Err(self.out_of_range(number, "a ring below 256 and a flag"));
@@ -411,9 +393,9 @@ impl Body<'_> {
         let ring = self.ring(number & VRING_INDEX_MASK)?;
         if number & VRING_NOFD_MASK != 0 {
             self.files(0)?;
-            return Ok((ring, None));
+            return Ok(request(ring, None));
         }
-        Ok((ring, Some(self.file()?)))
+        Ok(request(ring, Some(self.file()?)))
     }
 
     fn addresses(&self) -> Result<Request, Fault> {
@@ -456,6 +438,30 @@ impl Body<'_> {
             return Err(self.out_of_range(u64::from(queue_size), "at most 32768 entries"));
         }
         Ok(it)
+    }
+
+    fn area(&mut self) -> Result<Area, Fault> {
+        let it = self.inflight()?;
+        if it.mmap_offset.checked_add(it.mmap_size).is_none() {
+            let expected = "an offset below the end of all addresses";
+            return Err(self.out_of_range(it.mmap_offset, expected));
+        }
+        Ok(Area {
+            rings: it.num_queues,
+            size: it.queue_size,
+            len: it.mmap_size,
+            offset: it.mmap_offset,
+            file: self.file()?,
+        })
+    }
+
+    fn removed(&self) -> Result<RegionKey, Fault> {
+        let single: SingleRegion = self.plain()?;
+        // Some front-ends send the file once more.
+        if self.message.files.len() > 1 {
+            self.files(0)?;
+        }
+        RegionKey::read(&single.region)
     }
 
     fn table(&mut self) -> Result<Vec<Region>, Fault> {

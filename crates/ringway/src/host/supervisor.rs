@@ -82,10 +82,23 @@ struct Backend {
     due: Instant,
 }
 
+impl Backend {
+    fn new(process: Process) -> Backend {
+        Backend { process: Some(process), restarts: 0, due: Instant::now() }
+    }
+}
+
 struct GuestSlot {
     guest: Guest,
     state: GuestState,
     is_connected: bool,
+}
+
+impl GuestSlot {
+    /// A guest that has not been started.
+    fn new(guest: Guest) -> GuestSlot {
+        GuestSlot { guest, state: GuestState::Gone, is_connected: false }
+    }
 }
 
 /// The state of a guest.
@@ -110,23 +123,7 @@ impl Supervisor {
         show: Show,
         ending: Ending,
     ) -> Result<Supervisor> {
-        let mut claim = Claim::take(dir)?;
-        // The domains of this host are not those of an earlier one, even if their numbers are the
-        // same.
-        claim.forget_vifs();
-        let is_private = enter_namespaces(host.network)?;
-        if is_private || ending == Ending::All {
-            claim.forget_devices();
-        }
-        check_uplink(&host, dir)?;
-        claim.write_description(&host)?;
-        let ours = ProcessRecord::of("ringway run", std::process::id())?;
-        claim.record(|state| {
-            state.processes = vec![ours];
-            if !is_private {
-                state.bridges = host.bridges.iter().map(|bridge| bridge.name.0.clone()).collect();
-            }
-        })?;
+        let claim = claim_dir(dir, &host, ending)?;
         let notices = Notices::open(claim.dir())?;
         let bridges = Bridges::make(&host.bridges)?;
         let devices = HostDevices::take(dir, ending);
@@ -148,18 +145,10 @@ impl Supervisor {
                 };
                 Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
             }
-            false => {
-                let process = Some(start_backend(&claim, &notices, level)?);
-                Serving::Together(Backend { process, restarts: 0, due: Instant::now() })
-            }
+            false => Serving::Together(Backend::new(start_backend(&claim, &notices, level)?)),
         };
-        let guests = host.guests.iter().map(|guest| GuestSlot {
-            guest: guest.clone(),
-            state: GuestState::Gone,
-            is_connected: false,
-        });
         let mut supervisor = Supervisor {
-            guests: guests.collect(),
+            guests: host.guests.iter().cloned().map(GuestSlot::new).collect(),
             backend,
             store,
             toolstack,
@@ -495,6 +484,28 @@ impl Supervisor {
         }
         tracing::debug!(guests = self.host.guests.len(), "the host has ended");
     }
+}
+
+/// Takes the directory for this process, moves it into the host's namespaces, and records both.
+fn claim_dir(dir: &Path, host: &Host, ending: Ending) -> Result<Claim> {
+    let mut claim = Claim::take(dir)?;
+    // The domains of this host are not those of an earlier one, even if their numbers are the
+    // same.
+    claim.forget_vifs();
+    let is_private = enter_namespaces(host.network)?;
+    if is_private || ending == Ending::All {
+        claim.forget_devices();
+    }
+    check_uplink(host, dir)?;
+    claim.write_description(host)?;
+    let ours = ProcessRecord::of("ringway run", std::process::id())?;
+    claim.record(|state| {
+        state.processes = vec![ours];
+        if !is_private {
+            state.bridges = host.bridges.iter().map(|bridge| bridge.name.0.clone()).collect();
+        }
+    })?;
+    Ok(claim)
 }
 
 /// Moves this process into the host's namespaces; true if the host has a network namespace of its

@@ -143,6 +143,35 @@ impl Report {
             table::scaled(self.tx_bits_per_second, "bit/s"),
             table::scaled(self.rx_bits_per_second, "bit/s"),
         );
+        text += &self.queue_table();
+        text += &format!(
+            "\none ping with its ARP, packets by queue of a: tx {:?}, rx {:?}\n\n",
+            self.ping.tx_packets, self.ping.rx_packets
+        );
+        for vif in &self.vifs {
+            text += &format!(
+                "{}: {} bytes for each frame of tx, {} of rx, on average\n",
+                vif.name,
+                vif.bytes_each(|queue| [queue.tx_packets, queue.tx_bytes]),
+                vif.bytes_each(|queue| [queue.rx_packets, queue.rx_bytes]),
+            );
+        }
+        text += &format!(
+            "payload sent both ways and compared: {}\n\n",
+            table::scaled(float(self.payload_bytes), "B")
+        );
+        let rows = self.cpu.iter().map(|cpu| {
+            let (user, system) = (cpu.user_seconds, cpu.system_seconds);
+            vec![cpu.process.clone(), format!("{user:.2}"), format!("{system:.2}")]
+        });
+        text += &table::render(&["CPU SECONDS OF", ">USER", ">SYSTEM"], rows);
+        text += &format!("\ndropped: {}\n", cells::drops(&self.dropped));
+        let left = if self.leftovers.is_empty() { "nothing" } else { "see below" };
+        text + &format!("left behind: {left}\n")
+    }
+
+    /// What each queue counted at both ends.
+    fn queue_table(&self) -> String {
         let head = [
             "VIF",
             "SEEN BY",
@@ -167,39 +196,16 @@ impl Report {
                 }
             }
         }
-        text += &table::render(&head, rows);
-        text += &format!(
-            "\none ping with its ARP, packets by queue of a: tx {:?}, rx {:?}\n\n",
-            self.ping.tx_packets, self.ping.rx_packets
-        );
-        for vif in &self.vifs {
-            let bytes_each = |of: fn(&QueueStatus) -> [u64; 2]| {
-                let [packets, bytes] = vif
-                    .queues
-                    .iter()
-                    .map(of)
-                    .fold([0, 0], |sums, it| [sums[0] + it[0], sums[1] + it[1]]);
-                bytes.checked_div(packets).unwrap_or(0)
-            };
-            text += &format!(
-                "{}: {} bytes for each frame of tx, {} of rx, on average\n",
-                vif.name,
-                bytes_each(|queue| [queue.tx_packets, queue.tx_bytes]),
-                bytes_each(|queue| [queue.rx_packets, queue.rx_bytes]),
-            );
-        }
-        text += &format!(
-            "payload sent both ways and compared: {}\n\n",
-            table::scaled(float(self.payload_bytes), "B")
-        );
-        let rows = self.cpu.iter().map(|cpu| {
-            let (user, system) = (cpu.user_seconds, cpu.system_seconds);
-            vec![cpu.process.clone(), format!("{user:.2}"), format!("{system:.2}")]
-        });
-        text += &table::render(&["CPU SECONDS OF", ">USER", ">SYSTEM"], rows);
-        text += &format!("\ndropped: {}\n", cells::drops(&self.dropped));
-        let left = if self.leftovers.is_empty() { "nothing" } else { "see below" };
-        text + &format!("left behind: {left}\n")
+        table::render(&head, rows)
+    }
+}
+
+impl VifReport {
+    /// Bytes of a frame, on average, of the packets and bytes that the backend counted.
+    fn bytes_each(&self, of: fn(&QueueStatus) -> [u64; 2]) -> u64 {
+        let counts = self.queues.iter().map(of);
+        let [packets, bytes] = counts.fold([0, 0], |sums, it| [sums[0] + it[0], sums[1] + it[1]]);
+        bytes.checked_div(packets).unwrap_or(0)
     }
 }
 
