@@ -14,7 +14,7 @@ pub fn collect(interval: Duration) -> Source {
     evidence::collect(interval, &pieces())
 }
 
-/// The same, with the paths to some other hosts, which are probed between the samples.
+/// Takes two samples of this host, and probes the paths to some other hosts between them.
 ///
 /// # Errors
 /// If a host has no address, which is reported at once, or none that is routable.

@@ -277,7 +277,7 @@ fn no_more_queues_are_advised_than_a_vif_of_ringway_can_have() {
         assert_eq!(advice.contains("at most 64"), !is_possible, "{advice}");
     }
 
-    // The same for a host with more CPUs than that, where the machine is unknown.
+    // A host with more CPUs than that, where the machine is unknown, limits it likewise.
     let mut pieces = host("d14-healthy-vhostuser");
     let line = |cpu: usize| format!("cpu{cpu} 1 0 1 100 0 0 0 0 0 0\n");
     let cpus: String = (8..128).map(line).collect();

@@ -41,8 +41,8 @@ impl Tap {
         Tap::open(name, queues, mode)
     }
 
-    /// The same for a device that can have more queues: a later process may open it with any
-    /// number, if the device [outlives](Tap::set_lifetime) this process.
+    /// Makes a device that can have several queues, even if `queues` is 1: a later process may open
+    /// it with any number, if the device [outlives](Tap::set_lifetime) this process.
     ///
     /// # Errors
     /// As [`create`](Tap::create).

@@ -85,7 +85,7 @@ pub struct Advice {
     /// The exact commands, to run as root.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
-    /// The same in typed form. If there are any, the commands derive from them.
+    /// What the commands do, in typed form. If there are any, the commands derive from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
 }

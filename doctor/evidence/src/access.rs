@@ -33,7 +33,7 @@ impl Netns {
         Netns::below(Path::new("/"))
     }
 
-    /// The same for a `/proc` below another root.
+    /// The namespace that a `/proc` below another root shows.
     pub fn below(root: &Path) -> Option<Netns> {
         if root.join(OF_THE_MACHINE).exists() {
             return Some(Netns::Initial);

@@ -19,7 +19,7 @@ pub(super) const PIECE_BYTES_MAX: u64 = 16 << 20;
 pub(super) const PIECES_MAX: usize = 100_000;
 /// The folder of outputs of tools.
 const COMMANDS: &str = "commands";
-/// The same in a sos report, one level deeper.
+/// The folder of outputs in a sos report, one level deeper.
 const SOS_COMMANDS: &str = "sos_commands";
 /// Commands that sos runs with other options than the doctor; the parsers know both forms.
 const SOS_NAMES: [(&str, &str); 7] = [

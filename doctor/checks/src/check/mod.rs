@@ -20,7 +20,7 @@ use ringway_evidence::{Gap, Netns, Piece, Quote};
 pub struct Check {
     /// Such as `D18`. Stable: scripts and reports name it.
     pub id: &'static str,
-    /// The same as a word, such as `backlog`: the name of its source file.
+    /// Its name as a word, such as `backlog`: that of its source file.
     pub slug: &'static str,
     /// The problem that it finds.
     pub title: &'static str,
@@ -238,7 +238,7 @@ impl Check {
         self.outcome(host).0
     }
 
-    /// The same, with how it ended.
+    /// Runs the check, and says how it ended.
     pub fn outcome(&self, host: &Host) -> (Vec<Finding>, Ended) {
         let mut findings = match Verdicts::part(self.absent, |out| (self.rule.judge)(host, out)) {
             Ok(findings) => findings,

@@ -379,7 +379,7 @@ pub enum Execution {
     },
 }
 
-/// The same for a shell.
+/// As a command for a shell.
 impl fmt::Display for Execution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -186,7 +186,7 @@ impl SocketOwners {
         Some(format!("{name} (process {process})"))
     }
 
-    /// The same, or "a program" with the reason why it is unknown.
+    /// The program of a socket, or "a program" with the reason why it is unknown.
     pub fn whose(&self, inode: u64) -> String {
         let why = || match &self.0 {
             None => "the record does not contain it",

@@ -117,7 +117,7 @@ impl Interfaces {
         line.or_else(info).unwrap_or(Quote { file, line: None, text: driver.to_owned() })
     }
 
-    /// The same, if the kernel itself reports it.
+    /// The line that names an interface's driver, if the kernel itself reports it.
     pub fn driver_line(&self, nic: &str) -> Option<Quote> {
         let uevent = self.0.file(&format!("sys/class/net/{nic}/device/uevent")).ok()?;
         uevent.quote_where(|line| line.starts_with("DRIVER="))

@@ -217,7 +217,7 @@ impl Reader {
         self.connections_at(self.last())
     }
 
-    /// The same at both moments.
+    /// Established TCP connections at both samples.
     pub fn connections_span(&self) -> Result<Span<Sockets>, Gap> {
         self.span_of(|sample| self.connections_at(sample))
     }

@@ -140,7 +140,7 @@ impl BridgeSettings {
         self.number(&format!("sys/class/net/{nic}/bridge/{name}"))
     }
 
-    /// The same for a port.
+    /// A setting of a bridge's port. `None` if the interface is not a port.
     pub fn port(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
         self.number(&format!("sys/class/net/{nic}/brport/{name}"))
     }

@@ -88,7 +88,7 @@ impl Counters for Qdiscs {
     }
 }
 
-/// The same without `-j`, as in a sos report. Of the options it has limits, and what netem
+/// Reads the output without `-j`, as in a sos report. Of the options it has limits, and what netem
 /// emulates.
 fn plain(text: &Text) -> Result<Qdiscs, Gap> {
     let mut all: Vec<Qdisc> = Vec::new();
@@ -181,7 +181,7 @@ impl Qdiscs {
         of.map(|qdisc| qdisc.dev.as_str()).collect()
     }
 
-    /// The same one in another sample.
+    /// This discipline in another sample.
     pub fn same(&self, one: &Qdisc) -> Option<&Qdisc> {
         let is_it = |other: &&Qdisc| {
             (&other.dev, &other.kind, &other.parent) == (&one.dev, &one.kind, &one.parent)

@@ -101,7 +101,7 @@ impl Neighbour {
 }
 
 impl Neighbours {
-    /// The same one in another sample.
+    /// This neighbour in another sample.
     pub fn same(&self, one: &Neighbour) -> Option<&Neighbour> {
         self.all.iter().find(|other| other.dst == one.dst && other.dev == one.dev)
     }

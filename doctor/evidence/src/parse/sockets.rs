@@ -140,7 +140,7 @@ impl Socket {
 }
 
 impl Sockets {
-    /// The same connection in another sample.
+    /// This connection in another sample.
     pub fn same(&self, socket: &Socket) -> Option<&Socket> {
         self.all.iter().find(|one| one.local == socket.local && one.peer == socket.peer)
     }

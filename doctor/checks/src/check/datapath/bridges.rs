@@ -34,7 +34,7 @@ facts! {
 
 /// Packets per second from which flooding matters.
 const PACKETS_MIN: f64 = 100.0;
-/// The same for a small cost per packet.
+/// Packets per second from which even a small cost per packet matters.
 const PACKETS_MANY: f64 = 5000.0;
 /// Number of rules from which passing frames through them is worth a note.
 const RULES_MIN: u64 = 100;

@@ -44,7 +44,7 @@ const GAIN: &str = "an order of magnitude (throughput guide)";
 /// Drivers of cards that hypervisors emulate.
 const EMULATED: [&str; 7] =
     ["8139cp", "8139too", "e1000", "e1000e", "ne2k-pci", "pcnet32", "tulip"];
-/// The same as QEMU's and libvirt's models.
+/// What QEMU and libvirt call the models of such cards.
 const EMULATED_MODELS: [&str; 6] = ["e1000", "e1000e", "i82551", "ne2k_pci", "pcnet", "rtl8139"];
 /// Packets per second from which it matters.
 const PACKETS_MIN: f64 = 10.0;

@@ -45,10 +45,10 @@ facts! {
 
 /// Traffic relative to a limit that holds it.
 const AT_LIMIT: RangeInclusive<f64> = 0.9..=1.1;
-/// The same if excess is dropped: TCP stays well below the limit, and traffic without congestion
-/// control is counted before it is dropped.
+/// Traffic relative to a limit that drops the excess: TCP stays well below it, and traffic without
+/// congestion control is counted before it is dropped.
 const AT_POLICE: RangeInclusive<f64> = 0.7..=f64::INFINITY;
-/// The same if each connection has the whole rate.
+/// Traffic relative to a limit of which each connection has the whole.
 const AT_EACH: RangeInclusive<f64> = 0.9..=f64::INFINITY;
 /// Traffic relative to a limit from which waiting or drops are due to the limit: each drop halves
 /// TCP's rate, while a burst that is briefly delayed does not show a limit.

@@ -38,7 +38,7 @@ facts! {
 const SHARE_MIN: f64 = 0.9;
 /// Share of its time in interrupts and softirqs from which a CPU is saturated.
 const FULL: f64 = 0.8;
-/// The same, from which it is nearly saturated.
+/// Share from which it is nearly saturated.
 const BUSY: f64 = 0.4;
 /// Network interrupts per second below which there is no load. It is low, because a queue that is
 /// polled continuously seldom interrupts.

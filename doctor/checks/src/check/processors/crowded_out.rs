@@ -39,7 +39,7 @@ const REAL_TIME_CAUSE: &str = "A real-time program runs before all others, and b
 const WAITS: f64 = 0.25;
 /// Fraction of a CPU from which an unrelated program is in the way.
 const USES: f64 = 0.3;
-/// The same for real-time programs, with which other threads cannot take turns.
+/// Fraction for a real-time program, with which other threads cannot take turns.
 const REAL_TIME_USES: f64 = 0.25;
 /// Fraction of a CPU's time from which it handles softirqs.
 const SOFTIRQS: f64 = 0.01;

@@ -30,7 +30,7 @@ facts! {
 
 /// Stolen share of the time of all CPUs, from which it matters.
 const STOLEN: f64 = 0.05;
-/// The same, from which no other check is meaningful.
+/// Stolen share from which no other check is meaningful.
 const STARVED: f64 = 0.20;
 
 /// CPUs that the guide left to domain 0 when it gave each of the others to a guest

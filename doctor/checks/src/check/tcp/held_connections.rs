@@ -39,7 +39,7 @@ const PACED: f64 = 0.75;
 /// Bytes that wait for a program, and seconds that it takes for them, in both samples.
 const UNREAD_MIN: u64 = 32 << 10;
 const UNREAD_SECONDS: f64 = 1.0;
-/// The same for a buffer that is full: a fast program has read it after some milliseconds.
+/// Seconds that it takes for a full buffer: a fast program has read one after some milliseconds.
 const SLOW_SECONDS: f64 = 0.1;
 /// Part of a receive buffer from which it is full: the kernel opens the window again only once much
 /// of it was read.

@@ -163,7 +163,7 @@ fn names(path: &str) -> Vec<&str> {
     path.split('/').filter(|name| !matches!(*name, "" | ".")).collect()
 }
 
-/// The same interface in another definition.
+/// The interface with this address in another definition.
 fn of_mac<'a>(next: &'a Defined, mac: &str) -> Option<&'a Interface> {
     let nic = next.guest.interfaces.iter().find(|nic| nic.mac == mac && !mac.is_empty())?;
     unjudged::reason(nic).is_none().then_some(nic)
@@ -353,8 +353,8 @@ impl Judged<'_> {
         self.more(vif, text, severity, summary, [asked, offers]).quote(self.now.quotes())
     }
 
-    /// The same, for a machine that runs, and that asks for too many when it starts the next time:
-    /// its definition or that of the vif has changed.
+    /// The finding for a machine that runs, and that asks for too many queues when it starts the
+    /// next time: its definition or that of the vif has changed.
     fn refused_next(&self) -> Option<Finding> {
         let next = self.next?;
         let (vif, text) = next.vif?;

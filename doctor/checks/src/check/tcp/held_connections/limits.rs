@@ -65,7 +65,7 @@ const FULL: f64 = 0.6;
 /// So many times more than it sends is a connection that receives.
 const RECEIVES: f64 = 10.0;
 
-/// The same of those that receive, as far as this end knows.
+/// What limits connections that receive, as far as this end knows.
 pub(super) fn of_receivers(facts: &Facts, works: &[Work<'_>]) -> Vec<Finding> {
     let receives =
         |work: &&Work<'_>| work.received() >= BYTES_MIN && work.received() > RECEIVES * work.sent();
