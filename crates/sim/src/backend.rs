@@ -14,14 +14,13 @@ use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::PortId;
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
 use ringway_wire::EvtchnPort;
-use ringway_wire::xenstore::Op;
 use ringway_xenbus::backend::{Input, NotAttached};
 use ringway_xenbus::{
     EventPorts, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Rate, Vif, XenbusState,
 };
 use ringway_xenstore::{
-    Client, Errno, Events, LocalStore, LocalTransport, Lost, Transport, Watched, or_refusal,
-    unless_refused,
+    Client, Events, LocalStore, LocalTransport, Lost, Reply, Request, Transport, Watched,
+    or_refusal, unless_refused,
 };
 
 use crate::canary::Canary;
@@ -75,15 +74,9 @@ struct KillableTransport {
 }
 
 impl Transport for KillableTransport {
-    fn request(
-        &mut self,
-        op: Op,
-        tx: u32,
-        payload: &[u8],
-        events: &mut Events,
-    ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+    fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
         match self.is_alive.get() {
-            true => self.transport.request(op, tx, payload, events),
+            true => self.transport.request(request, events),
             false => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
         }
     }

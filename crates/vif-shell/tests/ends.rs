@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{MacAddr, OffloadCaps, PortRules};
 use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, device};
-use ringway_wire::xenstore::Op;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
 use ringway_xenbus::frontend::{Allocation, Preferences, QueueCount};
@@ -13,7 +12,8 @@ use ringway_xenbus::{
     XenbusState,
 };
 use ringway_xenstore::{
-    Client, DomId, Errno, Events, LocalStore, LocalTransport, Lost, Quota, Transport, Watched,
+    Client, DomId, Events, LocalStore, LocalTransport, Lost, Quota, Reply, Request, Transport,
+    Watched,
 };
 
 const HOST: DomId = DomId(0);
@@ -27,15 +27,9 @@ struct Counted {
 }
 
 impl Transport for Counted {
-    fn request(
-        &mut self,
-        op: Op,
-        tx: u32,
-        payload: &[u8],
-        events: &mut Events,
-    ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+    fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
         self.requests += 1;
-        self.transport.request(op, tx, payload, events)
+        self.transport.request(request, events)
     }
 
     fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
@@ -296,17 +290,11 @@ fn keys_that_change_while_they_are_read_are_read_again_later() {
         is_disturbing: bool,
     }
     impl Transport for Disturbed {
-        fn request(
-            &mut self,
-            op: Op,
-            tx: u32,
-            payload: &[u8],
-            events: &mut Events,
-        ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+        fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
             if self.is_disturbing {
                 write(&mut self.guest, &[("feature-sg", "1")]);
             }
-            self.transport.request(op, tx, payload, events)
+            self.transport.request(request, events)
         }
 
         fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {

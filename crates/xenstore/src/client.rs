@@ -18,7 +18,7 @@ use crate::error::{Lost, Reason, Refusal, XsError};
 use crate::events::{Events, Watched};
 use crate::permissions::Permissions;
 use crate::socket::Socket;
-use crate::transport::Transport;
+use crate::transport::{Request, Transport};
 
 /// How often a transaction is retried after a conflict before the caller gets the error.
 const TRANSACTION_ATTEMPTS_MAX: usize = 64;
@@ -265,7 +265,8 @@ impl<T: Transport> Client<T> {
     }
 
     fn call(&mut self, tx: u32, op: Op, path: &str, parts: &[&[u8]]) -> Result<Vec<u8>, XsError> {
-        let reply = self.transport.request(op, tx, &parts.concat(), &mut self.events)?;
+        let request = Request { op, tx, payload: &parts.concat() };
+        let reply = self.transport.request(request, &mut self.events)?;
         reply.map_err(|errno| refusal(op, path, Reason::Errno(errno)))
     }
 }

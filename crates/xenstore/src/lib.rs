@@ -40,5 +40,5 @@ pub use ringway_wire::xenstore::Errno;
 pub use server::{Server, ServerHandle};
 pub use session::SessionId;
 pub use socket::Socket;
-pub use transport::Transport;
+pub use transport::{Reply, Request, Transport};
 pub use tree::Tree;

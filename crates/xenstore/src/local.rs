@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use ringway_wire::DomId;
-use ringway_wire::xenstore::{Errno, Op, XENSTORE_PAYLOAD_MAX};
+use ringway_wire::xenstore::{Errno, XENSTORE_PAYLOAD_MAX};
 
 use crate::client::Client;
 use crate::error::Lost;
 use crate::events::Events;
 use crate::quota::Quota;
 use crate::session::SessionId;
-use crate::transport::Transport;
+use crate::transport::{Reply, Request, Transport};
 use crate::tree::Tree;
 
 /// A XenStore that its clients share. Clones refer to the same store.
@@ -71,13 +71,8 @@ impl Client<LocalTransport> {
 }
 
 impl Transport for LocalTransport {
-    fn request(
-        &mut self,
-        op: Op,
-        tx: u32,
-        payload: &[u8],
-        _events: &mut Events,
-    ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+    fn request(&mut self, request: Request<'_>, _events: &mut Events) -> Result<Reply, Lost> {
+        let Request { op, tx, payload } = request;
         let mut tree = self.tree.borrow_mut();
         if !tree.is_open(self.session) {
             return Err(Lost::closed());

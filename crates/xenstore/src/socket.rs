@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::Lost;
 use crate::events::Events;
-use crate::transport::Transport;
+use crate::transport::{Reply, Request, Transport};
 
 /// Bytes read at a time: the longest message.
 const READ_LEN: usize = SOCKMSG_LEN + XENSTORE_PAYLOAD_MAX;
@@ -83,13 +83,8 @@ impl Socket {
 }
 
 impl Transport for Socket {
-    fn request(
-        &mut self,
-        op: Op,
-        tx: u32,
-        payload: &[u8],
-        events: &mut Events,
-    ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+    fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
+        let Request { op, tx, payload } = request;
         let too_long = payload.len() > XENSTORE_PAYLOAD_MAX;
         let (Ok(len), false) = (u32::try_from(payload.len()), too_long) else {
             return Ok(Err(Errno::Toobig));
