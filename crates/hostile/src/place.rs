@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringway_control::RunDir;
-use ringway_datapath::{MacAddr, PortRules};
+use ringway_datapath::MacAddr;
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_vif_shell::device;
 use ringway_wire::DomId;
@@ -116,7 +116,5 @@ impl Toolstack {
 pub fn describe(vif: Vif, bridge: Option<&str>) -> Device {
     let [high, low] = vif.frontend.0.to_be_bytes();
     let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
-    let bridge = bridge.map(str::to_owned);
-    let rules = PortRules::default();
-    Device { vif, mac, mtu: 1500, bridge, max_queues: None, rules }
+    Device { bridge: bridge.map(str::to_owned), ..Device::new(vif, mac) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{MacAddr, OffloadCaps, PortRules};
+use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, device};
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
@@ -100,15 +100,7 @@ impl FrontendProcess for Process {
 fn with_vif() -> LocalStore {
     let store = LocalStore::new(Quota::default());
     let mut toolstack = store.connect(HOST).expect("few sessions");
-    let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 3]);
-    let made = Device {
-        vif: VIF,
-        mac,
-        mtu: 1500,
-        bridge: None,
-        max_queues: None,
-        rules: PortRules::default(),
-    };
+    let made = Device::new(VIF, MacAddr([0, 0x16, 0x3e, 0, 0, 3]));
     toolstack.transaction(|tx| device::make(tx, &made)).expect("domain 0 may");
     store
 }

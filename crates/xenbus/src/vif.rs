@@ -175,6 +175,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// A vif as toolstacks describe it without any settings.
+    pub fn new(vif: Vif, mac: MacAddr) -> Device {
+        let rules = PortRules::default();
+        Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, rules }
+    }
+
     /// The backend's first keys. Its directory belongs to its domain; the guest may read it.
     pub fn backend_changes(&self) -> Vec<KeyChange> {
         let mut changes = vec![
@@ -258,14 +264,7 @@ mod tests {
     #[test]
     fn a_backend_reads_the_configuration_of_a_toolstack() {
         let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
-        let plain = Device {
-            vif,
-            mac: MacAddr([2; 6]),
-            mtu: 1500,
-            bridge: None,
-            max_queues: None,
-            rules: PortRules::default(),
-        };
+        let plain = Device::new(vif, MacAddr([2; 6]));
         let wishful =
             Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };
         let listed = |last: u8| vec![MacAddr([0, 0, 0x5e, 0, 1, last]), MacAddr([2; 6])];

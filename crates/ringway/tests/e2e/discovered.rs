@@ -155,14 +155,7 @@ impl<'a> Guest<'a> {
         let vif = self.vif(handle);
         let mac = format!("00:16:3e:77:00:{handle:02x}");
         let mac = ringway_datapath::MacAddr::parse(&mac).expect("an address");
-        let described = Device {
-            vif,
-            mac,
-            mtu: 1400,
-            bridge: None,
-            max_queues: None,
-            rules: ringway_datapath::PortRules::default(),
-        };
+        let described = Device { mtu: 1400, ..Device::new(vif, mac) };
         let made = self.store.transaction(|tx| {
             device::make(tx, &described)?;
             changes.iter().try_for_each(|(key, value)| {

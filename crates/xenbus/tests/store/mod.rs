@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringway_datapath::{MacAddr, PortRules};
+use ringway_datapath::MacAddr;
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, KeyChange, Keys, Vif};
 
@@ -13,15 +13,7 @@ pub(crate) type Store = BTreeMap<String, String>;
 
 /// The keys that the toolstack writes for [`VIF`].
 pub(crate) fn with_vif() -> Store {
-    let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
-    let device = Device {
-        vif: VIF,
-        mac,
-        mtu: 1500,
-        bridge: None,
-        max_queues: None,
-        rules: PortRules::default(),
-    };
+    let device = Device::new(VIF, MacAddr([0, 0x16, 0x3e, 0, 0, 2]));
     let mut store = Store::new();
     change(&mut store, &VIF.backend_dir(), device.backend_changes());
     change(&mut store, &VIF.frontend_dir(), device.frontend_changes());
