@@ -24,6 +24,7 @@
 
 pub mod grant;
 pub mod netif;
+mod operations;
 pub mod ring;
 pub mod vhost_user;
 pub mod virtio;

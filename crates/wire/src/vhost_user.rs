@@ -7,6 +7,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::operations::operations;
+
 /// The header of every message in both directions (`VhostUserHeader`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -40,28 +42,15 @@ pub const REGIONS_MAX: usize = 8;
 /// back-end offers if it takes regions one by one.
 pub const MEM_SLOTS_MAX: u64 = 509;
 
-/// Defines an enum together with its wire numbers, so that the two cannot drift apart.
-macro_rules! operations {
+/// Defines the requests, and their names.
+macro_rules! requests {
     ($($(#[$doc:meta])* $name:ident = $number:literal $spelling:literal,)*) => {
-        /// A front-end's requests (`VHOST_USER_*`).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum Op { $($(#[$doc])* $name = $number,)* }
+        operations! {
+            /// A front-end's requests (`VHOST_USER_*`), which [`Header::request`] has.
+            pub enum Op { $($(#[$doc])* $name = $number,)* }
+        }
 
         impl Op {
-            /// Every request of the protocol, whether ringway implements it or not.
-            pub const ALL: &'static [Op] = &[$(Op::$name,)*];
-
-            /// The number in [`Header::request`].
-            pub const fn number(self) -> u32 {
-                match self { $(Op::$name => $number,)* }
-            }
-
-            /// The request with this number, if there is one.
-            pub const fn from_number(number: u32) -> Option<Op> {
-                match number { $($number => Some(Op::$name),)* _ => None }
-            }
-
             /// Its name in the specification, without `VHOST_USER_`.
             pub const fn name(self) -> &'static str {
                 match self { $(Op::$name => $spelling,)* }
@@ -70,7 +59,7 @@ macro_rules! operations {
     };
 }
 
-operations! {
+requests! {
     /// The virtio features of the back-end; a [`u64`] in reply.
     GetFeatures = 1 "GET_FEATURES",
     /// The negotiated virtio features: a [`u64`].

@@ -7,6 +7,8 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::operations::operations;
+
 /// The header of every message in both directions (`struct xsd_sockmsg`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -32,76 +34,54 @@ pub const XENSTORE_ABS_PATH_MAX: usize = 3072;
 /// The longest path relative to a domain's own directory, in bytes.
 pub const XENSTORE_REL_PATH_MAX: usize = 2048;
 
-/// Defines an enum together with its wire numbers, so that the two cannot drift apart.
-macro_rules! operations {
-    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// The type of a message (`enum xsd_sockmsg_type`).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum Op { $($(#[$doc])* $name = $number,)* }
-
-        impl Op {
-            /// Every operation the header defines.
-            pub const ALL: &'static [Op] = &[$(Op::$name,)*];
-
-            /// The number in [`SockMsg::kind`].
-            pub const fn number(self) -> u32 {
-                match self { $(Op::$name => $number,)* }
-            }
-
-            /// The operation with this number, if there is one.
-            pub const fn from_number(number: u32) -> Option<Op> {
-                match number { $($number => Some(Op::$name),)* _ => None }
-            }
-        }
-    };
-}
-
 operations! {
-    /// Debugging commands for the daemon (`XS_CONTROL`).
-    Control = 0,
-    /// Names of a node's children (`XS_DIRECTORY`).
-    Directory = 1,
-    /// The value of a node (`XS_READ`).
-    Read = 2,
-    /// The permissions of a node (`XS_GET_PERMS`).
-    GetPerms = 3,
-    /// Ask for events about changes at or below a path (`XS_WATCH`).
-    Watch = 4,
-    /// Withdraw a watch (`XS_UNWATCH`).
-    Unwatch = 5,
-    /// Begin a transaction (`XS_TRANSACTION_START`).
-    TransactionStart = 6,
-    /// Commit or abort a transaction (`XS_TRANSACTION_END`).
-    TransactionEnd = 7,
-    /// Introduce a new domain to the daemon (`XS_INTRODUCE`).
-    Introduce = 8,
-    /// Report to the daemon that a domain is gone (`XS_RELEASE`).
-    Release = 9,
-    /// The home directory of a domain (`XS_GET_DOMAIN_PATH`).
-    GetDomainPath = 10,
-    /// Set a value, making the node if needed (`XS_WRITE`).
-    Write = 11,
-    /// Make a node with an empty value unless it exists (`XS_MKDIR`).
-    Mkdir = 12,
-    /// Remove a node and all below it (`XS_RM`).
-    Rm = 13,
-    /// Set the permissions of a node (`XS_SET_PERMS`).
-    SetPerms = 14,
-    /// From the daemon only: something watched changed (`XS_WATCH_EVENT`).
-    WatchEvent = 15,
-    /// From the daemon only: a request failed; the payload names the reason (`XS_ERROR`).
-    Error = 16,
-    /// Whether the daemon knows a domain (`XS_IS_DOMAIN_INTRODUCED`).
-    IsDomainIntroduced = 17,
-    /// Forget that a domain was shut down (`XS_RESUME`).
-    Resume = 18,
-    /// Let one domain act for another (`XS_SET_TARGET`).
-    SetTarget = 19,
-    /// Drop all watches and transactions of the connection (`XS_RESET_WATCHES`).
-    ResetWatches = 21,
-    /// A part of a directory that is too long for one message (`XS_DIRECTORY_PART`).
-    DirectoryPart = 22,
+    /// The type of a message (`enum xsd_sockmsg_type`), which [`SockMsg::kind`] has.
+    pub enum Op {
+        /// Debugging commands for the daemon (`XS_CONTROL`).
+        Control = 0,
+        /// Names of a node's children (`XS_DIRECTORY`).
+        Directory = 1,
+        /// The value of a node (`XS_READ`).
+        Read = 2,
+        /// The permissions of a node (`XS_GET_PERMS`).
+        GetPerms = 3,
+        /// Ask for events about changes at or below a path (`XS_WATCH`).
+        Watch = 4,
+        /// Withdraw a watch (`XS_UNWATCH`).
+        Unwatch = 5,
+        /// Begin a transaction (`XS_TRANSACTION_START`).
+        TransactionStart = 6,
+        /// Commit or abort a transaction (`XS_TRANSACTION_END`).
+        TransactionEnd = 7,
+        /// Introduce a new domain to the daemon (`XS_INTRODUCE`).
+        Introduce = 8,
+        /// Report to the daemon that a domain is gone (`XS_RELEASE`).
+        Release = 9,
+        /// The home directory of a domain (`XS_GET_DOMAIN_PATH`).
+        GetDomainPath = 10,
+        /// Set a value, making the node if needed (`XS_WRITE`).
+        Write = 11,
+        /// Make a node with an empty value unless it exists (`XS_MKDIR`).
+        Mkdir = 12,
+        /// Remove a node and all below it (`XS_RM`).
+        Rm = 13,
+        /// Set the permissions of a node (`XS_SET_PERMS`).
+        SetPerms = 14,
+        /// From the daemon only: something watched changed (`XS_WATCH_EVENT`).
+        WatchEvent = 15,
+        /// From the daemon only: a request failed; the payload names the reason (`XS_ERROR`).
+        Error = 16,
+        /// Whether the daemon knows a domain (`XS_IS_DOMAIN_INTRODUCED`).
+        IsDomainIntroduced = 17,
+        /// Forget that a domain was shut down (`XS_RESUME`).
+        Resume = 18,
+        /// Let one domain act for another (`XS_SET_TARGET`).
+        SetTarget = 19,
+        /// Drop all watches and transactions of the connection (`XS_RESET_WATCHES`).
+        ResetWatches = 21,
+        /// A part of a directory that is too long for one message (`XS_DIRECTORY_PART`).
+        DirectoryPart = 22,
+    }
 }
 
 /// Defines the error enum together with its wire names.
