@@ -5,7 +5,7 @@ use ringway_sys::guest_memory::GuestView;
 
 use crate::{
     Access, Buffers, Chain, Format, Notify, NotifyWhen, PackedDevice, PackedPosition, QueueAreas,
-    QueueFault, QueueMemory, QueueOptions, Singles, SplitDevice, SplitPosition, Waiting,
+    QueueMemory, QueueOptions, Result, Singles, SplitDevice, SplitPosition, Waiting,
 };
 
 /// Takes chains and uses each one once, in order.
@@ -50,13 +50,13 @@ impl<M: QueueMemory> DeviceHalf<M> {
     /// of the next used one.
     ///
     /// # Errors
-    /// [`QueueFault::RanAhead`] if the base is not in the queue.
+    /// [`QueueFault::RanAhead`](crate::QueueFault::RanAhead) if the base is not in the queue.
     pub fn attach(
         areas: QueueAreas<M>,
         options: QueueOptions,
         access: Access,
         base: u32,
-    ) -> Result<DeviceHalf<M>, QueueFault> {
+    ) -> Result<DeviceHalf<M>> {
         let base = u16::try_from(base & u32::from(u16::MAX)).expect("16 bits are left");
         Ok(match options.format {
             Format::Split => DeviceHalf::Split(SplitDevice::attach(areas, options, access, base)),
@@ -71,14 +71,15 @@ impl<M: QueueMemory> DeviceHalf<M> {
     /// also records the position to continue from; the base counts only if nothing was recorded.
     ///
     /// # Errors
-    /// As [`attach`](DeviceHalf::attach), and [`QueueFault::Inflight`].
+    /// As [`attach`](DeviceHalf::attach), and
+    /// [`QueueFault::Inflight`](crate::QueueFault::Inflight).
     pub fn attach_with_inflight(
         areas: QueueAreas<M>,
         options: QueueOptions,
         access: Access,
         base: u32,
         (noted, descriptors): (M, u16),
-    ) -> Result<DeviceHalf<M>, QueueFault> {
+    ) -> Result<DeviceHalf<M>> {
         let mut half = DeviceHalf::attach(areas, options, access, base)?;
         either!(&mut half, half => half.attach_with_inflight(noted, descriptors)?);
         Ok(half)
@@ -98,31 +99,27 @@ impl<M: QueueMemory> DeviceHalf<M> {
     /// Reads the driver's progress: once per batch.
     ///
     /// # Errors
-    /// [`QueueFault::RanAhead`].
+    /// [`QueueFault::RanAhead`](crate::QueueFault::RanAhead).
     #[inline]
-    pub fn poll(&mut self) -> Result<(), QueueFault> {
+    pub fn poll(&mut self) -> Result<()> {
         either!(self, half => half.poll())
     }
 
     /// Takes the next of the chains that the last poll found.
     ///
     /// # Errors
-    /// [`QueueFault`].
+    /// [`QueueFault`](crate::QueueFault).
     #[inline]
-    pub fn take(
-        &mut self,
-        guest: &GuestView,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Chain>, QueueFault> {
+    pub fn take(&mut self, guest: &GuestView, buffers: &mut Buffers) -> Result<Option<Chain>> {
         either!(self, half => half.take(guest, buffers))
     }
 
     /// Reads ahead what the last poll found, for [`singles`](DeviceHalf::singles).
     ///
     /// # Errors
-    /// [`QueueFault`].
+    /// [`QueueFault`](crate::QueueFault).
     #[inline]
-    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<()> {
         match self {
             DeviceHalf::Split(half) => half.read_ahead(guest),
             DeviceHalf::Packed(_) => Ok(()),

@@ -39,6 +39,9 @@ use ringway_wire::virtio::{
     VIRTIO_RING_F_INDIRECT_DESC,
 };
 
+/// What a device's half gives, or the peer's fault.
+pub type Result<T> = std::result::Result<T, QueueFault>;
+
 /// The negotiated options of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueOptions {

@@ -13,7 +13,7 @@ use super::{
 use crate::chain::Entry;
 use crate::{
     Access, Buffers, Chain, Notify, NotifyWhen, QueueAreas, QueueFault, QueueMemory, QueueOptions,
-    Waiting,
+    Result, Waiting,
 };
 
 /// Takes chains and uses each one once, in order.
@@ -50,7 +50,7 @@ impl<M: QueueMemory> PackedDevice<M> {
         options: QueueOptions,
         access: Access,
         base: u16,
-    ) -> Result<PackedDevice<M>, QueueFault> {
+    ) -> Result<PackedDevice<M>> {
         let (at, size) = (Position::from_bits(base), areas.size);
         if at.index >= size {
             return Err(QueueFault::RanAhead { produced: base, ahead: at.index, size });
@@ -74,11 +74,7 @@ impl<M: QueueMemory> PackedDevice<M> {
     ///
     /// # Errors
     /// [`QueueFault::Inflight`].
-    pub(crate) fn attach_with_inflight(
-        &mut self,
-        noted: M,
-        descriptors: u16,
-    ) -> Result<(), QueueFault> {
+    pub(crate) fn attach_with_inflight(&mut self, noted: M, descriptors: u16) -> Result<()> {
         let ring = (&self.areas.descriptors, self.areas.size);
         let (inflight, at) = PackedInflight::open(noted, descriptors, ring, self.used)?;
         (self.next, self.end_seen, self.used) = (at, at, at);
@@ -96,7 +92,7 @@ impl<M: QueueMemory> PackedDevice<M> {
     /// # Errors
     /// Never.
     #[inline]
-    pub fn poll(&mut self) -> Result<(), QueueFault> {
+    pub fn poll(&mut self) -> Result<()> {
         if !self.is_polling {
             suppress_events(&self.areas.device);
             self.is_polling = true;
@@ -109,11 +105,7 @@ impl<M: QueueMemory> PackedDevice<M> {
     /// # Errors
     /// [`QueueFault`].
     #[inline]
-    pub fn take(
-        &mut self,
-        guest: &GuestView,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Chain>, QueueFault> {
+    pub fn take(&mut self, guest: &GuestView, buffers: &mut Buffers) -> Result<Option<Chain>> {
         let head = self.next.index;
         // Acquire: orders this load before our reads of the chain that it makes available.
         let flags = self.areas.descriptors.load(flags_at(head), Ordering::Acquire);
@@ -148,12 +140,7 @@ impl<M: QueueMemory> PackedDevice<M> {
     /// Reads a chain of several descriptors, or one in an indirect table. Each iteration adds a
     /// buffer; the number of buffers is limited to the entries of the queue.
     #[inline(never)]
-    fn walk(
-        &self,
-        guest: &GuestView,
-        first: PackedDesc,
-        buffers: &mut Buffers,
-    ) -> Result<Chain, QueueFault> {
+    fn walk(&self, guest: &GuestView, first: PackedDesc, buffers: &mut Buffers) -> Result<Chain> {
         let (mut at, mut desc, mut slots) = (self.next, first, 1);
         loop {
             let entry = entry_of(desc);
@@ -177,12 +164,7 @@ impl<M: QueueMemory> PackedDevice<M> {
     /// Descriptors of an indirect table follow each other, and only the direction flag counts; for
     /// readable chains not even that. DPDK's driver sets it in descriptors for the device to read
     /// (22.11, `vring_desc_init_indirect_packed`), and DPDK's device does not read it.
-    fn walk_table(
-        &self,
-        guest: &GuestView,
-        table: Entry,
-        buffers: &mut Buffers,
-    ) -> Result<(), QueueFault> {
+    fn walk_table(&self, guest: &GuestView, table: Entry, buffers: &mut Buffers) -> Result<()> {
         for index in 0..buffers.table_len(table)? {
             let entry = entry_of(table.of_table::<PackedDesc>(guest, index)?);
             if entry.is_indirect() {

@@ -15,7 +15,7 @@ use crate::chain::Entry;
 use crate::inflight::Inflight;
 use crate::{
     Access, Buffer, Buffers, Chain, Notify, NotifyWhen, QueueAreas, QueueFault, QueueMemory,
-    QueueOptions, Waiting, crosses,
+    QueueOptions, Result, Waiting, crosses,
 };
 
 /// Takes chains and uses each one once, in order.
@@ -149,11 +149,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     ///
     /// # Errors
     /// [`QueueFault::Inflight`].
-    pub(crate) fn attach_with_inflight(
-        &mut self,
-        noted: M,
-        descriptors: u16,
-    ) -> Result<(), QueueFault> {
+    pub(crate) fn attach_with_inflight(&mut self, noted: M, descriptors: u16) -> Result<()> {
         let available = self.areas.driver.load(avail::IDX, Ordering::Acquire);
         let indices = [self.used_published, available];
         let (inflight, resubmitted) = Inflight::open(noted, descriptors, self.areas.size, indices)?;
@@ -179,7 +175,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// # Errors
     /// [`QueueFault::RanAhead`].
     #[inline]
-    pub fn poll(&mut self) -> Result<(), QueueFault> {
+    pub fn poll(&mut self) -> Result<()> {
         // Acquire: orders this load before our reads of the entries it covers.
         let produced = self.areas.driver.load(avail::IDX, Ordering::Acquire);
         let size = self.areas.size;
@@ -205,11 +201,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// # Errors
     /// [`QueueFault`].
     #[inline]
-    pub fn take(
-        &mut self,
-        guest: &GuestView,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Chain>, QueueFault> {
+    pub fn take(&mut self, guest: &GuestView, buffers: &mut Buffers) -> Result<Option<Chain>> {
         // Inlined, because each batch ends with it.
         match self.next == self.avail_seen {
             true => Ok(None),
@@ -217,11 +209,7 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    fn take_next(
-        &mut self,
-        guest: &GuestView,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Chain>, QueueFault> {
+    fn take_next(&mut self, guest: &GuestView, buffers: &mut Buffers) -> Result<Option<Chain>> {
         self.read_ahead(guest)?;
         let Prefetched { head, desc: first, .. } =
             self.next_ahead().expect("one was read at least");
@@ -294,7 +282,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// # Errors
     /// [`QueueFault::HeadOutOfRange`] if the next one is invalid.
     #[inline]
-    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<()> {
         match self.avail_seen.wrapping_sub(self.next) {
             0 => Ok(()),
             _ if self.next_ahead().is_some() => Ok(()),
@@ -306,7 +294,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// Reads the next entry if there is no other. Its buffer is copied at once, so a hint would
     /// only add work.
     #[inline(never)]
-    fn read_only_entry(&mut self) -> Result<(), QueueFault> {
+    fn read_only_entry(&mut self) -> Result<()> {
         let size = self.areas.size;
         self.prefetched.clear();
         self.prefetched_from = self.next;
@@ -322,7 +310,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// the cache. Here the misses overlap: the loops are short, so that the CPU starts on the next
     /// entries while it waits for one.
     #[inline(never)]
-    fn read_entries(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+    fn read_entries(&mut self, guest: &GuestView) -> Result<()> {
         let size = self.areas.size;
         let (first, found) = (self.next, self.avail_seen.wrapping_sub(self.next));
         let most = found.min(u16::try_from(PREFETCHED_MAX).expect("a batch is small"));
@@ -355,13 +343,7 @@ impl<M: QueueMemory> SplitDevice<M> {
     /// buffer; the number of buffers is limited to the entries of the queue, which ends a loop of
     /// descriptors.
     #[inline(never)]
-    fn walk(
-        &self,
-        guest: &GuestView,
-        head: u16,
-        first: Desc,
-        buffers: &mut Buffers,
-    ) -> Result<(), QueueFault> {
+    fn walk(&self, guest: &GuestView, head: u16, first: Desc, buffers: &mut Buffers) -> Result<()> {
         let size = self.areas.size;
         let (mut index, mut desc) = (head, first);
         loop {
@@ -384,12 +366,7 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    fn walk_table(
-        &self,
-        guest: &GuestView,
-        table: Entry,
-        buffers: &mut Buffers,
-    ) -> Result<(), QueueFault> {
+    fn walk_table(&self, guest: &GuestView, table: Entry, buffers: &mut Buffers) -> Result<()> {
         let size = buffers.table_len(table)?;
         let mut index = 0;
         loop {
