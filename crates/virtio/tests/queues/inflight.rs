@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
 use ringway_sys::SharedPages;
+use ringway_sys::guest_memory::GuestView;
 use ringway_virtio::{
     Access, Buffer, Buffers, DeviceHalf, DriverHalf, Format, InflightFault, QueueAreas, QueueFault,
     QueueMemory,
@@ -124,61 +125,90 @@ impl Place {
 
     /// Takes and uses all available chains, in batches of `batch`. Returns their heads in order.
     fn serve<M: QueueMemory>(&self, device: &mut DeviceHalf<M>, batch: usize) -> Vec<u16> {
-        let mut buffers = Buffers::new(SIZE);
         let mut heads = Vec::new();
-        loop {
-            device.poll().expect("the driver is honest");
-            let mut count = 0;
-            while count < batch {
-                let taken = device.take(&self.ground.view, &mut buffers);
-                let Some(chain) = taken.expect("the driver is honest") else { break };
-                heads.push(chain.id);
-                device.push_used(chain, 0);
-                count += 1;
-            }
-            let _ = device.publish();
-            if count == 0 {
-                return heads;
-            }
-        }
+        while use_batch(device, &self.ground.view, (batch, 0), |head, _| heads.push(head)) > 0 {}
+        heads
     }
 }
 
-/// A device of another program, which records what the specification requires, uses chains in any
-/// order, and is killed after a number of stores.
-struct Other<'a> {
-    place: &'a Place,
-    left: usize,
-    next: u16,
-    counter: u64,
+/// Takes a batch of chains, shows the id and the buffers of each, and uses it with `len` bytes.
+/// Returns how many there were.
+pub(crate) fn use_batch<M: QueueMemory>(
+    device: &mut DeviceHalf<M>,
+    view: &GuestView,
+    (batch, len): (usize, u32),
+    mut show: impl FnMut(u16, &Buffers),
+) -> usize {
+    let mut buffers = Buffers::new(SIZE);
+    device.poll().expect("the driver is honest");
+    let mut count = 0;
+    while count < batch {
+        let taken = device.take(view, &mut buffers);
+        let Some(chain) = taken.expect("the driver is honest") else { break };
+        show(chain.id, &buffers);
+        device.push_used(chain, len);
+        count += 1;
+    }
+    let _ = device.publish();
+    count
 }
 
-impl Other<'_> {
-    fn store(&mut self, pages: &SharedPages, offset: usize, bytes: &[u8]) {
+/// The stores of a device of another program, which is killed after a number of them.
+pub(crate) struct Stores {
+    /// The inflight area.
+    pub(crate) area: SharedPages,
+    pub(crate) left: usize,
+}
+
+impl Stores {
+    pub(crate) fn store(&mut self, pages: &SharedPages, offset: usize, bytes: &[u8]) {
         if self.left > 0 {
             self.left -= 1;
             pages.copy_from(offset, bytes);
         }
     }
 
-    fn note(&mut self, offset: usize, bytes: &[u8]) {
-        let area = self.place.area.clone();
+    pub(crate) fn note(&mut self, offset: usize, bytes: &[u8]) {
+        let area = self.area.clone();
         self.store(&area, offset, bytes);
     }
+}
 
+/// A record of another version or another size is refused, in either layout.
+pub(crate) fn refuses_other_heads(
+    version: usize,
+    desc_num: usize,
+    fault_with: impl Fn(&dyn Fn(&SharedPages)) -> InflightFault,
+) {
+    let fault = fault_with(&|area| area.store_u16(version, 2, Ordering::Relaxed));
+    assert_eq!(fault, InflightFault::Version { found: 2 });
+    let fault = fault_with(&|area| area.store_u16(desc_num, 9, Ordering::Relaxed));
+    assert_eq!(fault, InflightFault::Size { found: 9, expected: SIZE });
+}
+
+/// A device of another program, which records what the specification requires, uses chains in any
+/// order, and is killed after a number of stores.
+struct Other<'a> {
+    place: &'a Place,
+    stores: Stores,
+    next: u16,
+    counter: u64,
+}
+
+impl Other<'_> {
     fn begin(&mut self) {
-        self.note(at::DESC_NUM, &SIZE.to_ne_bytes());
-        self.note(at::USED_IDX, &self.place.used_idx().to_ne_bytes());
-        self.note(at::VERSION, &1_u16.to_ne_bytes());
+        self.stores.note(at::DESC_NUM, &SIZE.to_ne_bytes());
+        self.stores.note(at::USED_IDX, &self.place.used_idx().to_ne_bytes());
+        self.stores.note(at::VERSION, &1_u16.to_ne_bytes());
     }
 
     fn take(&mut self) -> u16 {
         let entry = avail::RING + 2 * usize::from(self.next % SIZE);
         let head = self.place.areas.driver.load_u16(entry, Ordering::Acquire);
         self.next = self.next.wrapping_add(1);
-        self.note(desc_at(head) + at::COUNTER, &self.counter.to_ne_bytes());
+        self.stores.note(desc_at(head) + at::COUNTER, &self.counter.to_ne_bytes());
         self.counter += 1;
-        self.note(desc_at(head) + at::INFLIGHT, &[1]);
+        self.stores.note(desc_at(head) + at::INFLIGHT, &[1]);
         head
     }
 
@@ -187,17 +217,17 @@ impl Other<'_> {
         let mut idx = device.load_u16(used::IDX, Ordering::Acquire);
         for head in heads {
             let last = self.place.area.load_u16(at::LAST_BATCH_HEAD, Ordering::Acquire);
-            self.note(desc_at(*head) + at::NEXT, &last.to_ne_bytes());
-            self.note(at::LAST_BATCH_HEAD, &head.to_ne_bytes());
+            self.stores.note(desc_at(*head) + at::NEXT, &last.to_ne_bytes());
+            self.stores.note(at::LAST_BATCH_HEAD, &head.to_ne_bytes());
             let elem = UsedElem { id: u32::from(*head), len: 0 };
-            self.store(&device, used::RING + 8 * usize::from(idx % SIZE), elem.as_bytes());
+            self.stores.store(&device, used::RING + 8 * usize::from(idx % SIZE), elem.as_bytes());
             idx = idx.wrapping_add(1);
         }
-        self.store(&device, used::IDX, &idx.to_ne_bytes());
+        self.stores.store(&device, used::IDX, &idx.to_ne_bytes());
         for head in heads {
-            self.note(desc_at(*head) + at::INFLIGHT, &[0]);
+            self.stores.note(desc_at(*head) + at::INFLIGHT, &[0]);
         }
-        self.note(at::USED_IDX, &idx.to_ne_bytes());
+        self.stores.note(at::USED_IDX, &idx.to_ne_bytes());
     }
 }
 
@@ -233,7 +263,8 @@ fn chains_left_by_another_device_are_taken_in_their_original_order() {
         drop(device);
         assert_eq!(place.reaped(), first);
         let heads = place.offer(6);
-        let mut other = Other { place: &place, left: stores, next: 3, counter: 40 };
+        let few = Stores { area: place.area.clone(), left: stores };
+        let mut other = Other { place: &place, stores: few, next: 3, counter: 40 };
         other.begin();
         let taken: Vec<u16> = (0..5).map(|_| other.take()).collect();
         other.use_batch(&[taken[2], taken[4]]);
@@ -256,7 +287,8 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
         for batch in [1, 3, 8] {
             let mut place = Place::new();
             let heads = place.offer(7);
-            let mut other = Other { place: &place, left: usize::MAX, next: 0, counter: 0 };
+            let endless = Stores { area: place.area.clone(), left: usize::MAX };
+            let mut other = Other { place: &place, stores: endless, next: 0, counter: 0 };
             other.begin();
             let taken: Vec<u16> = (0..4).map(|_| other.take()).collect();
             other.use_batch(&[taken[1]]);
@@ -289,10 +321,7 @@ fn an_invalid_inflight_area_closes_the_queue() {
             other => panic!("{other:?}"),
         }
     };
-    let fault = with(&|area| area.store_u16(at::VERSION, 2, Ordering::Relaxed));
-    assert_eq!(fault, InflightFault::Version { found: 2 });
-    let fault = with(&|area| area.store_u16(at::DESC_NUM, 9, Ordering::Relaxed));
-    assert_eq!(fault, InflightFault::Size { found: 9, expected: SIZE });
+    refuses_other_heads(at::VERSION, at::DESC_NUM, with);
     let fault = with(&|area| {
         area.store_u16(at::USED_IDX, u16::MAX, Ordering::Relaxed);
         area.store_u16(at::LAST_BATCH_HEAD, 1000, Ordering::Relaxed);

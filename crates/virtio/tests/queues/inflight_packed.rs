@@ -15,7 +15,7 @@ use ringway_wire::virtio::{PackedDesc, VRING_DESC_F_NEXT};
 use zerocopy::IntoBytes;
 
 use crate::ground::{Ground, plain};
-use crate::inflight::KillableMemory;
+use crate::inflight::{KillableMemory, Stores, refuses_other_heads, use_batch};
 
 const SIZE: u16 = 8;
 /// The first position of a queue: the one that a front-end without any other sends.
@@ -106,23 +106,15 @@ impl Place {
     /// Takes and uses all available chains, in batches. The first one must be the first that has
     /// not come back, and each must be what was offered.
     fn serve<M: QueueMemory>(&self, device: &mut DeviceHalf<M>, batch: usize) {
-        let mut buffers = Buffers::new(SIZE);
         let mut number = self.reaped.len();
         loop {
-            device.poll().expect("the driver is honest");
-            let mut count = 0;
-            while count < batch {
-                let taken = device.take(&self.ground.view, &mut buffers);
-                let Some(chain) = taken.expect("the driver is honest") else { break };
+            let count = use_batch(device, &self.ground.view, (batch, 7), |id, buffers| {
                 // A killed device may see its own ring as if it had not been killed.
-                if let Some((id, expected)) = self.offered.get(number) {
-                    assert_eq!((chain.id, buffers.list()), (*id, &expected[..]), "chain {number}");
+                if let Some((offered, expected)) = self.offered.get(number) {
+                    assert_eq!((id, buffers.list()), (*offered, &expected[..]), "chain {number}");
                 }
                 number += 1;
-                device.push_used(chain, 7);
-                count += 1;
-            }
-            let _ = device.publish();
+            });
             if count == 0 || number > self.offered.len() {
                 return;
             }
@@ -194,7 +186,7 @@ fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
 /// order, and is killed after a number of stores.
 struct Other<'a> {
     place: &'a Place,
-    left: usize,
+    stores: Stores,
     next: (u16, bool),
     used: (u16, bool),
     counter: u64,
@@ -204,18 +196,6 @@ struct Other<'a> {
 type Taken = (u16, u16, u16);
 
 impl Other<'_> {
-    fn store(&mut self, pages: &SharedPages, offset: usize, bytes: &[u8]) {
-        if self.left > 0 {
-            self.left -= 1;
-            pages.copy_from(offset, bytes);
-        }
-    }
-
-    fn note(&mut self, offset: usize, bytes: &[u8]) {
-        let area = self.place.area.clone();
-        self.store(&area, offset, bytes);
-    }
-
     fn noted(&self, offset: usize) -> u16 {
         self.place.area.load_u16(offset, Ordering::Acquire)
     }
@@ -224,9 +204,9 @@ impl Other<'_> {
         let head = self.noted(at::OLD_FREE_HEAD);
         let mut free = head;
         let (mut count, mut id) = (0_u16, 0);
-        self.note(entry_at(head) + at::NUM, &0_u16.to_ne_bytes());
-        self.note(entry_at(head) + at::COUNTER, &self.counter.to_ne_bytes());
-        self.note(entry_at(head) + at::INFLIGHT, &[1]);
+        self.stores.note(entry_at(head) + at::NUM, &0_u16.to_ne_bytes());
+        self.stores.note(entry_at(head) + at::COUNTER, &self.counter.to_ne_bytes());
+        self.stores.note(entry_at(head) + at::INFLIGHT, &[1]);
         self.counter += 1;
         loop {
             let desc: PackedDesc = self.place.areas.descriptors.read(16 * usize::from(self.next.0));
@@ -234,18 +214,18 @@ impl Other<'_> {
             let is_last = desc.flags & VRING_DESC_F_NEXT == 0;
             if is_last {
                 id = desc.id;
-                self.note(entry_at(head) + at::LAST, &free.to_ne_bytes());
+                self.stores.note(entry_at(head) + at::LAST, &free.to_ne_bytes());
             }
             count += 1;
-            self.note(entry_at(head) + at::NUM, &count.to_ne_bytes());
-            self.note(entry_at(free) + at::ADDR, &desc.addr.to_ne_bytes());
-            self.note(entry_at(free) + at::LEN, &desc.len.to_ne_bytes());
-            self.note(entry_at(free) + at::FLAGS, &desc.flags.to_ne_bytes());
-            self.note(entry_at(free) + at::ID, &desc.id.to_ne_bytes());
+            self.stores.note(entry_at(head) + at::NUM, &count.to_ne_bytes());
+            self.stores.note(entry_at(free) + at::ADDR, &desc.addr.to_ne_bytes());
+            self.stores.note(entry_at(free) + at::LEN, &desc.len.to_ne_bytes());
+            self.stores.note(entry_at(free) + at::FLAGS, &desc.flags.to_ne_bytes());
+            self.stores.note(entry_at(free) + at::ID, &desc.id.to_ne_bytes());
             free = self.noted(entry_at(free) + at::NEXT);
-            self.note(at::FREE_HEAD, &free.to_ne_bytes());
+            self.stores.note(at::FREE_HEAD, &free.to_ne_bytes());
             if is_last {
-                self.note(at::OLD_FREE_HEAD, &free.to_ne_bytes());
+                self.stores.note(at::OLD_FREE_HEAD, &free.to_ne_bytes());
                 return (head, id, count);
             }
         }
@@ -254,20 +234,20 @@ impl Other<'_> {
     fn use_one(&mut self, (head, id, count): Taken) {
         let ring = self.place.areas.descriptors.clone();
         let (last, free) = (self.noted(entry_at(head) + at::LAST), self.noted(at::FREE_HEAD));
-        self.note(entry_at(last) + at::NEXT, &free.to_ne_bytes());
-        self.note(at::FREE_HEAD, &head.to_ne_bytes());
+        self.stores.note(entry_at(last) + at::NEXT, &free.to_ne_bytes());
+        self.stores.note(at::FREE_HEAD, &head.to_ne_bytes());
         let (old, new) = (self.used, behind(self.used, count));
-        self.note(at::USED_IDX, &new.0.to_ne_bytes());
-        self.note(at::USED_WRAP, &[u8::from(new.1)]);
+        self.stores.note(at::USED_IDX, &new.0.to_ne_bytes());
+        self.stores.note(at::USED_WRAP, &[u8::from(new.1)]);
         let flags = if old.1 { 0x8080 } else { 0 } | 2;
         let used = PackedDesc { addr: 0xdead, len: 7, id, flags };
         let offset = 16 * usize::from(old.0);
-        self.store(&ring, offset, &used.as_bytes()[..14]);
-        self.store(&ring, offset + 14, &used.as_bytes()[14..]);
-        self.note(entry_at(head) + at::INFLIGHT, &[0]);
-        self.note(at::OLD_FREE_HEAD, &head.to_ne_bytes());
-        self.note(at::OLD_USED_IDX, &new.0.to_ne_bytes());
-        self.note(at::OLD_USED_WRAP, &[u8::from(new.1)]);
+        self.stores.store(&ring, offset, &used.as_bytes()[..14]);
+        self.stores.store(&ring, offset + 14, &used.as_bytes()[14..]);
+        self.stores.note(entry_at(head) + at::INFLIGHT, &[0]);
+        self.stores.note(at::OLD_FREE_HEAD, &head.to_ne_bytes());
+        self.stores.note(at::OLD_USED_IDX, &new.0.to_ne_bytes());
+        self.stores.note(at::OLD_USED_WRAP, &[u8::from(new.1)]);
         self.used = new;
     }
 }
@@ -295,12 +275,13 @@ fn chains_left_by_another_device_are_taken_in_their_original_order() {
             place.offer(&[2, 1, 2, 1, 2]);
             let start = behind((lead % SIZE, lead < SIZE), 0);
             let (next, used) = (start, start);
-            let mut other = Other { place: &place, left: stores, next, used, counter: 40 };
+            let few = Stores { area: place.area.clone(), left: stores };
+            let mut other = Other { place: &place, stores: few, next, used, counter: 40 };
             let taken: Vec<Taken> = (0..4).map(|_| other.take()).collect();
-            if other.left > 0 {
+            if other.stores.left > 0 {
                 other.use_one(taken[2]);
             }
-            if other.left > 0 {
+            if other.stores.left > 0 {
                 other.use_one(taken[0]);
             }
             place.reap();
@@ -336,10 +317,7 @@ fn an_invalid_inflight_area_closes_the_queue() {
             other => panic!("{other:?}"),
         }
     };
-    let fault = with(&|area| area.store_u16(at::VERSION, 2, Ordering::Relaxed));
-    assert_eq!(fault, InflightFault::Version { found: 2 });
-    let fault = with(&|area| area.store_u16(at::DESC_NUM, 9, Ordering::Relaxed));
-    assert_eq!(fault, InflightFault::Size { found: 9, expected: SIZE });
+    refuses_other_heads(at::VERSION, at::DESC_NUM, with);
     for field in [at::USED_IDX, at::OLD_USED_IDX] {
         let fault = with(&|area| area.store_u16(field, SIZE, Ordering::Relaxed));
         assert_eq!(fault, InflightFault::Descriptor { index: SIZE, size: SIZE });
