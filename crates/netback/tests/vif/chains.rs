@@ -15,10 +15,11 @@ use ringway_wire::netif::{
     NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
     TxRequest,
 };
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::frames::pattern;
 use crate::guest::{Bench, fault_of};
+use crate::packet::{Chain, Slot};
 
 const MORE: u16 = NETTXF_MORE_DATA;
 const EXTRA: u16 = NETTXF_EXTRA_INFO;
@@ -74,40 +75,16 @@ struct Expected {
     faults: Vec<TxFault>,
 }
 
-/// One packet, as the flags of its slots delimit it.
-struct Chain<'slots> {
-    first: TxRequest,
-    extras: Vec<ExtraInfo>,
-    further: &'slots [TxRequest],
-    /// The last slot announces another one that does not exist.
-    is_cut_off: bool,
+impl Slot for TxRequest {
+    const MORE: u16 = MORE;
+    const EXTRA: u16 = EXTRA;
+
+    fn flags(&self) -> u16 {
+        self.flags
+    }
 }
 
-impl Chain<'_> {
-    fn of(slots: &[TxRequest]) -> Chain<'_> {
-        let mut extras = Vec::new();
-        let mut announces_extra = slots[0].flags & EXTRA != 0;
-        while announces_extra && 1 + extras.len() < slots.len() {
-            let bytes = slots[1 + extras.len()].as_bytes();
-            let (extra, _) = ExtraInfo::read_from_prefix(bytes).expect("an extra fits a slot");
-            announces_extra = extra.flags & EXTRA_FLAG_MORE != 0;
-            extras.push(extra);
-        }
-        let rest = &slots[1 + extras.len()..];
-        let has_further = !announces_extra && slots[0].flags & MORE != 0;
-        let last = rest.iter().position(|slot| slot.flags & MORE == 0);
-        let (further, is_cut_off) = match (has_further, last) {
-            (false, _) => (&rest[..0], announces_extra),
-            (true, Some(last)) => (&rest[..=last], false),
-            (true, None) => (rest, true),
-        };
-        Chain { first: slots[0], extras, further, is_cut_off }
-    }
-
-    fn slots(&self) -> usize {
-        1 + self.extras.len() + self.further.len()
-    }
-
+impl Chain<'_, TxRequest> {
     /// Bytes of the further slots up to each of them.
     fn sums(&self) -> impl Iterator<Item = u16> {
         self.further.iter().scan(0, |sum, slot| {

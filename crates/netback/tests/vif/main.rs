@@ -7,6 +7,7 @@ mod guest;
 mod interrupted;
 mod lending;
 mod machine;
+mod packet;
 mod pages;
 mod postings;
 mod random;

@@ -20,6 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::backend::{Bench, fault_of};
 use crate::frames::pattern;
+use crate::packet::{Chain, Slot};
 
 const MORE: u16 = NETRXF_MORE_DATA;
 const EXTRA: u16 = NETRXF_EXTRA_INFO;
@@ -62,40 +63,16 @@ fn letters() -> Vec<RxResponse> {
     ]
 }
 
-/// One packet, as the flags of its slots delimit it.
-struct Chain<'slots> {
-    first: RxResponse,
-    extras: Vec<ExtraInfo>,
-    further: &'slots [RxResponse],
-    /// The last slot announces another one that does not exist.
-    is_cut_off: bool,
+impl Slot for RxResponse {
+    const MORE: u16 = MORE;
+    const EXTRA: u16 = EXTRA;
+
+    fn flags(&self) -> u16 {
+        self.flags
+    }
 }
 
-impl Chain<'_> {
-    fn of(slots: &[RxResponse]) -> Chain<'_> {
-        let mut extras = Vec::new();
-        let mut announces_extra = slots[0].flags & EXTRA != 0;
-        while announces_extra && 1 + extras.len() < slots.len() {
-            let bytes = slots[1 + extras.len()].as_bytes();
-            let extra = ExtraInfo::read_from_bytes(bytes).expect("a slot is as long as an extra");
-            announces_extra = extra.flags & EXTRA_FLAG_MORE != 0;
-            extras.push(extra);
-        }
-        let rest = &slots[1 + extras.len()..];
-        let has_further = !announces_extra && slots[0].flags & MORE != 0;
-        let last = rest.iter().position(|slot| slot.flags & MORE == 0);
-        let (further, is_cut_off) = match (has_further, last) {
-            (false, _) => (&rest[..0], announces_extra),
-            (true, Some(last)) => (&rest[..=last], false),
-            (true, None) => (rest, true),
-        };
-        Chain { first: slots[0], extras, further, is_cut_off }
-    }
-
-    fn slots(&self) -> usize {
-        1 + self.extras.len() + self.further.len()
-    }
-
+impl Chain<'_, RxResponse> {
     /// The slots that hold data, each with its place in the packet.
     fn data(&self) -> impl Iterator<Item = (usize, &RxResponse)> {
         let behind_extras = (1 + self.extras.len()..).zip(self.further);

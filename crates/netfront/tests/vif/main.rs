@@ -9,5 +9,7 @@ mod hostile;
 mod joined;
 #[path = "../../../netback/tests/vif/machine.rs"]
 mod machine;
+#[path = "../../../netback/tests/vif/packet.rs"]
+mod packet;
 mod pair;
 mod transmit;
