@@ -10,7 +10,7 @@ use ringway_datapath::{
 use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict, Verdicts};
 
 use crate::allowance::Allowance;
-use crate::bridge::BridgeQueue;
+use crate::bridge::{BridgeBackpressure, BridgeQueue};
 use crate::capture::{Capture, Passage};
 use crate::directory::Forwarding;
 use crate::gauge::{Backlog, Gauge, STALL};
@@ -74,22 +74,35 @@ pub(crate) struct Source<Q> {
 /// as this many polls.
 const EMPTY_TURNS_MAX: u32 = 64; // not a limit: a pause of our own
 
-/// What a source is made of.
-pub(crate) struct SourceParts<Q> {
-    pub(crate) id: SlotId,
-    pub(crate) port_id: PortId,
-    pub(crate) queue_index: u16,
-    pub(crate) queue_count: u16,
-    pub(crate) queue: Q,
-    pub(crate) forwarding: Forwarding,
-    pub(crate) policy: Arc<PortPolicy>,
-    pub(crate) flood: Arc<FloodBudget>,
-    pub(crate) counters: Arc<QueueCounters>,
-    pub(crate) gauge: Arc<Gauge>,
-    pub(crate) limits: Limits,
-    pub(crate) stations: Stations,
-    pub(crate) bridge_queue: Option<BridgeQueue>,
-    pub(crate) now: Instant,
+/// Everything that a queue is attached with.
+pub struct AttachedParts<Q> {
+    /// Its place in the engine.
+    pub id: SlotId,
+    /// Its port.
+    pub port_id: PortId,
+    /// Its number within the port.
+    pub queue_index: u16,
+    /// How many queues the port has, which does not change while it is attached.
+    pub queue_count: u16,
+    /// The queue.
+    pub queue: Q,
+    /// Where its frames go.
+    pub forwarding: Forwarding,
+    /// What may enter by its port.
+    pub policy: Arc<PortPolicy>,
+    /// The flooding that its port may cause.
+    pub flood: Arc<FloodBudget>,
+    /// Its counters.
+    pub counters: Arc<QueueCounters>,
+    /// Its back-pressure, which the directory shows to senders.
+    pub gauge: Arc<Gauge>,
+    /// Limits of its port.
+    pub limits: Limits,
+    /// How many stations are behind its port.
+    pub stations: Stations,
+    /// Where it reports to the ports that send to it through a bridge of the host, if there are
+    /// any.
+    pub arrivals: Option<Arc<BridgeBackpressure>>,
 }
 
 /// How long a source may be held.
@@ -118,7 +131,7 @@ pub(crate) struct EngineParts<'a> {
 }
 
 impl<Q: PortQueue> Source<Q> {
-    pub(crate) fn new(parts: SourceParts<Q>) -> Source<Q> {
+    pub(crate) fn new(parts: AttachedParts<Q>, now: Instant) -> Source<Q> {
         let patience = match (&parts.forwarding, parts.stations) {
             (_, Stations::Many) => Patience::None,
             (Forwarding::Patch(_), Stations::One(_) | Stations::Bridge(_)) => Patience::Endless,
@@ -141,11 +154,11 @@ impl<Q: PortQueue> Source<Q> {
             policy: parts.policy,
             flood: parts.flood,
             patience,
-            allowance: Allowance::new(parts.now),
+            allowance: Allowance::new(now),
             held_since: None,
             gauge: parts.gauge,
             limits: parts.limits,
-            bridge_queue: parts.bridge_queue,
+            bridge_queue: parts.arrivals.map(|it| BridgeQueue::new(it, parts.queue_index)),
             empty_turns: 0,
             has_lent: false,
             long_to: None,
