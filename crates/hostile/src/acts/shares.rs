@@ -7,7 +7,7 @@ use anyhow::Result;
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED};
 
 use crate::frame;
-use crate::queue::Prepared;
+use crate::queue::{Prepared, Queue};
 use crate::stage::{Peer, Stage};
 
 /// Eight queues of frames of the maximum length, to an honest guest.
@@ -66,12 +66,7 @@ pub(crate) fn one_free_slot(stage: &mut Stage) -> Result<()> {
     queue.post(40);
     queue.publish_rx();
     while !stage.is_over() {
-        let until = stage.until;
-        let queue = stage.queue()?;
-        if queue.wait_for_room(1, until) {
-            request.push(queue);
-            queue.publish_tx();
-        }
+        let queue = send_if_room(stage, &request)?;
         if !queue.take_rx().is_empty() {
             queue.post(40);
             queue.publish_rx();
@@ -90,6 +85,17 @@ fn introduce_surely(stage: &mut Stage, to: Peer) -> Result<()> {
     Ok(())
 }
 
+/// Sends a request on the first queue, if room for it comes in time.
+fn send_if_room<'a>(stage: &'a mut Stage, request: &Prepared) -> Result<&'a mut Queue> {
+    let until = stage.until;
+    let queue = stage.queue()?;
+    if queue.wait_for_room(1, until) {
+        request.push(queue);
+        queue.publish_tx();
+    }
+    Ok(queue)
+}
+
 /// Pings a peer `per_second` times per second, and occasionally takes a page of the replies.
 fn receive_slowly(stage: &mut Stage, from: Peer, every: Duration, per_second: u32) -> Result<()> {
     let route = stage.route_to(from);
@@ -101,12 +107,7 @@ fn receive_slowly(stage: &mut Stage, from: Peer, every: Duration, per_second: u3
     let mut due = Instant::now();
     let mut taken = 0;
     while !stage.is_over() {
-        let until = stage.until;
-        let queue = stage.queue()?;
-        if queue.wait_for_room(1, until) {
-            request.push(queue);
-            queue.publish_tx();
-        }
+        let queue = send_if_room(stage, &request)?;
         if every < Duration::MAX && Instant::now() >= due {
             queue.post(40);
             queue.publish_rx();
