@@ -27,6 +27,16 @@ pub(crate) struct Target {
     dir: Option<PathBuf>,
 }
 
+// What `list` of any kind takes; a comment for users would be its help.
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 impl Target {
     /// Its directory.
     pub(crate) fn dir(&self) -> RunDir {

@@ -26,7 +26,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::confine::confine;
 use crate::description::{self, Guest as Description, Host};
 use crate::host::{ProcessRecord, default_dir, read_description, xen};
-use crate::target::Target;
+use crate::target::{List, Target};
 use crate::verb::vhost_guest::{self, VhostGuest};
 
 const EXEC_EXAMPLES: &str = "Examples:
@@ -99,15 +99,6 @@ enum Verb {
     Set(Set),
     #[command(hide = true)]
     Run(RunOne),
-}
-
-#[derive(Debug, Args)]
-struct List {
-    #[command(flatten)]
-    target: Target,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -19,7 +19,7 @@ use ringway_xenbus::{LIMITS, Limit, Rate};
 
 use crate::cells;
 use crate::rates::{self, Reading};
-use crate::target::Target;
+use crate::target::{List, Target};
 
 /// The column of the tenant in a list of vifs, where it is shown: after the guest.
 const TENANT_COLUMN: usize = 3;
@@ -80,15 +80,6 @@ enum Verb {
     /// is the part of the guest's long frames that were copied once, into another guest's pages.
     #[command(after_help = "Examples:\n  ringway vif stats vif1.0\n  ringway vif stats --watch")]
     Stats(Stats),
-}
-
-#[derive(Debug, Args)]
-struct List {
-    #[command(flatten)]
-    target: Target,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, Args)]
