@@ -28,6 +28,19 @@ struct Plug<'a> {
 
 type Entry<'a> = (&'a str, String);
 
+/// What either toolstack writes for a frontend. `own` is a key that only one of them has: 0.
+fn front<'a>(vif: Vif, own: &'a str, mtu: &str) -> Vec<Entry<'a>> {
+    vec![
+        ("backend", vif.backend_dir()),
+        ("backend-id", vif.backend.to_string()),
+        ("state", "1".to_owned()),
+        ("handle", vif.handle.to_string()),
+        ("mac", MAC.to_owned()),
+        (own, "0".to_owned()),
+        ("mtu", mtu.to_owned()),
+    ]
+}
+
 impl Plug<'_> {
     fn device(&self) -> String {
         format!("vif{}.{}", self.vif.frontend, self.vif.handle)
@@ -152,15 +165,7 @@ impl<'a> Qube<'a> {
             (format!("{libxl}/frontend"), vif.frontend_dir()),
             (format!("{libxl}/backend"), vif.backend_dir()),
         ];
-        let front = vec![
-            ("backend", vif.backend_dir()),
-            ("backend-id", vif.backend.to_string()),
-            ("state", text("1")),
-            ("handle", vif.handle.to_string()),
-            ("mac", text(MAC)),
-            ("trusted", text("0")),
-            ("mtu", text("1500")),
-        ];
+        let front = front(vif, "trusted", "1500");
         let back = vec![
             ("frontend", vif.frontend_dir()),
             ("frontend-id", vif.frontend.to_string()),
@@ -329,15 +334,7 @@ impl<'a> Vm<'a> {
         // Made with the domain.
         vm.plug.write(&format!("/local/domain/{}/vm", vif.frontend), &format!("/vm/{}", vm.uuid));
         vm.plug.write(&format!("/vm/{}/uuid", vm.uuid), &vm.uuid);
-        let front = vec![
-            ("backend", vif.backend_dir()),
-            ("backend-id", vif.backend.to_string()),
-            ("state", text("1")),
-            ("handle", vif.handle.to_string()),
-            ("mac", text(MAC)),
-            ("disconnect", text("0")),
-            ("mtu", text("1400")),
-        ];
+        let front = front(vif, "disconnect", "1400");
         let back = vec![
             ("frontend", vif.frontend_dir()),
             ("frontend-id", vif.frontend.to_string()),
