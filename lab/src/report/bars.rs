@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::chart::{Chart, Point, Series};
-use super::frame::{Form, Frame, deviation_bar};
-use super::groups::Group;
+use super::chart::Chart;
+use super::frame::{Form, deviation_bar};
+use super::groups::{Group, Mark};
 use super::style::{INK, Line, px};
 
 /// A narrower bar has no room for its number.
@@ -20,14 +20,8 @@ pub(super) fn draw(chart: &Chart, form: Form) -> Markup {
     BARS.figure(chart, form)
 }
 
-fn draw_bar(
-    chart: &Chart,
-    frame: &Frame,
-    series: &Series,
-    point: &Point,
-    x: f64,
-    width: f64,
-) -> Markup {
+fn draw_bar(mark: &Mark<'_>) -> Markup {
+    let Mark { chart, frame, series, point, x, width } = *mark;
     let scale = chart.metric.scale;
     let (mean, sd) = (point.summary.mean / scale, point.summary.sd.unwrap_or(0.0) / scale);
     let (top, bottom) = (frame.y(mean), frame.y(0.0));

@@ -3,9 +3,9 @@
 use maud::{Markup, html};
 use ringway_stats::float;
 
-use super::chart::{Chart, Point, Series};
-use super::frame::{Form, Frame};
-use super::groups::Group;
+use super::chart::Chart;
+use super::frame::Form;
+use super::groups::{Group, Mark};
 use super::style::px;
 
 const BOXES: Group = Group {
@@ -19,14 +19,8 @@ pub(super) fn draw(chart: &Chart, form: Form) -> Markup {
     BOXES.figure(chart, form)
 }
 
-fn draw_box(
-    chart: &Chart,
-    frame: &Frame,
-    series: &Series,
-    point: &Point,
-    x: f64,
-    width: f64,
-) -> Markup {
+fn draw_box(mark: &Mark<'_>) -> Markup {
+    let Mark { chart, frame, series, point, x, width } = *mark;
     let y = |value: f64| frame.y(value / chart.metric.scale);
     let summary = &point.summary;
     let half = (width / 2.0 - 3.0).max(3.0);

@@ -15,8 +15,19 @@ pub(super) struct Group {
     pub(super) width_max: f64,
     /// The text of a point.
     pub(super) says: fn(&Chart, &Point) -> String,
-    /// Draws one around a centre, with a width.
-    pub(super) draw: fn(&Chart, &Frame, &Series, &Point, f64, f64) -> Markup,
+    /// Draws one.
+    pub(super) draw: fn(&Mark<'_>) -> Markup,
+}
+
+/// A bar or a box to draw.
+pub(super) struct Mark<'a> {
+    pub(super) chart: &'a Chart,
+    pub(super) frame: &'a Frame,
+    pub(super) series: &'a Series,
+    pub(super) point: &'a Point,
+    /// Its centre.
+    pub(super) x: f64,
+    pub(super) width: f64,
 }
 
 impl Group {
@@ -34,9 +45,8 @@ impl Group {
                                 "{}, {}: {}, {} runs", series.name, chart.places[place].name,
                                 (self.says)(chart, point), point.summary.count
                             )))
-                            ((self.draw)(
-                                chart, &frame, series, point, frame.x(place) + shift, width
-                            ))
+                            @let x = frame.x(place) + shift;
+                            ((self.draw)(&Mark { chart, frame: &frame, series, point, x, width }))
                         }
                     }
                 }
