@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use crate::pages::Pages;
 
@@ -62,7 +63,7 @@ pub(crate) const SECTIONS: [&str; 10] = [
 ];
 
 /// Lengths of one run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Spans {
     /// Not counted.
     pub(crate) warm_up: Duration,

@@ -19,6 +19,7 @@ use crate::options::Options;
 use crate::report::{BARE, Better, Case, NETFRONT, Report};
 use pair::GuestKind;
 use testpmd::Sending;
+use work::Work;
 
 const SECTION: &str = "ring";
 
@@ -29,6 +30,17 @@ pub(crate) enum Direction {
     HostToGuest,
     /// Both directions at the same time: each side sends back what it receives.
     Loop,
+}
+
+impl Direction {
+    /// What the guest does, and what the host does.
+    pub(crate) fn works(self) -> (Work, Work) {
+        match self {
+            Direction::GuestToHost => (Work::Send, Work::Receive),
+            Direction::HostToGuest => (Work::Receive, Work::Send),
+            Direction::Loop => (Work::Bounce, Work::Bounce),
+        }
+    }
 }
 
 /// One line of the table.

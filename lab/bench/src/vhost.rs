@@ -17,11 +17,11 @@ use ringway_vhost_shell::{BackendEnd, Endpoint, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{is_installed, ourselves};
-use crate::options::Options;
+use crate::options::{Options, Spans};
 use crate::report::Report;
+use crate::ring::RingCase;
 use crate::ring::testpmd::{self, Client, Sending};
 use crate::ring::work::{PortEnd, Tally, Work, measure, measure_timed};
-use crate::ring::{Direction, RingCase};
 use device::Device;
 
 /// The verb of the device's process.
@@ -43,8 +43,7 @@ struct Plan {
     frame_len: usize,
     work: Work,
     cpu: usize,
-    warm_up: Duration,
-    window: Duration,
+    spans: Spans,
     /// Whether the time of each round is measured, which costs time itself.
     is_timed: bool,
 }
@@ -106,20 +105,18 @@ fn run_with(
 ) -> Result<Outcome> {
     let spans = options.spans;
     let dir = crate::scratch::dir()?;
-    let (guest_work, work) = match case.direction {
-        Direction::GuestToHost => (Work::Send, Work::Receive),
-        Direction::HostToGuest => (Work::Receive, Work::Send),
-        Direction::Loop => (Work::Bounce, Work::Bounce),
-    };
+    let (guest_work, work) = case.direction.works();
     let plan = Plan {
         socket: dir.path().join("vhost.sock"),
         queues: case.queues,
         frame_len: case.frame_len,
         work,
         cpu: host_cpu,
-        // It sends until it is killed.
-        warm_up: if work == Work::Send { Duration::ZERO } else { spans.warm_up },
-        window: if work == Work::Send { Duration::from_secs(600) } else { spans.window },
+        spans: match work {
+            // It sends until it is killed.
+            Work::Send => Spans { warm_up: Duration::ZERO, window: Duration::from_secs(600) },
+            _ => spans,
+        },
         is_timed,
     };
     let mut command = ourselves(END_VERB)?;
@@ -177,8 +174,8 @@ pub(crate) fn end(plan: &str) -> Result<()> {
     }
     let round = || ports.round(plan.work, plan.frame_len);
     let tally = match plan.is_timed {
-        true => measure_timed(plan.warm_up, plan.window, round)?,
-        false => measure(plan.warm_up, plan.window, round)?,
+        true => measure_timed(plan.spans, round)?,
+        false => measure(plan.spans, round)?,
     };
     say(&serde_json::to_string(&tally)?)?;
     // The client may still need the rings; the parent kills this process.

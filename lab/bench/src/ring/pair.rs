@@ -50,8 +50,7 @@ struct Plan {
     frame_len: usize,
     work: Work,
     cpu: usize,
-    warm_up: Duration,
-    window: Duration,
+    spans: Spans,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,11 +121,7 @@ impl Drop for Host {
 pub(crate) fn run(case: RingCase, guest: GuestKind, cpus: [usize; 2], spans: Spans) -> Result<f64> {
     let host = Host::start()?;
     let domid = host.create_guest(case.queues)?;
-    let (guest_work, backend_work) = match case.direction {
-        Direction::GuestToHost => (Work::Send, Work::Receive),
-        Direction::HostToGuest => (Work::Receive, Work::Send),
-        Direction::Loop => (Work::Bounce, Work::Bounce),
-    };
+    let (guest_work, backend_work) = case.direction.works();
     let plan = |end, work, cpu| Plan {
         end,
         dir: host.dir.path().to_owned(),
@@ -135,8 +130,10 @@ pub(crate) fn run(case: RingCase, guest: GuestKind, cpus: [usize; 2], spans: Spa
         frame_len: case.frame_len,
         work,
         cpu,
-        warm_up: spans.warm_up,
-        window: if work == Work::Send { SENDER_WINDOW } else { spans.window },
+        spans: match work {
+            Work::Send => Spans { window: SENDER_WINDOW, ..spans },
+            _ => spans,
+        },
     };
     let start = |name: &str, plan: Plan| {
         let mut command = ourselves(END_VERB)?;
@@ -171,13 +168,13 @@ pub(crate) fn end(plan: &str) -> Result<()> {
             if plan.work == Work::Bounce {
                 end.prime(plan.frame_len);
             }
-            measure(plan.warm_up, plan.window, || end.round(plan.work, plan.frame_len))?
+            measure(plan.spans, || end.round(plan.work, plan.frame_len))?
         }
         End::Guest(GuestKind::Bare) => {
             let hypervisor = EmuHypervisor::connect(&plan.dir, DomId(plan.guest))?;
             let (mut queues, keys) = bare_queues(&hypervisor, plan.queues)?;
             print(&keys)?;
-            measure(plan.warm_up, plan.window, || {
+            measure(plan.spans, || {
                 let mut received = 0;
                 for queue in &mut queues {
                     match plan.work {
@@ -194,7 +191,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
             let (queues, keys) = netfront_queues(&hypervisor, plan.queues)?;
             print(&keys)?;
             let mut end = PortEnd::new(queues);
-            measure(plan.warm_up, plan.window, || end.round(plan.work, plan.frame_len))?
+            measure(plan.spans, || end.round(plan.work, plan.frame_len))?
         }
     };
     print(&tally)?;

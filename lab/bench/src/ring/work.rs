@@ -7,6 +7,8 @@ use ringway_datapath::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::options::Spans;
+
 /// Frames that a guest handles at once; testpmd's default.
 pub(crate) const BURST: usize = 32;
 /// Frames in flight in a loop, per queue: testpmd's `start tx_first 8`.
@@ -52,8 +54,7 @@ impl Tally {
 /// # Errors
 /// What `round` reports.
 pub(crate) fn measure(
-    warm_up: Duration,
-    window: Duration,
+    spans: Spans,
     mut round: impl FnMut() -> Result<usize, QueueDown>,
 ) -> Result<Tally, QueueDown> {
     let mut run_for = |span: Duration| {
@@ -69,8 +70,8 @@ pub(crate) fn measure(
             }
         }
     };
-    run_for(warm_up)?;
-    run_for(window)
+    run_for(spans.warm_up)?;
+    run_for(spans.window)
 }
 
 /// Calls `round` as [`measure`] does, and measures the time of each round.
@@ -78,13 +79,12 @@ pub(crate) fn measure(
 /// # Errors
 /// What `round` reports.
 pub(crate) fn measure_timed(
-    warm_up: Duration,
-    window: Duration,
+    spans: Spans,
     mut round: impl FnMut() -> Result<usize, QueueDown>,
 ) -> Result<Tally, QueueDown> {
-    measure(warm_up, Duration::ZERO, &mut round)?;
+    measure(Spans { window: Duration::ZERO, ..spans }, &mut round)?;
     let mut busy = Duration::ZERO;
-    let tally = measure(Duration::ZERO, window, || {
+    let tally = measure(Spans { warm_up: Duration::ZERO, ..spans }, || {
         let start = Instant::now();
         let received = round()?;
         if received > 0 {
