@@ -205,12 +205,8 @@ fn current(host: &Host, knob: &Knob) -> Option<String> {
 }
 
 fn numbers(value: &str) -> Option<Vec<u64>> {
-    let number = |word: &str| match word {
-        "off" => Some(0),
-        "on" => Some(1),
-        word => word.parse().ok(),
-    };
-    value.split_whitespace().map(number).collect()
+    let words = value.replace("off", "0").replace("on", "1");
+    words.split_whitespace().map(|word| word.parse().ok()).collect()
 }
 
 fn kind(knob: &Knob) -> String {

@@ -9,6 +9,17 @@ const IPERF_SLOW: &[Step] = &[host("iperf3 -c 10.98.0.2 -b 20M -t 60")];
 /// Pings to a network behind another host.
 const PING_NINE: &str = "while :; do for i in 1 2 3 4 5 6 7 8; do ping -c1 -W1 10.98.9.$i & done; \
                          wait; done";
+/// A guest with an address whose way back is another one, and a strict reverse-path filter.
+const ASTRAY: &[Step] = &[
+    host("ip link set vif1.0 address 02:00:00:00:00:01"),
+    // Requests for an address are dropped as well, and not counted.
+    guest("ip neigh add 10.98.0.1 lladdr 02:00:00:00:00:01 dev eth0"),
+    guest("ip addr add 10.97.0.1/32 dev lo"),
+    host("ip link add away type veth peer name astray"),
+    host("ip link set astray up; ip link set away up"),
+    host("ip route add 10.97.0.0/24 dev away"),
+    host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=1"),
+];
 /// Four readers of a file, in a control group of the set-up.
 const READ_FILE: &[Step] = &[machine(
     "echo $BASHPID > /sys/fs/cgroup/memory/$HOST/cgroup.procs; for i in 1 2 3 4; do while :; do \
@@ -316,16 +327,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "A strict reverse-path filter, and packets from a sender whose way back is \
                      another one",
                     &[guest("exec ping -q -i 0.05 -I 10.97.0.1 10.98.0.1")],
-                    &[
-                        host("ip link set vif1.0 address 02:00:00:00:00:01"),
-                        // Requests for an address are dropped as well, and not counted.
-                        guest("ip neigh add 10.98.0.1 lladdr 02:00:00:00:00:01 dev eth0"),
-                        guest("ip addr add 10.97.0.1/32 dev lo"),
-                        host("ip link add away type veth peer name astray"),
-                        host("ip link set astray up; ip link set away up"),
-                        host("ip route add 10.97.0.0/24 dev away"),
-                        host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=1"),
-                    ],
+                    ASTRAY,
                 ),
                 state(
                     "healthy-loose",
@@ -562,15 +564,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "A network namespace with a strict reverse-path filter, and a hundred packets \
                      a second from a sender whose way back is another one",
                     &[guest("exec ping -q -i 0.01 -I 10.97.0.1 10.98.0.1")],
-                    &[
-                        host("ip link set vif1.0 address 02:00:00:00:00:01"),
-                        guest("ip neigh add 10.98.0.1 lladdr 02:00:00:00:00:01 dev eth0"),
-                        guest("ip addr add 10.97.0.1/32 dev lo"),
-                        host("ip link add away type veth peer name astray"),
-                        host("ip link set astray up; ip link set away up"),
-                        host("ip route add 10.97.0.0/24 dev away"),
-                        host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=1"),
-                    ],
+                    ASTRAY,
                 ),
                 state(
                     "healthy",
