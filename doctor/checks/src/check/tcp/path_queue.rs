@@ -20,8 +20,8 @@ pub(crate) const CHECK: Check = Check {
 facts! {
     struct Facts {
         sockets: Span<Sockets>,
-        owners: SocketOwners,
         qdiscs: Tried<Disciplines>,
+        owners: SocketOwners,
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) const CHECK: Check = Check {
 facts! {
     struct Facts {
         sockets: Span<Sockets>,
-        owners: SocketOwners,
         probing: Tried<TcpMtuProbing>,
+        owners: SocketOwners,
     }
 }
 
