@@ -650,7 +650,29 @@ latency() {
     awk -v percentile="$1" '$0 ~ "percentile " percentile { print $NF }' "$state/sockperf"
 }
 
-race_end() {
+# The scenario's ping_pong, which leaves a report of sockperf.
+try_ping_pong() {
+    ping_pong || say "sockperf: $(tail -n 3 "$state/sockperf")"
+    try "ping-pong, median" us latency 50.000
+    try "ping-pong, 99th percentile" us latency 99.000
+}
+
+# Runs some backends in each round, each with one queue and with two. The command makes the guests,
+# measures, and destroys them: COMMAND BACKEND...
+race() {
+    local command=$1 rounds=${ROUNDS:?} racers=("${@:2}")
+    for ((round = 1; round <= rounds; round++)); do
+        for queues in 1 2; do
+            for BACKEND in "${racers[@]}"; do
+                say "round $round of $rounds: $BACKEND, $queues queues"
+                backend_start "$queues"
+                "$command"
+                backend_stop
+            done
+        done
+        # The order may matter, so it alternates between rounds.
+        [ ${#racers[@]} -eq 1 ] || racers=("${racers[1]}" "${racers[0]}")
+    done
     measure cells "$(wc -l < "$FOLDER/race.jsonl")"
     expect "cells that could not be measured" 0 $missing
 }

@@ -1,9 +1,7 @@
 # Compares traffic between two guests: the kernel's backend with a bridge, and ringway's own switch, alternately.
 # sets: race
 # limit: 7200
-rounds=${ROUNDS:?}
 seconds=2
-racers=(kernel ringway)
 [ "$BACKEND" = ringway ] || skip "only ringway has a switch"
 ringway_has run || skip "this ringway run has no --hypervisor"
 bridge_create
@@ -23,32 +21,22 @@ measure_all() {
     for streams in 1 2 4; do
         try "TCP, $streams streams" bit/s between $streams
     done
-    ping_pong || say "sockperf: $(tail -n 3 "$state/sockperf")"
-    try "ping-pong, median" us latency 50.000
-    try "ping-pong, 99th percentile" us latency 99.000
+    try_ping_pong
 }
 
-for ((round = 1; round <= rounds; round++)); do
-    for queues in 1 2; do
-        for BACKEND in "${racers[@]}"; do
-            say "round $round of $rounds: $BACKEND, $queues queues"
-            backend_start "$queues"
-            place=()
-            [ "$BACKEND" = kernel ] || place=(bridge= script=/payload/vif-ringway)
-            guest_create a queues=$queues vcpus=2 "${place[@]}"
-            guest_create b queues=$queues vcpus=2 host=3 "${place[@]}"
-            guest_wait a
-            guest_wait b
-            check_ping a 10.77.0.3
-            iperf_serve b
-            guest_begin b /tmp/sockperf sockperf server
-            measure_all
-            guest_destroy a
-            guest_destroy b
-            backend_stop
-        done
-    done
-    # The order may matter, so it alternates between rounds.
-    racers=("${racers[1]}" "${racers[0]}")
-done
-race_end
+with_guests() {
+    local place=()
+    [ "$BACKEND" = kernel ] || place=(bridge= script=/payload/vif-ringway)
+    guest_create a queues=$queues vcpus=2 "${place[@]}"
+    guest_create b queues=$queues vcpus=2 host=3 "${place[@]}"
+    guest_wait a
+    guest_wait b
+    check_ping a 10.77.0.3
+    iperf_serve b
+    guest_begin b /tmp/sockperf sockperf server
+    measure_all
+    guest_destroy a
+    guest_destroy b
+}
+
+race with_guests kernel ringway

@@ -1,7 +1,6 @@
 # Compares the kernel's backend and ringway alternately: same boot, guest and bridge. `ringway-bench race` shows it.
 # sets: race
 # limit: 7200
-rounds=${ROUNDS:?}
 seconds=2
 racers=(kernel ringway)
 # With the kernel's alone, it only fills one side of the table.
@@ -27,27 +26,17 @@ measure_all() {
     done
     try "64-byte UDP to the guest" packet/s datagrams
     try "64-byte UDP from the guest" packet/s datagrams -R
-    ping_pong || say "sockperf: $(tail -n 3 "$state/sockperf")"
-    try "ping-pong, median" us latency 50.000
-    try "ping-pong, 99th percentile" us latency 99.000
+    try_ping_pong
 }
 
-for ((round = 1; round <= rounds; round++)); do
-    for queues in 1 2; do
-        for BACKEND in "${racers[@]}"; do
-            say "round $round of $rounds: $BACKEND, $queues queues"
-            backend_start "$queues"
-            guest_start a queues=$queues vcpus=2
-            vif_wait a
-            check_ping dom0 10.77.0.2
-            iperf_serve a
-            guest_begin a /tmp/sockperf sockperf server
-            measure_all
-            guest_destroy a
-            backend_stop
-        done
-    done
-    # The order may matter, so it alternates between rounds.
-    [ ${#racers[@]} -eq 1 ] || racers=("${racers[1]}" "${racers[0]}")
-done
-race_end
+with_guest() {
+    guest_start a queues=$queues vcpus=2
+    vif_wait a
+    check_ping dom0 10.77.0.2
+    iperf_serve a
+    guest_begin a /tmp/sockperf sockperf server
+    measure_all
+    guest_destroy a
+}
+
+race with_guest "${racers[@]}"
