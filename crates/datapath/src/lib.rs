@@ -38,7 +38,7 @@ pub use frame::{
 pub use mac::MacAddr;
 pub use pending::Pending;
 #[cfg(feature = "std")]
-pub use queue::{Budget, PortQueue, Probe, QueueDown, QueueTraits, Wakers, Woken};
+pub use queue::{Budget, PortQueue, Probe, QueueDown, QueueTraits, Result, Wakers, Woken};
 pub use receipt::{Receipt, Receipts};
 pub use rules::{
     IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,

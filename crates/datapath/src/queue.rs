@@ -10,6 +10,9 @@ use std::os::fd::BorrowedFd;
 
 use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 
+/// What a queue gives, or why it can no longer be used.
+pub type Result<T = (), E = QueueDown> = core::result::Result<T, E>;
+
 /// One queue of a port: of a vif, a TAP device or a test.
 ///
 /// `ingress` and `egress` are the switch's directions. Calls move whole batches. A queue is owned
@@ -25,32 +28,27 @@ pub trait PortQueue {
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used. Frames already in `into` are valid.
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown>;
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result;
 
     /// Sends frames from the front of `from`, in order. Frames that do not fit now stay there;
     /// frames that are sent or dropped are recycled, and the queue counts the drops.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used.
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown>;
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result;
 
     /// Asks for an event when the next frame can enter and, if `egress` left any, when there is
     /// room for one to leave; then checks once more.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used.
-    fn arm(&mut self) -> Result<Pending, QueueDown>;
+    fn arm(&mut self) -> Result<Pending>;
 
     /// Handles an event: the next `ingress` or `egress` may have work.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used.
-    fn woken(&mut self, by: Woken) -> Result<(), QueueDown>;
+    fn woken(&mut self, by: Woken) -> Result;
 
     /// What does not change from attach to detach.
     fn describe(&self) -> QueueTraits;
@@ -91,7 +89,7 @@ macro_rules! queue_of_variants {
                 budget: $crate::Budget,
                 pool: &mut $crate::FramePool,
                 into: &mut $crate::FrameBatch,
-            ) -> Result<(), $crate::QueueDown> {
+            ) -> $crate::Result {
                 match self {
                     $($name::$variant(queue) => queue.ingress(budget, pool, into),)+
                 }
@@ -102,20 +100,20 @@ macro_rules! queue_of_variants {
                 &mut self,
                 from: &mut $crate::FrameQueue,
                 pool: &mut $crate::FramePool,
-            ) -> Result<(), $crate::QueueDown> {
+            ) -> $crate::Result {
                 match self {
                     $($name::$variant(queue) => queue.egress(from, pool),)+
                 }
             }
 
             #[inline]
-            fn arm(&mut self) -> Result<$crate::Pending, $crate::QueueDown> {
+            fn arm(&mut self) -> $crate::Result<$crate::Pending> {
                 match self {
                     $($name::$variant(queue) => queue.arm(),)+
                 }
             }
 
-            fn woken(&mut self, by: $crate::Woken) -> Result<(), $crate::QueueDown> {
+            fn woken(&mut self, by: $crate::Woken) -> $crate::Result {
                 match self {
                     $($name::$variant(queue) => queue.woken(by),)+
                 }

@@ -9,7 +9,7 @@ use std::io;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Body, Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown,
+    Body, Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown, Result,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus, PageCopy,
@@ -42,11 +42,7 @@ enum Bodies {
 }
 
 impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
-    pub(crate) fn give_packets(
-        &mut self,
-        from: &mut FrameQueue,
-        pool: &mut FramePool,
-    ) -> Result<(), QueueDown> {
+    pub(crate) fn give_packets(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.rx_pages_wanted = 0;
         if from.is_empty() {
             return Ok(());
@@ -100,7 +96,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         Ok(self.plan_leaving(Bodies::Gathered, taken, from, pool))
     }
 
-    fn copy_and_respond(&mut self, used: usize) -> Result<(), QueueDown> {
+    fn copy_and_respond(&mut self, used: usize) -> Result {
         self.rx.consume(used);
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;

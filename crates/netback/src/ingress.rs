@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload,
-    QueueDown,
+    QueueDown, Result,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{
@@ -52,7 +52,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    ) -> Result {
         self.respond_to_returned()?;
         let (taken, waiting) =
             self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(QueueDown::peer)?;
@@ -163,7 +163,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Responds to the oldest packets, up to the first whose frame still refers to its pages.
-    pub(crate) fn respond_to_returned(&mut self) -> Result<(), QueueDown> {
+    pub(crate) fn respond_to_returned(&mut self) -> Result {
         let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
         while let Some(response) = unanswered.pop(self.tx.consumer()) {
             self.tx.push_response(response);
@@ -172,7 +172,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.publish_responses()
     }
 
-    fn publish_responses(&mut self) -> Result<(), QueueDown> {
+    fn publish_responses(&mut self) -> Result {
         let notify = self.tx.publish_responses();
         if let Some(time) = self.stopwatch.completed(self.tx.producer()) {
             self.counters.tx_response_times.count(time);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
-    Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    Probe, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, PageCopy, QueueEvents,
@@ -110,7 +110,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     ///
     /// # Errors
     /// [`QueueDown::Peer`] if the indices are invalid.
-    pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>, QueueDown> {
+    pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>> {
         let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
         let mut tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let mut rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
@@ -166,37 +166,32 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.unanswered.get_or_insert_with(Unanswered::new);
     }
 
-    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), QueueDown> {
+    fn notify(&self, direction: Direction, notify: Notify) -> Result {
         match notify {
             Notify::Peer => self.kick(direction),
             Notify::None => Ok(()),
         }
     }
 
-    fn kick(&self, direction: Direction) -> Result<(), QueueDown> {
+    fn kick(&self, direction: Direction) -> Result {
         self.counters.add_event_sent();
         Ok(self.events.notify(direction)?)
     }
 }
 
 impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         match budget.is_nothing() {
             true => self.respond_to_returned(),
             false => self.take_packets(budget, pool, into),
         }
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.give_packets(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         let tx = self.tx.arm(1);
         // Frames that wait go first.
         let pages = match self.rx_pages_wanted {
@@ -215,7 +210,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, by: Woken) -> Result {
         let of_peer = match by {
             Woken::By(index) => self.events.ack_one(index)?,
             Woken::Unknown => Some(self.events.ack()?),

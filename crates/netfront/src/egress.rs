@@ -1,6 +1,8 @@
 //! What the guest transmits: frames become tx requests.
 
-use ringway_datapath::{Body, Checksum, DropReason, Frame, FramePool, FrameQueue, QueueDown};
+use ringway_datapath::{
+    Body, Checksum, DropReason, Frame, FramePool, FrameQueue, QueueDown, Result,
+};
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
@@ -21,11 +23,7 @@ pub(crate) fn responses_per_wake(pages: usize) -> u32 {
 }
 
 impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
-    pub(crate) fn give_packets(
-        &mut self,
-        from: &mut FrameQueue,
-        pool: &mut FramePool,
-    ) -> Result<(), QueueDown> {
+    pub(crate) fn give_packets(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         // A full ring keeps the backend busy. Reading its slots before enough of them are completed
         // would take their cache lines from the backend to gain room for only a frame or two.
         if self.tx.pending().map_err(QueueDown::peer)? < self.tx_responses_wanted {
@@ -147,7 +145,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Takes completed buffers back. A status other than OKAY means that the backend dropped the
     /// packet and counted it; the buffer is ours again in any case.
-    pub(crate) fn reap(&mut self) -> Result<(), QueueDown> {
+    pub(crate) fn reap(&mut self) -> Result {
         let count = self.tx.peek_responses(&mut *self.tx_responses).map_err(QueueDown::peer)?;
         for response in &self.tx_responses[..count] {
             if response.status == NETIF_RSP_NULL {

@@ -6,7 +6,7 @@
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, MIDDLE_LEN, Offload,
-    QueueDown,
+    QueueDown, Result,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
@@ -31,7 +31,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    ) -> Result {
         self.post_returned()?;
         let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
@@ -78,7 +78,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 
     /// Posts the pages of packets that are gone, up to the first packet still in use.
-    pub(crate) fn post_returned(&mut self) -> Result<(), QueueDown> {
+    pub(crate) fn post_returned(&mut self) -> Result {
         let mut has_posted = false;
         while let Some(slots) = self.next_returned() {
             self.post_buffers(slots);

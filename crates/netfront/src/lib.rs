@@ -78,7 +78,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue, Probe,
-    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    QueueCounters, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
@@ -241,7 +241,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         rings.and(tx).and(rx)
     }
 
-    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), QueueDown> {
+    fn notify(&self, direction: Direction, notify: Notify) -> Result {
         match notify {
             Notify::Peer => {
                 self.counters.add_event_sent();
@@ -257,20 +257,15 @@ fn buffer_numbers() -> ArrayVec<u16, TX_RING_SLOTS> {
 }
 
 impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         self.take_packets(budget, pool, into)
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.give_packets(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         self.post_returned()?;
         let returned = match &self.in_place {
             None => Pending::Nothing,
@@ -291,7 +286,7 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, by: Woken) -> Result {
         let of_peer = match by {
             Woken::By(index) => self.events.ack_one(index)?,
             Woken::Unknown => Some(self.events.ack()?),

@@ -9,7 +9,7 @@ use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
     BODY_LEN_MAX, Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN,
     OffloadCaps, PagePool, Pending, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
-    Wakers, Woken,
+    Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{TunFile, WriteOutcome};
@@ -178,12 +178,7 @@ impl TapQueue {
 impl PortQueue for TapQueue {
     /// If the pool has no large frames, frames wait in the kernel, up to the length of its queue
     /// (`LinkSetting::TxQueueLen` in `ringway-net`).
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         if budget.is_nothing() {
             return Ok(());
         }
@@ -220,7 +215,7 @@ impl PortQueue for TapQueue {
         result
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         let mut tally = Tally::default();
         let mut result = Ok(());
         while let Some(mut frame) = from.pop_front() {
@@ -244,11 +239,11 @@ impl PortQueue for TapQueue {
     }
 
     /// There is nothing to arm: the descriptor reports every frame that arrives at an empty device.
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, _: Woken) -> Result {
         Ok(())
     }
 

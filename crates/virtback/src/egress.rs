@@ -5,7 +5,9 @@
 
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{DropReason, Frame, FrameForm, FramePool, FrameQueue, Offload, QueueDown};
+use ringway_datapath::{
+    DropReason, Frame, FrameForm, FramePool, FrameQueue, Offload, QueueDown, Result,
+};
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
@@ -52,11 +54,7 @@ enum Placed {
 }
 
 impl QueuePair {
-    pub(crate) fn give_frames(
-        &mut self,
-        from: &mut FrameQueue,
-        pool: &mut FramePool,
-    ) -> Result<(), QueueDown> {
+    pub(crate) fn give_frames(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.is_rx_short = false;
         if from.is_empty() {
             return Ok(());

@@ -7,7 +7,9 @@
 use std::sync::atomic::Ordering;
 
 use ringway_datapath::headers::ETH_LEN;
-use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameForm, FramePool, QueueDown};
+use ringway_datapath::{
+    Budget, DropReason, Frame, FrameBatch, FrameForm, FramePool, QueueDown, Result,
+};
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
 use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
@@ -26,7 +28,7 @@ impl QueuePair {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    ) -> Result {
         let first_frame = into.len();
         self.announce(pool, into);
         debug_assert!(!self.lending.has_lent(), "a call with a budget while ends are on loan");
@@ -50,7 +52,7 @@ impl QueuePair {
     }
 
     /// Makes the chains of a batch visible as used: no frame refers to the guest's memory any more.
-    pub(crate) fn finish(&mut self, pool: &FramePool) -> Result<(), QueueDown> {
+    pub(crate) fn finish(&mut self, pool: &FramePool) -> Result {
         self.lending.end(pool, &self.counters);
         let notify = self.tx.publish();
         self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);

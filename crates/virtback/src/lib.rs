@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
     Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, Probe, QueueCounters,
-    QueueDown, QueueTraits, Wakers, Woken,
+    QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::eventfd::{EventFd, PeerCounters};
@@ -171,7 +171,7 @@ impl QueuePair {
     /// # Errors
     /// [`QueueDown::Peer`] with a [`PairFault`] if a queue cannot be at the addresses of the
     /// front-end, or memory of the front-end was lost.
-    pub fn attach(parts: PairParts) -> Result<QueuePair, QueueDown> {
+    pub fn attach(parts: PairParts) -> Result<QueuePair> {
         let PairParts { memory, features, tx, rx, control, counters, calls } = parts;
         let form = FrameForm::of_device(features);
         let options = QueueOptions::of(features);
@@ -212,7 +212,7 @@ impl QueuePair {
         self.control.rx_base.store(rx, Ordering::Relaxed);
     }
 
-    fn call(&self, ring: &Ring) -> Result<(), QueueDown> {
+    fn call(&self, ring: &Ring) -> Result {
         let Some(call) = &ring.call else { return Ok(()) };
         self.counters.add_event_sent();
         call.signal().map_err(|error| match error.kind() {
@@ -252,7 +252,7 @@ impl Ring {
         access: Access,
         queue: &'static str,
         calls: &PeerCounters,
-    ) -> Result<Ring, QueueDown> {
+    ) -> Result<Ring> {
         let QueueParts { place, base, kick, call, log, inflight } = parts;
         let areas = QueueAreas::find(memory, options.format, place)
             .map_err(|error| QueueDown::peer(PairFault::Place { queue, error }))?;
@@ -317,12 +317,7 @@ const TX: &str = "tx";
 const RX: &str = "rx";
 
 impl PortQueue for QueuePair {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         match budget.is_nothing() {
             // Other chains are used when they are taken.
             true if self.lending.has_lent() => self.finish(pool),
@@ -331,11 +326,11 @@ impl PortQueue for QueuePair {
         }
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.give_frames(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         let tx = self.tx.arm(NotifyWhen::Any);
         let rx = match self.is_rx_short {
             true => self.rx.arm(NotifyWhen::More),
@@ -347,7 +342,7 @@ impl PortQueue for QueuePair {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, by: Woken) -> Result {
         for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
             let is_meant = by == Woken::Unknown || by == Woken::By(index);
             if is_meant && ring.kick.clear()? {

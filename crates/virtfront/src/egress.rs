@@ -1,6 +1,6 @@
 //! What the guest transmits: frames become chains.
 
-use ringway_datapath::{DropReason, Frame, FramePool, FrameQueue, QueueDown};
+use ringway_datapath::{DropReason, Frame, FramePool, FrameQueue, QueueDown, Result};
 use ringway_virtio::{Buffer, UsedFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
 use ringway_wire::vnet::VirtioNetHdr;
@@ -10,11 +10,7 @@ use crate::memory::BUFFER_LEN;
 use crate::{FrontFault, QueuePair};
 
 impl QueuePair {
-    pub(crate) fn give_frames(
-        &mut self,
-        from: &mut FrameQueue,
-        pool: &mut FramePool,
-    ) -> Result<(), QueueDown> {
+    pub(crate) fn give_frames(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.is_tx_short = false;
         if from.is_empty() {
             return Ok(());

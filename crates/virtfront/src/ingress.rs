@@ -1,7 +1,7 @@
 //! What the guest receives: used chains become frames, and are made available again.
 
 use ringway_datapath::headers::ETH_LEN;
-use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FramePool, QueueDown};
+use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FramePool};
 use ringway_virtio::{Buffer, UsedFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
 use zerocopy::FromBytes;
@@ -10,19 +10,7 @@ use crate::memory::BUFFER_LEN;
 use crate::{FrontFault, QueuePair};
 
 impl QueuePair {
-    pub(crate) fn take_frames(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
-        let taken = self.copy_frames(budget, pool, into);
-        let notify = self.rx.half.publish();
-        self.notify(&self.rx, notify)?;
-        taken.map_err(QueueDown::peer)
-    }
-
-    fn copy_frames(
+    pub(crate) fn copy_frames(
         &mut self,
         budget: Budget,
         pool: &mut FramePool,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, Probe, QueueCounters,
-    QueueDown, QueueTraits, Wakers, Woken,
+    QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::eventfd::EventFd;
 use ringway_virtio::{Access, Buffer, DriverHalf, Notify, QueueOptions, QueuePlace, Waiting};
@@ -136,7 +136,7 @@ impl QueuePair {
         Ok([offer(&self.tx, self.memory.tx_place)?, offer(&self.rx, self.memory.rx_place)?])
     }
 
-    fn notify(&self, ring: &Ring, notify: Notify) -> Result<(), QueueDown> {
+    fn notify(&self, ring: &Ring, notify: Notify) -> Result {
         match notify {
             Notify::None => Ok(()),
             Notify::Peer => {
@@ -148,27 +148,25 @@ impl QueuePair {
 }
 
 impl PortQueue for QueuePair {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
-        self.take_frames(budget, pool, into)
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
+        let taken = self.copy_frames(budget, pool, into);
+        let notify = self.rx.half.publish();
+        self.notify(&self.rx, notify)?;
+        taken.map_err(QueueDown::peer)
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.give_frames(from, pool)
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         let rx = self.rx.half.arm();
         let tx = if self.is_tx_short { self.tx.half.arm() } else { Waiting::Idle };
         let is_idle = [tx, rx] == [Waiting::Idle; 2] && self.held.is_empty();
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, by: Woken) -> Result {
         for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
             let is_meant = by == Woken::Unknown || by == Woken::By(index);
             if is_meant && ring.call.clear()? {

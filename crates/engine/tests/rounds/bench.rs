@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ringway_datapath::{
     Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, MacAddr,
     OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
-    Receipts, VlanRules, Woken,
+    Receipts, Result, VlanRules, Woken,
 };
 use ringway_engine::{
     Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding, IfIdle, Inbox,
@@ -119,7 +119,7 @@ pub(crate) struct TestQueue {
 }
 
 impl TestQueue {
-    fn far(&self) -> Result<MutexGuard<'_, Far>, QueueDown> {
+    fn far(&self) -> Result<MutexGuard<'_, Far>> {
         let far = self.far.lock().expect("no test panics with the lock");
         match far.fails {
             true => Err(QueueDown::Host(std::io::ErrorKind::BrokenPipe.into())),
@@ -129,12 +129,7 @@ impl TestQueue {
 }
 
 impl PortQueue for TestQueue {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         if budget.is_nothing() {
             return self.far().map(drop);
         }
@@ -198,7 +193,7 @@ impl PortQueue for TestQueue {
         }
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         let mut far = self.far()?;
         while far.room > 0 {
             let Some(frame) = from.pop_front() else { break };
@@ -223,7 +218,7 @@ impl PortQueue for TestQueue {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         let far = self.far()?;
         if self.traits.probe == Probe::SystemCall {
             // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
@@ -233,7 +228,7 @@ impl PortQueue for TestQueue {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, _: Woken) -> Result {
         self.far().map(drop)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
-    Probe, QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    Probe, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
@@ -219,7 +219,7 @@ impl Shared {
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).expect("the counter is emptied");
     }
 
-    fn poll(&self) -> Result<MutexGuard<'_, Far>, QueueDown> {
+    fn poll(&self) -> Result<MutexGuard<'_, Far>> {
         let mut far = self.far.lock().expect("no test panics with the lock");
         far.polls += 1;
         match far.fails {
@@ -230,12 +230,7 @@ impl Shared {
 }
 
 impl PortQueue for TestPort {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         let mut far = self.shared.poll()?;
         if budget.is_nothing() {
             far.settled += 1;
@@ -263,7 +258,7 @@ impl PortQueue for TestPort {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         let mut far = self.shared.poll()?;
         if far.room_per_poll > 0 {
             far.room = far.room_per_poll;
@@ -282,7 +277,7 @@ impl PortQueue for TestPort {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         let mut far = self.shared.poll()?;
         if self.shared.probe == Probe::SystemCall {
             // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
@@ -297,7 +292,7 @@ impl PortQueue for TestPort {
         })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, _: Woken) -> Result {
         // It may be empty already: the port was polled meanwhile.
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         Ok(())

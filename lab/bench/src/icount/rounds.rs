@@ -6,10 +6,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortQueue, PortRules,
-    Probe, QueueDown, QueueTraits, Woken,
+    Probe, QueueTraits, Result, Woken,
 };
 use ringway_switch::{Binding, PortId, PortPolicy};
 
@@ -48,7 +48,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
 }
 
 /// The counted run: `vifs active rounds`.
-pub(super) fn run(words: &[&str]) -> Result<()> {
+pub(super) fn run(words: &[&str]) -> anyhow::Result<()> {
     let [vifs, active, rounds] = words else { bail!("usage: rounds VIFS ACTIVE ROUNDS") };
     let (vifs, active, rounds): (u16, u16, usize) =
         (vifs.parse()?, active.parse()?, rounds.parse()?);
@@ -87,12 +87,7 @@ struct Vif {
 }
 
 impl PortQueue for Vif {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         for _ in 0..self.frames.min(budget.frames) {
             let Some(mut frame) = pool.take(FRAME_LEN) else { break };
             let header = self.header.bytes(FRAME_LEN);
@@ -102,17 +97,17 @@ impl PortQueue for Vif {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.received.set(self.received.get() + from.len());
         from.drain(..).for_each(|frame| pool.recycle(frame));
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         Ok(if self.frames > 0 { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, _: Woken) -> Result {
         Ok(())
     }
 
