@@ -191,6 +191,14 @@ pub struct QueueTraits {
     pub takes_loans: bool,
 }
 
+impl QueueTraits {
+    /// Of a queue in memory that reports room by events. Frames leave it in one piece.
+    pub const fn in_memory(caps: OffloadCaps) -> QueueTraits {
+        let probe = Probe::Memory;
+        QueueTraits { caps, probe, retry: None, takes_bodies: false, takes_loans: false }
+    }
+}
+
 /// The cost of polling an idle queue for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {

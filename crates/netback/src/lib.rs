@@ -21,7 +21,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
-    Probe, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
+    QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, PageCopy, QueueEvents,
@@ -224,7 +224,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn describe(&self) -> QueueTraits {
         let retry = (!self.features.rx_notify).then_some(RETRY);
         let caps = self.features.caps.and(OffloadCaps::NETIF);
-        QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: true, takes_loans: false }
+        QueueTraits { retry, takes_bodies: true, ..QueueTraits::in_memory(caps) }
     }
 
     fn room_for(&mut self, len: usize) -> Option<usize> {

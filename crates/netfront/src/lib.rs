@@ -77,8 +77,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue, Probe,
-    QueueCounters, QueueTraits, Result, Wakers, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue, QueueCounters,
+    QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
@@ -304,13 +304,7 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
 
     fn describe(&self) -> QueueTraits {
         let takes_bodies = self.sending.is_some();
-        QueueTraits {
-            caps: self.caps,
-            probe: Probe::Memory,
-            retry: None,
-            takes_bodies,
-            takes_loans: false,
-        }
+        QueueTraits { takes_bodies, ..QueueTraits::in_memory(self.caps) }
     }
 
     fn room_for(&mut self, len: usize) -> Option<usize> {

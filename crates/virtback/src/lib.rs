@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, Probe, QueueCounters,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
     QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
@@ -358,13 +358,7 @@ impl PortQueue for QueuePair {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits {
-            caps: self.form.caps,
-            probe: Probe::Memory,
-            retry: None,
-            takes_bodies: false,
-            takes_loans: true,
-        }
+        QueueTraits { takes_loans: true, ..QueueTraits::in_memory(self.form.caps) }
     }
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, Probe, QueueCounters,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
     QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::eventfd::EventFd;
@@ -177,13 +177,7 @@ impl PortQueue for QueuePair {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits {
-            caps: self.form.caps,
-            probe: Probe::Memory,
-            retry: None,
-            takes_bodies: false,
-            takes_loans: false,
-        }
+        QueueTraits::in_memory(self.form.caps)
     }
 }
 

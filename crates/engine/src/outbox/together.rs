@@ -90,7 +90,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Instant, SystemTime};
 
-    use ringway_datapath::{OffloadCaps, Pages, PoolBudget, Probe, QueueTraits};
+    use ringway_datapath::{OffloadCaps, Pages, PoolBudget, QueueTraits};
 
     use super::*;
     use crate::capture::Capture;
@@ -99,8 +99,7 @@ mod tests {
     const TO: SlotId = SlotId { index: 0, generation: 0 };
 
     fn outboxes(takes_loans: bool) -> Outboxes {
-        let (caps, probe, retry) = (OffloadCaps::ALL, Probe::Memory, None);
-        let traits = QueueTraits { caps, probe, retry, takes_bodies: false, takes_loans };
+        let traits = QueueTraits { takes_loans, ..QueueTraits::in_memory(OffloadCaps::ALL) };
         let mut outboxes = Outboxes::default();
         outboxes.insert(Outbox::new(TO, 0, traits, Arc::default(), Arc::default()));
         outboxes

@@ -29,13 +29,7 @@ const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
 /// The traits of a ring.
-pub(crate) const TRAITS: QueueTraits = QueueTraits {
-    caps: OffloadCaps::ALL,
-    probe: Probe::Memory,
-    retry: None,
-    takes_bodies: false,
-    takes_loans: false,
-};
+pub(crate) const TRAITS: QueueTraits = QueueTraits::in_memory(OffloadCaps::ALL);
 
 /// The traits of a TAP device.
 pub(crate) const DEVICE: QueueTraits =

@@ -301,13 +301,7 @@ impl PortQueue for TestPort {
     fn describe(&self) -> QueueTraits {
         let probe = self.shared.probe;
         let retry = (probe == Probe::SystemCall).then_some(Duration::from_millis(50));
-        QueueTraits {
-            caps: OffloadCaps::ALL,
-            probe,
-            retry,
-            takes_bodies: false,
-            takes_loans: false,
-        }
+        QueueTraits { probe, retry, ..QueueTraits::in_memory(OffloadCaps::ALL) }
     }
 }
 

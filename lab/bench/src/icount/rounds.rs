@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::bail;
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortQueue, PortRules,
-    Probe, QueueTraits, Result, Woken,
+    QueueTraits, Result, Woken,
 };
 use ringway_switch::{Binding, PortId, PortPolicy};
 
@@ -112,13 +112,7 @@ impl PortQueue for Vif {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits {
-            caps: OffloadCaps::ALL,
-            probe: Probe::Memory,
-            retry: None,
-            takes_bodies: false,
-            takes_loans: false,
-        }
+        QueueTraits::in_memory(OffloadCaps::ALL)
     }
 }
 
