@@ -523,6 +523,16 @@ backend_error() {
         xenstore-read "${path%%/backend/*}/error/${path#/local/domain/*/}/error" 2> /dev/null
 }
 
+# Makes the bridge, starts the backend, and makes guest `a` with as many queues, which then answers
+# a ping: QUEUES [KEY=VALUE]...
+serve_guest() {
+    bridge_create 1500
+    backend_start "$1"
+    guest_start a queues="$1" "${@:2}"
+    vif_wait a
+    check_ping dom0 10.77.0.2
+}
+
 # --- traffic -------------------------------------------------------------------------------------
 
 # Fails unless all pings of a series get replies: FROM ADDRESS [OPTION]...

@@ -1,11 +1,7 @@
 # With many flows, every queue's rings move on the backend and its interrupts in the guest.
 # sets: full
 # limit: 600
-bridge_create
-backend_start 4
-guest_start a queues=4
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 4
 iperf_serve a
 vif=$(guest_vif a)
 

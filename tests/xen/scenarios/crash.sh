@@ -2,11 +2,7 @@
 # sets: full admin
 # limit: 600
 only_with ringway
-bridge_create
-backend_start 2
-guest_start a queues=2
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2
 vif=$(guest_vif a)
 boots=$(guest a cat /proc/sys/kernel/random/boot_id)
 rings=$(xenstore-ls "$(guest_path a)/device/vif/0" | grep -E 'ring-ref|event-channel')

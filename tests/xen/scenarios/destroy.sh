@@ -1,11 +1,7 @@
 # A guest is destroyed under traffic; nothing of it remains, and the next guest is served.
 # sets: smoke full
 # limit: 600
-bridge_create
-backend_start 2
-guest_start a queues=2
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2
 vif=$(guest_vif a) path=$(backend_path a)
 keep_busy a 3600
 start=$EPOCHSECONDS

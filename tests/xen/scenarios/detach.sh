@@ -1,11 +1,7 @@
 # A vif is detached from a live guest and attached again; the guest reboots, and is saved and restored.
 # sets: full admin
 # limit: 1500
-bridge_create
-backend_start 2
-guest_start a queues=2
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2
 vif=$(guest_vif a)
 
 say "detach"

@@ -1,11 +1,7 @@
 # A guest is paused for 30 seconds under traffic; afterwards the guest and its TCP continue.
 # sets: full admin
 # limit: 900
-bridge_create
-backend_start 2
-guest_start a queues=2
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2
 keep_busy a 60
 xl pause a
 sleep 30 # waits: the time of the pause is what is tested

@@ -1,11 +1,7 @@
 # The `rate` of a vif limits what the guest sends, and not what it receives.
 # sets: full admin
 # limit: 900
-bridge_create
-backend_start 2
-guest_start a queues=2 rate=8Mb/s
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2 rate=8Mb/s
 iperf_serve a
 to_guest=$(iperf 10.77.0.2 -t 4)
 from_guest=$(iperf 10.77.0.2 -t 8 -R)

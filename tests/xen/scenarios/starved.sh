@@ -1,11 +1,7 @@
 # dom0 loses CPU and memory under traffic and gets them back: guests stay connected.
 # sets: full admin
 # limit: 1200
-bridge_create
-backend_start 2
-guest_start a queues=2
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2
 
 cpus_online() {
     grep -c ^processor /proc/cpuinfo

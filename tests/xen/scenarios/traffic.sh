@@ -1,11 +1,7 @@
 # TCP in both directions, and 32 MiB each way that arrive unchanged; over IPv6 as well.
 # sets: smoke full
 # limit: 900
-bridge_create
-backend_start 2
-guest_start a queues=2
-vif_wait a
-check_ping dom0 10.77.0.2
+serve_guest 2
 iperf_serve a
 measure dom0_to_guest_bits_per_s "$(iperf 10.77.0.2 -t 4)"
 measure guest_to_dom0_bits_per_s "$(iperf 10.77.0.2 -t 4 -R)"
