@@ -33,8 +33,15 @@ pub(crate) struct Node {
     pub(crate) generation: u64,
 }
 
-/// A change of one node.
-#[derive(Debug, Clone)]
+/// A change of one node, as a client asks for it.
+#[derive(Debug)]
+pub(crate) struct Edit {
+    pub(crate) path: NodePath,
+    pub(crate) mutation: Mutation,
+}
+
+/// What is done to a node.
+#[derive(Debug)]
 pub(crate) enum Mutation {
     /// Sets the value; creates the node and its parent directories if needed.
     Write(Vec<u8>),
@@ -162,15 +169,14 @@ impl Store {
         self.nearest(path).1
     }
 
-    /// Carries out a mutation, wholly or not at all.
+    /// Carries out an edit, wholly or not at all.
     ///
     /// # Errors
     /// As the protocol defines for the request; `ENOSPC` if it would exceed a quota.
     pub(crate) fn apply(
         &mut self,
         who: DomId,
-        path: &NodePath,
-        mutation: &Mutation,
+        Edit { path, mutation }: &Edit,
         quota: &Quota,
     ) -> Result<Vec<Change>, Errno> {
         match mutation {

@@ -12,7 +12,7 @@ use ringway_wire::xenstore::Errno;
 use crate::path::NodePath;
 use crate::permissions::Rights;
 use crate::quota::Quota;
-use crate::store::{Change, Mutation, Node, Store};
+use crate::store::{Change, Edit, Mutation, Node, Store};
 
 /// A transaction that has neither committed nor aborted.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Transaction {
     base: Store,
     work: Store,
     touched: BTreeSet<NodePath>,
-    log: Vec<(NodePath, Mutation)>,
+    log: Vec<Edit>,
     /// Bytes in `touched` and `log`.
     bytes: usize,
 }
@@ -50,13 +50,8 @@ impl Transaction {
     ///
     /// # Errors
     /// As there, and `ENOSPC` if the transaction has touched too many nodes, or keeps too much.
-    pub(crate) fn apply(
-        &mut self,
-        who: DomId,
-        path: &NodePath,
-        mutation: &Mutation,
-        quota: &Quota,
-    ) -> Result<(), Errno> {
+    pub(crate) fn apply(&mut self, who: DomId, edit: Edit, quota: &Quota) -> Result<(), Errno> {
+        let Edit { path, mutation } = &edit;
         if self.log.len() >= quota.transaction_nodes {
             return Err(Errno::Nospc);
         }
@@ -74,8 +69,8 @@ impl Transaction {
                 self.touch(&below, quota)?;
             }
         }
-        self.work.apply(who, path, mutation, quota)?;
-        self.log.push((path.clone(), mutation.clone()));
+        self.work.apply(who, &edit, quota)?;
+        self.log.push(edit);
         Ok(())
     }
 
@@ -97,8 +92,8 @@ impl Transaction {
         }
         let mut next = live.clone();
         let mut changes = Vec::new();
-        for (path, mutation) in &self.log {
-            changes.extend(next.apply(who, path, mutation, quota)?);
+        for edit in &self.log {
+            changes.extend(next.apply(who, edit, quota)?);
         }
         Ok((next, changes))
     }

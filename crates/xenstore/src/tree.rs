@@ -12,7 +12,7 @@ use crate::permissions::{Permissions, Rights};
 use crate::quota::Quota;
 use crate::request::{self, Strings};
 use crate::session::SessionId;
-use crate::store::{Change, Mutation, Node, Reach, Store};
+use crate::store::{Change, Edit, Mutation, Node, Reach, Store};
 use crate::transaction::Transaction;
 use crate::watch::{EventQueue, Watch, Watches};
 
@@ -178,10 +178,10 @@ impl Tree {
             Op::GetPerms => self.permissions(&call, strings.only()?)?,
             Op::Write => {
                 let (path, value) = strings.first_and_rest()?;
-                self.mutate(&call, path, &Mutation::Write(value.to_vec()))?
+                self.mutate(&call, path, Mutation::Write(value.to_vec()))?
             }
-            Op::Mkdir => self.mutate(&call, strings.only()?, &Mutation::MakeDirectory)?,
-            Op::Rm => self.mutate(&call, strings.only()?, &Mutation::Remove)?,
+            Op::Mkdir => self.mutate(&call, strings.only()?, Mutation::MakeDirectory)?,
+            Op::Rm => self.mutate(&call, strings.only()?, Mutation::Remove)?,
             Op::SetPerms => self.set_permissions(&call, strings)?,
             Op::Watch => self.watch(&call, strings.exactly()?)?,
             Op::Unwatch => self.unwatch(&call, strings.exactly()?)?,
@@ -219,13 +219,13 @@ impl Tree {
         }
     }
 
-    fn mutate(&mut self, call: &Call, path: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Errno> {
-        let path = NodePath::parse(call.who, path)?;
+    fn mutate(&mut self, call: &Call, path: &[u8], mutation: Mutation) -> Result<Vec<u8>, Errno> {
+        let edit = Edit { path: NodePath::parse(call.who, path)?, mutation };
         let quota = *self.quota.of(call.who);
         if let Some(transaction) = self.transaction(call) {
-            transaction.apply(call.who, &path, mutation, &quota)?;
+            transaction.apply(call.who, edit, &quota)?;
         } else {
-            let changes = self.store.apply(call.who, &path, mutation, &quota)?;
+            let changes = self.store.apply(call.who, &edit, &quota)?;
             self.fire(&changes);
         }
         Ok(request::ok())
@@ -249,7 +249,7 @@ impl Tree {
                 self.special.insert(name, permissions);
                 Ok(request::ok())
             }
-            None => self.mutate(call, path, &Mutation::SetPermissions(permissions)),
+            None => self.mutate(call, path, Mutation::SetPermissions(permissions)),
         }
     }
 
