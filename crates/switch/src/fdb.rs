@@ -50,7 +50,7 @@ use ringway_datapath::MacAddr;
 use crate::{PortId, Ticks};
 
 use assigned::SharedAddresses;
-pub use assigned::{Assigned, NotBound};
+pub use assigned::{Assigned, NotBound, Unbound};
 
 /// One entry, as shown to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use ringway_datapath::{MacAddr, MulticastRouter, Vid, VlanRules};
 
 use crate::classify::new_fdb;
 use crate::domain::{Domain, PortSet};
-use crate::fdb::{Assigned, FdbEntry, NotBound};
+use crate::fdb::{Assigned, FdbEntry, Unbound};
 use crate::groups::{GroupEntry, Groups, MulticastPort};
 use crate::policy::{PortVlan, PortVlans};
 use crate::querier::{Awaited, Queriers};
@@ -149,12 +149,7 @@ impl Switch {
 
     /// Replaces the assigned addresses of a port in all its VLANs, and limits how many it may have
     /// in each. Returns those that it did not get.
-    pub fn assign(
-        &self,
-        port: PortId,
-        assigned: &Assigned<'_>,
-        now: Ticks,
-    ) -> Vec<(MacAddr, NotBound)> {
+    pub fn assign(&self, port: PortId, assigned: &Assigned<'_>, now: Ticks) -> Vec<Unbound> {
         if !self.in_vlans.has(port) {
             return self.fdb().assign(port, assigned, now);
         }

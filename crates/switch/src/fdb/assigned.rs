@@ -20,6 +20,9 @@ pub enum NotBound {
     NoRoom,
 }
 
+/// An address that a port did not get, and why.
+pub type Unbound = (MacAddr, NotBound);
+
 /// The Ethernet addresses that are assigned to a port.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Assigned<'a> {
@@ -41,12 +44,7 @@ pub(super) struct SharedAddresses {
 
 impl Fdb {
     /// Replaces the assigned addresses of a port, and returns those that it did not get.
-    pub fn assign(
-        &self,
-        port: PortId,
-        assigned: &Assigned<'_>,
-        now: Ticks,
-    ) -> Vec<(MacAddr, NotBound)> {
+    pub fn assign(&self, port: PortId, assigned: &Assigned<'_>, now: Ticks) -> Vec<Unbound> {
         let Assigned { own, shared, addresses_max } = *assigned;
         self.remove_if(|entry, _| {
             entry & STATIC != 0 && port_of(entry) == port && !own.contains(&mac_of(entry))
