@@ -10,6 +10,7 @@ pub use driver::SplitDriver;
 use ringway_wire::virtio::{Desc, UsedElem, avail, used};
 
 use crate::chain::Entry;
+use crate::{QueueFault, Result};
 
 /// Byte offset of a descriptor in its table.
 #[inline]
@@ -32,4 +33,13 @@ fn used_at(index: u16, size: u16) -> usize {
 #[inline]
 fn entry_of(desc: Desc) -> Entry {
     Entry { address: desc.addr, len: desc.len, flags: desc.flags }
+}
+
+/// The index of the next descriptor of a chain, in a table of this size.
+#[inline]
+fn next_of(desc: Desc, size: u16) -> Result<u16> {
+    if desc.next >= size {
+        return Err(QueueFault::NextOutOfRange { next: desc.next, size });
+    }
+    Ok(desc.next)
 }

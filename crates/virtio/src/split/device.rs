@@ -10,7 +10,7 @@ use ringway_wire::virtio::{
     Desc, UsedElem, VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY, avail, used,
 };
 
-use super::{avail_at, desc_at, entry_of, used_at};
+use super::{avail_at, desc_at, entry_of, next_of, used_at};
 use crate::chain::Entry;
 use crate::inflight::Inflight;
 use crate::{
@@ -358,10 +358,7 @@ impl<M: QueueMemory> SplitDevice<M> {
             if !entry.has_next() {
                 return Ok(());
             }
-            index = desc.next;
-            if index >= size {
-                return Err(QueueFault::NextOutOfRange { next: index, size });
-            }
+            index = next_of(desc, size)?;
             desc = self.areas.descriptors.read(desc_at(index));
         }
     }
@@ -379,10 +376,7 @@ impl<M: QueueMemory> SplitDevice<M> {
             if !entry.has_next() {
                 return Ok(());
             }
-            index = desc.next;
-            if index >= size {
-                return Err(QueueFault::NextOutOfRange { next: index, size });
-            }
+            index = next_of(desc, size)?;
         }
     }
 
