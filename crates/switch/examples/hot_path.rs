@@ -15,9 +15,7 @@ use ringway_datapath::{
 };
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, ToeplitzSteering};
 use ringway_steering::{flow_hash, queue_of};
-use ringway_switch::{
-    FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks, Verdicts,
-};
+use ringway_switch::{PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdicts};
 
 fn main() {
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
@@ -55,16 +53,7 @@ fn main() {
 }
 
 fn classify(pool: &mut FramePool, bytes: &[u8]) {
-    let switch = Switch::new(SwitchConfig {
-        fdb_entries_max: 8192,
-        ports_max: 256,
-        addresses_per_port_max: 1024,
-        ageing_ticks: 300,
-        flood: FloodLimit::NONE,
-        storm: StormLimits::NONE,
-        multicast: None,
-        hash_seed: 0x1234_5678,
-    });
+    let switch = Switch::new(SwitchConfig::unlimited(8192, 256, 0x1234_5678));
     let flood = switch.flood_budget(Ticks(0));
     let policy = PortPolicy::open();
     let mut verdicts = Verdicts::new();

@@ -40,6 +40,22 @@ pub struct SwitchConfig {
     pub hash_seed: u64,
 }
 
+impl SwitchConfig {
+    /// A table of this size without further limits. Entries age in 300 ticks.
+    pub fn unlimited(fdb_entries_max: u32, ports_max: u16, hash_seed: u64) -> SwitchConfig {
+        SwitchConfig {
+            fdb_entries_max,
+            ports_max,
+            addresses_per_port_max: fdb_entries_max,
+            ageing_ticks: 300,
+            flood: FloodLimit::NONE,
+            storm: StormLimits::NONE,
+            multicast: None,
+            hash_seed,
+        }
+    }
+}
+
 /// Where a frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {

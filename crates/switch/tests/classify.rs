@@ -7,8 +7,8 @@ use ringway_datapath::{
 };
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
-    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig,
-    Ticks, Verdict, Verdicts,
+    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
+    Verdict, Verdicts,
 };
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -217,14 +217,9 @@ impl Bench {
     fn new(flood: FloodLimit) -> Bench {
         let now = Ticks(0);
         let switch = Switch::new(SwitchConfig {
-            fdb_entries_max: 1024,
-            ports_max: 16,
             addresses_per_port_max: 64,
-            ageing_ticks: 300,
             flood,
-            storm: StormLimits::NONE,
-            multicast: None,
-            hash_seed: 0x1357_9bdf_0246_8ace,
+            ..SwitchConfig::unlimited(1024, 16, 0x1357_9bdf_0246_8ace)
         });
         let flood = switch.flood_budget(now);
         Bench {

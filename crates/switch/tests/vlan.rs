@@ -4,10 +4,7 @@ use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PoolBudget, Vid, VlanRules,
 };
 use ringway_switch::fdb::Assigned;
-use ringway_switch::{
-    FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks, Verdict,
-    Verdicts,
-};
+use ringway_switch::{PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks, Verdict, Verdicts};
 
 const PORTS: u16 = 8;
 const ALL: MacAddr = MacAddr::BROADCAST;
@@ -43,14 +40,8 @@ impl Bench {
     /// Ports 0, 1, ... with these rules and roles.
     fn new(ports: &[(VlanRules, Role)]) -> Bench {
         let switch = Switch::new(SwitchConfig {
-            fdb_entries_max: 64,
-            ports_max: PORTS,
             addresses_per_port_max: 8,
-            ageing_ticks: 300,
-            flood: FloodLimit::NONE,
-            storm: StormLimits::NONE,
-            multicast: None,
-            hash_seed: 0x5eed_0060,
+            ..SwitchConfig::unlimited(64, PORTS, 0x5eed_0060)
         });
         let mut bench =
             Bench { switch, policies: Vec::new(), pool: FramePool::new(PoolBudget::new(1 << 20)) };

@@ -9,7 +9,7 @@ use std::alloc::System;
 use std::sync::Arc;
 
 use ringway_datapath::MacAddr;
-use ringway_switch::{FloodLimit, PortId, StormLimits, Switch, SwitchConfig, Ticks};
+use ringway_switch::{PortId, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -24,16 +24,7 @@ const BURST: u32 = 1000;
 #[test]
 fn forwarding_a_frame_allocates_nothing() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
-    let switch = Arc::new(Switch::new(SwitchConfig {
-        fdb_entries_max: 64,
-        ports_max: 16,
-        addresses_per_port_max: 64,
-        ageing_ticks: 300,
-        flood: FloodLimit::NONE,
-        storm: StormLimits::NONE,
-        multicast: None,
-        hash_seed: 1,
-    }));
+    let switch = Arc::new(Switch::new(SwitchConfig::unlimited(64, 16, 1)));
     let forwarding = Forwarding::Switch(Arc::clone(&switch));
     // Ports 1 and 3 are on one worker, port 2 is on the other.
     let peers: Vec<Peer> = (1..=3)

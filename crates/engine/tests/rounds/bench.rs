@@ -16,8 +16,7 @@ use ringway_engine::{
 };
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
-    FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, StormLimits, Switch,
-    SwitchConfig, Ticks,
+    FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
 };
 
 use crate::lent::{HEAD_LEN, Lender, lend};
@@ -291,16 +290,7 @@ impl Bench {
         let pool = FramePool::new(Arc::clone(&budget));
         let mut roster = Roster::default();
         roster.add_engine();
-        let switch = Arc::new(Switch::new(SwitchConfig {
-            fdb_entries_max: 64,
-            ports_max: 16,
-            addresses_per_port_max: 64,
-            ageing_ticks: 300,
-            flood: FloodLimit::NONE,
-            storm: StormLimits::NONE,
-            multicast: None,
-            hash_seed: 1,
-        }));
+        let switch = Arc::new(Switch::new(SwitchConfig::unlimited(64, 16, 1)));
         Bench {
             engine: Engine::new(0, Arc::clone(&inbox), pool, now),
             roster,

@@ -2,8 +2,8 @@
 
 use ringway_datapath::{Checksum, FrameBatch, FramePool, PoolBudget, VlanRules};
 use ringway_switch::{
-    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, StormLimits, Switch,
-    SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
+    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, Switch, SwitchConfig,
+    Ticks, Unregistered, Verdict, Verdicts,
 };
 
 use crate::packets::*;
@@ -27,21 +27,14 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(unregistered: Unregistered, groups_per_port_max: u16) -> Bench {
-        let switch = Switch::new(SwitchConfig {
-            fdb_entries_max: 64,
-            ports_max: PORTS,
-            addresses_per_port_max: 64,
-            ageing_ticks: 300,
-            flood: FloodLimit::NONE,
-            storm: StormLimits::NONE,
-            multicast: Some(MulticastConfig {
-                groups_max: 64,
-                groups_per_port_max,
-                unregistered,
-                ticks_per_second: 1,
-            }),
-            hash_seed: 0x1357_9bdf_0246_8ace,
+        let multicast = Some(MulticastConfig {
+            groups_max: 64,
+            groups_per_port_max,
+            unregistered,
+            ticks_per_second: 1,
         });
+        let unlimited = SwitchConfig::unlimited(64, PORTS, 0x1357_9bdf_0246_8ace);
+        let switch = Switch::new(SwitchConfig { multicast, ..unlimited });
         let now = Ticks(1);
         let mut bench = Bench {
             checksum: Checksum::Unverified,

@@ -9,7 +9,7 @@ use crate::double::{
 };
 use fastrand::Rng;
 use ringway_datapath::MacAddr;
-use ringway_switch::{FloodLimit, PortId, StormLimits, Switch, SwitchConfig, Ticks};
+use ringway_switch::{PortId, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
 
 /// Frames that each queue of the test sends, in all.
@@ -82,16 +82,7 @@ impl Station {
 }
 
 pub(crate) fn switch(seed: u64) -> Arc<Switch> {
-    Arc::new(Switch::new(SwitchConfig {
-        fdb_entries_max: 1024,
-        ports_max: 64,
-        addresses_per_port_max: 64,
-        ageing_ticks: 300,
-        flood: FloodLimit::NONE,
-        storm: StormLimits::NONE,
-        multicast: None,
-        hash_seed: seed,
-    }))
+    Arc::new(Switch::new(SwitchConfig::unlimited(1024, 64, seed)))
 }
 
 /// Teaches the switch where a station is.

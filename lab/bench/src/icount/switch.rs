@@ -16,8 +16,7 @@ use ringway_engine::{
 };
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
-    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
-    Verdict, Verdicts,
+    Binding, FloodBudget, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
 };
 
 use super::{Counted, FRAME_LEN, FRAMES, Unit};
@@ -95,16 +94,7 @@ impl Plan {
 pub(super) fn switch_of(stations: impl Iterator<Item = (MacAddr, PortId)>) -> Result<Switch> {
     let stations: Vec<_> = stations.collect();
     let ports_max = stations.iter().map(|(_, port)| port.0 + 1).max().unwrap_or(0);
-    let switch = Switch::new(SwitchConfig {
-        fdb_entries_max: 4096,
-        ports_max,
-        addresses_per_port_max: 1,
-        ageing_ticks: 300,
-        flood: FloodLimit::NONE,
-        storm: StormLimits::NONE,
-        multicast: None,
-        hash_seed: 1,
-    });
+    let switch = Switch::new(SwitchConfig::unlimited(4096, ports_max, 1));
     for (mac, port) in stations {
         let assigned = Assigned { own: &[mac], addresses_max: 1, ..Assigned::default() };
         if let Some((mac, reason)) = switch.assign(port, &assigned, Ticks(0)).pop() {
