@@ -73,6 +73,8 @@ pub(crate) struct Domain {
     pub(crate) passages: Passages,
     /// Operations for which a kernel would have failed the whole call.
     pub(crate) copies_out_of_page: u64,
+    /// Operations that the kernel's grant device would make of its copies.
+    pub(crate) copy_operations: usize,
     pub(crate) mappings: usize,
     limits: Limits,
     pages: usize,
@@ -126,6 +128,7 @@ impl Domain {
             is_alive: true,
             passages: Passages::default(),
             copies_out_of_page: 0,
+            copy_operations: 0,
             mappings: 0,
             limits,
             pages: 0,

@@ -173,6 +173,12 @@ impl Loopback {
         self.state().latest(domid).map_or(0, |domain| domain.copies_out_of_page)
     }
 
+    /// Operations that Linux's grant device would make of the domain's copies: one for each page of
+    /// its own that a copy touches.
+    pub fn copy_operations(&self, domid: DomId) -> usize {
+        self.state().latest(domid).map_or(0, |domain| domain.copy_operations)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,14 +31,14 @@ impl LoopbackMemory {
         LoopbackMemory { machine, domid, user }
     }
 
-    /// `copy_one` gets the foreign page and does the rest of an operation; `None` if it names no
-    /// local bytes.
+    /// `copy_one` gets the foreign page, does the rest of an operation and returns how many local
+    /// pages that touched; `None` if it names no local bytes.
     fn copy_each(
         &mut self,
         peer: DomId,
         access: Access,
         ops: &mut [GrantCopy],
-        mut copy_one: impl FnMut(&GrantCopy, &SharedPages) -> Option<()>,
+        mut copy_one: impl FnMut(&GrantCopy, &SharedPages) -> Option<usize>,
     ) -> io::Result<()> {
         let mut state = self.machine.state();
         state.caller(self.user)?;
@@ -55,9 +55,13 @@ impl LoopbackMemory {
                 op.status = GrantStatus::BadCopyArg;
                 continue;
             }
-            op.status = match state.copied_page(owner, self.domid, op.gref, access) {
-                Ok(page) if copy_one(op, page).is_some() => GrantStatus::Okay,
-                Ok(_) => GrantStatus::BadCopyArg,
+            let page = state.copied_page(owner, self.domid, op.gref, access);
+            op.status = match page.map(|page| copy_one(op, page)) {
+                Ok(Some(touched)) => {
+                    state.domain_mut(self.user).copy_operations += touched;
+                    GrantStatus::Okay
+                }
+                Ok(None) => GrantStatus::BadCopyArg,
                 Err(status) => status,
             };
         }
@@ -78,9 +82,10 @@ impl ForeignMemory for LoopbackMemory {
         locals: &mut [L],
     ) -> io::Result<()> {
         self.copy_each(peer, Access::ReadOnly, ops, |op, page| {
-            let local = locals.get_mut(usize::from(op.local))?;
-            page.copy_to(usize::from(op.offset), local.as_mut().get_mut(local_range(op)?)?);
-            Some(())
+            let local =
+                locals.get_mut(usize::from(op.local))?.as_mut().get_mut(local_range(op)?)?;
+            page.copy_to(usize::from(op.offset), local);
+            Some(pages_of(local))
         })
     }
 
@@ -91,9 +96,9 @@ impl ForeignMemory for LoopbackMemory {
         locals: &[L],
     ) -> io::Result<()> {
         self.copy_each(peer, Access::ReadWrite, ops, |op, page| {
-            let local = locals.get(usize::from(op.local))?;
-            page.copy_from(usize::from(op.offset), local.as_ref().get(local_range(op)?)?);
-            Some(())
+            let local = locals.get(usize::from(op.local))?.as_ref().get(local_range(op)?)?;
+            page.copy_from(usize::from(op.offset), local);
+            Some(pages_of(local))
         })
     }
 
@@ -107,6 +112,7 @@ impl ForeignMemory for LoopbackMemory {
         if state.fails(target, FaultPoint::CopyCall) {
             return Err(io::Error::other("a planned fault refused to copy"));
         }
+        state.domain_mut(self.user).copy_operations += ops.len();
         for op in ops {
             if !op.is_in_pages() {
                 state.domain_mut(self.user).copies_out_of_page += 1;
@@ -126,6 +132,12 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         self.machine.state().unmap(self.id);
     }
+}
+
+/// How many pages hold these bytes.
+fn pages_of(bytes: &[u8]) -> usize {
+    let range = bytes.as_ptr_range();
+    range.end.addr().div_ceil(PAGE_SIZE) - range.start.addr() / PAGE_SIZE
 }
 
 fn local_range(op: &GrantCopy) -> Option<Range<usize>> {

@@ -2,82 +2,27 @@
 //! pinned: frames are placed in their buffers so that there are no more operations than pages of
 //! the guest.
 
-use std::cell::Cell;
-use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget, PortQueue,
 };
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantTable, PageCopy};
+use ringway_hypervisor::{Access, GrantTable};
 use ringway_loopback::{LoopbackEvent, LoopbackMemory};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, TxRequest};
-use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
+use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::frames::{self, pattern};
 use crate::machine::{GUEST, HOST, Machine};
-
-/// Counts operations as the kernel's grant device makes them.
-struct Counted {
-    memory: LoopbackMemory,
-    operations: Rc<Cell<usize>>,
-}
-
-impl Counted {
-    fn count(&self, ops: &[GrantCopy], locals: &[&[u8]]) {
-        for op in ops {
-            let offset = usize::try_from(op.local_offset).expect("a frame is short");
-            let first = locals[usize::from(op.local)].as_ptr().addr() + offset;
-            let last = first + usize::from(op.len) - 1;
-            let pages = last / PAGE_SIZE - first / PAGE_SIZE + 1;
-            self.operations.set(self.operations.get() + pages);
-        }
-    }
-}
-
-impl ForeignMemory for Counted {
-    fn map(&mut self, peer: DomId, gref: GrantRef, access: Access) -> io::Result<ForeignPage> {
-        self.memory.map(peer, gref, access)
-    }
-
-    fn copy_from_peer<L: AsMut<[u8]>>(
-        &mut self,
-        peer: DomId,
-        ops: &mut [GrantCopy],
-        locals: &mut [L],
-    ) -> io::Result<()> {
-        let of: Vec<&[u8]> = locals.iter_mut().map(|local| &*local.as_mut()).collect();
-        self.count(ops, &of);
-        self.memory.copy_from_peer(peer, ops, locals)
-    }
-
-    fn copy_to_peer<L: AsRef<[u8]>>(
-        &mut self,
-        peer: DomId,
-        ops: &mut [GrantCopy],
-        locals: &[L],
-    ) -> io::Result<()> {
-        let of: Vec<&[u8]> = locals.iter().map(AsRef::as_ref).collect();
-        self.count(ops, &of);
-        self.memory.copy_to_peer(peer, ops, locals)
-    }
-
-    fn copy_between_peers(&mut self, to: DomId, ops: &mut [PageCopy]) -> io::Result<()> {
-        self.operations.set(self.operations.get() + ops.len());
-        self.memory.copy_between_peers(to, ops)
-    }
-}
 
 /// A guest with its queue.
 struct Bench {
     machine: Machine,
     tx: FrontRing<Tx>,
     rx: FrontRing<Rx>,
-    back: VifQueue<Counted, LoopbackEvent>,
-    operations: Rc<Cell<usize>>,
+    back: VifQueue<LoopbackMemory, LoopbackEvent>,
     pool: FramePool,
 }
 
@@ -88,10 +33,9 @@ impl Bench {
         let page = |page| rings.pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
         let (tx, rx) = (FrontRing::new(page(0)), FrontRing::new(page(1)));
         let [tx_ring, rx_ring] = machine.map_rings([rings.grefs[0], rings.grefs[1]]);
-        let operations = Rc::new(Cell::new(0));
         let back = VifQueue::attach(QueueParts {
             peer: GUEST,
-            memory: Counted { memory: machine.memory(), operations: Rc::clone(&operations) },
+            memory: machine.memory(),
             tx_ring,
             rx_ring,
             events: machine.channels().1,
@@ -100,13 +44,17 @@ impl Bench {
         });
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
-        Bench { machine, tx, rx, back, operations, pool }
+        Bench { machine, tx, rx, back, pool }
     }
 
     fn page(&self, offset: usize, bytes: &[u8], access: Access) -> GrantRef {
         let granted = self.machine.grants().share(HOST, 1, access).expect("a test needs few pages");
         granted.pages.copy_from(offset, bytes);
         granted.grefs[0]
+    }
+
+    fn operations(&self) -> usize {
+        self.machine.loopback.copy_operations(HOST)
     }
 
     /// Sends a packet in slots of these lengths, and counts the operations that copy it.
@@ -128,12 +76,12 @@ impl Bench {
             at += len;
         }
         let _ = self.tx.publish_requests();
-        self.operations.set(0);
+        let before = self.operations();
         let mut frames = FrameBatch::new();
         self.back.ingress(Budget::BATCH, &mut self.pool, &mut frames).expect("no fault");
         assert_eq!(frames[0].bytes(), bytes);
         frames.drain(..).for_each(|frame| self.pool.recycle(frame));
-        self.operations.get()
+        self.operations() - before
     }
 }
 
@@ -170,10 +118,10 @@ fn a_long_frame_of_ours_is_one_operation_per_page() {
         bench.rx.push_request(RxRequest { id, pad: 0, gref });
     }
     let _ = bench.rx.publish_requests();
-    bench.operations.set(0);
+    let before = bench.operations();
     let frame = frames::frame(&mut bench.pool, &pattern(2, 65_226), Offload::default());
     let mut leaving = FrameQueue::from([frame]);
     bench.back.egress(&mut leaving, &mut bench.pool).expect("no fault");
     assert!(leaving.is_empty());
-    assert_eq!(bench.operations.get(), 16);
+    assert_eq!(bench.operations() - before, 16);
 }
