@@ -25,17 +25,18 @@ mod wired;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 pub use config::{FrontendConfig, Interface};
-use ringway_control::{Call, ControlServer, ControlSocket, GuestRequest, GuestStatus, Reply};
+use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
 use ringway_hypervisor::Hypervisor;
+use ringway_sys::wake::WakeFd;
 use ringway_worker::Workers;
 use ringway_xenbus::frontend::Input;
 use ringway_xenstore::{Client, Lost};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 pub use sockets::Sockets;
 pub use vhost::{VhostConfig, VhostSockets, run_vhost};
 
@@ -68,8 +69,9 @@ pub fn run<H: Hypervisor>(
     stop: impl AsFd,
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (_control, calls) = serve_control(control, &wake)?;
+    let wake = Arc::new(WakeFd::new()?);
+    let caller = Arc::clone(&wake);
+    let (_control, calls) = ControlServer::start(control, move || caller.ring())?;
     let workers = Workers::start(config.workers.clone())?;
     // A worker that panicked may have left its queues inconsistent, so the process ends.
     workers.on_panic(Box::new(|serving| {
@@ -85,22 +87,11 @@ pub fn run<H: Hypervisor>(
     frontend.leave()
 }
 
-fn serve_control(
-    control: ControlSocket,
-    wake: &Arc<OwnedFd>,
-) -> io::Result<(ControlServer, Receiver<Call<GuestRequest>>)> {
-    let wake = Arc::clone(wake);
-    ControlServer::start(control, move || {
-        // The counter cannot overflow between two turns of the loop.
-        let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
-    })
-}
-
 impl<H: Hypervisor> Frontend<H> {
     fn serve(
         &mut self,
         calls: &Receiver<Call<GuestRequest>>,
-        wake: &OwnedFd,
+        wake: &WakeFd,
         stop: &impl AsFd,
     ) -> io::Result<()> {
         loop {
@@ -122,7 +113,7 @@ impl<H: Hypervisor> Frontend<H> {
                 Err(error) => return Err(error.into()),
             }
             let should_stop = !fds[3].revents().is_empty();
-            let _ = rustix::io::read(wake, &mut [0; 8]);
+            wake.clear();
             if should_stop {
                 return Ok(());
             }

@@ -20,6 +20,12 @@ impl WakeFd {
         Ok(WakeFd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
+    /// Makes it readable.
+    pub fn ring(&self) {
+        // If its counter is full, it is already readable.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
     /// Empties it, if it is not empty.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
@@ -28,12 +34,11 @@ impl WakeFd {
 
 impl Wake for WakeFd {
     fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+        self.ring();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // If its counter is full, it is already readable.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        self.ring();
     }
 }
 

@@ -22,11 +22,12 @@ use ringway_engine::{
     QueueAddress, Roster, Weight,
 };
 use ringway_switch::{PortId, PortPolicy};
+use ringway_sys::wake::WakeFd;
 use ringway_watchdog::{Pulse, Roster as WatchRoster, Waiting};
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
-use crate::thread::{Bell, Public, Reporter, Request, Worker, WorkerParts};
+use crate::thread::{Public, Reporter, Request, Worker, WorkerParts};
 
 /// How to start workers.
 #[derive(Debug, Clone)]
@@ -76,7 +77,7 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     balanced_at: Instant,
     failures: Receiver<Failure<Q>>,
     failures_sender: Sender<Failure<Q>>,
-    failures_bell: Arc<Bell>,
+    failures_bell: Arc<WakeFd>,
     on_panic: Arc<OnceLock<OnPanic>>,
     /// The watched threads.
     watched_by: WatchRoster,
@@ -117,7 +118,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             balanced_at: Instant::now(),
             failures,
             failures_sender,
-            failures_bell: Arc::new(Bell::new()?),
+            failures_bell: Arc::new(WakeFd::new()?),
             on_panic: Arc::default(),
             watched_by,
             pulse,
@@ -373,7 +374,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     fn start_thread(&mut self) -> io::Result<usize> {
         let number = self.threads.len();
         let (requests, receiver) = mpsc::channel();
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(WakeFd::new()?);
         let inbox = Arc::new(Inbox::new(Waker::from(Arc::clone(&bell))));
         let public = Arc::new(Public::default());
         let pool = FramePool::new(Arc::clone(&self.budget));

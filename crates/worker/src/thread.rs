@@ -2,11 +2,11 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -14,8 +14,9 @@ use ringway_datapath::{PortQueue, QueueDown, Wakers, Woken};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
 use ringway_switch::PortId;
+use ringway_sys::wake::WakeFd;
 use ringway_watchdog::{Pulse, Roster};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 
 use crate::idle::Idle;
 
@@ -47,48 +48,10 @@ pub(crate) struct Public {
     pub(crate) busy_ns: AtomicU64,
 }
 
-/// A descriptor that wakes a sleeping thread.
-#[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(crate) fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    /// Makes the descriptor readable.
-    pub(crate) fn ring(&self) {
-        // The counter cannot overflow: the owner empties it each time it wakes.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Empties the descriptor.
-    pub(crate) fn clear(&self) {
-        // It may be empty already, which is fine.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.ring();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// How a worker reports failed queues to the control thread.
 pub(crate) struct Reporter<Q> {
     pub(crate) failures: Sender<Failure<Q>>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<WakeFd>,
 }
 
 impl<Q> Reporter<Q> {
@@ -104,7 +67,7 @@ impl<Q> Reporter<Q> {
 pub(crate) struct Worker<Q> {
     engine: Engine<Q>,
     inbox: Arc<Inbox>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeFd>,
     requests: Receiver<Request<Q>>,
     reports: Reporter<Q>,
     directory: Arc<ArcSwap<Directory>>,
@@ -118,7 +81,7 @@ pub(crate) struct Worker<Q> {
 pub(crate) struct WorkerParts<Q> {
     pub(crate) engine: Engine<Q>,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<WakeFd>,
     pub(crate) requests: Receiver<Request<Q>>,
     pub(crate) reports: Reporter<Q>,
     pub(crate) directory: Arc<ArcSwap<Directory>>,

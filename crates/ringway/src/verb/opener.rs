@@ -16,9 +16,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use ringway_confine::{Confinement, Role};
 use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
+use ringway_sys::wake::WakeFd;
 use ringway_terminal::stop::{Stop, wait_readable};
 use ringway_vhost_shell::{Opener as Sockets, Turn, VifSocket};
-use rustix::event::{EventfdFlags, eventfd};
 use tracing::level_filters::LevelFilter;
 
 use crate::confine::confine;
@@ -79,12 +79,9 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
         devices: &[],
         role: Role::Opener,
     })?;
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let wake = Arc::new(WakeFd::new()?);
     let caller = Arc::clone(&wake);
-    let (server, calls) = ControlServer::start(control, move || {
-        // The counter cannot overflow between two turns of the loop.
-        let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
-    })?;
+    let (server, calls) = ControlServer::start(control, move || caller.ring())?;
     let sockets = Sockets::new(link);
     let sockets = match group {
         None => sockets,
@@ -95,7 +92,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     };
     let mut opener = Opening::new(file, &vhosts, added, sockets)?;
     loop {
-        let _ = rustix::io::read(&wake, &mut [0; 8]);
+        wake.clear();
         while let Ok(call) = calls.try_recv() {
             opener.take(call);
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ringway_backend::Purpose;
 use ringway_control::{Call, ControlServer, ControlSocket, OpenerRequest, Reply, RunDir};
 use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
-use rustix::event::{EventfdFlags, eventfd};
+use ringway_sys::wake::WakeFd;
 
 use super::fanout::ask_within;
 use super::{Isolation, TENANTS_MAX};
@@ -32,7 +32,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Additions {
     _server: ControlServer,
     calls: Receiver<Call<OpenerRequest>>,
-    wake: Arc<OwnedFd>,
+    wake: Arc<WakeFd>,
     outcomes: (Sender<io::Result<()>>, Receiver<io::Result<()>>),
     /// One request at a time: the others wait.
     pending: Option<Pending>,
@@ -65,10 +65,10 @@ impl Additions {
     /// Listens for requests, and reads what an earlier supervisor has saved.
     pub(super) fn start(dir: &RunDir) -> io::Result<Additions> {
         dir.opening().make()?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake = Arc::new(WakeFd::new()?);
         let caller = Arc::clone(&wake);
         let socket = ControlSocket::bind(&dir.opener())?;
-        let (server, calls) = ControlServer::start(socket, move || notify(&caller))?;
+        let (server, calls) = ControlServer::start(socket, move || caller.ring())?;
         let added = vhosts::read_added(&dir.vhosts()).into_iter();
         let added = added.map(|vhost| (vhost.name.0.clone(), vhost)).collect();
         let (outcomes, pending) = (mpsc::channel(), None);
@@ -116,15 +116,10 @@ impl AsFd for Additions {
     }
 }
 
-/// Makes the descriptor readable. The counter cannot overflow between two turns of the loop.
-fn notify(wake: &OwnedFd) {
-    let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
-}
-
 impl Isolation {
     /// Carries out requests to add and remove vifs.
     pub(super) fn serve_additions(&mut self) {
-        let _ = rustix::io::read(&self.additions.wake, &mut [0; 8]);
+        self.additions.wake.clear();
         loop {
             let Some(pending) = self.additions.pending.take() else {
                 let Ok(call) = self.additions.calls.try_recv() else { return };
@@ -240,7 +235,7 @@ impl Isolation {
             (self.additions.outcomes.0.clone(), Arc::clone(&self.additions.wake));
         thread::spawn(move || {
             let _ = outcomes.send(ask_within(&socket, &request, CHANGE_MAX));
-            notify(&wake);
+            wake.ring();
         });
     }
 

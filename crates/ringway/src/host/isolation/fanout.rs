@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use ringway_control::{
     ReplyLimits, RunDir, TenantStatus, VifStatus, open_with_limits,
 };
 use ringway_datapath::Mirrored;
-use rustix::event::{EventfdFlags, eventfd};
+use ringway_sys::wake::WakeFd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -43,7 +43,7 @@ const TRUNK: &str = "trunk";
 pub(super) struct Fanout {
     _server: ControlServer,
     calls: Receiver<Call<BackendRequest>>,
-    wake: Arc<OwnedFd>,
+    wake: Arc<WakeFd>,
     open: Arc<AtomicUsize>,
 }
 
@@ -57,19 +57,16 @@ pub(super) struct Respondents {
 
 impl Fanout {
     pub(super) fn start(dir: &RunDir) -> io::Result<Fanout> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake = Arc::new(WakeFd::new()?);
         let caller = Arc::clone(&wake);
         let (server, calls) =
-            ControlServer::start(ControlSocket::bind(&dir.backend())?, move || {
-                // The counter cannot overflow between two turns of the loop.
-                let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
-            })?;
+            ControlServer::start(ControlSocket::bind(&dir.backend())?, move || caller.ring())?;
         Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
     }
 
     /// The next pending call.
     pub(super) fn next_call(&self) -> Option<Call<BackendRequest>> {
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        self.wake.clear();
         self.calls.try_recv().ok()
     }
 
