@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{OutOfMemory, SharedPages};
-use crate::guard::GuardedMapping;
+use crate::linux::guard::GuardedMapping;
 
 struct Mapping {
     base: NonNull<u8>,

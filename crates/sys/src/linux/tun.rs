@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
 use zerocopy::IntoBytes;
 
-use crate::{SharedPages, explain};
+use crate::SharedPages;
+use crate::linux::explain;
 
 /// One queue of a TAP device. It is non-blocking and is not inherited by child processes.
 ///

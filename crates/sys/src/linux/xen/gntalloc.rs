@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use rustix::ioctl::Opcode;
 
 use super::{opcode, open, request};
-use crate::{SharedPages, explain};
+use crate::SharedPages;
+use crate::linux::explain;
 
 /// The device. Closing it ends all grants made with it; the kernel keeps a page that a peer still
 /// uses until the peer releases it.

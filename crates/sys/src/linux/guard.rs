@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::share::{MAPPINGS_MAX, MappingShare};
+use crate::linux::share::{MAPPINGS_MAX, MappingShare};
 
 static TABLE: [Entry; MAPPINGS_MAX] = [const { Entry::free() }; MAPPINGS_MAX];
 /// How often the handler replaced a mapping or another part of a peer's memory turned out to be

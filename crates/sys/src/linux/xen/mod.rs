@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::ioctl::opcode::from_components;
 use rustix::ioctl::{Direction, Ioctl, IoctlOutput, Opcode, ioctl};
 
-use crate::explain;
+use crate::linux::explain;
 
 /// Opens a Xen device; `module` is the kernel module that provides it.
 fn open(path: &str, module: &str, flags: OFlags) -> io::Result<OwnedFd> {

@@ -15,7 +15,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, PidfdFlags, getegid, geteuid, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
-use crate::explain;
+use crate::linux::explain;
 
 /// Moves the calling thread into a new, empty network namespace. Threads and processes that it
 /// starts later begin there; open sockets and TAP devices stay where they are.

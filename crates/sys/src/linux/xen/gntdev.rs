@@ -10,7 +10,8 @@ use rustix::fs::OFlags;
 use rustix::ioctl::Opcode;
 
 use super::{opcode, open, request};
-use crate::{SharedPages, explain};
+use crate::SharedPages;
+use crate::linux::explain;
 
 /// The device. Closing it ends all mappings made with it.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::ptr;
 
 use rustix::thread::gettid;
 
-use crate::guard::default_action;
+use crate::linux::guard::default_action;
 
 /// By default ignored, and sent by the kernel only to who asks for it.
 const SIGNAL: libc::c_int = libc::SIGURG;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::guard::lost_count;
+use crate::linux::guard::lost_count;
 
 /// Runs the checks of one user only after a loss: of any front-end, anywhere in this process. A
 /// loss is memory that zeros replaced, or a [`DirtyLog`](super::DirtyLog) without room for a page.

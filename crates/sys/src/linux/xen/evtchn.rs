@@ -9,7 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::ioctl::{IoctlOutput, Opcode};
 
 use super::{opcode, open, request};
-use crate::explain;
+use crate::linux::explain;
 
 /// One bound port, with its own file, so that the file's readiness is that of the port alone.
 /// Dropping it closes the port.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Announced, LOG_PAGE, MapError, Purpose};
 use crate::SharedPages;
-use crate::guard::{GuardedMapping, count_loss};
-use crate::share::MappingShare;
+use crate::linux::guard::{GuardedMapping, count_loss};
+use crate::linux::share::MappingShare;
 
 /// A part of a front-end's file. If the file is truncated later, private zeros replace it.
 #[derive(Debug, Clone)]

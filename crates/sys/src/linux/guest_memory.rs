@@ -19,9 +19,9 @@ use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs
 use rustix::io::Errno;
 
 use crate::SharedPages;
-use crate::descriptor::{self, Kind};
-use crate::guard::GuardedMapping;
-pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShareLeft};
+use crate::linux::descriptor::{self, Kind};
+use crate::linux::guard::GuardedMapping;
+pub use crate::linux::share::{FRONT_ENDS_MAX, MappingShare, NoShareLeft};
 pub use error::{MapError, Purpose};
 pub use loss::LossCheck;
 pub use other::{DirtyLog, SharedFile};

@@ -19,8 +19,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::descriptor::{self, Kind};
-use crate::interrupt;
+use crate::linux::descriptor::{self, Kind};
+use crate::linux::interrupt;
 
 /// The interval at which the counters of peers are polled. A full counter blocks its writer for at
 /// most twice this long, once: after that its peer is disconnected.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use super::REGIONS_MAX;
-use crate::share::NoShareLeft;
+use crate::linux::share::NoShareLeft;
 
 /// What a front-end's memory is for, in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

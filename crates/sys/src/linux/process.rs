@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::explain;
+use crate::linux::explain;
 
 /// The CPUs that the calling thread may run on, ascending. All of them are online.
 ///
