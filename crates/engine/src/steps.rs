@@ -5,6 +5,8 @@
 //! does while it waits.
 
 use std::collections::BTreeSet;
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +16,7 @@ use ringway_switch::{FloodBudget, PortId, PortPolicy};
 use crate::attached::{Attached, AttachedParts};
 use crate::capture::Capture;
 use crate::directory::{Forwarding, QueueAddress};
-use crate::engine::Engine;
+use crate::engine::{Engine, Failure};
 use crate::gauge::Gauge;
 use crate::limits::Limits;
 use crate::roster::{Move, Roster};
@@ -147,7 +149,7 @@ pub trait Engines {
     /// The queues that they own.
     type Queue: PortQueue;
     /// Why they can no longer be reached. An empty type if that cannot happen.
-    type Gone;
+    type Gone: Error + Send + Sync + 'static;
 
     /// Which engine owns which queue.
     ///
@@ -157,6 +159,26 @@ pub trait Engines {
 
     /// The present time.
     fn now(&self) -> Instant;
+
+    /// Chooses an engine for each of the queues of a new port, and gives the queue a place there.
+    /// If the frames of the port go to `patched_to` only, that is considered.
+    ///
+    /// # Errors
+    /// The host lacks something for another engine, or the engines are gone; no queue has a place
+    /// then.
+    fn choose_places(
+        &mut self,
+        port: PortId,
+        patched_to: Option<PortId>,
+        count: u16,
+    ) -> io::Result<Vec<QueueAddress>>;
+
+    /// All queues of a port have been attached: they may now change places.
+    fn attached(&mut self, port: PortId);
+
+    /// A queue that failed since the last call. The other queues of its port are served until they
+    /// are detached.
+    fn next_failure(&mut self) -> Option<Failure<Self::Queue>>;
 
     /// Gives an engine a command. An engine applies its commands in order, between two rounds.
     ///
@@ -224,12 +246,28 @@ pub struct Attachment<Q> {
     pub stations: Stations,
 }
 
-/// Attaches all queues of a port, fewer than 65536, in the order of their numbers, each to its
-/// place in the roster.
+/// Attaches all queues of a port at once.
 ///
 /// # Errors
-/// The engines are gone.
+/// Of kind `AlreadyExists` if the port has queues, `InvalidInput` if there are more than 65535;
+/// errors of [`Engines::choose_places`]; the engines are gone.
 pub fn attach<E: Engines>(
+    engines: &mut E,
+    port: NewPort<'_>,
+    queues: Vec<Attachment<E::Queue>>,
+) -> io::Result<()> {
+    if engines.roster().map_err(io::Error::other)?.count(port.id) > 0 {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let count = u16::try_from(queues.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let places = engines.choose_places(port.id, port.forwarding.patched_to(), count)?;
+    attach_at(engines, port, places.into_iter().zip(queues).collect()).map_err(io::Error::other)?;
+    engines.attached(port.id);
+    Ok(())
+}
+
+/// Attaches queues in the order of their numbers, each to its place in the roster.
+fn attach_at<E: Engines>(
     engines: &mut E,
     port: NewPort<'_>,
     queues: Vec<(QueueAddress, Attachment<E::Queue>)>,

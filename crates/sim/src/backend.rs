@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringway_engine::steps::Engines as _;
 use ringway_engine::{Credit, Limits};
 use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_loopback::LoopbackDomain;
@@ -159,8 +160,7 @@ impl Backend {
 
     /// Closes the vif of a queue that an engine has given up.
     fn take_failure(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
-        let failure = plane.workers.as_mut().and_then(|workers| workers.failures.pop_front());
-        let Some(failure) = failure else { return Ok(false) };
+        let Some(failure) = plane.next_failure() else { return Ok(false) };
         let (port, down) = (failure.port_id, failure.down.to_string());
         // Drops the queue, and with it the mapping of its rings.
         drop(failure.queue);
@@ -360,14 +360,13 @@ impl Serving<'_> {
         if let Some(workers) = self.plane.workers.as_mut().filter(|_| is_honest) {
             workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
         }
-        let ended = |Ended| io::Error::other("the process has ended");
         self.rest.device_port = self.attach_device(port, queues.len())?;
         let patched_to = self.rest.device_port;
         let limits = Limits::of_ingress(self.rest.credit.as_ref());
         let attached =
             self.plane.attach(PortParts { id: port, limits, patched_to, is_shared: false, queues });
         self.plane.marks.hit(Mark::Connected);
-        attached.map_err(ended)
+        attached
     }
 
     /// Attaches the device that the vif is patched to, if there is one, with as many queues.
@@ -381,7 +380,7 @@ impl Serving<'_> {
         let queues = self.plane.device_queues(device, self.config.canary);
         let limits = Limits::default();
         let port = PortParts { id, limits, patched_to: Some(to), is_shared: false, queues };
-        self.plane.attach(port).map_err(|Ended| io::Error::other("the process has ended"))?;
+        self.plane.attach(port)?;
         self.plane.marks.hit(Mark::Patched);
         Ok(Some(id))
     }

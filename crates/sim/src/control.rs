@@ -3,12 +3,17 @@
 //! the world runs.
 
 use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{FramePool, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
-use ringway_engine::{Capture, Forwarding, Limits, QueueAddress, Roster, Stations, Weight};
+use ringway_engine::{
+    Capture, Failure, Forwarding, Limits, QueueAddress, Roster, Stations, Weight,
+};
 use ringway_switch::{PortId, PortPolicy, Ticks};
 
 use crate::canary::Canary;
@@ -21,6 +26,14 @@ use crate::workers::Workers;
 /// The process of the backend has ended while its control thread waited for an engine.
 #[derive(Debug)]
 pub(crate) struct Ended;
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the process has ended")
+    }
+}
+
+impl Error for Ended {}
 
 /// A port to attach.
 pub(crate) struct PortParts {
@@ -35,26 +48,24 @@ pub(crate) struct PortParts {
 
 impl DataPlane {
     /// Gives all queues of a port to engines.
-    pub(crate) fn attach(&mut self, parts: PortParts) -> Result<(), Ended> {
+    pub(crate) fn attach(&mut self, parts: PortParts) -> io::Result<()> {
         let PortParts { id, limits, patched_to, is_shared, queues } = parts;
-        let Some(workers) = &mut self.workers else { return Err(Ended) };
+        let workers = self.running().map_err(io::Error::other)?;
+        let switch = Arc::clone(&workers.switch);
         let weight = self.choices.pick(&[1, 1, 1, 3]);
         let weight = Weight::new(weight).unwrap_or(Weight::ONE);
         let stations = if is_shared { Stations::Many } else { Stations::One(weight) };
         let forwarding = match patched_to {
-            None => Forwarding::Switch(Arc::clone(&workers.switch)),
+            None => Forwarding::Switch(Arc::clone(&switch)),
             Some(to) => Forwarding::Patch(to),
         };
-        let mut placed = Vec::new();
-        for (queue_index, (queue, counters)) in (0..).zip(queues) {
-            let engine = self.choices.below(workers.workers.len());
-            let flood = workers.switch.flood_budget(Ticks::default());
-            let address = workers.roster.place(id, queue_index, patched_to, engine);
-            placed.push((address, Attachment { queue, counters, flood, stations }));
-        }
+        let queues = queues.into_iter().map(|(queue, counters)| {
+            let flood = switch.flood_budget(Ticks::default());
+            Attachment { queue, counters, flood, stations }
+        });
         let policy = Arc::new(PortPolicy::open());
         let port = NewPort { id, forwarding: &forwarding, policy: &policy, limits: &limits };
-        steps::attach(self, port, placed)
+        steps::attach(self, port, queues.collect())
     }
 
     /// Takes back and drops all queues of a port, which unmaps and unbinds them.
@@ -115,6 +126,25 @@ impl Engines for DataPlane {
 
     fn now(&self) -> Instant {
         self.now
+    }
+
+    fn choose_places(
+        &mut self,
+        port: PortId,
+        patched_to: Option<PortId>,
+        count: u16,
+    ) -> io::Result<Vec<QueueAddress>> {
+        let DataPlane { workers, choices, .. } = self;
+        let workers = workers.as_mut().ok_or_else(|| io::Error::other(Ended))?;
+        let engines = workers.workers.len();
+        let place = |queue| workers.roster.place(port, queue, patched_to, choices.below(engines));
+        Ok((0..count).map(place).collect())
+    }
+
+    fn attached(&mut self, _port: PortId) {}
+
+    fn next_failure(&mut self) -> Option<Failure<Port>> {
+        self.workers.as_mut()?.failures.pop_front()
     }
 
     fn command(&mut self, engine: usize, command: Command<Port>) -> Result<(), Ended> {

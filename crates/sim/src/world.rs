@@ -1,6 +1,7 @@
 //! A world: everything between the applications of several guests, and its disturbances.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -18,7 +19,7 @@ use crate::accounts::Accounts;
 use crate::backend::{Backend, BackendConfig};
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::control::{Ended, PortParts};
+use crate::control::PortParts;
 use crate::device::{Device, Kind, Station};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
@@ -368,7 +369,7 @@ impl World {
             match self.attach_uplink() {
                 Ok(()) => break,
                 // It was killed at once, and another one starts.
-                Err(Ended) => self.plane.flaw.take().map_or(Ok(()), Err)?,
+                Err(_) => self.plane.flaw.take().map_or(Ok(()), Err)?,
             }
         }
         let config = BackendConfig { offer: self.scenario.offer, canary: self.scenario.canary };
@@ -379,7 +380,7 @@ impl World {
     }
 
     /// Attaches the switch's uplink, if it has one. A new process creates a new device.
-    fn attach_uplink(&mut self) -> Result<(), Ended> {
+    fn attach_uplink(&mut self) -> io::Result<()> {
         let Some(Uplink { queues, .. }) = self.scenario.uplink else { return Ok(()) };
         let device = self.plane.devices.iter().position(|device| device.kind == Kind::Uplink);
         let device = device.expect("the scenario has an uplink");

@@ -160,18 +160,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         limits: &Limits,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        if self.roster.queues().iter().any(|placed| placed.port == port) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        if u16::try_from(queues.len()).is_err() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
-        let port = NewPort { id: port, forwarding, policy, limits };
-        let queues = addresses.into_iter().zip(queues).collect();
-        let Ok(()) = steps::attach(self, port, queues);
-        self.colocate(port.id);
-        Ok(())
+        steps::attach(self, NewPort { id: port, forwarding, policy, limits }, queues)
     }
 
     /// Declares the port about to be attached as a device on a bridge of the host; frames from it
@@ -179,36 +168,6 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// falls behind, each as long as its allowance lasts.
     pub fn join_bridge(&mut self, port: PortId, at: BridgePort) {
         self.roster.join_bridge(port, at);
-    }
-
-    /// Chooses a worker for each queue of a port, and gives the queue a place there.
-    fn place_all(
-        &mut self,
-        port: PortId,
-        patched_to: Option<PortId>,
-        count: usize,
-    ) -> io::Result<Vec<QueueAddress>> {
-        let mut addresses = Vec::new();
-        // The frames of a pair then never change workers, which would cost more than serving both
-        // queues.
-        let pairs = patched_to.filter(|to| self.roster.count(*to) == count);
-        let pairs = pairs.filter(|_| self.config.policy == Policy::Balanced);
-        for queue in (0..).take(count) {
-            let partner = pairs.and_then(|to| self.roster.partner(port, queue, to));
-            let worker = match partner {
-                Some(partner) => Ok(partner.address.engine),
-                None => self.choose_worker(port, queue, count),
-            };
-            match worker {
-                Ok(worker) => addresses.push(self.roster.place(port, queue, patched_to, worker)),
-                Err(error) => {
-                    self.roster.remove(port);
-                    addresses.iter().for_each(|address| self.roster.free(address));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(addresses)
     }
 
     /// Takes back all queues of a port, in order of their numbers, except those that have failed.
@@ -349,7 +308,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         self.failures.try_recv().ok()
     }
 
-    fn choose_worker(&mut self, port: PortId, queue: u16, queues: usize) -> io::Result<usize> {
+    fn choose_worker(&mut self, port: PortId, queue: u16, queues: u16) -> io::Result<usize> {
         match self.config.policy {
             Policy::PerQueue => {
                 let queues = self.roster.queues();
@@ -434,6 +393,43 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
 
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    fn choose_places(
+        &mut self,
+        port: PortId,
+        patched_to: Option<PortId>,
+        count: u16,
+    ) -> io::Result<Vec<QueueAddress>> {
+        let mut addresses = Vec::new();
+        // The frames of a pair then never change workers, which would cost more than serving both
+        // queues.
+        let pairs = patched_to.filter(|to| self.roster.count(*to) == count.into());
+        let pairs = pairs.filter(|_| self.config.policy == Policy::Balanced);
+        for queue in 0..count {
+            let partner = pairs.and_then(|to| self.roster.partner(port, queue, to));
+            let worker = match partner {
+                Some(partner) => Ok(partner.address.engine),
+                None => self.choose_worker(port, queue, count),
+            };
+            match worker {
+                Ok(worker) => addresses.push(self.roster.place(port, queue, patched_to, worker)),
+                Err(error) => {
+                    self.roster.remove(port);
+                    addresses.iter().for_each(|address| self.roster.free(address));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn attached(&mut self, port: PortId) {
+        self.colocate(port);
+    }
+
+    fn next_failure(&mut self) -> Option<Failure<Q>> {
+        Workers::next_failure(self)
     }
 
     fn command(&mut self, engine: usize, command: Command<Q>) -> Result<(), Infallible> {
