@@ -15,8 +15,8 @@ use ringway_control::{RunDir, files};
 use ringway_datapath::MacAddr;
 use serde_json::{Value, json};
 
+use crate::notes::read_at_most;
 use crate::purpose::Purpose;
-use crate::quarantine::read_at_most;
 
 /// The version of the file's form. A file of another version counts as absent.
 const VERSION: u64 = 1;

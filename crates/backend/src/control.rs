@@ -9,6 +9,7 @@ use ringway_control::{
     WorkerStatus, offload_names,
 };
 use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, QueueCounters, Vid};
+use ringway_host::{Charged, flood_limit, storm_limits, vif_name};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::Link;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
@@ -29,8 +30,7 @@ use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::VifDevice;
-use crate::purpose::vif_name;
-use crate::served::{Served, flood_limit, storm_limits};
+use crate::served::Served;
 use crate::services::{AnyQueue, Hosting, Services};
 use crate::vhost::VhostVif;
 use crate::vif::VifShell;
@@ -173,7 +173,7 @@ impl<H: Hypervisor> Backend<H> {
             Ok(mirror) => mirror,
             Err(reason) => return Reply::error(&reason),
         };
-        let host = &self.services.host;
+        let host = &mut self.services.host;
         let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
             return Reply::error("the vif was removed in the meantime");
         };
@@ -205,15 +205,16 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn release(&mut self, name: &str) -> Reply {
-        let quarantine = &mut self.services.host.quarantine;
+        let host = &mut self.services.host;
         let was_any =
             if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
-                let was_any = quarantine.release(&vhost.charged());
-                vhost.check_quarantine(&self.services.host);
+                let was_any = host.quarantine.release(&vhost.charged(), &mut host.notes);
+                vhost.check_quarantine(host);
                 was_any
             } else {
                 let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
-                let was_any = self.services.host.quarantine.release(&vif.into());
+                let host = &mut self.services.host;
+                let was_any = host.quarantine.release(&Charged::Xen(vif), &mut host.notes);
                 self.restart_if_released(vif);
                 was_any
             };

@@ -16,13 +16,14 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_datapath::{MacAddr, OffloadCaps};
+use ringway_host::vif_name;
 use ringway_net::{Link, LinkSetting, Netlink};
 use ringway_tap::{Lifetime, Tap};
 use ringway_xenbus::{Hotplug, Keys, Vif};
 
 use crate::applied::{Applied, AppliedNotes};
 use crate::config::{Uplink, VhostVif};
-use crate::purpose::{Purpose, is_ours, is_tap, vif_name};
+use crate::purpose::{Purpose, is_ours, is_tap};
 
 use follow::{BridgeId, Seen};
 pub(crate) use follow::{Followed, HostLinks};

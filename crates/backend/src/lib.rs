@@ -7,26 +7,21 @@
 
 mod applied;
 mod capture;
-mod changed;
 mod config;
 mod control;
 mod device;
 mod device_keeper;
 mod inflight;
 mod keeper;
-mod kept;
 mod links;
 mod liveness;
-mod log;
 mod mirrors;
+mod notes;
 mod opener;
 mod orders;
 mod policy;
 mod purpose;
-pub mod quarantine;
 mod reports;
-mod round_robin;
-mod rules;
 mod scope;
 mod served;
 mod service;
@@ -55,6 +50,7 @@ pub use device_keeper::{DeviceChange, DeviceKeeper, DeviceState};
 pub use liveness::Liveness;
 pub use purpose::Purpose;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
+use ringway_host::{Charged, RoundRobin, VifEvents};
 use ringway_hypervisor::Hypervisor;
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
@@ -70,7 +66,6 @@ pub use switch_process::run_switch;
 use crate::device::Followed;
 use crate::keeper::Devices;
 use crate::reports::Reports;
-use crate::round_robin::{RoundRobin, VifEvents};
 use crate::scope::Scope;
 use crate::services::{Hosting, Services};
 use crate::uplink::UplinkPort;
@@ -350,7 +345,8 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Serves vifs again once their panics are forgotten.
     fn release_expired(&mut self) {
-        if !self.services.host.quarantine.expire() {
+        let host = &mut self.services.host;
+        if !host.quarantine.expire(&mut host.notes) {
             return;
         }
         let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
@@ -363,7 +359,7 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Serves a vif that is no longer quarantined.
     pub(crate) fn restart_if_released(&mut self, vif: Vif) {
-        let is_released = self.services.host.quarantine.reason(&vif.into()).is_none();
+        let is_released = self.services.host.quarantine.reason(&Charged::Xen(vif)).is_none();
         let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
         if self.vifs.get(&vif).is_some_and(is_it) {
             self.vifs.remove(&vif);
@@ -529,7 +525,8 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = self.vifs.remove(&vif) {
                 shell.remove_device(&mut self.services.host);
             }
-            self.services.host.quarantine.release(&vif.into());
+            let host = &mut self.services.host;
+            host.quarantine.release(&vif.into(), &mut host.notes);
         }
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
+use ringway_host::Rules;
 use ringway_hypervisor::Hypervisor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::Backend;
 use crate::config::VhostVif as VhostConfig;
-use crate::rules::Rules;
 use crate::served::Served;
 use crate::sockets::PassedOn;
 use crate::vhost::{Added, VhostVif};

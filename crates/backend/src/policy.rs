@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, QueueCounters, VlanRules};
+use ringway_host::LeftOut;
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_xenbus::Keys;
 
-use crate::log::LeftOut;
 use crate::served::Served;
 use crate::services::Hosting;
 

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use ringway_control::TenantVif;
+use ringway_host::vif_name;
 use ringway_net::Link;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
@@ -88,11 +89,6 @@ impl fmt::Display for Purpose {
             Purpose::Uplink => f.write_str("the uplink"),
         }
     }
-}
-
-/// The name by which people and scripts know a vif.
-pub(crate) fn vif_name(vif: Vif) -> String {
-    format!("vif{}.{}", vif.frontend, vif.handle)
 }
 
 pub(crate) fn is_tap(link: &Link) -> bool {

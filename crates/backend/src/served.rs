@@ -2,23 +2,19 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_host::{LeftOut, Limited, LogAllowance, Rules, unlimited};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::Interrupted;
-use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits, Ticks};
+use ringway_switch::PortId;
 use ringway_tap::{Side, VifOrTap};
-use ringway_worker::{
-    Attachment, BridgePort, Credit, Forwarding, Limits, Stations, Weight, egress_credit,
-    segment_credit,
-};
-use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
+use ringway_worker::{Attachment, BridgePort, Forwarding, Limits, Stations};
+use ringway_xenbus::{Keys, Offer, Vif, VifLimits};
 
 use crate::device::{Followed, HostLinks, VifDevice};
 use crate::keeper::Keeper;
-use crate::log::{LeftOut, LogAllowance};
-use crate::rules::Rules;
 use crate::services::Hosting;
 
 /// The state of a vif other than its handshake.
@@ -250,90 +246,3 @@ impl Served {
 /// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
 /// bridge.
 const FRAMING: usize = 14 + 4;
-
-/// The limits of a vif, for as long as it exists.
-#[derive(Debug)]
-pub(crate) struct Limited {
-    /// The toolstack's limits.
-    pub(crate) wanted: VifLimits,
-    /// The least that counts as its MTU: what its guest uses since before it was lowered.
-    pub(crate) mtu_min: u16,
-    bad: Vec<BadKeys>,
-    /// What the guest may transmit.
-    tx: Option<Arc<Credit>>,
-    /// What the guest may receive.
-    rx: Option<Arc<Credit>>,
-    /// The excess segments that the guest may transmit.
-    segments: Arc<Credit>,
-    /// What the guest may flood.
-    pub(crate) flood: Arc<FloodBudget>,
-}
-
-impl Limited {
-    /// No limits except those of all vifs: of floods, and of excess segments.
-    pub(crate) fn new(flood: Arc<FloodBudget>) -> Limited {
-        let segments = Arc::new(segment_credit(Instant::now()));
-        let wanted = VifLimits::default();
-        Limited { wanted, mtu_min: 0, bad: Vec::new(), tx: None, rx: None, segments, flood }
-    }
-
-    fn set(&mut self, wanted: VifLimits, of_all: (FloodLimit, StormLimits), now: Instant) {
-        let before = std::mem::replace(&mut self.wanted, wanted);
-        let interval = |rate: Rate| Duration::from_micros(rate.interval_us);
-        // An unchanged limit keeps its account.
-        if before.rate != wanted.rate {
-            let credit = |rate: Rate| Arc::new(Credit::new(rate.bytes, interval(rate), now));
-            self.tx = wanted.rate.map(credit);
-        }
-        if before.rate_rx != wanted.rate_rx {
-            let credit = |rate: Rate| Arc::new(egress_credit(rate.bytes, interval(rate), now));
-            self.rx = wanted.rate_rx.map(credit);
-        }
-        let (flood, storm) = of_all;
-        if before.flood != wanted.flood {
-            self.flood.set_limit(flood_limit(wanted.flood, flood));
-        }
-        let kinds = |limits: &VifLimits| [limits.broadcast, limits.multicast, limits.unknown];
-        if kinds(&before) != kinds(&wanted) {
-            self.flood.set_storm(storm_limits(&wanted, storm));
-        }
-    }
-
-    pub(crate) fn weight(&self) -> Weight {
-        self.wanted.weight.and_then(Weight::new).unwrap_or(Weight::ONE)
-    }
-
-    /// The kind of port that the vif is to the engines that serve it.
-    pub(crate) fn stations(&self) -> Stations {
-        Stations::One(self.weight())
-    }
-}
-
-/// A budget without a limit: for a port that does not flood, or is trusted to flood.
-pub(crate) fn unlimited() -> Arc<FloodBudget> {
-    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
-}
-
-/// The floods of each kind that a vif may cause.
-pub(crate) fn storm_limits(wanted: &VifLimits, of_all: StormLimits) -> StormLimits {
-    StormLimits {
-        broadcast: flood_limit(wanted.broadcast, of_all.broadcast),
-        multicast: flood_limit(wanted.multicast, of_all.multicast),
-        unknown: flood_limit(wanted.unknown, of_all.unknown),
-    }
-}
-
-/// The floods that a vif may cause: its own limit if it has one, otherwise the general one.
-pub(crate) fn flood_limit(wanted: FloodWish, of_all: FloodLimit) -> FloodLimit {
-    let own = FloodLimit::per_second(wanted.rate.unwrap_or(0), wanted.mbit.unwrap_or(0));
-    let (frames, bytes) = (
-        if wanted.rate.is_some() { own } else { of_all },
-        if wanted.mbit.is_some() { own } else { of_all },
-    );
-    FloodLimit {
-        frames_per_tick: frames.frames_per_tick,
-        burst_frames: frames.burst_frames,
-        bytes_per_tick: bytes.bytes_per_tick,
-        burst_bytes: bytes.burst_bytes,
-    }
-}

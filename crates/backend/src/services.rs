@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ringway_host::{Occupants, Quarantine};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkWatch, Netlink};
 use ringway_netback::VifQueue;
@@ -19,7 +20,7 @@ use crate::applied::AppliedNotes;
 use crate::device::{Followed, HostLinks};
 use crate::keeper::{Devices, Keeper, Links};
 use crate::liveness::Liveness;
-use crate::quarantine::{self, Quarantine};
+use crate::notes::{NoteFiles, end_process};
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// A queue of a vif, of a trunk or of a TAP device.
@@ -45,8 +46,9 @@ pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) workers: Workers<AnyQueue<H>>,
     pub(crate) switch: Arc<Switch>,
     /// The vifs by port, and the vifs that must not have a port.
-    pub(crate) by_port: quarantine::Served,
+    pub(crate) occupants: Occupants,
     pub(crate) quarantine: Quarantine,
+    pub(crate) notes: NoteFiles,
     pub(crate) ports: Ports,
     /// Reports of workers that have not been handled yet.
     pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
@@ -83,9 +85,10 @@ impl<H: Hypervisor> Hosting<H> {
     ) -> io::Result<Hosting<H>> {
         let (config_of_workers, pulse) = (config.workers.clone(), liveness.pulse());
         let workers = Workers::start_watched(config_of_workers, liveness.roster(), Some(pulse))?;
-        let by_port = quarantine::Served::new(&config.dir);
-        let at_panic = by_port.clone();
-        workers.on_panic(Box::new(move |serving| at_panic.end_process(serving)));
+        let occupants = Occupants::default();
+        let (at_panic, dir) = (occupants.clone(), config.dir.clone());
+        workers.on_panic(Box::new(move |serving| end_process(&at_panic, &dir, serving)));
+        let mut notes = NoteFiles::new(&config.dir);
         let (devices, watch) = match net {
             Some((net, watch)) => {
                 let notes = AppliedNotes::read(&config.dir, &config.owner);
@@ -98,8 +101,9 @@ impl<H: Hypervisor> Hosting<H> {
             links: Links::new(watch),
             devices,
             workers,
-            by_port,
-            quarantine: Quarantine::read(&config.dir),
+            occupants,
+            quarantine: Quarantine::read(&mut notes),
+            notes,
             switch: Arc::new(Switch::new(config.switch)),
             ports: Ports::default(),
             port_events: VecDeque::new(),
@@ -157,7 +161,8 @@ impl<H: Hypervisor> Hosting<H> {
 
     /// The name of the vif at a port of the switch, or of another one.
     pub(crate) fn port_name(&self, port: PortId) -> String {
-        self.by_port.name(port).unwrap_or_else(|| "the uplink".to_owned())
+        let vif = self.occupants.at(port);
+        vif.map_or_else(|| "the uplink".to_owned(), |vif| vif.to_string())
     }
 
     pub(crate) fn next_port_event(&mut self) -> Option<Failure<AnyQueue<H>>> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use ringway_host::LeftOut;
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
@@ -12,7 +13,6 @@ use ringway_xenbus::backend::NotAttached;
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 use rustix::io::Errno;
 
-use crate::log::LeftOut;
 use crate::served::{Connection, Served};
 use crate::services::Hosting;
 use crate::vif_or_trunk::VifOrTrunk;
@@ -40,7 +40,7 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
         let Some(connection) = self.served.connection.take() else { return };
         for port in connection.device_port.into_iter().chain([connection.port]) {
             self.host.workers.detach(port);
-            self.host.by_port.remove(port);
+            self.host.occupants.remove(port);
             self.host.forget_port(port);
         }
         let vif = self.served.name.clone();
@@ -121,9 +121,9 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         let limits = served.limits(host);
         // This must precede the first frame.
-        host.by_port.insert(port, served.vif.into());
+        host.occupants.insert(port, served.vif.into());
         if let Some(device_port) = device_port {
-            host.by_port.insert(device_port, served.vif.into());
+            host.occupants.insert(device_port, served.vif.into());
         }
         let attached =
             host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);

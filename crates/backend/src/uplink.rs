@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ringway_control::TrunkRules;
 use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
+use ringway_host::unlimited;
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
@@ -15,7 +16,6 @@ use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::{Followed, HostDevice, HostLinks, open_uplink};
 use crate::keeper::Keeper;
-use crate::served::unlimited;
 use crate::services::Hosting;
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
 

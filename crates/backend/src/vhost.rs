@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters};
+use ringway_host::{Charged, Floor, LeftOut, Limited, LogAllowance, Rules, Settings};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy};
@@ -33,15 +34,10 @@ use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{MIRROR_KEY, Vif};
 use ringway_xenstore::RateLimit;
 
-use crate::changed::Settings;
 use crate::config::VhostVif as Config;
 use crate::device::LowMtu;
 use crate::inflight::InflightArea;
-use crate::kept::Floor;
-use crate::log::{LeftOut, LogAllowance};
-use crate::quarantine::QuarantineKey;
-use crate::rules::Rules;
-use crate::served::{Connection, Limited, Served};
+use crate::served::{Connection, Served};
 use crate::services::{AnyQueue, Hosting};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
@@ -121,7 +117,7 @@ impl VhostVif {
         let now = Instant::now();
         let share = MappingShare::new().map_err(io::Error::other)?;
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
-        let floor = Floor::read(host.config.dir.vhost(&config.name));
+        let floor = Floor::read(&config.name, &mut host.notes);
         // A user sees at once that an MTU cannot be; a description is served as far as possible.
         let low_mtu = if may_wait { LowMtu::Warn } else { LowMtu::Refuse };
         let made = unattached::make_device(&config, &floor, low_mtu, host).transpose();
@@ -130,11 +126,10 @@ impl VhostVif {
             Err(error) if may_wait => (None, Some(Unattached::new(&error, now))),
             Err(error) => return Err(error),
         };
-        let file = host.config.dir.vhost_limits(&config.name);
-        let settings = Settings::read(file, &config.limits, &config.rules);
+        let settings = Settings::read(&config.name, &config.limits, &config.rules, &mut host.notes);
         let wanted = settings.rules(&config.rules);
         let rules = Rules { wanted, mac: config.mac, ..Rules::default() };
-        let mut limited = Limited::new(host.switch.flood_budget(host.ticks()));
+        let mut limited = Limited::new(host.switch.flood_budget(host.ticks()), now);
         limited.mtu_min = floor.mtu();
         let mut served = Served {
             vif,
@@ -181,8 +176,8 @@ impl VhostVif {
     }
 
     /// What panics over its guest are charged to.
-    pub(crate) fn charged(&self) -> QuarantineKey {
-        QuarantineKey::Virtio(self.served.name.clone())
+    pub(crate) fn charged(&self) -> Charged {
+        Charged::Virtio(self.served.name.clone())
     }
 
     /// Accepts front-ends, or not, according to the remembered panics.
@@ -229,9 +224,9 @@ impl VhostVif {
         value: &str,
         host: &mut Hosting<H>,
     ) -> Result<(), String> {
-        let kept = self.settings.set(key, value);
+        let noted = self.settings.set(key, value, &mut host.notes);
         self.served.set_limits(&self.settings.keys(), host);
-        kept
+        noted
     }
 
     /// Makes it the output of a mirror, or an ordinary vif.
@@ -239,11 +234,11 @@ impl VhostVif {
         &mut self,
         mirror: Vec<Mirrored>,
         value: &str,
-        host: &Hosting<H>,
+        host: &mut Hosting<H>,
     ) -> Result<(), String> {
         let rules = PortRules { mirror, ..self.served.rules.wanted.clone() };
         self.served.update_rules(rules, None, host)?;
-        self.settings.set(MIRROR_KEY, value)
+        self.settings.set(MIRROR_KEY, value, &mut host.notes)
     }
 
     /// Handles a queue that a worker gave up: the guest is disconnected, and may reconnect.
@@ -259,10 +254,11 @@ impl VhostVif {
     pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
         let VhostVif { served, config, end, parts, .. } = &mut self;
         end.remove(&mut Serving { served, config, parts, host }, Instant::now());
-        for forgotten in [self.parts.floor.forget(), self.settings.forget()] {
+        let notes = &mut host.notes;
+        for forgotten in [self.parts.floor.forget(notes), self.settings.forget(notes)] {
             let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
-        host.quarantine.release(&self.charged());
+        host.quarantine.release(&self.charged(), notes);
         let removed = self.served.device.map(|device| host.devices.remove(device));
         if let Some(Err(error)) = removed {
             tracing::debug!(%error, "the network device was already gone");
@@ -380,7 +376,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         // A front-end may set any MTU if none is configured. No longer frames passed, though.
         let mtu = u32::from(negotiated.mtu).min(self.served.mtu(self.host));
         let negotiated = Negotiated { mtu: u16::try_from(mtu).unwrap_or(0), ..negotiated };
-        let Err(reason) = self.parts.floor.keep(negotiated) else { return };
+        let noted = self.parts.floor.note(negotiated, &mut self.host.notes);
+        let Err(reason) = noted else { return };
         let Some(LeftOut(left_out)) = self.served.may_log() else { return };
         tracing::warn!(left_out, "{reason}");
     }
@@ -468,7 +465,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         let limits = served.limits(host);
         for port in device_port.into_iter().chain([port]) {
-            host.by_port.insert(port, QuarantineKey::Virtio(served.name.clone()));
+            host.occupants.insert(port, Charged::Virtio(served.name.clone()));
         }
         let forwarding = match device_port {
             None => Forwarding::Switch(Arc::clone(&host.switch)),
@@ -517,7 +514,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
         let Serving { served, host, .. } = self;
         let drain = host.allocate_port()?;
-        host.by_port.insert(drain, QuarantineKey::Virtio(served.name.clone()));
+        host.occupants.insert(drain, Charged::Virtio(served.name.clone()));
         if let Some(connection) = &mut served.connection {
             connection.drain = Some(drain);
         }
@@ -545,7 +542,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         let others = connection.drain.into_iter().chain(connection.device_port);
         for port in others.chain([connection.port]) {
             self.host.workers.detach(port);
-            self.host.by_port.remove(port);
+            self.host.occupants.remove(port);
             self.host.forget_port(port);
         }
         for (pair, control) in std::mem::take(&mut self.parts.controls) {

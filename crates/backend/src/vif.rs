@@ -7,6 +7,7 @@ use std::io;
 use std::time::Instant;
 
 use ringway_datapath::MacAddr;
+use ringway_host::{Charged, Limited, LogAllowance, Rules, vif_name};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_vif_shell::{BackendEnd, device};
@@ -15,10 +16,7 @@ use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
 use crate::device::{HOST_ADDRESS, VifDevice};
-use crate::log::LogAllowance;
-use crate::purpose::vif_name;
-use crate::rules::Rules;
-use crate::served::{Limited, Served};
+use crate::served::Served;
 use crate::services::{Hosting, Services};
 use crate::serving::Serving;
 
@@ -55,7 +53,7 @@ impl VifShell {
     ) -> Result<VifShell, Lost> {
         let host = &mut services.host;
         let now = Instant::now();
-        let quarantined = host.quarantine.reason(&vif.into());
+        let quarantined = host.quarantine.reason(&Charged::Xen(vif));
         let is_quarantined = quarantined.is_some();
         let prepared = match quarantined {
             Some(reason) => Err(Unservable::Quarantined(reason)),
@@ -79,7 +77,7 @@ impl VifShell {
             offer,
             rules,
             device,
-            limited: Limited::new(host.switch.flood_budget(host.ticks())),
+            limited: Limited::new(host.switch.flood_budget(host.ticks()), now),
             is_quarantined,
             connection: None,
             log: LogAllowance::new(now),

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use ringway_host::Floor;
 use ringway_hypervisor::Hypervisor;
 use rustix::event::PollFlags;
 
@@ -12,7 +13,6 @@ use super::VhostVif;
 use crate::config::VhostVif as Config;
 use crate::device::{Bridged, LowMtu, VifDevice, in_use};
 use crate::keeper::Keeper;
-use crate::kept::Floor;
 use crate::purpose::Purpose;
 use crate::services::Hosting;
 

@@ -1,116 +1,103 @@
-//! What a front-end of virtio and its guest have negotiated, kept in the run directory for the next
-//! process of a backend.
+//! What a front-end of virtio and its guest have negotiated, noted for the next process of a
+//! backend.
 //!
 //! QEMU and the driver of its guest decide when the guest starts what they use. A successor that
 //! offered less, because its configuration has changed meanwhile, would leave the guest without a
 //! network. So it offers at least the same to the same front-end. Another process at the other end
 //! of the socket is another start of the guest, for which only the configuration counts.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
 
-use ringway_control::files;
 use ringway_vhost::backend::{Negotiated, PAIRS_MAX};
 use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 
-use crate::quarantine::read_at_most;
+use crate::notes::{Note, Notes};
 
 /// The largest MTU of a network device on Linux: the kernel counts the 14 bytes of Ethernet, too.
 const MTU_MAX: u16 = u16::MAX - 14; // not a limit: the kernel's
-/// Bytes of a file.
-const LEN_MAX: u64 = 128; // not a limit: our own file
-/// Characters of its five numbers and of the spaces after them: always as many, so that nothing is
-/// left of a longer text.
-const TEXT_LEN: usize = 80;
+/// Bytes of a note.
+const LEN_MAX: u64 = 128; // not a limit: our own note
 
 /// The least that is offered to the front-end of a vif.
 #[derive(Debug)]
-pub(crate) struct Floor {
-    file: PathBuf,
-    kept: Kept,
+pub struct Floor {
+    note: Note,
+    noted: Noted,
     /// The process at the other end of the present connection, if it is known.
     front_end: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Kept {
+struct Noted {
     negotiated: Negotiated,
     /// The process that negotiated it.
     front_end: Option<u32>,
 }
 
 impl Floor {
-    /// Reads what a former process has kept.
-    pub(crate) fn read(file: PathBuf) -> Floor {
-        let text = read_at_most(&file, LEN_MAX).ok().and_then(|text| String::from_utf8(text).ok());
-        let kept = text.as_deref().and_then(Kept::parse);
-        let nothing = Kept { negotiated: Negotiated::NONE, front_end: None };
-        Floor { file, kept: kept.unwrap_or(nothing), front_end: None }
+    /// Reads what a former process has noted of the vif with this name.
+    pub fn read(vif: &str, notes: &mut impl Notes) -> Floor {
+        let note = Note::Negotiated(vif.to_owned());
+        let text = String::from_utf8(notes.read(&note, LEN_MAX)).unwrap_or_default();
+        let nothing = Noted { negotiated: Negotiated::NONE, front_end: None };
+        Floor { note, noted: Noted::parse(&text).unwrap_or(nothing), front_end: None }
     }
 
     /// The least to offer to the front-end that has connected.
     ///
     /// A process that is not known could be the same as before.
-    pub(crate) fn of(&mut self, front_end: Option<u32>) -> Negotiated {
+    pub fn of(&mut self, front_end: Option<u32>) -> Negotiated {
         self.front_end = front_end;
-        match (self.kept.front_end, front_end) {
+        match (self.noted.front_end, front_end) {
             (Some(before), Some(now)) if before != now => Negotiated::NONE,
-            _ => self.kept.negotiated,
+            _ => self.noted.negotiated,
         }
     }
 
     /// The pairs that a former process has offered: the next front-end could be the same, so the
     /// vif's network device has to have a queue for each.
-    pub(crate) fn pairs(&self) -> u16 {
-        self.kept.negotiated.pairs
+    pub fn pairs(&self) -> u16 {
+        self.noted.negotiated.pairs
     }
 
     /// The MTU that the front-end of a former process has set, which could be the next one, or 0.
-    pub(crate) fn mtu(&self) -> u16 {
-        self.kept.negotiated.mtu
+    pub fn mtu(&self) -> u16 {
+        self.noted.negotiated.mtu
     }
 
-    /// Keeps what the present front-end has negotiated.
+    /// Notes what the present front-end has negotiated.
     ///
     /// # Errors
-    /// The reason why the next process will not know it, as text.
-    pub(crate) fn keep(&mut self, negotiated: Negotiated) -> Result<(), String> {
+    /// The reason why the next process will not know it.
+    pub fn note(&mut self, negotiated: Negotiated, notes: &mut impl Notes) -> io::Result<()> {
         // The front-end sets this feature when a migration begins and clears it when it ends.
         let features = negotiated.features.without(Features::of(&[VHOST_F_LOG_ALL]));
         let negotiated = Negotiated { features, ..negotiated };
-        let kept = Kept { negotiated, front_end: self.front_end };
-        if kept == self.kept {
+        let noted = Noted { negotiated, front_end: self.front_end };
+        if noted == self.noted {
             return Ok(());
         }
-        self.kept = kept;
-        write(&self.file, &kept.text())
-            .map_err(|error| format!("{}: {error}", files::shown(&self.file)))
+        self.noted = noted;
+        notes.write(&self.note, noted.text().as_bytes())
     }
 
     /// Forgets it: the vif has ended.
     ///
     /// # Errors
-    /// The reason why a later vif with this name will offer it, as text.
-    pub(crate) fn forget(&self) -> Result<(), String> {
-        match fs::remove_file(&self.file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{}: {error}", files::shown(&self.file)))
-            }
-            _ => Ok(()),
-        }
+    /// The reason why a later vif with this name will offer it.
+    pub fn forget(&self, notes: &mut impl Notes) -> io::Result<()> {
+        notes.remove(&self.note)
     }
 }
 
-impl Kept {
+impl Noted {
     fn text(self) -> String {
         let Negotiated { features, protocol, pairs, mtu } = self.negotiated;
         let front_end = self.front_end.unwrap_or(0);
-        let numbers = format!("{} {protocol} {pairs} {front_end} {mtu}", features.0);
-        format!("{numbers:TEXT_LEN$}\n")
+        format!("{} {protocol} {pairs} {front_end} {mtu}\n", features.0)
     }
 
-    fn parse(text: &str) -> Option<Kept> {
+    fn parse(text: &str) -> Option<Noted> {
         let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
         let features = Features(next()?);
@@ -122,59 +109,52 @@ impl Kept {
         let front_end = front_end.filter(|process| *process != 0);
         let mtu = next().and_then(|mtu| u16::try_from(mtu).ok());
         let mtu = mtu.filter(|mtu| *mtu <= MTU_MAX).unwrap_or(0);
-        Some(Kept { negotiated: Negotiated { features, protocol, pairs, mtu }, front_end })
+        Some(Noted { negotiated: Negotiated { features, protocol, pairs, mtu }, front_end })
     }
-}
-
-/// Writes in one call and without truncating, so that a killed process leaves the whole text or the
-/// former one.
-fn write(file: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).create(true).truncate(false).open(file)?;
-    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::tests::Kept;
 
     const USED: Negotiated =
         Negotiated { features: Features(1 << 32 | 7), protocol: 9, pairs: 4, mtu: 4000 };
 
     #[test]
     fn the_next_process_offers_the_same_to_the_same_front_end_only() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("vhost-vm1.features");
-        let mut floor = Floor::read(file.clone());
+        let notes = &mut Kept::default();
+        let read = |notes: &mut Kept| Floor::read("vm1", notes);
+        let mut floor = read(notes);
         assert_eq!(floor.of(Some(70)), Negotiated::NONE);
-        floor.keep(USED).expect("kept");
-        let mut next = Floor::read(file.clone());
+        floor.note(USED, notes).expect("noted");
+        let mut next = read(notes);
         assert_eq!(next.pairs(), USED.pairs, "whichever front-end connects");
         assert_eq!(next.of(Some(70)), USED);
         assert_eq!(next.of(None), USED, "it may be the same");
         assert_eq!(next.of(Some(71)), Negotiated::NONE, "its guest starts");
-        next.keep(Negotiated { pairs: 2, ..USED }).expect("kept");
-        let mut last = Floor::read(file.clone());
+        next.note(Negotiated { pairs: 2, ..USED }, notes).expect("noted");
+        let mut last = read(notes);
         assert_eq!((last.of(Some(71)).pairs, last.of(Some(70)).pairs), (2, 0));
-        last.keep(Negotiated::NONE).expect("kept");
-        assert_eq!(Floor::read(file.clone()).of(Some(70)), Negotiated::NONE, "all is overwritten");
-        last.forget().expect("forgotten");
-        last.forget().expect("nothing is left");
-        assert_eq!(Floor::read(file).of(Some(71)), Negotiated::NONE);
+        last.note(Negotiated::NONE, notes).expect("noted");
+        assert_eq!(read(notes).of(Some(70)), Negotiated::NONE, "all is overwritten");
+        last.forget(notes).expect("forgotten");
+        last.forget(notes).expect("nothing is left");
+        assert_eq!(read(notes).of(Some(71)), Negotiated::NONE);
     }
 
     #[test]
-    fn a_migration_in_progress_is_not_kept() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("vhost-vm1.features");
+    fn a_migration_in_progress_is_not_noted() {
+        let notes = &mut Kept::default();
         let features = USED.features.or(Features::of(&[VHOST_F_LOG_ALL]));
-        Floor::read(file.clone()).keep(Negotiated { features, ..USED }).expect("kept");
-        assert_eq!(Floor::read(file).of(Some(1)), USED);
+        let mut floor = Floor::read("vm1", notes);
+        floor.note(Negotiated { features, ..USED }, notes).expect("noted");
+        assert_eq!(Floor::read("vm1", notes).of(Some(1)), USED);
     }
 
     #[test]
-    fn files_of_earlier_versions_and_damaged_ones_are_read() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("vhost-vm1.features");
+    fn notes_of_earlier_versions_and_damaged_ones_are_read() {
+        let notes = &mut Kept::default();
         for (text, features, pairs, mtu) in [
             ("4294967296\n", 1 << 32, 0, 0),
             ("5 1 128 3", 5, 128, 0),
@@ -186,8 +166,8 @@ mod tests {
             ("x 1 2 3", 0, 0, 0),
             ("", 0, 0, 0),
         ] {
-            fs::write(&file, text).expect("written");
-            let mut floor = Floor::read(file.clone());
+            notes.notes.insert(Note::Negotiated("vm1".to_owned()), text.into());
+            let mut floor = Floor::read("vm1", notes);
             assert_eq!((floor.pairs(), floor.mtu()), (pairs, mtu), "{text:?}");
             let floor = floor.of(None);
             assert_eq!((floor.features, floor.pairs), (Features(features), pairs), "{text:?}");

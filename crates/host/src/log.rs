@@ -10,19 +10,20 @@ const REFILL: Duration = Duration::from_secs(5);
 /// The log lines that one vif's guest may still cause: a guest that changes its state as fast as it
 /// can must not fill the log.
 #[derive(Debug)]
-pub(crate) struct LogAllowance {
+pub struct LogAllowance {
     lines: u32,
     refilled: Instant,
     left_out: u64,
 }
 
 impl LogAllowance {
-    pub(crate) fn new(now: Instant) -> LogAllowance {
+    /// A full allowance.
+    pub fn new(now: Instant) -> LogAllowance {
         LogAllowance { lines: BURST, refilled: now, left_out: 0 }
     }
 
     /// Whether one more line may be written; if so, with the number of lines left out before it.
-    pub(crate) fn line(&mut self, now: Instant) -> Option<LeftOut> {
+    pub fn line(&mut self, now: Instant) -> Option<LeftOut> {
         let intervals = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         if let Ok(intervals @ 1..) = u32::try_from(intervals) {
             self.lines = self.lines.saturating_add(intervals).min(BURST);
@@ -40,7 +41,7 @@ impl LogAllowance {
 
 /// How many lines were left out, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeftOut(pub(crate) Option<u64>);
+pub struct LeftOut(pub Option<u64>);
 
 #[cfg(test)]
 mod tests {

@@ -11,20 +11,24 @@ const UNLOCKED_ADDRESSES_MAX: u32 = 256;
 
 /// The rules of one vif.
 #[derive(Debug, Default)]
-pub(crate) struct Rules {
-    pub(crate) wanted: PortRules,
-    pub(crate) mac: Option<MacAddr>,
-    pub(crate) log: RefusalLog,
+pub struct Rules {
+    /// The toolstack's.
+    pub wanted: PortRules,
+    /// The guest's address.
+    pub mac: Option<MacAddr>,
+    /// When refused frames were last logged.
+    pub log: RefusalLog,
     /// Addresses that its port did not get, because others have them.
-    pub(crate) refused: Vec<(MacAddr, NotBound)>,
+    pub refused: Vec<(MacAddr, NotBound)>,
 }
 
 /// When refused frames were last logged.
 #[derive(Debug, Default)]
-pub(crate) struct RefusalLog {
+pub struct RefusalLog {
     /// The number of this connection's frames that had been refused by then.
-    pub(crate) seen: u64,
-    pub(crate) due: Option<Instant>,
+    pub seen: u64,
+    /// When they may be logged again.
+    pub due: Option<Instant>,
 }
 
 impl Rules {
@@ -32,16 +36,17 @@ impl Rules {
     ///
     /// # Errors
     /// A key that cannot be read: what the guest may do is unknown.
-    pub(crate) fn read(keys: &Keys) -> Result<Rules, BadKeys> {
+    pub fn read(keys: &Keys) -> Result<Rules, BadKeys> {
         Ok(Rules { wanted: keys.rules()?, mac: keys.mac()?, ..Rules::default() })
     }
 
-    pub(crate) fn mac(&self) -> Option<MacAddr> {
+    /// The guest's address.
+    pub fn mac(&self) -> Option<MacAddr> {
         self.mac
     }
 
     /// An address that cannot be another vif's as well, with its key here and there.
-    pub(crate) fn conflict(&self, other: &Rules) -> Option<(&'static str, MacAddr, &'static str)> {
+    pub fn conflict(&self, other: &Rules) -> Option<(&'static str, MacAddr, &'static str)> {
         self.macs().find_map(|(mac, is_shared)| {
             let found = other.macs().find(|(of_other, _)| *of_other == mac)?;
             (!(is_shared && found.1)).then(|| (self.key_of(mac), mac, other.key_of(mac)))
@@ -54,13 +59,14 @@ impl Rules {
         own.chain(self.wanted.shared_macs.iter().map(|mac| (*mac, true)))
     }
 
-    pub(crate) fn refusal_of(&self, mac: Option<MacAddr>) -> Option<NotBound> {
+    /// Why the port did not get an address, if so.
+    pub fn refusal_of(&self, mac: Option<MacAddr>) -> Option<NotBound> {
         let refused = self.refused.iter().find(|(refused, _)| Some(*refused) == mac);
         refused.map(|(_, reason)| *reason)
     }
 
     /// The key that has an address.
-    pub(crate) fn key_of(&self, mac: MacAddr) -> &'static str {
+    pub fn key_of(&self, mac: MacAddr) -> &'static str {
         match self.mac {
             Some(own) if own == mac => "mac",
             _ if self.wanted.allowed_macs.contains(&mac) => "allowed-macs",
@@ -68,37 +74,41 @@ impl Rules {
         }
     }
 
-    pub(crate) fn mode(&self, default: Option<LockingMode>) -> Option<LockingMode> {
+    /// The mode in effect, given the host's default.
+    pub fn mode(&self, default: Option<LockingMode>) -> Option<LockingMode> {
         self.wanted.mode(default)
     }
 
     /// Whether the rules contain something that only the switch can do.
-    pub(crate) fn is_for_switch(&self) -> bool {
+    pub fn is_for_switch(&self) -> bool {
         let is_routing = self.wanted.multicast_router != MulticastRouter::Never;
         let is_mirror = !self.wanted.mirror.is_empty();
         let has_link = self.wanted.link_local_to.is_some();
         !self.wanted.vlan.is_none() || self.wanted.is_private || is_routing || is_mirror || has_link
     }
 
-    pub(crate) fn vlan(&self) -> &VlanRules {
+    /// Its VLANs.
+    pub fn vlan(&self) -> &VlanRules {
         &self.wanted.vlan
     }
 
     /// The ports whose frames the vif gets, if it is the output of a mirror.
-    pub(crate) fn mirror(&self) -> &[Mirrored] {
+    pub fn mirror(&self) -> &[Mirrored] {
         &self.wanted.mirror
     }
 
-    pub(crate) fn is_private(&self) -> bool {
+    /// Whether it reaches the uplink only.
+    pub fn is_private(&self) -> bool {
         self.wanted.is_private
     }
 
-    pub(crate) fn allowed(&self) -> Vec<String> {
+    /// The IP addresses that its guest may have, as text.
+    pub fn allowed(&self) -> Vec<String> {
         self.wanted.allowed.iter().map(ToString::to_string).collect()
     }
 
     /// Ethernet addresses that the guest may have.
-    pub(crate) fn addresses_max(&self, default: Option<LockingMode>, of_all: u32) -> u32 {
+    pub fn addresses_max(&self, default: Option<LockingMode>, of_all: u32) -> u32 {
         let if_unset = match self.mode(default) {
             Some(LockingMode::Unlocked) => of_all.max(UNLOCKED_ADDRESSES_MAX),
             _ => of_all,

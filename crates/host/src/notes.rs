@@ -1,0 +1,77 @@
+//! What a process leaves for the next one: small texts that outlive it.
+
+use std::io;
+
+/// A text, by what it is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Note {
+    /// The panics over vifs.
+    Panics,
+    /// What the front-end of the virtio vif with this name has negotiated.
+    Negotiated(String),
+    /// The settings of the virtio vif with this name that a user has changed.
+    Settings(String),
+}
+
+/// Where notes are kept.
+pub trait Notes {
+    /// The first bytes of a note, at most `len_max`, whatever an earlier process has left there.
+    /// Empty if it does not exist or cannot be read.
+    fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8>;
+
+    /// Writes a note. If the process is killed meanwhile, the former content is left, or the whole
+    /// new one. Line breaks may follow the content, as many as the former one was longer.
+    ///
+    /// # Errors
+    /// The reason, with the name of the note.
+    fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()>;
+
+    /// Removes a note, if it exists.
+    ///
+    /// # Errors
+    /// The reason, with the name of the note.
+    fn remove(&mut self, note: &Note) -> io::Result<()>;
+
+    /// Seconds since 1970, by a clock that outlives the process.
+    fn seconds(&self) -> u64;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Notes in memory, and the time.
+    #[derive(Debug, Default)]
+    pub(crate) struct Kept {
+        pub(crate) notes: BTreeMap<Note, Vec<u8>>,
+        pub(crate) seconds: u64,
+    }
+
+    impl Notes for Kept {
+        fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8> {
+            let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
+            let mut content = self.notes.get(note).cloned().unwrap_or_default();
+            content.truncate(len_max);
+            content
+        }
+
+        fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
+            let former = self.notes.entry(note.clone()).or_default();
+            let len = former.len().max(content.len());
+            *former = content.to_vec();
+            former.resize(len, b'\n');
+            Ok(())
+        }
+
+        fn remove(&mut self, note: &Note) -> io::Result<()> {
+            self.notes.remove(note);
+            Ok(())
+        }
+
+        fn seconds(&self) -> u64 {
+            self.seconds
+        }
+    }
+}
