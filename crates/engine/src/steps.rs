@@ -211,6 +211,9 @@ pub trait Engines {
     /// See [`roster`](Engines::roster).
     fn take_back(&mut self, from: &QueueAddress) -> Result<Taken<Self::Queue>, Self::Gone>;
 
+    /// Drops a queue that its engine has returned, and with it the frames that wait in it.
+    fn release(&mut self, attached: Attached<Self::Queue>);
+
     /// Wakes every engine that sleeps.
     ///
     /// # Errors

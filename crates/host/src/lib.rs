@@ -1,18 +1,36 @@
 //! The control plane of a backend: which vifs are served, and how.
 //!
-//! It has no descriptor, clock, thread or file. What it decides, the process around it carries out;
-//! time is an argument. So `ringway-backend` runs it on a real host, and a seed can.
+//! It has no descriptor, clock, thread or file. What is around it is a [`World`], and time is an
+//! argument. So `ringway-backend` runs it on a real host, and a seed can.
+//!
+//! Read `world.rs` first, then `host.rs` and `attach.rs`.
 
+// `clippy.toml` keeps clocks, threads and files out.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+mod attach;
+mod comparison;
+mod connection;
+mod host;
 mod limited;
 mod log;
 mod negotiated;
 mod notes;
 mod occupants;
+mod policy;
 mod quarantine;
 mod round_robin;
 mod rules;
 mod settings;
+mod shared;
+mod vif_state;
+mod world;
+mod xen;
 
+pub use attach::{NewQueues, connect, disconnect};
+pub use comparison::{Comparison, Followed};
+pub use connection::Connection;
+pub use host::{Event, Host, Scope, unwatch_vif, watch, watch_vif};
 pub use limited::{Limited, flood_limit, storm_limits, unlimited};
 pub use log::{LeftOut, LogAllowance};
 pub use negotiated::Floor;
@@ -22,3 +40,9 @@ pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic
 pub use round_robin::{RoundRobin, VifEvents};
 pub use rules::Rules;
 pub use settings::Settings;
+pub use shared::{HostConfig, QueueDown, Shared};
+pub use vif_state::VifState;
+pub use world::{
+    Device, DeviceFacts, DeviceOf, Devices, EventOf, Hosting, MemoryOf, Parts, QueueOf, World,
+};
+pub use xen::{HOST_ADDRESS, Unservable, XenVif, XenWanted};

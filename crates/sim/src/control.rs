@@ -12,7 +12,7 @@ use std::time::Instant;
 use ringway_datapath::{FramePool, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
 use ringway_engine::{
-    Capture, Failure, Forwarding, Limits, QueueAddress, Roster, Stations, Weight,
+    Attached, Capture, Failure, Forwarding, Limits, QueueAddress, Roster, Stations, Weight,
 };
 use ringway_switch::{PortId, PortPolicy, Ticks};
 
@@ -177,6 +177,15 @@ impl Engines for DataPlane {
         self.running()?.workers[engine].request(Request::TakeBack { id: from.slot });
         self.wait_until_applied(&BTreeSet::from([engine]))?;
         Ok(self.running()?.workers[engine].returned.pop_front().flatten())
+    }
+
+    fn release(&mut self, attached: Attached<Port>) {
+        // If the process has ended, everything has been released.
+        let Some(workers) = &self.workers else { return };
+        let queue = attached.into_queue(&mut FramePool::new(Arc::clone(&workers.budget)));
+        if self.canary == Some(Canary::KeptMapping) {
+            std::mem::forget(queue);
+        }
     }
 
     fn nudge_all(&mut self) -> Result<(), Ended> {

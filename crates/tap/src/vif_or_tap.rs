@@ -12,4 +12,10 @@ pub enum VifOrTap<V> {
     Tap(TapQueue),
 }
 
+impl<V> From<TapQueue> for VifOrTap<V> {
+    fn from(queue: TapQueue) -> VifOrTap<V> {
+        VifOrTap::Tap(queue)
+    }
+}
+
 queue_of_variants!(VifOrTap<V> { Vif, Tap });

@@ -483,6 +483,10 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
         Ok(replies.recv_timeout(REPLY_TIMEOUT).ok().flatten())
     }
 
+    fn release(&mut self, attached: Attached<Q>) {
+        drop(attached.into_queue(&mut FramePool::new(Arc::clone(&self.budget))));
+    }
+
     fn nudge_all(&mut self) -> Result<(), Infallible> {
         self.threads.iter().for_each(|thread| thread.inbox.nudge());
         Ok(())

@@ -1,0 +1,120 @@
+//! Attaches the queues of a vif of any kind, and those of its network device, to engines.
+
+use std::io;
+use std::sync::Arc;
+
+use ringway_datapath::OffloadCaps;
+use ringway_engine::steps::{self, Attachment, NewPort};
+use ringway_engine::{Forwarding, Limits};
+use ringway_switch::{PortId, PortPolicy};
+
+use crate::connection::Connection;
+use crate::quarantine::Charged;
+use crate::shared::Shared;
+use crate::vif_state::VifState;
+use crate::world::{Hosting, QueueOf, World};
+
+/// The queues that a guest has set up.
+pub struct NewQueues<Q> {
+    /// Those by which frames come and go.
+    pub enabled: Vec<Attachment<Q>>,
+    /// Those by which frames only come, and are dropped.
+    pub disabled: Vec<Attachment<Q>>,
+    /// The work that the guest may be left with.
+    pub caps: OffloadCaps,
+}
+
+/// Attaches all queues of a vif, which has none yet. Afterwards it is connected, or nothing was
+/// done.
+///
+/// # Errors
+/// The switch has no room, the network device was deleted, or this host lacks threads.
+pub fn connect<W: World>(
+    vif: &mut VifState<W>,
+    new: NewQueues<QueueOf<W>>,
+    hosting: &mut Hosting<'_, W>,
+) -> io::Result<()> {
+    let NewQueues { enabled, disabled, caps } = new;
+    let now = hosting.now;
+    let queues: Vec<_> = enabled.iter().map(|queue| Arc::clone(&queue.counters)).collect();
+    let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+    let mut attaching = Attaching::<W> {
+        vif: vif.charged.clone(),
+        shared: hosting.shared,
+        engines: hosting.engines,
+        ports: Vec::new(),
+    };
+    let port = attaching.new_port()?;
+    let device_port = match vif.device {
+        None => None,
+        Some(_) => Some(attaching.new_port()?),
+    };
+    if let Some(device_port) = device_port {
+        let Attaching { shared, engines, .. } = &mut attaching;
+        vif.attach_device(device_port, port, (count, caps), shared, engines, now)?;
+    }
+    let policy = vif.apply_rules(port, attaching.shared, now).map_err(io::Error::other)?;
+    let limits = vif.limits(attaching.shared);
+    let forwarding = match device_port {
+        None => Forwarding::Switch(Arc::clone(&attaching.shared.switch)),
+        Some(device_port) => Forwarding::Patch(device_port),
+    };
+    attaching.attach(port, &forwarding, (&policy, &limits), enabled)?;
+    let mut drain = None;
+    if !disabled.is_empty() {
+        let port_of_disabled = attaching.new_port()?;
+        let forwarding = Forwarding::Patch(port);
+        attaching.attach(port_of_disabled, &forwarding, (&policy, &limits), disabled)?;
+        drain = Some(port_of_disabled);
+    }
+    attaching.ports.clear();
+    vif.connection = Some(Connection { port, device_port, drain, queues, caps });
+    Ok(())
+}
+
+/// Takes all queues of a vif back from their engines, which unmaps and unbinds them. Returns
+/// whether it was connected.
+pub fn disconnect<W: World>(vif: &mut VifState<W>, hosting: &mut Hosting<'_, W>) -> bool {
+    let Some(connection) = vif.connection.take() else { return false };
+    for port in connection.ports() {
+        hosting.shared.release_port(port, hosting.engines);
+    }
+    true
+}
+
+/// A vif that is being attached. Dropping it undoes what was done.
+struct Attaching<'a, W: World> {
+    vif: Charged,
+    shared: &'a mut Shared,
+    engines: &'a mut W::Engines,
+    /// Its ports so far.
+    ports: Vec<PortId>,
+}
+
+impl<W: World> Attaching<'_, W> {
+    /// A port that is known as the vif's before its first frame.
+    fn new_port(&mut self) -> io::Result<PortId> {
+        let port = self.shared.allocate_port()?;
+        self.ports.push(port);
+        self.shared.occupants.insert(port, self.vif.clone());
+        Ok(port)
+    }
+
+    fn attach(
+        &mut self,
+        id: PortId,
+        forwarding: &Forwarding,
+        (policy, limits): (&Arc<PortPolicy>, &Limits),
+        queues: Vec<Attachment<QueueOf<W>>>,
+    ) -> io::Result<()> {
+        steps::attach(self.engines, NewPort { id, forwarding, policy, limits }, queues)
+    }
+}
+
+impl<W: World> Drop for Attaching<'_, W> {
+    fn drop(&mut self) {
+        for port in self.ports.drain(..).rev() {
+            self.shared.release_port(port, self.engines);
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The host: all vifs that this process serves, and what happens to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use ringway_hypervisor::Hypervisor as _;
+use ringway_vif_shell::device::{read_keys, remove_error, set_state};
+use ringway_xenbus::backend::Input;
+use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
+use ringway_xenstore::{
+    Client, Errno, Lost, Refusal, Transport, Watched, or_refusal, unless_refused,
+};
+
+use crate::quarantine::Charged;
+use crate::round_robin::{RoundRobin, VifEvents};
+use crate::shared::{QueueDown, Shared};
+use crate::vif_state::VifState;
+use crate::world::{Parts, World};
+use crate::xen::XenVif;
+
+/// The token of the watch for new vifs.
+const ROOT_TOKEN: &str = "vifs";
+
+/// Which vifs of Xen a host serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All of its domain.
+    Domain,
+    /// These.
+    Only(BTreeSet<Vif>),
+}
+
+/// Something that has happened to the vifs of Xen.
+#[derive(Debug)]
+pub enum Event {
+    /// A watch of XenStore.
+    Watch(Watched),
+    /// An engine gave up a queue of this vif.
+    QueueDown(Vif, QueueDown),
+    /// The toolstack, or the supervisor, has made the vif again.
+    MadeAgain(Vif),
+    /// It may serve the vif from now on, or not any more.
+    ScopeChanged(Vif),
+    /// An administrator has changed what is offered.
+    Offer(Vif, Input),
+}
+
+/// All vifs of Xen that this process serves, and what all vifs share.
+///
+/// An event is noted once per vif, however often it happens, and the vifs are served in
+/// [turns](Host::turn).
+pub struct Host<W: World> {
+    /// What all vifs share.
+    pub shared: Shared,
+    /// Which vifs are served.
+    pub scope: Scope,
+    vifs: BTreeMap<Vif, XenVif<W>>,
+    turns: RoundRobin,
+    /// Any vif may have been added, changed or removed.
+    must_scan: bool,
+}
+
+/// Watches for vifs of Xen in a scope.
+///
+/// # Errors
+/// The loss of XenStore, or its refusal.
+pub fn watch<T: Transport>(
+    store: &mut Client<T>,
+    scope: &Scope,
+    backend: ringway_wire::DomId,
+) -> Result<Result<(), Refusal>, Lost> {
+    match scope {
+        Scope::Domain => {
+            let root = Vif::backend_root(backend);
+            match or_refusal(store.mkdir(&root))? {
+                // In a driver domain, the toolstack may not have created the directory or granted
+                // access yet.
+                Err(refusal) if refusal.is(Errno::Acces) => {}
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(()) => {}
+            }
+            or_refusal(store.watch(&root, ROOT_TOKEN))
+        }
+        Scope::Only(vifs) => {
+            for vif in vifs {
+                if let Err(refusal) = watch_vif(store, *vif)? {
+                    return Ok(Err(refusal));
+                }
+            }
+            Ok(Ok(()))
+        }
+    }
+}
+
+/// Watches the directory of one vif.
+///
+/// # Errors
+/// The loss of XenStore; the inner one is its refusal.
+pub fn watch_vif<T: Transport>(
+    store: &mut Client<T>,
+    vif: Vif,
+) -> Result<Result<(), Refusal>, Lost> {
+    or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))
+}
+
+/// Ends the watch of the directory of one vif.
+///
+/// # Errors
+/// As [`watch_vif`].
+pub fn unwatch_vif<T: Transport>(
+    store: &mut Client<T>,
+    vif: Vif,
+) -> Result<Result<(), Refusal>, Lost> {
+    or_refusal(store.unwatch(&vif.backend_dir(), ROOT_TOKEN))
+}
+
+impl<W: World> Host<W> {
+    /// A host that has yet to find its vifs.
+    pub fn new(shared: Shared, scope: Scope) -> Host<W> {
+        let (vifs, turns) = (BTreeMap::new(), RoundRobin::default());
+        Host { shared, scope, vifs, turns, must_scan: true }
+    }
+
+    /// Its vifs.
+    pub fn vifs(&self) -> impl Iterator<Item = (Vif, &XenVif<W>)> {
+        self.vifs.iter().map(|(vif, served)| (*vif, served))
+    }
+
+    /// One of its vifs.
+    pub fn vif(&self, vif: Vif) -> Option<&XenVif<W>> {
+        self.vifs.get(&vif)
+    }
+
+    /// The state of one of its vifs.
+    pub fn state_mut(&mut self, vif: Vif) -> Option<&mut VifState<W>> {
+        self.vifs.get_mut(&vif).map(|served| &mut served.state)
+    }
+
+    /// What all vifs share, and the states of the vifs of Xen.
+    pub fn states_mut(&mut self) -> (&mut Shared, impl Iterator<Item = &mut VifState<W>>) {
+        (&mut self.shared, self.vifs.values_mut().map(|served| &mut served.state))
+    }
+
+    /// Notes what has happened.
+    ///
+    /// # Errors
+    /// The loss of XenStore.
+    pub fn on(&mut self, event: Event, now: Instant, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
+        match event {
+            Event::Watch(watched) => self.note_watch(watched),
+            Event::ScopeChanged(vif) => self.note_device(vif),
+            Event::QueueDown(vif, QueueDown { queue, reason, .. }) => {
+                let fault = Input::PeerFault(format!("queue {queue}: {reason}"));
+                self.feed(vif, fault, now, parts)?;
+            }
+            Event::MadeAgain(vif) => {
+                self.feed(vif, Input::Gone, now, parts)?;
+                self.drop_if_finished(vif, parts);
+                self.note_device(vif);
+            }
+            Event::Offer(vif, input) => self.feed(vif, input, now, parts)?,
+        }
+        Ok(())
+    }
+
+    /// Whether vifs wait for their turns.
+    pub fn has_turns(&self) -> bool {
+        self.must_scan || !self.turns.is_empty()
+    }
+
+    /// When something is due that was deferred.
+    pub fn due(&self) -> Option<Instant> {
+        self.vifs.values().filter_map(|served| served.end.due()).min()
+    }
+
+    /// Gives turns to the vifs whose deferred work is due.
+    pub fn note_due(&mut self, now: Instant) {
+        for (vif, served) in &self.vifs {
+            if served.end.due().is_some_and(|due| due <= now) {
+                self.turns.note(*vif, |events| events.is_due = true);
+            }
+        }
+    }
+
+    /// Serves the next vif that has a turn. Returns false if there was none.
+    ///
+    /// # Errors
+    /// The loss of XenStore.
+    pub fn turn(&mut self, now: Instant, parts: &mut Parts<'_, W>) -> Result<bool, Lost> {
+        if std::mem::take(&mut self.must_scan) {
+            self.scan(parts)?;
+            return Ok(true);
+        }
+        let Some((vif, events)) = self.turns.next() else { return Ok(false) };
+        self.take_turn(vif, events, now, parts)?;
+        Ok(true)
+    }
+
+    /// Does what is due from time to time.
+    pub fn housekeep(&mut self, now: Instant, parts: &mut Parts<'_, W>) {
+        self.shared.switch.expire(self.shared.ticks(now));
+        let (_, mut hosting) = parts.split(&mut self.shared, now);
+        for served in self.vifs.values_mut() {
+            served.state.assign_refused(&mut hosting);
+            served.state.log_refusals(hosting.shared, now);
+        }
+    }
+
+    /// Serves vifs again once their panics are forgotten. Returns whether any were.
+    pub fn release_expired(&mut self, notes: &mut W::Notes) -> bool {
+        let is_any = self.shared.quarantine.expire(notes);
+        if is_any {
+            let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
+            vifs.into_iter().for_each(|vif| self.restart_if_released(vif));
+        }
+        is_any
+    }
+
+    /// Forgets the panics over a vif, and serves it. Returns whether there were any.
+    pub fn release(&mut self, vif: Vif, notes: &mut W::Notes) -> bool {
+        let was_any = self.shared.quarantine.release(&Charged::Xen(vif), notes);
+        self.restart_if_released(vif);
+        was_any
+    }
+
+    /// Serves a vif that is no longer quarantined.
+    fn restart_if_released(&mut self, vif: Vif) {
+        let is_released = self.shared.quarantine.reason(&Charged::Xen(vif)).is_none();
+        let is_it = |served: &XenVif<W>| served.state.is_quarantined && is_released;
+        if self.vifs.get(&vif).is_some_and(is_it) {
+            self.vifs.remove(&vif);
+            self.note_device(vif);
+        }
+    }
+
+    /// Reads every existing vif, and every vif that was known.
+    fn scan(&mut self, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
+        let root = Vif::backend_root(parts.hypervisor.domid());
+        let mut vifs: BTreeSet<Vif> = self.vifs.keys().copied().collect();
+        match &self.scope {
+            Scope::Only(ours) => vifs.extend(ours),
+            Scope::Domain => {
+                for guest in list(parts.store, &root)? {
+                    for handle in list(parts.store, &format!("{root}/{guest}"))? {
+                        vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
+                    }
+                }
+            }
+        }
+        vifs.into_iter().for_each(|vif| self.note_device(vif));
+        Ok(())
+    }
+
+    fn note_watch(&mut self, watched: Watched) {
+        match watched {
+            Watched::Node(event) if event.token == ROOT_TOKEN => {
+                match Vif::from_backend_path(&event.path) {
+                    Some(vif) => self.note_write(vif, &event.path),
+                    None => self.must_scan = true,
+                }
+            }
+            Watched::Node(event) => {
+                if let Some(vif) = Vif::from_backend_path(&event.token) {
+                    self.turns.note(vif, |events| events.has_frontend_changed = true);
+                }
+            }
+            Watched::Overflow => {
+                self.must_scan = true;
+                for vif in self.vifs.keys() {
+                    self.turns.note(*vif, |events| events.has_frontend_changed = true);
+                }
+            }
+        }
+    }
+
+    /// Notes a change in a backend's directory, perhaps one of our own.
+    fn note_write(&mut self, vif: Vif, path: &str) {
+        // Our own writes cause events as well: only the toolstack's writes count.
+        if !self.vifs.contains_key(&vif) || vif.is_toolstacks(path) {
+            self.note_device(vif);
+        } else if path == vif.backend_state() {
+            self.turns.note(vif, |events| events.was_own_state_written = true);
+        }
+    }
+
+    fn note_device(&mut self, vif: Vif) {
+        self.turns.note(vif, |events| events.has_device_changed = true);
+    }
+
+    fn take_turn(
+        &mut self,
+        vif: Vif,
+        events: VifEvents,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        let was_forged = events.was_own_state_written && self.is_state_foreign(vif, parts)?;
+        if events.has_device_changed || was_forged {
+            self.device_changed(vif, now, parts)?;
+        }
+        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        if events.has_frontend_changed {
+            served.frontend_changed(&mut self.shared, parts, now)?;
+        }
+        if events.is_due {
+            served.resume(&mut self.shared, parts, now)?;
+        }
+        Ok(())
+    }
+
+    fn is_state_foreign(&self, vif: Vif, parts: &mut Parts<'_, W>) -> Result<bool, Lost> {
+        let served = self.vifs.get(&vif);
+        served.map_or(Ok(false), |served| served.is_state_foreign(parts.store))
+    }
+
+    /// Handles a vif that the toolstack has created, changed or removed.
+    fn device_changed(
+        &mut self,
+        vif: Vif,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        let read = read_keys(parts.store, &vif.backend_dir(), KeySet::BackendDevice);
+        let is_ours = match &self.scope {
+            Scope::Domain => true,
+            Scope::Only(vifs) => vifs.contains(&vif),
+        };
+        // Treat a directory that we may not read, or another process's vif, as absent.
+        let keys = unless_refused(read, None)?.filter(|_| is_ours);
+        if let Some(served) = self.vifs.get_mut(&vif) {
+            // Only the toolstack that creates the vif writes this state. If it writes its keys one
+            // by one, that may be after our offer, which the frontend then never sees.
+            let is_made_again = keys
+                .as_ref()
+                .is_some_and(|keys| keys.is_online() && keys.state() == XenbusState::Initialising);
+            let shared = &mut self.shared;
+            match is_made_again && served.end.state() != XenbusState::Initialising {
+                true => served.feed(Input::Gone, shared, parts, now)?,
+                false => served.device_changed(keys.as_ref(), shared, parts, now)?,
+            }
+            self.drop_if_finished(vif, parts);
+            if !is_made_again {
+                return Ok(());
+            }
+        }
+        match keys {
+            // The toolstack writes the state last.
+            Some(keys) if keys.is_online() && keys.state() != XenbusState::Unknown => {
+                if !self.vifs.contains_key(&vif) {
+                    let begun = XenVif::begin(vif, &keys, &mut self.shared, parts, now)?;
+                    self.vifs.insert(vif, begun);
+                }
+                Ok(())
+            }
+            Some(keys) => close_unwanted(parts.store, vif, &keys),
+            None => remove_error(parts.store, vif),
+        }
+    }
+
+    fn feed(
+        &mut self,
+        vif: Vif,
+        input: Input,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        served.feed(input, &mut self.shared, parts, now)
+    }
+
+    fn drop_if_finished(&mut self, vif: Vif, parts: &mut Parts<'_, W>) {
+        if self.vifs.get(&vif).is_some_and(|served| served.end.is_finished()) {
+            if let Some(served) = self.vifs.remove(&vif) {
+                served.remove_device(parts.devices);
+            }
+            self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
+        }
+    }
+}
+
+/// Handles a vif whose keys are incomplete, or that is being removed. The toolstack may be waiting
+/// for an earlier backend, which has ended, to close it.
+fn close_unwanted<T: Transport>(store: &mut Client<T>, vif: Vif, keys: &Keys) -> Result<(), Lost> {
+    remove_error(store, vif)?;
+    if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
+        return Ok(());
+    }
+    let closed = set_state(store, &vif.backend_state(), XenbusState::Closed);
+    unless_refused(closed, ())
+}
+
+/// The entries of a directory; empty if it does not exist or may not be read.
+fn list<T: Transport>(store: &mut Client<T>, dir: &str) -> Result<Vec<String>, Lost> {
+    unless_refused(store.directory(dir), Vec::new())
+}

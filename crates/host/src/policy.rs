@@ -1,0 +1,240 @@
+//! A vif's rules on the data path: compiles and applies them, and counts the refused frames.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, QueueCounters, VlanRules};
+use ringway_engine::steps::Command;
+use ringway_switch::fdb::{Assigned, NotBound};
+use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
+use ringway_xenbus::Keys;
+
+use crate::log::LeftOut;
+use crate::shared::Shared;
+use crate::vif_state::{VifState, command};
+use crate::world::{Hosting, World};
+
+/// How often a line about refused frames of a vif may be logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+impl<W: World> VifState<W> {
+    /// Takes over the toolstack's changes. Unreadable keys change nothing.
+    pub fn set_rules(&mut self, keys: &Keys, hosting: &mut Hosting<'_, W>) {
+        let read = keys.rules().and_then(|wanted| Ok((wanted, keys.mac()?)));
+        let (wanted, mac) = match read {
+            Ok(read) => read,
+            Err(bad) => {
+                if let Some(LeftOut(left_out)) = self.may_log(hosting.now) {
+                    tracing::warn!(vif = self.name, left_out, "{bad}: rules are unchanged");
+                }
+                return;
+            }
+        };
+        if let Err(reason) = self.update_rules(wanted, mac, hosting) {
+            tracing::warn!(vif = self.name, "{reason}: rules are unchanged");
+        }
+    }
+
+    /// Enforces these rules from now on.
+    ///
+    /// # Errors
+    /// The reason why this host cannot apply them, which then changes nothing.
+    pub fn update_rules(
+        &mut self,
+        wanted: PortRules,
+        mac: Option<MacAddr>,
+        hosting: &mut Hosting<'_, W>,
+    ) -> Result<(), String> {
+        // A vif's address never changes, but a toolstack may write it late.
+        let mac = self.rules.mac.or(mac);
+        if wanted == self.rules.wanted && mac == self.rules.mac {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.rules.wanted, wanted);
+        self.rules.mac = mac;
+        let vif = self.name.clone();
+        if self.device.is_some() && self.rules.is_for_switch() {
+            self.rules.wanted = before;
+            return Err(
+                "VLANs, private ports, mirrors, multicast routers and link-local-to exist \
+                        on the switch only"
+                    .to_owned(),
+            );
+        }
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let (port, device_port) = (connection.port, connection.device_port);
+        match self.apply_rules(port, hosting.shared, hosting.now) {
+            Ok(policy) => set_policy(hosting, port, &policy),
+            Err(error) => {
+                self.rules.wanted = before;
+                return Err(error.to_string());
+            }
+        }
+        if let Some(device_port) = device_port {
+            let policy = self.device_policy(hosting.shared);
+            set_policy(hosting, device_port, &policy);
+        }
+        tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
+        Ok(())
+    }
+
+    /// Compiles the rules for a port of the vif: what its guest may send, and which addresses are
+    /// its own.
+    pub(crate) fn apply_rules(
+        &mut self,
+        port: PortId,
+        shared: &Shared,
+        now: Instant,
+    ) -> Result<Arc<PortPolicy>, TooManyVlans> {
+        let default = shared.config.locking;
+        let mode = self.rules.mode(default);
+        let of_all = shared.config.switch.addresses_per_port_max;
+        let addresses_max = self.rules.addresses_max(default, of_all);
+        let mac = self.rules.mac;
+        if self.device.is_none() && !self.rules.mirror().is_empty() {
+            shared.switch.join(port, &VlanRules::default(), Role::Mirror)?;
+            return Ok(Arc::new(PortPolicy::disabled()));
+        }
+        self.rules.refused.clear();
+        let (mut binding, mut vlan) = (Binding::None, PortVlan::None);
+        if self.device.is_none() {
+            let wanted = &self.rules.wanted;
+            let role = if wanted.is_private { Role::Private } else { Role::Ordinary };
+            vlan = shared.switch.join(port, &wanted.vlan, role)?;
+            shared.switch.set_multicast_router(port, wanted.multicast_router);
+            self.rules.refused = self.assign(port, shared, now);
+            if self.rules.refusal_of(mac).is_none() {
+                binding = Binding::Static;
+            }
+            self.log_not_assigned(shared, now);
+        }
+        let wanted = &self.rules.wanted;
+        let policy = PortPolicy::for_vif(wanted, mode, addresses_max, mac, binding);
+        Ok(Arc::new(policy.in_vlans(vlan)))
+    }
+
+    /// What may enter from the guest's network device.
+    pub(crate) fn device_policy(&self, shared: &Shared) -> Arc<PortPolicy> {
+        let is_disabled = self.rules.mode(shared.config.locking) == Some(LockingMode::Disabled);
+        Arc::new(if is_disabled { PortPolicy::disabled() } else { PortPolicy::open() })
+    }
+
+    /// Assigns its addresses to the port of the vif, and returns those that it did not get.
+    fn assign(&self, port: PortId, shared: &Shared, now: Instant) -> Vec<(MacAddr, NotBound)> {
+        let of_all = shared.config.switch.addresses_per_port_max;
+        let addresses_max = self.rules.addresses_max(shared.config.locking, of_all);
+        let wanted = &self.rules.wanted;
+        let own: Vec<MacAddr> =
+            self.rules.mac.iter().chain(&wanted.allowed_macs).copied().collect();
+        let others = wanted.shared_macs.iter().copied().filter(|it| !own.contains(it));
+        let others: Vec<MacAddr> = others.collect();
+        let assigned = Assigned { own: &own, shared: &others, addresses_max };
+        shared.switch.assign(port, &assigned, shared.ticks(now))
+    }
+
+    /// Tries to get addresses that others had. Called periodically.
+    pub fn assign_refused(&mut self, hosting: &mut Hosting<'_, W>) {
+        if self.rules.refused.is_empty() {
+            return;
+        }
+        let Some(port) = self.connection.as_ref().map(|connection| connection.port) else {
+            return;
+        };
+        if self.assign(port, hosting.shared, hosting.now) == self.rules.refused {
+            return;
+        }
+        if let Ok(policy) = self.apply_rules(port, hosting.shared, hosting.now) {
+            set_policy(hosting, port, &policy);
+        }
+    }
+
+    fn log_not_assigned(&mut self, shared: &Shared, now: Instant) {
+        let Some(reason) = self.why_not_assigned(shared) else { return };
+        if let Some(LeftOut(left_out)) = self.may_log(now) {
+            tracing::warn!(vif = self.name, left_out, "{reason}");
+        }
+    }
+
+    /// Why the vif has not all its addresses, if so, with the remedy.
+    pub fn why_not_assigned(&self, shared: &Shared) -> Option<String> {
+        self.connection.as_ref()?;
+        let (mac, reason) = self.rules.refused.first()?;
+        let key = self.rules.key_of(*mac);
+        Some(match reason {
+            NotBound::OtherPort(port) => format!(
+                "its {key} {mac} is that of {}, so its frames are dropped: give one of the two \
+                 another one, or list it in shared-macs of both, and in no mac",
+                shared.port_name(*port)
+            ),
+            NotBound::Shared(port) => format!(
+                "its {key} {mac} is in shared-macs of {}, so its frames are dropped: list it in \
+                 shared-macs here, too, or use another one",
+                shared.port_name(*port)
+            ),
+            NotBound::NoRoom => format!(
+                "the forwarding table has no room for its {key} {mac}: raise fdb-entries, or list \
+                 fewer in shared-macs"
+            ),
+        })
+    }
+
+    /// The last address that the guest sent from while another vif had it, if it still has.
+    pub fn taken(&self, shared: &Shared, now: Instant) -> Option<String> {
+        let port = self.connection.as_ref().filter(|it| it.device_port.is_none())?.port;
+        let (mac, other) = shared.switch.taken(port, shared.ticks(now))?;
+        if other == Some(port) {
+            return None;
+        }
+        let other =
+            other.map_or("other vifs, which share it".to_owned(), |it| shared.port_name(it));
+        Some(format!(
+            "{mac} belongs to {other}; if it moves between vifs, as with VRRP or in a cluster, \
+             list it in shared-macs of each"
+        ))
+    }
+
+    /// The frames that this connection's queues have refused, by reason.
+    pub fn refused(&self) -> BTreeMap<String, u64> {
+        let queues = self.connection.iter().flat_map(|connection| &connection.queues);
+        let mut refused = BTreeMap::new();
+        for (reason, frames) in queues.flat_map(|queue| refusals(queue)) {
+            *refused.entry(reason.name().to_owned()).or_default() += frames;
+        }
+        refused
+    }
+
+    /// Logs a line if frames were refused, and then no other for a while. Called periodically.
+    pub fn log_refusals(&mut self, shared: &Shared, now: Instant) {
+        let queues = self.connection.iter().flat_map(|connection| &connection.queues);
+        let frames: u64 = queues.flat_map(|queue| refusals(queue)).map(|(_, count)| count).sum();
+        // Counters of a new connection begin at zero.
+        let seen = self.rules.log.seen.min(frames);
+        self.rules.log.seen = seen;
+        if frames == seen || self.rules.log.due.is_some_and(|due| now < due) {
+            return;
+        }
+        self.rules.log.seen = frames;
+        self.rules.log.due = Some(now + LOG_INTERVAL);
+        if let Some(LeftOut(left_out)) = self.may_log(now) {
+            let (vif, refused, taken) = (&self.name, self.refused(), self.taken(shared, now));
+            tracing::warn!(
+                vif,
+                ?refused,
+                taken,
+                left_out,
+                "the guest sends frames that its rules drop; to allow them, set mac, allowed-macs, \
+                 shared-macs, locking-mode, allowed addresses, addresses-per-vif, router or \
+                 dhcp-server of the vif"
+            );
+        }
+    }
+}
+
+fn set_policy<W: World>(hosting: &mut Hosting<'_, W>, port: PortId, policy: &Arc<PortPolicy>) {
+    command(hosting.engines, port, |id| Command::SetPolicy { id, policy: Arc::clone(policy) });
+}
+
+fn refusals(queue: &QueueCounters) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    queue.dropped.snapshot().filter(|(reason, frames)| reason.is_refusal() && *frames > 0)
+}

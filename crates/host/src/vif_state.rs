@@ -1,0 +1,255 @@
+//! The state of a vif of any kind, other than its handshake.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
+use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
+use ringway_netback::Interrupted;
+use ringway_switch::PortId;
+use ringway_xenbus::{Keys, Offer, VifLimits};
+
+use crate::comparison::Followed;
+use crate::connection::Connection;
+use crate::limited::{Limited, unlimited};
+use crate::log::{LeftOut, LogAllowance};
+use crate::quarantine::Charged;
+use crate::rules::Rules;
+use crate::shared::Shared;
+use crate::world::{Device, DeviceOf, Devices, Hosting, QueueOf, World};
+
+/// The state of a vif other than its handshake.
+pub struct VifState<W: World> {
+    /// What panics over its guest are charged to.
+    pub charged: Charged,
+    /// Its name for people.
+    pub name: String,
+    /// What its guest is offered.
+    pub offer: Offer,
+    /// What its guest may send, and the guest's address.
+    pub rules: Rules,
+    /// Its network device, if the vif is not on the switch.
+    pub device: Option<DeviceOf<W>>,
+    /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
+    pub limited: Limited,
+    /// Whether it is quarantined because of panics.
+    pub is_quarantined: bool,
+    /// The connection, while queues are attached.
+    pub connection: Option<Connection>,
+    /// The lines that its guest may still cause in the log.
+    pub log: LogAllowance,
+}
+
+impl<W: World> VifState<W> {
+    /// A vif without a network device and without limits of its own.
+    pub fn new(
+        charged: Charged,
+        offer: Offer,
+        rules: Rules,
+        shared: &Shared,
+        now: Instant,
+    ) -> Self {
+        VifState {
+            name: charged.to_string(),
+            charged,
+            offer,
+            rules,
+            device: None,
+            limited: Limited::new(shared.switch.flood_budget(shared.ticks(now)), now),
+            is_quarantined: false,
+            connection: None,
+            log: LogAllowance::new(now),
+        }
+    }
+
+    /// Whether frames enter by this port.
+    pub fn has_port(&self, port: PortId) -> bool {
+        self.connection.as_ref().is_some_and(|it| it.ports().any(|own| own == port))
+    }
+
+    /// Whether an action of the guest may be logged, and how many lines were left out before.
+    pub fn may_log(&mut self, now: Instant) -> Option<LeftOut> {
+        self.log.line(now)
+    }
+
+    /// Logs what an earlier backend left in the vif's rings, if it left something. The guest can
+    /// make rings look like that.
+    pub(crate) fn log_interruption(&mut self, interrupted: Interrupted, now: Instant) {
+        if interrupted == Interrupted::default() {
+            return;
+        }
+        let Some(LeftOut(left_out)) = self.may_log(now) else { return };
+        let Interrupted { tx_slots, rx_slots } = interrupted;
+        let vif = &self.name;
+        tracing::info!(
+            vif,
+            tx_slots,
+            rx_slots,
+            left_out,
+            "the rings say that the previous backend was killed while it wrote responses to these \
+             slots: the guest gets the responses now, and the frames may be lost"
+        );
+    }
+
+    /// Applies the toolstack's limits to the vif.
+    pub fn set_limits(&mut self, keys: &Keys, hosting: &mut Hosting<'_, W>) {
+        let (wanted, bad) = VifLimits::read(keys);
+        if self.limited.wanted == wanted && self.limited.bad == bad {
+            return;
+        }
+        let vif = &self.name;
+        bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: this limit is not applied"));
+        if wanted != (VifLimits { mtu: wanted.mtu, ..VifLimits::default() }) {
+            tracing::info!(vif, "limits: {wanted}");
+        }
+        self.limited.bad = bad;
+        let config = &hosting.shared.config.switch;
+        self.limited.set(wanted, (config.flood, config.storm), hosting.now);
+        let Some(connection) = &self.connection else { return };
+        let (limits, weight) = (self.limits(hosting.shared), self.limited.weight());
+        command(hosting.engines, connection.port, |id| Command::Limit {
+            id,
+            limits: limits.clone(),
+        });
+        for port in connection.device_port.into_iter().chain([connection.port]) {
+            command(hosting.engines, port, |id| Command::SetWeight { id, weight });
+        }
+    }
+
+    /// Attaches the queues of the vif's network device to engines, as another port.
+    pub(crate) fn attach_device(
+        &mut self,
+        port: PortId,
+        to: PortId,
+        (count, caps): (u16, OffloadCaps),
+        shared: &mut Shared,
+        engines: &mut W::Engines,
+        now: Instant,
+    ) -> io::Result<()> {
+        let policy = self.device_policy(shared);
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let is_deleted = device.is_deleted();
+        device.facts_mut().is_detached = is_deleted;
+        if is_deleted {
+            // It is made again soon. Meanwhile, frames to it are lost.
+            shared.comparison.note_change(now);
+            return Ok(());
+        }
+        // Its guest may have more queues since a supervisor made the device.
+        let count = count.min(device.facts().queues_made);
+        device.enable(count, caps)?;
+        let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
+        let queues = device.queues(&counters);
+        let attachments = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
+            queue: Into::<QueueOf<W>>::into(queue),
+            counters,
+            flood: unlimited(),
+            stations: Stations::Bridge(self.limited.weight()),
+        });
+        let attachments = attachments.collect();
+        if let Some(address) = self.rules.mac() {
+            // Other guests on the bridge wait for this one, as on the switch.
+            let bridge = device.facts().attached_to.as_str().into();
+            let roster = engines.roster().map_err(io::Error::other)?;
+            roster.join_bridge(port, BridgePort { bridge, address });
+        }
+        let (forwarding, limits) = (Forwarding::Patch(to), Limits::default());
+        let new = NewPort { id: port, forwarding: &forwarding, policy: &policy, limits: &limits };
+        steps::attach(engines, new, attachments)
+    }
+
+    /// Follows what has become of the vif's network device: its guest stays connected. Without
+    /// `links`, another process keeps the device.
+    pub fn follow_device(
+        &mut self,
+        links: Option<&<W::Devices as Devices>::Links>,
+        hosting: &mut Hosting<'_, W>,
+    ) -> Followed {
+        let Some(device) = &mut self.device else { return Followed::Done };
+        let mut done = links.map_or(Ok(()), |links| hosting.devices.follow(device, links));
+        if device.facts().is_detached && !device.is_deleted() {
+            done = self.attach_device_again(hosting).and(done);
+        }
+        let Some(device) = &mut self.device else { return Followed::Done };
+        let name = device.name();
+        device.facts_mut().show(&name, done)
+    }
+
+    /// Attaches the queues of a device that was made again, in place of those of the deleted one.
+    fn attach_device_again(&mut self, hosting: &mut Hosting<'_, W>) -> io::Result<()> {
+        let Hosting { shared, engines, now, .. } = hosting;
+        let connection = self.connection.as_ref();
+        let ports = connection.and_then(|it| Some((it.port, it.device_port?)));
+        if let (Some((to, port)), Some(connection)) = (ports, connection) {
+            let count = u16::try_from(connection.queues.len()).unwrap_or(u16::MAX);
+            let caps = connection.caps;
+            shared.detach(port, *engines);
+            self.attach_device(port, to, (count, caps), shared, engines, *now)?;
+        }
+        if let Some(device) = &mut self.device {
+            device.facts_mut().is_detached = false;
+        }
+        Ok(())
+    }
+
+    /// Why its network device does not work as it should, if so.
+    pub fn fault(&self) -> Option<String> {
+        self.device.as_ref().and_then(|device| device.facts().fault.clone())
+    }
+
+    /// Whether the queues of a port are those of a network device that was deleted.
+    pub fn has_lost_device(&self, port: PortId) -> bool {
+        let connection = self.connection.as_ref();
+        let is_lost = |device: &&DeviceOf<W>| device.facts().is_detached || device.is_deleted();
+        let device = self.device.as_ref().filter(is_lost);
+        device.is_some() && connection.is_some_and(|it| it.device_port == Some(port))
+    }
+
+    /// The MTU of the vif, in bytes.
+    pub fn mtu(&self, shared: &Shared) -> u32 {
+        let mtu = match (self.limited.wanted.mtu, &self.device) {
+            (Some(mtu), _) => mtu.into(),
+            (None, Some(device)) => device.facts().mtu,
+            (None, None) => shared.config.mtu,
+        };
+        mtu.max(self.limited.mtu_min.into())
+    }
+
+    /// The largest MTU that a front-end may use if none is configured: on the switch any, on a
+    /// bridge that of the device.
+    pub fn mtu_max(&self) -> u16 {
+        let mtu = self.device.as_ref().map(|device| device.facts().mtu);
+        mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX)
+    }
+
+    /// The limits of the vif's port.
+    pub fn limits(&self, shared: &Shared) -> Limits {
+        let mtu = match (self.limited.wanted.mtu, &self.device) {
+            // The toolstack has set none, and the bridge applies its own.
+            (None, Some(_)) => None,
+            _ => Some(self.mtu(shared)),
+        };
+        let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
+        Limits {
+            ingress: self.limited.tx.clone(),
+            segments: Some(Arc::clone(&self.limited.segments)),
+            egress: self.limited.rx.clone(),
+            frame_len_max: mtu.map(frame_len),
+        }
+    }
+}
+
+/// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
+/// bridge.
+const FRAMING: usize = 14 + 4;
+
+/// Gives a command to the engines of a port. If they are gone, so is the port.
+pub(crate) fn command<E: Engines>(
+    engines: &mut E,
+    port: PortId,
+    command: impl Fn(ringway_engine::SlotId) -> Command<E::Queue>,
+) {
+    let _: Result<bool, E::Gone> = steps::command_port(engines, port, command);
+}

@@ -1,0 +1,368 @@
+//! One vif of Xen: its end of the handshake, and its other state.
+//!
+//! A [`XenVif`] owns all state of its vif, and is given what it may use. Nothing here accesses
+//! another vif.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::MacAddr;
+use ringway_engine::steps::Attachment;
+use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
+use ringway_netback::{FrontendFeatures, Interrupted, QueueParts};
+use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
+use ringway_xenbus::backend::{Input, NotAttached};
+use ringway_xenbus::{
+    BadKeys, EventPorts, FrontendConfig, Hotplug, Keys, QueueConfig, Vif, XenbusState,
+};
+use ringway_xenstore::{Client, Lost, unless_refused};
+use rustix::io::Errno;
+
+use crate::attach::{NewQueues, connect, disconnect};
+use crate::log::LeftOut;
+use crate::quarantine::{Charged, vif_name};
+use crate::rules::Rules;
+use crate::shared::Shared;
+use crate::vif_state::VifState;
+use crate::world::{DeviceOf, Devices, EventOf, Hosting, MemoryOf, Parts, World};
+
+/// Address of the host's end of a network device: the largest that is not a group's, so that no
+/// bridge chooses it for its own. A guest with the same one would not receive its replies.
+pub const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
+
+/// A vif of Xen that is served.
+pub struct XenVif<W: World> {
+    /// Its handshake.
+    pub end: BackendEnd,
+    /// All else.
+    pub state: VifState<W>,
+}
+
+/// Why this host cannot serve a vif as the toolstack describes it.
+#[derive(Debug, thiserror::Error)]
+pub enum Unservable {
+    /// A key cannot be read.
+    #[error(transparent)]
+    Keys(#[from] BadKeys),
+    /// A guest cannot have this address.
+    #[error("the vif's mac is {0}, expected a unicast address other than that of the host's end")]
+    Mac(MacAddr),
+    /// It is on a bridge, which cannot do what its keys say.
+    #[error(
+        "the vif uses VLANs, is private, a mirror's output or a multicast router's port, which \
+         only ringway's own switch supports: remove its script and bridge, or let the bridge do it"
+    )]
+    NotOnSwitch,
+    /// Its network device cannot be made.
+    #[error(transparent)]
+    Device(#[from] io::Error),
+    /// Panics over it.
+    #[error("{0}")]
+    Quarantined(String),
+}
+
+impl<W: World> XenVif<W> {
+    /// Creates what the vif needs before its guest appears, and begins the handshake.
+    pub(crate) fn begin(
+        vif: Vif,
+        keys: &Keys,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<XenVif<W>, Lost> {
+        let charged = Charged::Xen(vif);
+        let quarantined = shared.quarantine.reason(&charged);
+        let is_quarantined = quarantined.is_some();
+        let prepared = match quarantined {
+            Some(reason) => Err(Unservable::Quarantined(reason)),
+            None => prepare(vif, keys, shared, parts),
+        };
+        let (wanted, device, refused) = match prepared {
+            Ok((wanted, device)) => (Some(wanted), device, None),
+            Err(reason) => (None, None, Some(reason.to_string())),
+        };
+        if let Some(key) = keys.obsolete() {
+            tracing::warn!(
+                vif = vif_name(vif),
+                "{key} has no effect any more, because the backend responds when it has copied a \
+                 frame: remove it"
+            );
+        }
+        let offer = shared.offer(wanted.as_ref().map(|wanted| wanted.queues_max));
+        let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
+        let state = VifState::new(charged, offer, rules, shared, now);
+        let state = VifState { device, is_quarantined, ..state };
+        let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
+        let mut begun = XenVif { end, state };
+        begun.state.set_limits(keys, &mut parts.split(shared, now).1);
+        match refused {
+            Some(reason) => begun.feed(Input::Refused(reason), shared, parts, now)?,
+            None => begun.act(shared, parts, now, |end, store, actions| {
+                end.start(store, actions, keys, now)
+            })?,
+        }
+        Ok(begun)
+    }
+
+    /// Handles a change or removal of the backend's directory by the toolstack or one of its
+    /// scripts.
+    pub(crate) fn device_changed(
+        &mut self,
+        keys: Option<&Keys>,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        if let Some(keys) = keys.filter(|keys| keys.is_online()) {
+            let (_, mut hosting) = parts.split(shared, now);
+            self.state.set_limits(keys, &mut hosting);
+            self.state.set_rules(keys, &mut hosting);
+        }
+        self.act(shared, parts, now, |end, store, actions| {
+            end.device_changed(store, actions, keys, now)
+        })
+    }
+
+    pub(crate) fn frontend_changed(
+        &mut self,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        self.act(shared, parts, now, |end, store, actions| {
+            end.frontend_changed(store, actions, now)
+        })
+    }
+
+    /// Does what was deferred, if its time has come.
+    pub(crate) fn resume(
+        &mut self,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        self.act(shared, parts, now, |end, store, actions| end.resume(store, actions, now))
+    }
+
+    pub(crate) fn feed(
+        &mut self,
+        input: Input,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        self.act(shared, parts, now, |end, store, actions| end.feed(store, actions, input, now))
+    }
+
+    fn act(
+        &mut self,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+        act: impl FnOnce(
+            &mut BackendEnd,
+            &mut Client<W::Store>,
+            &mut XenActions<'_, '_, W>,
+        ) -> Result<(), Lost>,
+    ) -> Result<(), Lost> {
+        let vif = self.end.vif();
+        let (store, mut hosting) = parts.split(shared, now);
+        let XenVif { end, state } = self;
+        act(end, store, &mut XenActions { vif, state, hosting: &mut hosting })
+    }
+
+    /// Handles a write to the backend's own state, usually by this end. Returns whether another
+    /// process wrote it.
+    pub(crate) fn is_state_foreign(&self, store: &mut Client<W::Store>) -> Result<bool, Lost> {
+        let found = device::state(store, &self.end.vif().backend_state());
+        Ok(unless_refused(found, XenbusState::Unknown)? != self.end.state())
+    }
+
+    /// Releases the network device after the vif was removed.
+    pub(crate) fn remove_device(self, devices: &mut W::Devices) {
+        let Some(device) = self.state.device else { return };
+        let name = crate::world::Device::name(&device);
+        if let Err(error) = devices.remove(device) {
+            tracing::debug!(name, %error, "the network device was already gone");
+        }
+    }
+}
+
+fn prepare<W: World>(
+    vif: Vif,
+    keys: &Keys,
+    shared: &Shared,
+    parts: &mut Parts<'_, W>,
+) -> Result<(XenWanted, Option<DeviceOf<W>>), Unservable> {
+    let wanted = XenWanted::read(keys, shared.config.max_queues)?;
+    let device = parts.devices.of_xen(vif, keys, wanted.queues)?;
+    Ok((wanted, device))
+}
+
+/// What a toolstack wants of a vif.
+#[derive(Debug)]
+pub struct XenWanted {
+    rules: Rules,
+    /// The most queues to offer.
+    queues_max: u16,
+    /// The queues of its network device, if it has one.
+    pub queues: u16,
+}
+
+impl XenWanted {
+    /// Reads it. `queues_max` applies to a vif whose toolstack has not set the most queues.
+    ///
+    /// # Errors
+    /// Why this host cannot serve the vif.
+    pub fn read(keys: &Keys, queues_max: u16) -> Result<XenWanted, Unservable> {
+        let rules = Rules::read(keys)?;
+        if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
+            return Err(Unservable::Mac(mac));
+        }
+        if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
+            return Err(Unservable::NotOnSwitch);
+        }
+        let queues_max = keys.max_queues_limit()?.unwrap_or(queues_max).max(1);
+        // A connected guest keeps the offer of the backend's previous run.
+        let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
+        Ok(XenWanted { rules, queues_max, queues })
+    }
+}
+
+/// What a vif does apart from XenStore.
+struct XenActions<'a, 'b, W: World> {
+    vif: Vif,
+    state: &'a mut VifState<W>,
+    hosting: &'a mut Hosting<'b, W>,
+}
+
+impl<W: World> BackendProcess for XenActions<'_, '_, W> {
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
+        let mut interrupted = Interrupted::default();
+        let connected = self.connect(config, &mut interrupted);
+        // Also if that failed: the next attempt does not find these responses again.
+        self.state.log_interruption(interrupted, self.hosting.now);
+        connected.map_err(|error| match is_shortage(&error) {
+            true => NotAttached::NoResources(format!("{error}; retrying until there is enough")),
+            false => NotAttached::Refused(error.to_string()),
+        })
+    }
+
+    /// Takes the queues back from their engines, which unmaps and unbinds them.
+    fn detach(&mut self) {
+        if !disconnect(self.state, self.hosting) {
+            return;
+        }
+        if let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) {
+            tracing::info!(vif = self.state.name, left_out, "disconnected");
+        }
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let vif = self.state.name.clone();
+        if let Note::State(state) = note {
+            tracing::debug!(vif, %state, "backend state");
+            return;
+        }
+        let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) else { return };
+        match note {
+            Note::State(_) => {}
+            Note::AwaitsHotplug => {
+                tracing::info!(vif, left_out, "served, waiting for the hotplug script");
+            }
+            Note::Refused(refusal) => tracing::warn!(vif, left_out, "{refusal}"),
+            Note::Waits(reason) | Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
+        }
+    }
+}
+
+impl<W: World> XenActions<'_, '_, W> {
+    /// Maps the guest's rings, binds its event channels and gives the queues to engines. Counts
+    /// what an earlier backend left in the rings.
+    fn connect(
+        &mut self,
+        config: &FrontendConfig,
+        interrupted: &mut Interrupted,
+    ) -> io::Result<()> {
+        let caps = config.features.caps();
+        let features = FrontendFeatures { caps, rx_notify: config.rx_notify };
+        let mut enabled = Vec::new();
+        for queue in &config.queues {
+            let hypervisor = self.hosting.hypervisor;
+            let parts = queue_parts::<W>(hypervisor, self.vif, queue, features)?;
+            let counters = Arc::clone(&parts.counters);
+            // Its frames may go to other vifs of this process.
+            let lent = self.state.device.is_none().then(|| hypervisor.memory()).transpose()?;
+            let queue = W::vif_queue(parts, lent, interrupted, self.hosting.engines)?;
+            let flood = Arc::clone(&self.state.limited.flood);
+            let stations = self.state.limited.stations();
+            enabled.push(Attachment { queue, counters, flood, stations });
+        }
+        let queues = enabled.len();
+        connect(self.state, NewQueues { enabled, disabled: Vec::new(), caps }, self.hosting)?;
+        if let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) {
+            tracing::info!(vif = self.state.name, queues, left_out, "connected");
+        }
+        Ok(())
+    }
+}
+
+/// A failed attachment, and its reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+struct AttachError {
+    what: String,
+    source: io::Error,
+}
+
+impl AttachError {
+    fn of(what: String, source: io::Error) -> io::Error {
+        io::Error::new(source.kind(), AttachError { what, source })
+    }
+}
+
+/// Whether this host lacks a resource that any guest needs: memory, descriptors, entries in a table
+/// of the kernel or the hypervisor.
+fn is_shortage(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AttachError>());
+    let error = inner.map_or(error, |unattached| &unattached.source);
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    error.kind() == io::ErrorKind::OutOfMemory
+        || matches!(
+            errno,
+            Some(
+                Errno::NOMEM
+                    | Errno::MFILE
+                    | Errno::NFILE
+                    | Errno::NOSPC
+                    | Errno::AGAIN
+                    | Errno::NOBUFS
+            )
+        )
+}
+
+fn queue_parts<W: World>(
+    hypervisor: &W::Hypervisor,
+    vif: Vif,
+    queue: &QueueConfig,
+    features: FrontendFeatures,
+) -> io::Result<QueueParts<MemoryOf<W>, EventOf<W>>> {
+    let peer = vif.frontend;
+    let mut memory = hypervisor.memory()?;
+    let mut map = |gref| {
+        let mapped = memory.map(peer, gref, Access::ReadWrite);
+        mapped.map_err(|error| AttachError::of(format!("ring page with grant {gref}"), error))
+    };
+    let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
+    let bind = |port| {
+        let bound = hypervisor.bind_interdomain(peer, port);
+        bound.map_err(|error| AttachError::of(format!("event channel {port}"), error))
+    };
+    let events = match queue.events {
+        EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
+        EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
+    };
+    let counters = Arc::default();
+    Ok(QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters })
+}
