@@ -38,7 +38,7 @@ impl Accounts {
         })?;
         let is_calm = self.was_calm
             && plane.guests.iter().all(|guest| !guest.is_disturbed)
-            && plane.devices.iter().all(|device| !device.is_disturbed);
+            && plane.devices.iter().all(|device| !device.is_disturbed());
         ensure(!is_calm || dropped <= lost.most, rule, || {
             format!("{dropped} drops are counted for at most {} lost pieces", lost.most)
         })

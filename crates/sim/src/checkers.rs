@@ -8,11 +8,11 @@ use ringway_datapath::DropReason;
 use ringway_loopback::Holdings;
 use ringway_xenbus::Vif;
 
-use crate::backend::Backend;
 use crate::device::{Kind, Station};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::marks::Mark;
+use crate::process::Process;
 use crate::toolstack::vif_of;
 use crate::traffic::Flow;
 use crate::workers::Workers;
@@ -49,7 +49,7 @@ impl World {
             if !self.scenario.may_need_time() {
                 self.accounts.check(&self.plane, Rule::WakeUps)?;
             }
-            let due = self.backend.as_ref().and_then(Backend::due);
+            let due = self.backend.as_ref().and_then(Process::due);
             match self.plane.next_time().into_iter().chain(due).min() {
                 None => return Ok(()),
                 Some(then) => self.plane.now = self.plane.now.max(then),
@@ -178,11 +178,11 @@ impl World {
             is_calm &= is_connected;
             self.plane.guests[guest].is_disturbed = !is_connected;
         }
-        for device in &mut self.plane.devices {
-            device.is_disturbed = match device.kind {
+        for device in &self.plane.devices {
+            device.set_disturbed(match device.kind {
                 Kind::Uplink => false,
                 Kind::Vif { guest } => self.plane.guests[guest].is_disturbed,
-            };
+            });
         }
         self.accounts.was_calm = is_calm;
     }
@@ -196,11 +196,13 @@ impl World {
         ensure(!heard, Rule::Release, || "a vif that is gone is still watched".to_owned())?;
         let left = self.toolstack.leftovers().map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
+        let shared = &mut self.backend.as_mut().expect("the backend lives").host.shared;
         if let Some(uplink) = self.plane.workers.as_ref().and_then(|workers| workers.uplink) {
-            let detached = self.plane.detach(uplink);
+            shared.release_port(uplink, &mut self.plane);
             self.plane.flaw.take().map_or(Ok(()), Err)?;
-            detached.expect("nothing is killed any more");
         }
+        let ports = shared.ports_in_use();
+        ensure(ports == 0, Rule::Release, || format!("{ports} ports are left"))?;
         let workers = self.plane.workers.take().expect("the backend lives");
         let learned = workers.switch.fdb().len();
         ensure(learned == 0, Rule::Release, || format!("{learned} addresses are left"))?;

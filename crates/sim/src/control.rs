@@ -9,14 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::{FramePool, QueueCounters};
-use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
-use ringway_engine::{
-    Attached, Capture, Failure, Forwarding, Limits, QueueAddress, Roster, Stations, Weight,
-};
-use ringway_switch::{PortId, PortPolicy, Ticks};
+use ringway_datapath::FramePool;
+use ringway_engine::steps::{self, Command, Engines, Taken};
+use ringway_engine::{Attached, Capture, Failure, QueueAddress, Roster};
+use ringway_switch::PortId;
 
 use crate::canary::Canary;
+use crate::device::Kind;
+use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::port::Port;
@@ -35,53 +35,7 @@ impl fmt::Display for Ended {
 
 impl Error for Ended {}
 
-/// A port to attach.
-pub(crate) struct PortParts {
-    pub(crate) id: PortId,
-    pub(crate) limits: Limits,
-    /// The only port to which its frames go; if `None`, the switch decides.
-    pub(crate) patched_to: Option<PortId>,
-    /// Whether there are several stations behind it.
-    pub(crate) is_shared: bool,
-    pub(crate) queues: Vec<(Port, Arc<QueueCounters>)>,
-}
-
 impl DataPlane {
-    /// Gives all queues of a port to engines.
-    pub(crate) fn attach(&mut self, parts: PortParts) -> io::Result<()> {
-        let PortParts { id, limits, patched_to, is_shared, queues } = parts;
-        let workers = self.running().map_err(io::Error::other)?;
-        let switch = Arc::clone(&workers.switch);
-        let weight = self.choices.pick(&[1, 1, 1, 3]);
-        let weight = Weight::new(weight).unwrap_or(Weight::ONE);
-        let stations = if is_shared { Stations::Many } else { Stations::One(weight) };
-        let forwarding = match patched_to {
-            None => Forwarding::Switch(Arc::clone(&switch)),
-            Some(to) => Forwarding::Patch(to),
-        };
-        let queues = queues.into_iter().map(|(queue, counters)| {
-            let flood = switch.flood_budget(Ticks::default());
-            Attachment { queue, counters, flood, stations }
-        });
-        let policy = Arc::new(PortPolicy::open());
-        let port = NewPort { id, forwarding: &forwarding, policy: &policy, limits: &limits };
-        steps::attach(self, port, queues.collect())
-    }
-
-    /// Takes back and drops all queues of a port, which unmaps and unbinds them.
-    pub(crate) fn detach(&mut self, port: PortId) -> Result<(), Ended> {
-        steps::detach(self, port, |plane, attached| {
-            let Some(workers) = &plane.workers else { return };
-            let mut pool = FramePool::new(Arc::clone(&workers.budget));
-            let queue = attached.into_queue(&mut pool);
-            if plane.canary == Some(Canary::KeptMapping) {
-                std::mem::forget(queue);
-            }
-        })?;
-        self.workers.as_mut().ok_or(Ended)?.free_port(port);
-        Ok(())
-    }
-
     /// Moves one queue to another engine.
     pub(crate) fn move_queue(
         &mut self,
@@ -94,14 +48,6 @@ impl DataPlane {
             self.marks.hit(Mark::Moved);
         }
         Ok(())
-    }
-
-    /// Sets or removes the limits on ingress of a port.
-    pub(crate) fn limit(&mut self, port: PortId, limits: &Limits) {
-        let limit = |id| Command::Limit { id, limits: limits.clone() };
-        // If the process has ended, so has the port.
-        let _: Result<bool, Ended> = steps::command_port(self, port, limit);
-        self.marks.hit(Mark::RateChanged);
     }
 
     /// Copies frames of a port to a capture from now on.
@@ -141,14 +87,41 @@ impl Engines for DataPlane {
         Ok((0..count).map(place).collect())
     }
 
-    fn attached(&mut self, _port: PortId) {}
+    fn attached(&mut self, port: PortId) {
+        let owner = self.workers.as_ref().and_then(|workers| workers.owner(port));
+        self.journal.note(|| format!("backend: port {port} is attached, of {owner:?}"));
+        match owner {
+            Some(Owner::Device(device)) => match self.devices[device].kind {
+                Kind::Uplink => self.marks.hit(Mark::Uplink),
+                Kind::Vif { .. } => self.marks.hit(Mark::Patched),
+            },
+            Some(Owner::Guest(guest)) => {
+                self.marks.hit(Mark::Connected);
+                if self.guests[guest].is_up {
+                    self.marks.hit(Mark::Reattached);
+                }
+            }
+            None => self.marks.hit(Mark::Connected),
+        }
+    }
 
     fn next_failure(&mut self) -> Option<Failure<Port>> {
         self.workers.as_mut()?.failures.pop_front()
     }
 
     fn command(&mut self, engine: usize, command: Command<Port>) -> Result<(), Ended> {
-        self.running()?.workers[engine].request(Request::Apply(command));
+        let workers = self.workers.as_mut().ok_or(Ended)?;
+        match &command {
+            Command::Attach { attached } => {
+                workers.note_attached(attached.port_id(), attached.queue());
+            }
+            Command::Limit { limits, .. } => {
+                self.marks.hit(Mark::RateChanged);
+                self.credits.extend(limits.ingress.clone());
+            }
+            _ => {}
+        }
+        workers.workers[engine].request(Request::Apply(command));
         Ok(())
     }
 
@@ -160,7 +133,14 @@ impl Engines for DataPlane {
     }
 
     fn publish(&mut self) -> Result<(), Ended> {
-        self.running()?.publish();
+        let workers = self.running()?;
+        workers.publish();
+        // Frames to and from these may be lost with their queues.
+        let gone = workers.forget_ports();
+        for owner in gone {
+            self.journal.note(|| format!("backend: takes back the queues of {owner:?}"));
+            self.disturb_owner(owner);
+        }
         Ok(())
     }
 

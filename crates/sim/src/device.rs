@@ -5,7 +5,7 @@
 //! descriptor, no requests and no responses. Memory of the host's kernel is not memory of the
 //! backend, so frames are copied in and out, as a system call would.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,7 +14,9 @@ use ringway_datapath::{
     PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, SMALL_LEN, Woken,
 };
 
+use crate::canary::Canary;
 use crate::guest::Pace;
+use crate::ledger::{Ledger, Owner};
 
 /// Frames that the kernel holds in each queue of a device, each way.
 pub(crate) const KERNEL_FRAMES_MAX: usize = 48;
@@ -33,7 +35,16 @@ pub(crate) struct Device {
     pub(crate) caps: OffloadCaps,
     pub(crate) pace: Pace,
     /// Since the last balance, frames may have been lost with a port.
-    pub(crate) is_disturbed: bool,
+    is_disturbed: Rc<Cell<bool>>,
+}
+
+/// A device, as the backend's process opens it.
+#[derive(Clone)]
+pub(crate) struct Tap {
+    kernel: Rc<RefCell<Kernel>>,
+    is_disturbed: Rc<Cell<bool>>,
+    owner: (Owner, Ledger),
+    canary: Option<Canary>,
 }
 
 /// The use of a device.
@@ -75,29 +86,33 @@ struct KernelQueue {
 }
 
 impl Device {
-    pub(crate) fn new(kind: Kind, queues: usize, caps: OffloadCaps) -> Device {
-        let queues = (0..queues).map(|_| KernelQueue::default()).collect();
+    /// A device without queues.
+    pub(crate) fn new(kind: Kind, caps: OffloadCaps) -> Device {
         let pool = FramePool::new(PoolBudget::new(KERNEL_BYTES));
-        let kernel = Rc::new(RefCell::new(Kernel { queues, pool }));
-        Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed: false }
+        let kernel = Rc::new(RefCell::new(Kernel { queues: Vec::new(), pool }));
+        Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed: Rc::default() }
     }
 
-    /// The device is recreated, or serves another number of queues: frames in it are lost.
-    pub(crate) fn reset(&mut self, queues: usize) {
-        let mut kernel = self.kernel.borrow_mut();
-        kernel.queues.clear();
-        kernel.queues.resize_with(queues, KernelQueue::default);
-        self.is_disturbed = true;
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.is_disturbed.get()
+    }
+
+    pub(crate) fn set_disturbed(&self, is_disturbed: bool) {
+        self.is_disturbed.set(is_disturbed);
+    }
+
+    /// Opens it for a process. `number` is its own.
+    pub(crate) fn open(&self, number: usize, ledger: &Ledger, canary: Option<Canary>) -> Tap {
+        Tap {
+            kernel: Rc::clone(&self.kernel),
+            is_disturbed: Rc::clone(&self.is_disturbed),
+            owner: (Owner::Device(number), ledger.clone()),
+            canary,
+        }
     }
 
     pub(crate) fn queues(&self) -> usize {
         self.kernel.borrow().queues.len()
-    }
-
-    /// A port's view of one queue.
-    pub(crate) fn queue(&self, number: usize, counters: Arc<QueueCounters>) -> DeviceQueue {
-        let kernel = Rc::clone(&self.kernel);
-        DeviceQueue { kernel, number, counters, may_have_more: false }
     }
 
     /// Lets a station send on one queue, if the kernel has room for a frame.
@@ -142,11 +157,43 @@ impl Device {
     }
 }
 
-/// One queue of a device, as a port.
+impl Tap {
+    /// Gives the device so many queues: frames in others are lost.
+    pub(crate) fn enable(&self, queues: usize) {
+        if self.kernel.borrow().queues.len() != queues {
+            self.reopen(queues);
+        }
+    }
+
+    /// The device is made again, with so many queues: frames in it are lost.
+    pub(crate) fn reopen(&self, queues: usize) {
+        let kernel = &mut self.kernel.borrow_mut();
+        kernel.queues.clear();
+        kernel.queues.resize_with(queues, KernelQueue::default);
+        self.is_disturbed.set(true);
+    }
+
+    /// Its queues, with these counters.
+    pub(crate) fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<DeviceQueue> {
+        let queue = |(number, counters): (usize, &Arc<QueueCounters>)| DeviceQueue {
+            kernel: Rc::clone(&self.kernel),
+            number,
+            counters: Arc::clone(counters),
+            owner: self.owner.clone(),
+            canary: self.canary,
+            may_have_more: false,
+        };
+        counters.iter().enumerate().map(queue).collect()
+    }
+}
+
+/// One queue of a device.
 pub(crate) struct DeviceQueue {
     kernel: Rc<RefCell<Kernel>>,
     number: usize,
-    counters: Arc<QueueCounters>,
+    pub(crate) counters: Arc<QueueCounters>,
+    pub(crate) owner: (Owner, Ledger),
+    pub(crate) canary: Option<Canary>,
     /// The last ingress stopped before it found the queue empty, so no event will come.
     may_have_more: bool,
 }

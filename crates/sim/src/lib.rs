@@ -8,7 +8,6 @@
 //! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
 
 mod accounts;
-mod backend;
 mod batch;
 mod canary;
 mod census;
@@ -26,6 +25,7 @@ mod ledger;
 mod marks;
 mod plane;
 mod port;
+mod process;
 mod report;
 mod scenario;
 mod toolstack;

@@ -1,28 +1,25 @@
 //! The data plane of a world: guests, engines, and the events between them. No XenStore.
 
 use std::cell::Cell;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{FrameBatch, QueueCounters, QueueDown};
+use ringway_datapath::{FrameBatch, QueueDown};
 use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
-use ringway_switch::PortId;
 use ringway_wire::DomId;
 
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::device::{Device, Kind, Station};
+use crate::device::{Device, Station};
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{BACKLOG_MAX, Guest, Pace};
 use crate::hostile::Hostile;
 use crate::journal::Journal;
 use crate::ledger::{Ledger, Owner};
 use crate::marks::{Mark, Marks};
-use crate::port::Port;
-use crate::scenario::HOST;
+use crate::scenario::{HOST, Scenario};
 use crate::traffic::{Flow, Piece};
 use crate::witness::{Reads, Witness};
 use crate::worker::Worker;
@@ -91,6 +88,41 @@ pub(crate) enum Effort {
 }
 
 impl DataPlane {
+    /// A machine on which nothing runs yet.
+    pub(crate) fn new(
+        choices: Choices,
+        journal: Journal,
+        machine: Loopback,
+        scenario: &Scenario,
+    ) -> DataPlane {
+        DataPlane {
+            choices,
+            journal,
+            marks: Marks::default(),
+            machine,
+            now: Instant::now(),
+            is_alive: Rc::new(Cell::new(false)),
+            workers: None,
+            guests: Vec::new(),
+            hostiles: Vec::new(),
+            devices: Vec::new(),
+            stations: Vec::new(),
+            flows: Vec::new(),
+            ledger: Ledger::default(),
+            dropped_before: 0,
+            is_census_due: false,
+            is_sound: !scenario.disturbances.have_faults() && !scenario.disturbances.have_deaths(),
+            burst_max: scenario.burst_max,
+            paused: None,
+            credits: Vec::new(),
+            may_die: false,
+            event_losses: 0,
+            canary: scenario.canary,
+            witness: Witness::default(),
+            flaw: None,
+        }
+    }
+
     /// Makes one step.
     pub(crate) fn step(&mut self) -> Checked {
         self.journal.count_step();
@@ -196,7 +228,7 @@ impl DataPlane {
             let (port, down) = (failure.port_id, failure.down.to_string());
             self.journal
                 .note(|| format!("engine {number} gives up a queue of port {port}: {down}"));
-            failed.push(failure.port_id);
+            failed.push((failure.queue.owner(), down));
             workers.failures.push_back(failure);
         }
         match waited {
@@ -216,8 +248,10 @@ impl DataPlane {
         if self.devices.iter().any(Device::take_fullness) {
             self.marks.hit(Mark::DeviceFull);
         }
-        let owners: Vec<Owner> = failed.iter().filter_map(|port| workers.owner(*port)).collect();
-        owners.into_iter().for_each(|owner| self.disturb_owner(owner));
+        for (owner, down) in failed {
+            self.blame(owner, &down);
+            owner.into_iter().for_each(|owner| self.disturb_owner(owner));
+        }
         Ok(true)
     }
 
@@ -360,7 +394,7 @@ impl DataPlane {
             Some(guest) => !guest.is_disturbed && !guest.is_impersonated,
             None => {
                 let station = &self.stations[end - self.guests.len()];
-                !self.devices[station.device].is_disturbed
+                !self.devices[station.device].is_disturbed()
             }
         })
     }
@@ -371,38 +405,6 @@ impl DataPlane {
             None => Owner::Guest(end),
             Some(station) => Owner::Device(self.stations[station].device),
         }
-    }
-
-    /// The device that the vif of a guest is patched to.
-    pub(crate) fn device_of(&self, domid: DomId) -> Option<usize> {
-        let guest = self.guests.iter().position(|guest| guest.domid == domid)?;
-        self.devices.iter().position(|device| device.kind == Kind::Vif { guest })
-    }
-
-    /// The queues of a device, for a port.
-    pub(crate) fn device_queues(
-        &mut self,
-        device: usize,
-        canary: Option<Canary>,
-    ) -> Vec<(Port, Arc<QueueCounters>)> {
-        let (number, ledger) = (device, self.ledger.clone());
-        let device = &self.devices[device];
-        let queues = (0..device.queues()).map(|queue| {
-            let counters: Arc<QueueCounters> = Arc::default();
-            let queue = device.queue(queue, Arc::clone(&counters));
-            (Port::of_device(queue, (Owner::Device(number), ledger.clone()), canary), counters)
-        });
-        let queues: Vec<_> = queues.collect();
-        if let Some(workers) = &mut self.workers {
-            workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
-        }
-        queues
-    }
-
-    /// The number of a new port.
-    pub(crate) fn allocate_port(&mut self, owner: Option<Owner>) -> io::Result<PortId> {
-        let port = self.workers.as_mut().and_then(|workers| workers.allocate_port(owner));
-        port.ok_or_else(|| io::Error::other("no port is free"))
     }
 
     /// Lets a guest work on one of its queues, if it would. Returns true if it did.

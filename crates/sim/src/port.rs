@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use ringway_datapath::{
-    Body, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PortQueue, QueueDown,
-    QueueTraits, Receipts, Wakers, Woken,
+    Body, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
+    QueueDown, QueueTraits, Receipts, Wakers, Woken,
 };
 use ringway_loopback::LoopbackEvent;
 use ringway_netback::VifQueue;
@@ -29,6 +29,7 @@ pub(crate) struct Port {
     pub(crate) events: Vec<EvtchnPort>,
     /// Its owner, and where it counts; `None` for a hostile guest.
     owner: Option<(Owner, Ledger)>,
+    pub(crate) counters: Arc<QueueCounters>,
     /// Working memory of one call.
     leaving: Vec<Option<Share>>,
     canary: Option<Canary>,
@@ -45,29 +46,29 @@ enum Queue {
 impl Port {
     pub(crate) fn of_vif(
         queue: VifQueue<WatchedMemory, LoopbackEvent>,
+        counters: Arc<QueueCounters>,
         events: Vec<EvtchnPort>,
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
         rings: Option<ShownRings>,
     ) -> Port {
-        Port { _rings: rings, ..Port::new(Queue::Vif(Box::new(queue)), events, owner, canary) }
-    }
-
-    pub(crate) fn of_device(
-        queue: DeviceQueue,
-        owner: (Owner, Ledger),
-        canary: Option<Canary>,
-    ) -> Port {
-        Port::new(Queue::Device(queue), Vec::new(), Some(owner), canary)
+        let queue = Queue::Vif(Box::new(queue));
+        Port { _rings: rings, events, ..Port::new(queue, counters, owner, canary) }
     }
 
     fn new(
         queue: Queue,
-        events: Vec<EvtchnPort>,
+        counters: Arc<QueueCounters>,
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
     ) -> Port {
-        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0, _rings: None }
+        let (events, leaving) = (Vec::new(), Vec::new());
+        Port { queue, events, owner, counters, leaving, canary, calls: 0, _rings: None }
+    }
+
+    /// The guest or the device that it belongs to; `None` for a hostile guest.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.owner.as_ref().map(|(owner, _)| *owner)
     }
 
     pub(crate) fn device_event(&self) -> Option<DeviceEvent> {
@@ -75,6 +76,14 @@ impl Port {
             Queue::Vif(_) => None,
             Queue::Device(queue) => Some(queue.event()),
         }
+    }
+}
+
+impl From<DeviceQueue> for Port {
+    fn from(queue: DeviceQueue) -> Port {
+        let (counters, owner) = (Arc::clone(&queue.counters), queue.owner.clone());
+        let canary = queue.canary;
+        Port::new(Queue::Device(queue), counters, Some(owner), canary)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The composition of a world.
 
-use ringway_datapath::OffloadCaps;
+use ringway_datapath::{LockingMode, OffloadCaps};
+use ringway_host::HostConfig;
+use ringway_switch::{FloodLimit, StormLimits, SwitchConfig};
 use ringway_wire::DomId;
-use ringway_xenbus::{Features, Offer};
 
 use crate::canary::Canary;
 use crate::choices::Choices;
@@ -11,6 +12,11 @@ use crate::traffic::Kind;
 /// The domain of the backend.
 pub(crate) const HOST: DomId = DomId(0);
 
+/// The most domains that a world creates one after the other in a guest's place.
+pub(crate) const LIVES_MAX: u16 = 100;
+
+/// The most ports of a backend.
+const PORTS_MAX: u16 = 64;
 /// The most queues of a port.
 pub(crate) const QUEUES_MAX: u16 = 2;
 
@@ -28,7 +34,15 @@ pub(crate) struct Scenario {
     pub(crate) flow_kinds: Vec<Kind>,
     /// Whether most bytes are in long TCP segments, whose ends go from guest to guest.
     pub(crate) is_bulk: bool,
-    pub(crate) offer: Offer,
+    /// The most queues that guests are offered.
+    pub(crate) queues_max: u16,
+    pub(crate) split_event_channels: bool,
+    /// The work that guests may leave to the host.
+    pub(crate) offloads: OffloadCaps,
+    /// How strictly the addresses of guests are checked.
+    pub(crate) locking: Option<LockingMode>,
+    /// The weight of each guest.
+    pub(crate) weights: Vec<u16>,
     pub(crate) budget_bytes: usize,
     pub(crate) hostiles: usize,
     pub(crate) burst_max: usize,
@@ -76,6 +90,11 @@ impl Disturbances {
     }
 }
 
+/// The guest that has, or had, this domain.
+pub(crate) fn guest_of(domid: DomId) -> usize {
+    usize::from((domid.0 - 1) / LIVES_MAX)
+}
+
 /// Frame memory that is always sufficient.
 const BUDGET_AMPLE: usize = 64 << 20;
 /// Frame memory that is used up at times: seven large buffers.
@@ -91,12 +110,7 @@ impl Scenario {
         };
         let kinds = if is_bulk { [Kind::Tcp; 3] } else { [Kind::Unknown, Kind::Udp, Kind::Tcp] };
         let least = if is_bulk { OffloadCaps::ALL } else { OffloadCaps::NONE };
-        let offered = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, least]);
-        let offer = Offer {
-            queues_max: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
-            split_event_channels: choices.is_one_in(2),
-            features: Features::from(offered),
-        };
+        let offloads = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, least]);
         let disturbances = [
             Disturbances::None,
             Disturbances::Rates,
@@ -120,7 +134,11 @@ impl Scenario {
             uplink,
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             is_bulk,
-            offer,
+            queues_max: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
+            split_event_channels: choices.is_one_in(2),
+            offloads,
+            locking: choices.pick(&[None, None, Some(LockingMode::Unlocked)]),
+            weights: (0..guests).map(|_| choices.pick(&[1, 1, 1, 3])).collect(),
             budget_bytes: if has_ample_memory { BUDGET_AMPLE } else { BUDGET_LOW },
             hostiles,
             burst_max: choices.pick(&[4, 16, 16, 64]),
@@ -128,6 +146,27 @@ impl Scenario {
             steps_per_phase: choices.from_to(50, 400),
             phases: choices.from_to(1, 3),
             canary,
+        }
+    }
+
+    /// The configuration of a backend's process.
+    pub(crate) fn host_config(&self, hash_seed: u64) -> HostConfig {
+        HostConfig {
+            max_queues: self.queues_max,
+            split_event_channels: self.split_event_channels,
+            offloads: self.offloads,
+            locking: self.locking,
+            switch: SwitchConfig {
+                fdb_entries_max: 256,
+                ports_max: PORTS_MAX,
+                addresses_per_port_max: 16,
+                ageing_ticks: 300,
+                flood: FloodLimit::NONE,
+                storm: StormLimits::NONE,
+                multicast: None,
+                hash_seed,
+            },
+            mtu: 1500,
         }
     }
 

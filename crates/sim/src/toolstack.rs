@@ -7,6 +7,9 @@ use ringway_xenstore::{Client, DomId, LocalStore, LocalTransport, XsError};
 
 use crate::scenario::HOST;
 
+/// The most of a network device: frames of flows are of any length.
+const MTU: u16 = u16::MAX - 14;
+
 /// A toolstack, with its session of XenStore.
 pub(crate) struct Toolstack(Client<LocalTransport>);
 
@@ -18,16 +21,18 @@ impl Toolstack {
     }
 
     /// Writes a vif's two directories.
-    pub(crate) fn make(&mut self, vif: Vif, mac: MacAddr) -> Result<(), XsError> {
-        let made = Device {
-            vif,
-            mac,
-            mtu: 1500,
-            bridge: None,
-            max_queues: None,
-            rules: PortRules::default(),
-        };
-        self.0.transaction(|tx| device::make(tx, &made))
+    pub(crate) fn make(
+        &mut self,
+        vif: Vif,
+        mac: MacAddr,
+        (bridge, weight): (Option<String>, u16),
+    ) -> Result<(), XsError> {
+        let made =
+            Device { vif, mac, mtu: MTU, bridge, max_queues: None, rules: PortRules::default() };
+        self.0.transaction(|tx| {
+            device::make(tx, &made)?;
+            tx.write(&format!("{}/ringway-weight", vif.backend_dir()), weight.to_string())
+        })
     }
 
     /// Asks the backend to release a vif.

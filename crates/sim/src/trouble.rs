@@ -2,7 +2,6 @@
 
 use ringway_loopback::{Fault, FaultPoint};
 use ringway_switch::PortId;
-use ringway_wire::DomId;
 
 use crate::device::{Device, Kind};
 use crate::flaw::{Checked, Flaw, Rule};
@@ -198,20 +197,12 @@ impl DataPlane {
         self.kill_backend();
     }
 
-    /// An engine has given up a queue of this domain. Without faults of the machine, only hostile
+    /// An engine has given up a queue of this owner. Without faults of the machine, only hostile
     /// guests may cause that.
-    pub(crate) fn blame(&mut self, domid: DomId, reason: &str) {
-        let is_honest = self.guests.iter().any(|guest| guest.domid == domid);
-        if is_honest && self.is_sound && self.flaw.is_none() {
-            let found = format!("the vif of domain {domid}, which is honest, is closed: {reason}");
+    pub(crate) fn blame(&mut self, owner: Option<Owner>, reason: &str) {
+        if let (Some(owner), true, None) = (owner, self.is_sound, &self.flaw) {
+            let found = format!("a queue of {owner:?}, which is honest, is given up: {reason}");
             self.flaw = Some(Flaw::new(Rule::Isolation, found));
-        }
-    }
-
-    /// Frames to and from a domain may be lost with its connection.
-    pub(crate) fn disturb(&mut self, domid: DomId) {
-        if let Some(guest) = self.guests.iter().position(|guest| guest.domid == domid) {
-            self.disturb_owner(Owner::Guest(guest));
         }
     }
 
@@ -219,11 +210,11 @@ impl DataPlane {
     pub(crate) fn disturb_owner(&mut self, owner: Owner) {
         match owner {
             Owner::Guest(guest) => {
-                let its = |device: &&mut Device| device.kind == Kind::Vif { guest };
-                self.devices.iter_mut().filter(its).for_each(|it| it.is_disturbed = true);
+                let its = |device: &&Device| device.kind == Kind::Vif { guest };
+                self.devices.iter().filter(its).for_each(|it| it.set_disturbed(true));
                 self.guests[guest].is_disturbed = true;
             }
-            Owner::Device(device) => self.devices[device].is_disturbed = true,
+            Owner::Device(device) => self.devices[device].set_disturbed(true),
         }
     }
 

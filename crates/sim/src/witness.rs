@@ -159,7 +159,7 @@ pub(crate) struct WatchedMemory {
 
 /// What a handle copies out of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+enum Purpose {
     /// Packets, as they are taken in.
     Packets,
     /// Bodies of frames that must be gathered.
@@ -171,9 +171,14 @@ impl WatchedMemory {
         memory: LoopbackMemory,
         machine: &Loopback,
         witness: &Witness,
-        purpose: Purpose,
     ) -> WatchedMemory {
-        WatchedMemory { memory, machine: machine.clone(), witness: witness.clone(), purpose }
+        let (machine, witness) = (machine.clone(), witness.clone());
+        WatchedMemory { memory, machine, witness, purpose: Purpose::Packets }
+    }
+
+    /// Makes this a handle to gather bodies of frames with.
+    pub(crate) fn for_bodies(self) -> WatchedMemory {
+        WatchedMemory { purpose: Purpose::Bodies, ..self }
     }
 }
 

@@ -10,15 +10,12 @@ use std::time::Instant;
 
 use ringway_datapath::{DropReason, MacAddr, PoolBudget, QueueCounters};
 use ringway_engine::{Directory, Failure, Placed, Roster, SlotId};
-use ringway_switch::{FloodLimit, PortId, StormLimits, Switch, SwitchConfig, Ticks};
+use ringway_switch::{PortId, Switch, Ticks};
 
 use crate::canary::Canary;
 use crate::ledger::Owner;
 use crate::port::Port;
 use crate::worker::Worker;
-
-/// The most ports of a backend.
-const PORTS_MAX: u16 = 64;
 
 /// The parts of a backend's process that move frames.
 pub(crate) struct Workers {
@@ -42,12 +39,11 @@ pub(crate) struct Workers {
 pub(crate) struct WorkersConfig {
     pub(crate) engines: usize,
     pub(crate) budget_bytes: usize,
-    pub(crate) hash_seed: u64,
     pub(crate) canary: Option<Canary>,
 }
 
 impl Workers {
-    pub(crate) fn start(config: WorkersConfig, now: Instant) -> Workers {
+    pub(crate) fn start(config: WorkersConfig, switch: &Arc<Switch>, now: Instant) -> Workers {
         let budget = PoolBudget::new(config.budget_bytes);
         let mut roster = Roster::default();
         let worker = |number| {
@@ -55,23 +51,13 @@ impl Workers {
             Worker::new(number, &budget, now, config.canary)
         };
         let workers: Vec<Worker> = (0..config.engines).map(worker).collect();
-        let switch = Switch::new(SwitchConfig {
-            fdb_entries_max: 256,
-            ports_max: PORTS_MAX,
-            addresses_per_port_max: 16,
-            ageing_ticks: 300,
-            flood: FloodLimit::NONE,
-            storm: StormLimits::NONE,
-            multicast: None,
-            hash_seed: config.hash_seed,
-        });
         let mut started = Workers {
             workers,
             roster,
             directory: Arc::default(),
             budget,
             budget_bytes: config.budget_bytes,
-            switch: Arc::new(switch),
+            switch: Arc::clone(switch),
             failures: VecDeque::new(),
             counters: Vec::new(),
             ports: BTreeMap::new(),
@@ -99,10 +85,21 @@ impl Workers {
         self.workers.iter().filter(late).for_each(|worker| worker.inbox.announce_command());
     }
 
-    pub(crate) fn allocate_port(&mut self, owner: Option<Owner>) -> Option<PortId> {
-        let port = (0..PORTS_MAX).map(PortId).find(|port| !self.ports.contains_key(port))?;
-        self.ports.insert(port, owner);
-        Some(port)
+    /// A queue is about to be attached, or to be moved.
+    pub(crate) fn note_attached(&mut self, port: PortId, queue: &Port) {
+        self.ports.insert(port, queue.owner());
+        let is_it = |known: &Arc<QueueCounters>| Arc::ptr_eq(known, &queue.counters);
+        if queue.owner().is_some() && !self.counters.iter().any(is_it) {
+            self.counters.push(Arc::clone(&queue.counters));
+        }
+    }
+
+    /// The owners of ports that no longer have queues.
+    pub(crate) fn forget_ports(&mut self) -> Vec<Owner> {
+        let Workers { ports, roster, .. } = self;
+        let gone: Vec<PortId> =
+            ports.keys().copied().filter(|port| roster.count(*port) == 0).collect();
+        gone.into_iter().filter_map(|port| ports.remove(&port).flatten()).collect()
     }
 
     /// The owner of a port.
@@ -115,14 +112,6 @@ impl Workers {
         let is_there =
             |placed: &&Placed| (placed.address.engine, placed.address.slot) == (engine, slot);
         self.owner(self.roster.queues().iter().find(is_there)?.port)
-    }
-
-    /// Frees a port's number, the addresses that were learned there and the engines' failure
-    /// reports on it: the number may be another vif's from now on.
-    pub(crate) fn free_port(&mut self, port: PortId) {
-        self.switch.leave(port);
-        self.failures.retain(|failure| failure.port_id != port);
-        self.ports.remove(&port);
     }
 
     /// Whether the switch knows an address, so that frames to it are not flooded.

@@ -4,10 +4,12 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
-use ringway_datapath::{MacAddr, OffloadCaps};
-use ringway_engine::Capture;
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, VlanRules};
+use ringway_engine::steps::{self, Attachment, NewPort};
+use ringway_engine::{Capture, Forwarding, Stations};
+use ringway_host::unlimited;
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
@@ -16,29 +18,24 @@ use ringway_xenbus::{Features, Vif, XenbusState};
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Quota, XsError};
 
 use crate::accounts::Accounts;
-use crate::backend::{Backend, BackendConfig};
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::control::PortParts;
-use crate::device::{Device, Kind, Station};
+use crate::device::{Device, Kind, Station, Tap};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
-use crate::ledger::{Ledger, Owner};
-use crate::marks::{Mark, Marks};
+use crate::marks::Mark;
 use crate::plane::DataPlane;
-use crate::scenario::{HOST, Scenario, Uplink};
+use crate::process::{KeptNotes, Process, Taps, WatchedDomain};
+use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink};
 use crate::toolstack::{Toolstack, vif_of};
 use crate::traffic::{Flow, announcement};
-use crate::witness::Witness;
 use crate::workers::{Workers, WorkersConfig};
 
 /// The number of the first station behind a device, for addresses.
 const FIRST_STATION: usize = 100;
-/// The most domains that a world creates one after the other in a guest's place.
-const LIVES_MAX: u16 = 100;
 
 /// The whole world.
 pub(crate) struct World {
@@ -48,7 +45,9 @@ pub(crate) struct World {
     pub(crate) toolstack: Toolstack,
     /// The kernel of domain 0 outlives the backend's process.
     host: LoopbackDomain,
-    pub(crate) backend: Option<Backend>,
+    pub(crate) backend: Option<Process>,
+    /// What processes of the backend leave for the next one.
+    notes: KeptNotes,
     /// By guest: its driver, while it has a vif.
     pub(crate) drivers: Vec<Option<Driver>>,
     /// By hostile guest: its session of XenStore.
@@ -68,37 +67,11 @@ impl World {
     ) -> Checked<World> {
         let scenario = Scenario::choose(&mut choices, canary);
         journal.note(|| format!("{scenario:?}"));
-        let disturbances = scenario.disturbances;
         let machine = Loopback::new();
         let host = machine.create_domain(HOST, Limits::default()).expect("it is the first");
         let store = LocalStore::new(Quota::default());
         let toolstack = Toolstack::new(&store);
-        let plane = DataPlane {
-            choices,
-            journal,
-            marks: Marks::default(),
-            machine,
-            now: Instant::now(),
-            is_alive: Rc::new(Cell::new(false)),
-            workers: None,
-            guests: Vec::new(),
-            hostiles: Vec::new(),
-            devices: Vec::new(),
-            stations: Vec::new(),
-            flows: Vec::new(),
-            ledger: Ledger::default(),
-            dropped_before: 0,
-            is_census_due: false,
-            is_sound: !disturbances.have_faults() && !disturbances.have_deaths(),
-            burst_max: scenario.burst_max,
-            paused: None,
-            credits: Vec::new(),
-            may_die: false,
-            event_losses: 0,
-            canary,
-            witness: Witness::default(),
-            flaw: None,
-        };
+        let plane = DataPlane::new(choices, journal, machine, &scenario);
         let mut world = World {
             plane,
             scenario,
@@ -106,6 +79,7 @@ impl World {
             toolstack,
             host,
             backend: None,
+            notes: KeptNotes::default(),
             drivers: Vec::new(),
             hostile_stores: Vec::new(),
             accounts: Accounts::default(),
@@ -195,7 +169,9 @@ impl World {
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let hostile = Hostile::new(domid, mac_of(place), domain.expect("the number is free"));
         self.store.introduce(domid);
-        self.toolstack.make(vif_of(domid), hostile.mac).map_err(|error| refused(&error))?;
+        self.toolstack
+            .make(vif_of(domid), hostile.mac, (None, 1))
+            .map_err(|error| refused(&error))?;
         self.plane.hostiles.push(hostile);
         let store = self.store.connect(domid).expect("a guest may have a session");
         self.hostile_stores.push(store);
@@ -285,7 +261,7 @@ impl World {
                 Kind::Uplink => OffloadCaps::ALL,
                 Kind::Vif { guest } => self.scenario.guest_caps[guest],
             };
-            self.plane.devices.push(Device::new(kind, 0, caps));
+            self.plane.devices.push(Device::new(kind, caps));
             for _ in 0..stations {
                 let mac = mac_of(FIRST_STATION + self.plane.stations.len());
                 self.plane.stations.push(Station { mac, device });
@@ -297,7 +273,11 @@ impl World {
     pub(crate) fn make_vif(&mut self, guest: usize) -> Checked {
         let domid = self.plane.guests[guest].domid;
         self.store.introduce(domid);
-        self.toolstack.make(vif_of(domid), mac_of(guest)).map_err(|error| refused(&error))?;
+        let is_patched = self.scenario.are_patched[guest];
+        let bridge = is_patched.then(|| format!("bridge{guest}"));
+        let wanted = (bridge, self.scenario.weights[guest]);
+        let made = self.toolstack.make(vif_of(domid), mac_of(guest), wanted);
+        made.map_err(|error| refused(&error))?;
         let preferences = self.preferences(guest);
         let driver = Driver::start(&self.store, vif_of(domid), preferences, guest, &mut self.plane);
         self.drivers[guest] = Some(driver.map_err(|error| lost(&error))?);
@@ -352,52 +332,78 @@ impl World {
         if self.backend.take().is_some() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
             self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
-            self.plane.devices.iter_mut().for_each(|device| device.is_disturbed = true);
+            self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
             // The counters have ended with the process.
             self.plane.dropped_before = 0;
             self.plane.ledger.settle();
         }
-        let config = WorkersConfig {
-            engines: self.scenario.engines,
-            budget_bytes: self.scenario.budget_bytes,
-            hash_seed: self.plane.choices.number(),
-            canary: self.scenario.canary,
+        let devices = self.plane.devices.iter().enumerate();
+        let open = |(number, device): (usize, &Device)| {
+            let tap = device.open(number, &self.plane.ledger, self.scenario.canary);
+            (device.kind, tap)
+        };
+        let devices: Vec<(Kind, Tap)> = devices.map(open).collect();
+        let hypervisor = WatchedDomain {
+            domain: self.host.clone(),
+            machine: self.plane.machine.clone(),
+            witness: self.plane.witness.clone(),
         };
         loop {
-            self.plane.workers = Some(Workers::start(config, self.plane.now));
-            self.plane.is_alive = Rc::new(Cell::new(true));
-            match self.attach_uplink() {
-                Ok(()) => break,
-                // It was killed at once, and another one starts.
+            let taps = devices.iter().filter_map(|(kind, tap)| match kind {
+                Kind::Vif { guest } => Some((*guest, tap.clone())),
+                Kind::Uplink => None,
+            });
+            let outside = (hypervisor.clone(), Taps(taps.collect()));
+            let config = self.scenario.host_config(self.plane.choices.number());
+            let alive = Rc::new(Cell::new(true));
+            let (now, notes) = (self.plane.now, &mut self.notes);
+            let process =
+                Process::start(&self.store, outside, config, (notes, now), Rc::clone(&alive));
+            let mut process = process.map_err(|error| lost(&error))?;
+            let config = WorkersConfig {
+                engines: self.scenario.engines,
+                budget_bytes: self.scenario.budget_bytes,
+                canary: self.scenario.canary,
+            };
+            let switch = &process.host.shared.switch;
+            self.plane.workers = Some(Workers::start(config, switch, now));
+            self.plane.is_alive = alive;
+            let uplink = devices.iter().find(|(kind, _)| *kind == Kind::Uplink);
+            let attached = uplink.map_or(Ok(()), |(_, tap)| self.attach_uplink(&mut process, tap));
+            self.backend = Some(process);
+            // If it was killed at once, another one starts.
+            match attached {
+                Ok(()) => return Ok(()),
                 Err(_) => self.plane.flaw.take().map_or(Ok(()), Err)?,
             }
         }
-        let config = BackendConfig { offer: self.scenario.offer, canary: self.scenario.canary };
-        let alive = Rc::clone(&self.plane.is_alive);
-        let backend = Backend::start(&self.store, self.host.clone(), config, alive);
-        self.backend = Some(backend.map_err(|error| lost(&error))?);
-        Ok(())
     }
 
-    /// Attaches the switch's uplink, if it has one. A new process creates a new device.
-    fn attach_uplink(&mut self) -> io::Result<()> {
+    /// Attaches the switch's uplink.
+    fn attach_uplink(&mut self, process: &mut Process, tap: &Tap) -> io::Result<()> {
         let Some(Uplink { queues, .. }) = self.scenario.uplink else { return Ok(()) };
-        let device = self.plane.devices.iter().position(|device| device.kind == Kind::Uplink);
-        let device = device.expect("the scenario has an uplink");
-        self.plane.devices[device].reset(queues);
-        let id = self.plane.allocate_port(Some(Owner::Device(device)));
-        let id = id.expect("it is among the first");
+        let shared = &mut process.host.shared;
+        let id = shared.allocate_port()?;
         if let Some(workers) = &mut self.plane.workers {
             workers.uplink = Some(id);
         }
-        let queues = self.plane.device_queues(device, self.scenario.canary);
-        let limits = ringway_engine::Limits::default();
-        let port = PortParts { id, limits, patched_to: None, is_shared: true, queues };
-        self.plane.attach(port)?;
-        self.plane.marks.hit(Mark::Uplink);
-        let behind = self.plane.stations.iter().filter(|station| station.device == device);
-        for station in behind {
-            self.plane.devices[device].send(0, |pool| announcement(station.mac, pool));
+        let policy = shared.join_uplink(id, &VlanRules::default(), self.plane.now);
+        let policy = policy.map_err(io::Error::other)?;
+        tap.reopen(queues);
+        let counters: Vec<Arc<QueueCounters>> = (0..queues).map(|_| Arc::default()).collect();
+        let queues = tap.queues(&counters).into_iter().zip(counters);
+        let queues = queues.map(|(queue, counters)| {
+            let (flood, stations) = (unlimited(), Stations::Many);
+            Attachment { queue: queue.into(), counters, flood, stations }
+        });
+        let forwarding = Forwarding::Switch(Arc::clone(&shared.switch));
+        let (limits, policy) = (ringway_engine::Limits::default(), &policy);
+        let port = NewPort { id, forwarding: &forwarding, policy, limits: &limits };
+        steps::attach(&mut self.plane, port, queues.collect())?;
+        let uplink = |station: &&Station| self.plane.devices[station.device].kind == Kind::Uplink;
+        for station in self.plane.stations.iter().filter(uplink) {
+            let device = &self.plane.devices[station.device];
+            device.send(0, |pool| announcement(station.mac, pool));
         }
         Ok(())
     }
@@ -417,11 +423,11 @@ impl World {
     /// Gives a turn to the backend's control thread or a guest's driver. Returns true if it did
     /// something.
     pub(crate) fn run_control(&mut self, number: usize) -> Checked<bool> {
-        let World { plane, backend, drivers, .. } = self;
+        let World { plane, backend, notes, drivers, .. } = self;
         let done = match (drivers.get_mut(number), backend) {
             (Some(Some(driver)), _) => driver.turn(plane),
             (Some(None), _) | (None, None) => return Ok(false),
-            (None, Some(backend)) => backend.turn(plane),
+            (None, Some(backend)) => backend.turn(plane, notes),
         };
         match done {
             Ok(has_run) => Ok(has_run),

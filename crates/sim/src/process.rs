@@ -1,0 +1,304 @@
+//! A backend's process: the real control plane, and the world that it is given.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_host::{
+    Connection, DeviceFacts, Event, EventOf, Host, HostConfig, MemoryOf, Note, Notes, Parts, Scope,
+    Shared, World, watch,
+};
+use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
+use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
+use ringway_netback::{Interrupted, QueueParts, VifQueue};
+use ringway_switch::PortId;
+use ringway_vif_shell::device;
+use ringway_wire::{DomId, EvtchnPort};
+use ringway_xenbus::{Keys, Vif, XenbusState};
+use ringway_xenstore::{
+    Client, Events, LocalStore, LocalTransport, Lost, Reply, Request, Transport,
+};
+
+use crate::device::{DeviceQueue, Tap};
+use crate::ledger::Owner;
+use crate::plane::DataPlane;
+use crate::port::Port;
+use crate::scenario::{HOST, guest_of};
+use crate::witness::{WatchedMemory, Witness};
+
+/// The world that the control plane is given.
+pub(crate) struct Simulated;
+
+impl World for Simulated {
+    type Engines = DataPlane;
+    type Store = KillableTransport;
+    type Hypervisor = WatchedDomain;
+    type Devices = Taps;
+    type Notes = KeptNotes;
+
+    fn vif_queue(
+        parts: QueueParts<MemoryOf<Self>, EventOf<Self>>,
+        lent: Option<MemoryOf<Self>>,
+        interrupted: &mut Interrupted,
+        plane: &mut DataPlane,
+    ) -> io::Result<Port> {
+        let guest = parts.peer;
+        let owner = plane.guests.iter().position(|honest| honest.domid == guest);
+        let rings = owner.map(|_| plane.witness.show(guest, &parts.tx_ring, &parts.rx_ring));
+        let owner = owner.map(|guest| (Owner::Guest(guest), plane.ledger.clone()));
+        let counters = Arc::clone(&parts.counters);
+        let events = match &parts.events {
+            QueueEvents::Split { tx, rx } => vec![tx.port(), rx.port()],
+            QueueEvents::Single(both) => vec![both.port()],
+        };
+        let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
+        *interrupted += queue.interrupted();
+        if let Some(memory) = lent {
+            queue.lend_pages(memory.for_bodies());
+        }
+        Ok(Port::of_vif(queue, counters, events, owner, plane.canary, rings))
+    }
+}
+
+/// A domain whose handles on the memory of guests have a witness.
+#[derive(Clone)]
+pub(crate) struct WatchedDomain {
+    pub(crate) domain: LoopbackDomain,
+    pub(crate) machine: Loopback,
+    pub(crate) witness: Witness,
+}
+
+impl Hypervisor for WatchedDomain {
+    type Memory = WatchedMemory;
+    type Grants = LoopbackGrants;
+    type Event = LoopbackEvent;
+
+    fn domid(&self) -> DomId {
+        self.domain.domid()
+    }
+
+    fn memory(&self) -> io::Result<WatchedMemory> {
+        Ok(WatchedMemory::new(self.domain.memory()?, &self.machine, &self.witness))
+    }
+
+    fn grants(&self) -> io::Result<LoopbackGrants> {
+        self.domain.grants()
+    }
+
+    fn alloc_unbound(&self, remote: DomId) -> io::Result<LoopbackEvent> {
+        self.domain.alloc_unbound(remote)
+    }
+
+    fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<LoopbackEvent> {
+        self.domain.bind_interdomain(remote, port)
+    }
+}
+
+/// Notes that outlive the process.
+#[derive(Debug, Default)]
+pub(crate) struct KeptNotes(BTreeMap<Note, Vec<u8>>);
+
+impl Notes for KeptNotes {
+    fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8> {
+        let mut content = self.0.get(note).cloned().unwrap_or_default();
+        content.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
+        content
+    }
+
+    fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
+        self.0.insert(note.clone(), content.to_vec());
+        Ok(())
+    }
+
+    fn remove(&mut self, note: &Note) -> io::Result<()> {
+        self.0.remove(note);
+        Ok(())
+    }
+
+    fn seconds(&self) -> u64 {
+        0
+    }
+}
+
+/// The network devices of the vifs that have one, by guest.
+pub(crate) struct Taps(pub(crate) Vec<(usize, Tap)>);
+
+impl ringway_host::Devices for Taps {
+    type Device = VifTap;
+    type Links = ();
+
+    fn of_xen(&mut self, vif: Vif, keys: &Keys, queues: u16) -> io::Result<Option<VifTap>> {
+        let Some(bridge) = keys.bridge() else { return Ok(None) };
+        let guest = guest_of(vif.frontend);
+        let (_, tap) = self.0.iter().find(|(of, _)| *of == guest).expect("the scenario has it");
+        let facts = DeviceFacts::new(1500, queues, bridge.to_owned());
+        Ok(Some(VifTap { tap: tap.clone(), facts }))
+    }
+
+    fn follow(&mut self, _device: &mut VifTap, (): &()) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove(&mut self, _device: VifTap) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The device of a vif, as the control plane sees it.
+pub(crate) struct VifTap {
+    tap: Tap,
+    facts: DeviceFacts,
+}
+
+impl ringway_host::Device for VifTap {
+    type Queue = DeviceQueue;
+
+    fn name(&self) -> String {
+        self.facts.attached_to.clone()
+    }
+
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn facts_mut(&mut self) -> &mut DeviceFacts {
+        &mut self.facts
+    }
+
+    fn is_deleted(&self) -> bool {
+        false
+    }
+
+    fn enable(&mut self, count: u16, _caps: OffloadCaps) -> io::Result<()> {
+        self.tap.enable(usize::from(count));
+        Ok(())
+    }
+
+    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<DeviceQueue> {
+        self.tap.queues(counters)
+    }
+}
+
+/// A session of XenStore that ends with its process.
+pub(crate) struct KillableTransport {
+    transport: LocalTransport,
+    is_alive: Rc<Cell<bool>>,
+}
+
+impl Transport for KillableTransport {
+    fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
+        match self.is_alive.get() {
+            true => self.transport.request(request, events),
+            false => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+        }
+    }
+
+    fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
+        self.transport.take_events(events)
+    }
+}
+
+/// The control thread of a backend's process.
+pub(crate) struct Process {
+    pub(crate) host: Host<Simulated>,
+    store: Client<KillableTransport>,
+    hypervisor: WatchedDomain,
+    devices: Taps,
+}
+
+impl Process {
+    /// A process that has just started and searches for vifs.
+    pub(crate) fn start(
+        store: &LocalStore,
+        (hypervisor, devices): (WatchedDomain, Taps),
+        config: HostConfig,
+        (notes, now): (&mut KeptNotes, Instant),
+        is_alive: Rc<Cell<bool>>,
+    ) -> Result<Process, Lost> {
+        let transport =
+            LocalTransport::open(store, HOST).expect("domain 0 has no limit of sessions");
+        let mut store = Client::with_transport(KillableTransport { transport, is_alive });
+        watch(&mut store, &Scope::Domain, HOST)?.expect("domain 0 may watch");
+        device::remove_stale_errors(&mut store, HOST)?;
+        let host = Host::new(Shared::new(config, notes, now), Scope::Domain);
+        Ok(Process { host, store, hypervisor, devices })
+    }
+
+    /// The port of this vif.
+    pub(crate) fn port_of(&self, vif: Vif) -> Option<PortId> {
+        Some(self.host.vif(vif)?.state.connection.as_ref()?.port)
+    }
+
+    /// That port, and the one that it is patched to.
+    pub(crate) fn ports_of(&self, vif: Vif) -> impl Iterator<Item = PortId> + use<> {
+        let connection = self.host.vif(vif).and_then(|vif| vif.state.connection.as_ref());
+        connection.map(Connection::ports).into_iter().flatten()
+    }
+
+    /// Whether a vif is connected, as far as the backend knows.
+    pub(crate) fn is_connected(&self, vif: Vif) -> bool {
+        let vif = self.host.vif(vif);
+        vif.is_some_and(|vif| vif.end.state() == XenbusState::Connected)
+    }
+
+    /// Why a vif is closed, if it is.
+    pub(crate) fn error(&self, vif: Vif) -> Option<&str> {
+        self.host.vif(vif)?.end.error()
+    }
+
+    /// When a deferred action is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.host.due()
+    }
+
+    /// Handles one pending event, if there is one, or gives one vif its turn.
+    pub(crate) fn turn(
+        &mut self,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+    ) -> Result<bool, Lost> {
+        let now = plane.now;
+        if let Some(down) = self.host.shared.next_report(plane) {
+            let vif = self.host.vifs().find(|(_, vif)| vif.state.has_port(down.port));
+            if let Some(vif) = vif.map(|(vif, _)| vif) {
+                self.on(Event::QueueDown(vif, down), plane, notes)?;
+            }
+            return Ok(true);
+        }
+        self.host.note_due(now);
+        if plane.choices.is_one_in(16) {
+            let Process { host, store, hypervisor, devices } = self;
+            host.housekeep(now, &mut Parts { store, engines: plane, hypervisor, devices, notes });
+        }
+        // Any number of events may come before the next turn, and between two turns.
+        if !self.host.has_turns() || plane.choices.is_one_in(2) {
+            if let Some(watched) = self.store.next_watch()? {
+                plane.journal.note(|| format!("backend: {watched:?}"));
+                self.on(Event::Watch(watched), plane, notes)?;
+                return Ok(true);
+            }
+        }
+        let Process { host, store, hypervisor, devices } = self;
+        let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
+        let has_run = host.turn(now, &mut parts)?;
+        if has_run {
+            plane.journal.note(|| "backend: a vif has had its turn".to_owned());
+        }
+        Ok(has_run)
+    }
+
+    fn on(
+        &mut self,
+        event: Event,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+    ) -> Result<(), Lost> {
+        let now = plane.now;
+        let Process { host, store, hypervisor, devices } = self;
+        host.on(event, now, &mut Parts { store, engines: plane, hypervisor, devices, notes })
+    }
+}
