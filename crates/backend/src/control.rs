@@ -9,7 +9,7 @@ use ringway_control::{
     WorkerStatus, offload_names,
 };
 use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, QueueCounters, Vid};
-use ringway_host::{Charged, flood_limit, storm_limits, vif_name};
+use ringway_host::{Event, Shared, VifState, World, XenVif, flood_limit, storm_limits, vif_name};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::Link;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
@@ -30,10 +30,8 @@ use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::VifDevice;
-use crate::served::Served;
-use crate::services::{AnyQueue, Hosting, Services};
+use crate::machinery::{AnyQueue, Machinery};
 use crate::vhost::VhostVif;
-use crate::vif::VifShell;
 
 /// The name of a mirror's setting.
 const MIRROR: &str = "mirror";
@@ -70,47 +68,47 @@ impl<H: Hypervisor> Backend<H> {
         if queues_max == 0 {
             return Ok(Reply::error("max-queues is 0, expected 1 or more"));
         }
-        if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
+        if self.vhosts.iter().any(|vhost| vhost.state.name == name) {
             return Ok(Reply::error(&format!(
                 "{name} is a virtio vif: its guest chooses with `ethtool -L`, and `queues` in its \
                  [[vhost]] is the maximum"
             )));
         }
-        let found = self.vifs.iter_mut().find(|(vif, _)| vif_name(**vif) == name);
-        let Some((vif, shell)) = found else { return Ok(self.no_such_vif(name)) };
-        let (served, reconnects) = (&mut shell.served, shell.end.reconnects());
-        let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
+        let found = self.host.vifs().find(|(vif, _)| vif_name(*vif) == name);
+        let Some((vif, XenVif { end, state })) = found else { return Ok(self.no_such_vif(name)) };
+        let made = state.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
         if let Some((made, attached_to)) = made.filter(|(made, _)| queues_max > *made) {
             return Ok(Reply::error(&format!(
                 "max-queues is {queues_max}, expected at most {made}: the TAP device of {name} on \
                  {attached_to} was created with so many",
             )));
         }
-        let stays = served.connection.is_some() && reconnects == Reconnects::Never;
+        let stays = state.connection.is_some() && end.reconnects() == Reconnects::Never;
         if reconnect == Reconnect::Now && stays {
             return Ok(Reply::error(&format!(
                 "the guest of {name} would not reconnect, because Linux's driver does not; \
                  without --reconnect it keeps its queues until it reconnects by itself",
             )));
         }
-        let store = &mut self.services.store;
-        let written = write_key(store, *vif, MAX_QUEUES_KEY, &queues_max.to_string())?;
+        let written = write_key(&mut self.store, vif, MAX_QUEUES_KEY, &queues_max.to_string())?;
         if written.is_err() {
             return Ok(reply_to(written));
         }
-        served.offer.queues_max = queues_max;
+        if let Some(state) = self.host.state_mut(vif) {
+            state.offer.queues_max = queues_max;
+        }
         let reconnect = match reconnect {
             Reconnect::Now => backend::Reconnect::Now,
             Reconnect::Later => backend::Reconnect::Later,
         };
-        shell.feed(Input::OfferChanged { queues_max, reconnect }, &mut self.services)?;
+        self.on(Event::Offer(vif, Input::OfferChanged { queues_max, reconnect }))?;
         Ok(Reply::ok(&()))
     }
 
     /// Writes the key, which we watch, so the limit lasts as long as the vif, whichever process
     /// serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<Reply, Lost> {
-        if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
+        if self.vhosts.iter().any(|vhost| vhost.state.name == name) {
             return Ok(self.set_vhost_limit(name, limit, value));
         }
         let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
@@ -131,7 +129,7 @@ impl<H: Hypervisor> Backend<H> {
             Ok(key) => key,
             Err(reason) => return Ok(Reply::error(&reason)),
         };
-        let written = write_key(&mut self.services.store, vif, key, value)?;
+        let written = write_key(&mut self.store, vif, key, value)?;
         Ok(reply_to(written))
     }
 
@@ -147,11 +145,12 @@ impl<H: Hypervisor> Backend<H> {
             Ok(key) => key,
             Err(reason) => return Reply::error(&reason),
         };
-        let host = &mut self.services.host;
-        let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
+        let Backend { host, machinery, vhosts, .. } = self;
+        let Some(vhost) = vhosts.iter_mut().find(|vhost| vhost.state.name == name) else {
             return Reply::error("the vif was removed in the meantime");
         };
-        match vhost.set_limit(key, value, host) {
+        let mut hosting = machinery.hosting(&mut host.shared, Instant::now());
+        match vhost.set_limit(key, value, &mut hosting) {
             Ok(()) => Reply::ok(&()),
             Err(reason) => Reply::error(&reason),
         }
@@ -160,7 +159,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Why a limit of floods would have no effect: it is the switch's, and a bridge has none.
     fn refuse_flood_limit(&self, name: &str, limit: &str) -> Option<String> {
         Limit::named(limit).filter(|limit| limit.is_of(Scope::Switch))?;
-        let device = self.served(name)?.device.as_ref()?;
+        let device = self.state(name)?.device.as_ref()?;
         Some(format!(
             "{name} is on the bridge {}, which floods its frames itself: expected a vif on the \
              switch, or the limit `rate`",
@@ -173,11 +172,12 @@ impl<H: Hypervisor> Backend<H> {
             Ok(mirror) => mirror,
             Err(reason) => return Reply::error(&reason),
         };
-        let host = &mut self.services.host;
-        let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
+        let Backend { host, machinery, vhosts, .. } = self;
+        let Some(vhost) = vhosts.iter_mut().find(|vhost| vhost.state.name == name) else {
             return Reply::error("the vif was removed in the meantime");
         };
-        match vhost.set_mirror(mirror, value, host) {
+        let mut hosting = machinery.hosting(&mut host.shared, Instant::now());
+        match vhost.set_mirror(mirror, value, &mut hosting) {
             Ok(()) => Reply::ok(&()),
             Err(reason) => Reply::error(&format!("{name}: {reason}")),
         }
@@ -187,13 +187,13 @@ impl<H: Hypervisor> Backend<H> {
         if let Err(reason) = self.mirror(&vif_name(vif), value) {
             return Ok(Reply::error(&reason));
         }
-        Ok(reply_to(write_key(&mut self.services.store, vif, MIRROR_KEY, value)?))
+        Ok(reply_to(write_key(&mut self.store, vif, MIRROR_KEY, value)?))
     }
 
     /// The ports of a mirror that a user requests, if this vif can be its output.
     fn mirror(&self, name: &str, value: &str) -> Result<Vec<Mirrored>, String> {
         let mirror = Mirrored::parse_list(value)?;
-        let device = self.served(name).and_then(|served| served.device.as_ref());
+        let device = self.state(name).and_then(|state| state.device.as_ref());
         if let Some(device) = device.filter(|_| !mirror.is_empty()) {
             return Err(format!(
                 "{name} is on the bridge {}: expected a vif on the switch",
@@ -205,19 +205,17 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn release(&mut self, name: &str) -> Reply {
-        let host = &mut self.services.host;
-        let was_any =
-            if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
-                let was_any = host.quarantine.release(&vhost.charged(), &mut host.notes);
-                vhost.check_quarantine(host);
-                was_any
-            } else {
-                let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
-                let host = &mut self.services.host;
-                let was_any = host.quarantine.release(&Charged::Xen(vif), &mut host.notes);
-                self.restart_if_released(vif);
-                was_any
-            };
+        let Backend { host, machinery, vhosts, .. } = self;
+        let notes = &mut machinery.notes;
+        let was_any = if let Some(vhost) = vhosts.iter_mut().find(|it| it.state.name == name) {
+            let was_any = host.shared.quarantine.release(&vhost.state.charged, notes);
+            vhost.check_quarantine(&host.shared);
+            was_any
+        } else {
+            let found = host.vifs().map(|(vif, _)| vif).find(|vif| vif_name(*vif) == name);
+            let Some(vif) = found else { return self.no_such_vif(name) };
+            host.release(vif, notes)
+        };
         if was_any {
             return Reply::ok(&());
         }
@@ -233,18 +231,18 @@ impl<H: Hypervisor> Backend<H> {
         if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
             return Reply::error("this process is not under test");
         }
-        let connection = self.served(name).and_then(|served| served.connection.as_ref());
+        let connection = self.state(name).and_then(|state| state.connection.as_ref());
         let Some(connection) = connection else { return self.no_such_vif(name) };
-        disturb(&self.services.host.workers, connection.port);
+        disturb(&self.machinery.workers, connection.port);
         Reply::ok(&())
     }
 
     fn capture(&mut self, name: &str, snap_len: u32) -> Reply {
-        let Some(served) = self.served(name) else { return self.no_such_vif(name) };
+        let Some(state) = self.state(name) else { return self.no_such_vif(name) };
         let snap = usize::try_from(snap_len).unwrap_or(usize::MAX);
         let capture = Arc::new(Capture::new(snap, (Instant::now(), SystemTime::now())));
-        let connection = served.connection.as_ref();
-        let workers = &self.services.host.workers;
+        let connection = state.connection.as_ref();
+        let workers = &self.machinery.workers;
         if !connection.is_some_and(|it| workers.capture(it.port, &capture)) {
             return Reply::error(&format!("{name} is not connected, so it has no frames"));
         }
@@ -253,71 +251,74 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn find(&self, name: &str) -> Option<Vif> {
-        self.vifs.keys().copied().find(|vif| vif_name(*vif) == name)
+        self.host.vifs().map(|(vif, _)| vif).find(|vif| vif_name(*vif) == name)
     }
 
     /// A vif of any kind.
-    fn served(&self, name: &str) -> Option<&Served> {
-        self.all_served().find(|it| it.name == name)
+    fn state(&self, name: &str) -> Option<&VifState<Machinery<H>>> {
+        self.all_states().find(|it| it.name == name)
     }
 
     fn no_such_vif(&self, name: &str) -> Reply {
-        let known: Vec<String> = self.all_served().map(|served| served.name.clone()).collect();
+        let known: Vec<String> = self.all_states().map(|state| state.name.clone()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Reply::error(&format!("there is no vif {name:?}; there is {known}"))
     }
 
     fn status(&mut self) -> Result<BackendStatus, Lost> {
-        let Services { store, host } = &mut self.services;
-        let placements = host.workers.placements();
         // What is so, not what was configured: an administrator may move devices.
-        let has_devices = (self.vifs.values().map(|shell| &shell.served))
-            .chain(self.vhosts.iter().map(|vhost| &vhost.served))
-            .any(|served| served.device.is_some());
-        let links = if has_devices { host.devices.links() } else { Vec::new() };
+        let has_devices = self.all_states().any(|state| state.device.is_some());
+        let links = if has_devices { self.machinery.devices.links() } else { Vec::new() };
+        let placements = self.machinery.workers.placements();
+        let view = View {
+            shared: &self.host.shared,
+            now: Instant::now(),
+            placements: &placements,
+            links: &links,
+        };
         let mut vifs = Vec::new();
-        for (vif, shell) in &self.vifs {
-            let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
+        for (vif, served) in self.host.vifs() {
+            let name = self.store.read(&format!("/local/domain/{}/name", vif.frontend));
             // A driver domain may be unable to read the name, which may be any text.
             let guest = unless_refused(name, None)?;
-            vifs.push(vif_status(shell, guest, host, &placements, &links));
+            vifs.push(vif_status(vif, served, guest, &view));
         }
-        vifs.extend(self.vhosts.iter().map(|it| vhost_status(it, host, &placements, &links)));
-        let host = &self.services.host;
+        vifs.extend(self.vhosts.iter().map(|vhost| vhost_status(vhost, &view)));
+        let switch = &self.host.shared.switch;
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.name.clone(),
             state: "Connected".to_owned(),
             error: uplink.fault(),
             attached_to: "switch".to_owned(),
-            multicast: multicast_status(&host.switch, uplink.port),
+            multicast: multicast_status(switch, uplink.port),
             queues: queue_statuses(uplink.port, &uplink.counters, &placements),
             ..VifStatus::default()
         });
         Ok(BackendStatus {
             pid: std::process::id(),
-            policy: host.config.workers.policy.to_string(),
-            workers: worker_statuses(host.workers.busy(), &placements),
+            policy: self.config.workers.policy.to_string(),
+            workers: worker_statuses(self.machinery.workers.busy(), &placements),
             vifs,
             uplink,
             fdb: self.fdb(),
-            groups: groups_status(&self.services.host.switch, |port| self.port_name(port)),
+            groups: groups_status(switch, |port| self.port_name(port)),
             ..BackendStatus::default()
         })
     }
 
     fn port_name(&self, port: PortId) -> String {
-        let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
-        let vhost = self.vhosts.iter().find(|vhost| vhost.served.has_port(port));
+        let vif = self.host.vifs().find(|(_, vif)| vif.state.has_port(port));
+        let vhost = self.vhosts.iter().find(|vhost| vhost.state.has_port(port));
         let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
-        let name = vif.map(|(vif, _)| vif_name(*vif));
-        let name = name.or_else(|| vhost.map(|vhost| vhost.served.name.clone()));
+        let name = vif.map(|(vif, _)| vif_name(vif));
+        let name = name.or_else(|| vhost.map(|vhost| vhost.state.name.clone()));
         let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
         name.unwrap_or_else(|| format!("port {port}"))
     }
 
     fn fdb(&self) -> Vec<FdbStatus> {
-        let host = &self.services.host;
-        let entries = host.switch.entries(host.ticks());
+        let shared = &self.host.shared;
+        let entries = shared.switch.entries(shared.ticks(Instant::now()));
         let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
             vlan: vlan.map(Vid::get),
             mac: entry.mac.to_string(),
@@ -329,48 +330,54 @@ impl<H: Hypervisor> Backend<H> {
     }
 }
 
+/// What a status is made from.
+struct View<'a> {
+    shared: &'a Shared,
+    now: Instant,
+    placements: &'a [Placement],
+    links: &'a [Link],
+}
+
 fn vif_status<H: Hypervisor>(
-    shell: &VifShell,
+    vif: Vif,
+    served: &XenVif<Machinery<H>>,
     guest: Option<String>,
-    host: &Hosting<H>,
-    placements: &[Placement],
-    links: &[Link],
+    view: &View<'_>,
 ) -> VifStatus {
-    let served = &shell.served;
-    let vif = served.vif;
+    let XenVif { end, state } = served;
+    let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
     VifStatus {
-        state: shell.state().to_string(),
+        state: end.state().to_string(),
         guest,
-        error: shell
-            .error()
-            .map(str::to_owned)
-            .or_else(|| served.fault())
-            .or_else(|| served.why_not_assigned(host)),
+        error: end.error().map(str::to_owned).or_else(|| fault(state, view)),
         kind: "xen".to_owned(),
         domid: Some(vif.frontend.0),
         handle: vif.handle,
-        ..served_status(served, host, placements, links)
+        // Its guest may accept more than we do.
+        offloads: offload_names(caps.and(view.shared.config.offloads)),
+        ..state_status(state, view)
     }
 }
 
+/// Why a vif of any kind does not work as it should, although it is served.
+fn fault<W: World>(state: &VifState<W>, view: &View<'_>) -> Option<String> {
+    state.fault().or_else(|| state.why_not_assigned(view.shared))
+}
+
 /// The status of a vif of any kind.
-fn served_status<H: Hypervisor>(
-    served: &Served,
-    host: &Hosting<H>,
-    placements: &[Placement],
-    links: &[Link],
-) -> VifStatus {
-    let config = &host.config;
-    let rules = &served.rules;
-    let connection = served.connection.as_ref();
-    let place = served.device.as_ref().map(|device| match device {
+fn state_status<H: Hypervisor>(state: &VifState<Machinery<H>>, view: &View<'_>) -> VifStatus {
+    let View { shared, now, placements, links } = *view;
+    let config = &shared.config;
+    let rules = &state.rules;
+    let connection = state.connection.as_ref();
+    let place = state.device.as_ref().map(|device| match device {
         VifDevice::Kept(device) => device.place(links),
         // Who keeps it knows where it is.
         VifDevice::Passed(device) => (device.attached_to.clone(), false),
     });
     let (attached_to, is_down) = place.unwrap_or_else(|| ("switch".to_owned(), false));
     VifStatus {
-        name: served.name.clone(),
+        name: state.name.clone(),
         mac: rules.mac().map(|mac| mac.to_string()),
         locking_mode: rules
             .mode(config.locking)
@@ -379,8 +386,8 @@ fn served_status<H: Hypervisor>(
         addresses_max: rules.addresses_max(config.locking, config.switch.addresses_per_port_max),
         allowed_macs: texts(&rules.wanted.allowed_macs),
         shared_macs: texts(&rules.wanted.shared_macs),
-        refused: served.refused(),
-        taken: served.taken(host),
+        refused: state.refused(),
+        taken: state.taken(shared, now),
         vlan: rules.vlan().untagged.map(Vid::get),
         trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
         is_private: rules.is_private(),
@@ -388,13 +395,13 @@ fn served_status<H: Hypervisor>(
         mirror: rules.mirror().iter().map(ToString::to_string).collect(),
         multicast: connection
             .filter(|it| it.device_port.is_none())
-            .and_then(|it| multicast_status(&host.switch, it.port)),
+            .and_then(|it| multicast_status(&shared.switch, it.port)),
         attached_to,
         is_down,
         tenant: None,
-        max_queues: served.offer.queues_max,
+        max_queues: state.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
-        limits: limits_status(served, host),
+        limits: limits_status(state, shared),
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
         ..VifStatus::default()
     }
@@ -404,12 +411,7 @@ fn texts(macs: &[MacAddr]) -> Vec<String> {
     macs.iter().map(ToString::to_string).collect()
 }
 
-fn vhost_status<H: Hypervisor>(
-    vhost: &VhostVif,
-    host: &Hosting<H>,
-    placements: &[Placement],
-    links: &[Link],
-) -> VifStatus {
+fn vhost_status<H: Hypervisor>(vhost: &VhostVif<H>, view: &View<'_>) -> VifStatus {
     let names = |features: Features| features.names().map(str::to_owned).collect();
     let session = vhost.end.session();
     let offered = session.map_or(Features::NONE, |session| session.offer().features());
@@ -427,18 +429,15 @@ fn vhost_status<H: Hypervisor>(
         Mode::Client => "client",
         Mode::Server => "server",
     };
-    let mut status = served_status(&vhost.served, host, placements, links);
-    if let (None, Some(bridge)) = (&vhost.served.device, &vhost.config.bridge) {
+    let mut status = state_status(&vhost.state, view);
+    if let (None, Some(bridge)) = (&vhost.state.device, &vhost.config.bridge) {
         // It waits for this bridge.
         status.attached_to.clone_from(bridge);
     }
     VifStatus {
         kind: "virtio".to_owned(),
         state: state.to_owned(),
-        error: vhost
-            .error()
-            .or_else(|| vhost.served.fault())
-            .or_else(|| vhost.served.why_not_assigned(host)),
+        error: vhost.error().or_else(|| fault(&vhost.state, view)),
         max_queues: session.map_or(vhost.config.queues, |session| session.offer().pairs),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),
@@ -460,13 +459,13 @@ fn vhost_status<H: Hypervisor>(
     }
 }
 
-fn limits_status<H: Hypervisor>(served: &Served, host: &Hosting<H>) -> LimitsStatus {
-    let wanted = served.limited.wanted;
-    let flood = flood_status(flood_limit(wanted.flood, host.config.switch.flood));
-    let storm = storm_limits(&wanted, host.config.switch.storm);
+fn limits_status<W: World>(state: &VifState<W>, shared: &Shared) -> LimitsStatus {
+    let wanted = state.limited.wanted;
+    let flood = flood_status(flood_limit(wanted.flood, shared.config.switch.flood));
+    let storm = storm_limits(&wanted, shared.config.switch.storm);
     let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
     LimitsStatus {
-        weight: served.limited.weight().get(),
+        weight: state.limited.weight().get(),
         rate: wanted.rate.map(rate),
         rate_rx: wanted.rate_rx.map(rate),
         flood_frames_per_second: flood.frames_per_second,
@@ -474,7 +473,7 @@ fn limits_status<H: Hypervisor>(served: &Served, host: &Hosting<H>) -> LimitsSta
         broadcast: flood_status(storm.broadcast),
         multicast: flood_status(storm.multicast),
         unknown: flood_status(storm.unknown),
-        frame_len_max: served.limits(host).frame_len_max,
+        frame_len_max: state.limits(shared).frame_len_max,
     }
 }
 

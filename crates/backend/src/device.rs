@@ -15,8 +15,8 @@ use std::ops::{Deref, DerefMut};
 use std::thread;
 use std::time::Duration;
 
-use ringway_datapath::{MacAddr, OffloadCaps};
-use ringway_host::vif_name;
+use ringway_datapath::OffloadCaps;
+use ringway_host::{HOST_ADDRESS, vif_name};
 use ringway_net::{Link, LinkSetting, Netlink};
 use ringway_tap::{Lifetime, Tap};
 use ringway_xenbus::{Hotplug, Keys, Vif};
@@ -25,15 +25,12 @@ use crate::applied::{Applied, AppliedNotes};
 use crate::config::{Uplink, VhostVif};
 use crate::purpose::{Purpose, is_ours, is_tap};
 
+pub(crate) use follow::HostLinks;
 use follow::{BridgeId, Seen};
-pub(crate) use follow::{Followed, HostLinks};
 pub(crate) use vif_device::{Device, VifDevice};
 
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
 const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535); // not a limit: the kernel's
-/// Address of the host's end: the largest that is not a group's, so that no bridge chooses it for
-/// its own. A guest with the same one would not receive its replies.
-pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
 /// How often to check whether the name of a new device is free, and the pause after each: a device
 /// that was removed may exist for another moment.

@@ -6,26 +6,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{MadeDevice, PassedDevice, RunDir};
+use ringway_host::{Comparison, Followed, XenWanted};
 use ringway_net::{Link, LinkWatch, Netlink};
 use ringway_tap::TapFile;
 use ringway_xenbus::{Keys, Vif, XenbusState};
 
 use crate::applied::AppliedNotes;
 use crate::config::VhostVif;
-use crate::device::{Bridged, Followed, HostDevice, LowMtu, in_use};
-use crate::keeper::{Keeper, Links};
+use crate::device::{Bridged, HostDevice, LowMtu, in_use};
+use crate::keeper::Keeper;
 use crate::purpose::Purpose;
-use crate::vif::Wanted;
 
 /// The network devices of vifs that other processes serve.
 pub struct DeviceKeeper {
     keeper: Keeper,
-    links: Links,
+    links: LinkWatch,
+    comparison: Comparison,
     /// The most queues of a vif whose toolstack has not set it.
     queues_max: u16,
     vifs: BTreeMap<Purpose, KeptVif>,
@@ -104,9 +105,9 @@ impl DeviceKeeper {
     /// The system's error.
     pub fn open(dir: &RunDir, owner: &str, queues_max: u16) -> io::Result<DeviceKeeper> {
         let keeper = Keeper { net: Netlink::open()?, notes: AppliedNotes::read(dir, owner) };
-        let links = Links::new(Some(LinkWatch::open()?));
-        let (vifs, retry) = (BTreeMap::new(), Instant::now());
-        Ok(DeviceKeeper { keeper, links, queues_max, vifs, retry })
+        let (links, now) = (LinkWatch::open()?, Instant::now());
+        let (comparison, vifs) = (Comparison::new(now), BTreeMap::new());
+        Ok(DeviceKeeper { keeper, links, comparison, queues_max, vifs, retry: now })
     }
 
     /// Makes the device that the toolstack wants for a vif, or takes it over, unless it has it
@@ -124,7 +125,7 @@ impl DeviceKeeper {
             self.remove(&purpose);
         }
         // The process that serves it knows by the same keys why it cannot be served.
-        let wanted = Wanted::read(keys, self.queues_max).ok();
+        let wanted = XenWanted::read(keys, self.queues_max).ok();
         let device = wanted.map_or(Ok(None), |wanted| self.open_device(vif, keys, &wanted));
         let device = device.map_err(|error| error.to_string());
         self.vifs.insert(purpose, KeptVif { wish, device });
@@ -168,7 +169,7 @@ impl DeviceKeeper {
         let purpose = Purpose::Xen(vif);
         let Some(kept) = self.vifs.get(&purpose).filter(|_| keys.is_online()) else { return };
         let is_short = |device: &HostDevice| {
-            let wanted = Wanted::read(keys, self.queues_max);
+            let wanted = XenWanted::read(keys, self.queues_max);
             wanted.is_ok_and(|wanted| wanted.queues > device.queues_made)
         };
         let must_make = match &kept.device {
@@ -196,7 +197,7 @@ impl DeviceKeeper {
         &mut self,
         vif: Vif,
         keys: &Keys,
-        wanted: &Wanted,
+        wanted: &XenWanted,
     ) -> io::Result<Option<HostDevice>> {
         let Keeper { net, notes } = &mut self.keeper;
         HostDevice::make(net, notes, vif, keys, wanted.queues)
@@ -248,21 +249,24 @@ impl DeviceKeeper {
     /// Follows what has become of the devices, if it is time to.
     pub fn follow(&mut self) -> Vec<(Purpose, DeviceChange)> {
         let mut changes = self.make_missing();
-        self.links.take_changes();
-        let DeviceKeeper { keeper, links, vifs, .. } = self;
+        let now = Instant::now();
+        if self.links.has_changed() {
+            self.comparison.note_change(now);
+        }
+        let DeviceKeeper { keeper, comparison, vifs, .. } = self;
         let has_devices = vifs.values().any(|kept| matches!(kept.device, Ok(Some(_))));
-        if !links.take_due(has_devices) {
+        if !comparison.take_due(has_devices, now) {
             return changes;
         }
-        let Some(now) = keeper.read_links() else {
-            links.done(Followed::Again);
+        let Some(links) = keeper.read_links() else {
+            comparison.done(Followed::Again, now);
             return changes;
         };
         let mut all = Followed::Done;
         for (vif, kept) in vifs {
             let Ok(Some(device)) = &mut kept.device else { continue };
             let mtu = device.mtu;
-            let done = device.follow(&now, &mut keeper.net, &mut keeper.notes);
+            let done = device.follow(&links, &mut keeper.net, &mut keeper.notes);
             if std::mem::take(&mut device.is_detached) {
                 changes.push((vif.clone(), DeviceChange::Renewed));
             } else if device.mtu != mtu {
@@ -270,7 +274,7 @@ impl DeviceKeeper {
             }
             all = all.max(device.show(done));
         }
-        links.done(all);
+        comparison.done(all, now);
         changes
     }
 
@@ -318,8 +322,8 @@ impl DeviceKeeper {
     }
 
     /// Readable when links have changed.
-    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
-        self.links.waker()
+    pub fn waker(&self) -> BorrowedFd<'_> {
+        self.links.as_fd()
     }
 
     /// When to [follow](DeviceKeeper::follow) devices even without a change.
@@ -327,7 +331,7 @@ impl DeviceKeeper {
         let is_missing =
             |kept: &KeptVif| matches!((&kept.wish, &kept.device), (Wish::Bridged(_), Err(_)));
         let retry = self.vifs.values().any(is_missing).then_some(self.retry);
-        self.links.due().into_iter().chain(retry).min()
+        self.comparison.due().into_iter().chain(retry).min()
     }
 }
 

@@ -5,17 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ringway_control::{MadeDevice, PassedDevice};
-use ringway_net::{Link, LinkWatch, Netlink};
+use ringway_net::{Link, Netlink};
 use ringway_tap::{Tap, TapFile};
 use ringway_xenbus::{Keys, Vif};
 
 use crate::applied::AppliedNotes;
-use crate::device::{Bridged, Device, Followed, HostDevice, HostLinks, VifDevice};
+use crate::device::{Bridged, Device, HostDevice, HostLinks, VifDevice};
 use crate::purpose::Purpose;
 
 /// What a process needs to keep devices.
@@ -44,34 +43,15 @@ pub(crate) enum Passed {
 }
 
 impl Devices {
+    /// None yet; a supervisor will pass some.
+    pub(crate) fn none() -> Devices {
+        Devices::Passed(BTreeMap::new())
+    }
+
     pub(crate) fn keeper(&mut self) -> Option<&mut Keeper> {
         match self {
             Devices::Kept(keeper) => Some(keeper),
             Devices::Passed(_) => None,
-        }
-    }
-
-    /// The device that the toolstack wants for a vif, if it wants one.
-    pub(crate) fn of_vif(
-        &mut self,
-        vif: Vif,
-        keys: &Keys,
-        queues: u16,
-    ) -> io::Result<Option<VifDevice>> {
-        match self {
-            Devices::Kept(Keeper { net, notes }) => {
-                let made = HostDevice::make(net, notes, vif, keys, queues)?;
-                Ok(made.map(|device| VifDevice::Kept(Box::new(device))))
-            }
-            Devices::Passed(passed) => match passed.get(&Purpose::Xen(vif)) {
-                // The supervisor has not seen these keys yet: it names the vif again.
-                None | Some(Passed::Nothing)
-                    if keys.script().is_some() || keys.bridge().is_some() =>
-                {
-                    Err(not_made())
-                }
-                passed => Ok(passed.map_or(Ok(None), Passed::open)?.map(VifDevice::Passed)),
-            },
         }
     }
 
@@ -89,17 +69,48 @@ impl Devices {
         }
     }
 
-    /// Removes the device of a vif that has ended.
-    pub(crate) fn remove(&mut self, device: VifDevice) -> io::Result<()> {
+    /// All links of the host, for the places of devices.
+    pub(crate) fn links(&mut self) -> Vec<Link> {
+        self.keeper().and_then(|keeper| keeper.net.links().ok()).unwrap_or_default()
+    }
+}
+
+impl ringway_host::Devices for Devices {
+    type Device = VifDevice;
+    type Links = HostLinks;
+
+    fn of_xen(&mut self, vif: Vif, keys: &Keys, queues: u16) -> io::Result<Option<VifDevice>> {
+        match self {
+            Devices::Kept(Keeper { net, notes }) => {
+                let made = HostDevice::make(net, notes, vif, keys, queues)?;
+                Ok(made.map(|device| VifDevice::Kept(Box::new(device))))
+            }
+            Devices::Passed(passed) => match passed.get(&Purpose::Xen(vif)) {
+                // The supervisor has not seen these keys yet: it names the vif again.
+                None | Some(Passed::Nothing)
+                    if keys.script().is_some() || keys.bridge().is_some() =>
+                {
+                    Err(not_made())
+                }
+                passed => Ok(passed.map_or(Ok(None), Passed::open)?.map(VifDevice::Passed)),
+            },
+        }
+    }
+
+    fn follow(&mut self, device: &mut VifDevice, links: &HostLinks) -> io::Result<()> {
         match (self, device) {
-            (Devices::Kept(keeper), VifDevice::Kept(device)) => device.remove(&mut keeper.notes),
+            (Devices::Kept(Keeper { net, notes }), VifDevice::Kept(device)) => {
+                device.follow(links, net, notes)
+            }
             _ => Ok(()),
         }
     }
 
-    /// All links of the host, for the places of devices.
-    pub(crate) fn links(&mut self) -> Vec<Link> {
-        self.keeper().and_then(|keeper| keeper.net.links().ok()).unwrap_or_default()
+    fn remove(&mut self, device: VifDevice) -> io::Result<()> {
+        match (self, device) {
+            (Devices::Kept(keeper), VifDevice::Kept(device)) => device.remove(&mut keeper.notes),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -133,78 +144,6 @@ impl Passed {
                 Ok(Some(Device::new(tap, made.mtu, made.queues, made.attached_to.clone())))
             }
         }
-    }
-}
-
-/// Says when the devices of this process have to be compared with what the kernel has.
-#[derive(Debug)]
-pub(crate) struct Links {
-    /// Absent if another process keeps them.
-    watch: Option<LinkWatch>,
-    /// When to compare them.
-    due: Option<Instant>,
-}
-
-/// The pause before links are read after a change: changes come in bursts, and reading all links
-/// takes longer the more there are.
-const LINKS_SETTLE: Duration = Duration::from_millis(250);
-/// The pause before what could not be done for a device is tried again.
-const LINKS_RETRY: Duration = Duration::from_secs(2);
-
-impl Links {
-    pub(crate) fn new(watch: Option<LinkWatch>) -> Links {
-        Links { watch, due: Some(Instant::now()) }
-    }
-
-    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Notes what the kernel has announced.
-    pub(crate) fn take_changes(&mut self) {
-        if self.watch.as_mut().is_some_and(LinkWatch::has_changed) {
-            self.note_change();
-        }
-    }
-
-    /// Notes that something has changed.
-    pub(crate) fn note_change(&mut self) {
-        self.note_due(LINKS_SETTLE);
-    }
-
-    /// Notes that a device was made again, which others wait for.
-    pub(crate) fn note_made(&mut self) {
-        self.note_due(Duration::ZERO);
-    }
-
-    /// When to compare, if there is a reason.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// Whether to compare them now.
-    pub(crate) fn is_due(&self) -> bool {
-        self.due.is_some_and(|due| due <= Instant::now())
-    }
-
-    /// Compares them, if that is due and there is any.
-    pub(crate) fn take_due(&mut self, has_devices: bool) -> bool {
-        let is_due = self.is_due();
-        self.due.take_if(|_| is_due);
-        // Links of others come and go all the time on some hosts.
-        is_due && has_devices
-    }
-
-    /// Notes whether all was done.
-    pub(crate) fn done(&mut self, followed: Followed) {
-        if followed == Followed::Again {
-            self.note_due(LINKS_RETRY);
-        }
-    }
-
-    fn note_due(&mut self, pause: Duration) {
-        let due = Instant::now() + pause;
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 }
 

@@ -1,9 +1,10 @@
 //! The backend process: serves every vif that is assigned to its domain.
 //!
 //! It is one control thread around the workers. The thread watches XenStore for vifs, runs a
-//! handshake with each guest ([`vif`]), attaches the resulting queues, and serves the command line.
-//! Frames never pass through it. All state of a backend can be recovered from XenStore and the
-//! shared rings, so it may be killed and restarted at any time.
+//! handshake with each guest, attaches the resulting queues, and serves the command line. What it
+//! does about vifs of Xen is decided by [`Host`]; this crate is the process around it. Frames never
+//! pass through it. All state of a backend can be recovered from XenStore and the shared rings, so
+//! it may be killed and restarted at any time.
 
 mod applied;
 mod capture;
@@ -15,24 +16,20 @@ mod inflight;
 mod keeper;
 mod links;
 mod liveness;
+mod machinery;
 mod mirrors;
 mod notes;
 mod opener;
 mod orders;
-mod policy;
 mod purpose;
 mod reports;
 mod scope;
-mod served;
 mod service;
-mod services;
-mod serving;
 mod sockets;
 mod stale;
 mod switch_process;
 mod uplink;
 mod vhost;
-mod vif;
 mod vif_or_trunk;
 mod virtio_features;
 
@@ -50,12 +47,12 @@ pub use device_keeper::{DeviceChange, DeviceKeeper, DeviceState};
 pub use liveness::Liveness;
 pub use purpose::Purpose;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
-use ringway_host::{Charged, RoundRobin, VifEvents};
+use ringway_host::{Event, Followed, Host, Scope, Shared, VifState, watch};
 use ringway_hypervisor::Hypervisor;
-use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
-use ringway_xenbus::backend::Input;
-use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
-use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
+use ringway_net::LinkWatch;
+use ringway_vif_shell::device::remove_stale_errors;
+use ringway_xenbus::Vif;
+use ringway_xenstore::{Client, Lost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use scope::Tenancy;
 pub use service::{Report, Service};
@@ -63,13 +60,12 @@ pub use sockets::Sockets;
 pub use stale::delete_devices;
 pub use switch_process::run_switch;
 
-use crate::device::Followed;
-use crate::keeper::Devices;
+use crate::keeper::{Devices, Keeper};
+use crate::machinery::{HostingOf, Machinery};
+use crate::notes::NoteFiles;
 use crate::reports::Reports;
-use crate::scope::Scope;
-use crate::services::{Hosting, Services};
-use crate::uplink::UplinkPort;
-use crate::vif::VifShell;
+use crate::scope::Orders;
+use crate::uplink::{UplinkPort, attach_trunk, attach_uplink};
 
 /// How often load is balanced and the forwarding table is swept, while anything happens.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
@@ -82,17 +78,19 @@ const IDLE_CHECK_MAX: Duration = Duration::from_secs(2); // not a limit: a pause
 const EVENTS_MAX: usize = 1024;
 /// How long vifs are served before other work gets a turn.
 const TURNS_TIME: Duration = Duration::from_millis(50);
-/// The token of the watch for new vifs.
-const ROOT_TOKEN: &str = "vifs";
 
 /// The state of a backend.
 struct Backend<H: Hypervisor> {
-    services: Services<H>,
-    scope: Scope,
-    vifs: BTreeMap<Vif, VifShell>,
-    vhosts: Vec<vhost::VhostVif>,
+    host: Host<Machinery<H>>,
+    store: Client,
+    machinery: Machinery<H>,
+    config: BackendConfig,
+    /// What the kernel announces of links, in a process that keeps devices.
+    links: Option<LinkWatch>,
+    /// In the process of a tenant.
+    orders: Option<Orders>,
+    vhosts: Vec<vhost::VhostVif<H>>,
     opener: Option<Arc<ControlLink>>,
-    turns: RoundRobin,
     uplink: Option<UplinkPort>,
     reports: Reports,
 }
@@ -104,30 +102,18 @@ struct Backend<H: Hypervisor> {
 /// start.
 pub fn run<H: Hypervisor>(
     hypervisor: H,
-    mut store: Client,
+    store: Client,
     config: BackendConfig,
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
     let Sockets { control, net, opener } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
-    let root = Vif::backend_root(hypervisor.domid());
-    match or_refusal(store.mkdir(&root))? {
-        // In a driver domain, the toolstack may not have created the directory or granted access
-        // yet.
-        Err(refusal) if refusal.is(Errno::Acces) => {}
-        made => made.map_err(io::Error::other)?,
-    }
-    or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
-    remove_stale_errors(&mut store, hypervisor.domid())?;
-    let reports = Reports::start(config.service.clone())?;
-    store.transport_mut().watch_by(reports.liveness.pulse());
-    let mut host = Hosting::start(hypervisor, config, net, &reports.liveness)?;
-    let uplink = host.attach_uplink()?;
-    let scope = Scope::Domain;
-    let services = Services { store, host };
-    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
-    let mut backend = Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports };
+    let (net, links) = net.unzip();
+    let started = Backend::begin(hypervisor, store, config, Scope::Domain, net)?;
+    let mut backend = Backend { links, opener, ..started };
+    let mut hosting = backend.machinery.hosting(&mut backend.host.shared, Instant::now());
+    backend.uplink = attach_uplink(backend.config.uplink.as_ref(), &mut hosting)?;
     backend.wait_for_vhosts()?;
     backend.start(&calls, &wake, stop)
 }
@@ -139,13 +125,13 @@ pub fn run<H: Hypervisor>(
 /// As [`run`], and if the supervisor has ended.
 pub fn run_tenant<H: Hypervisor>(
     hypervisor: H,
-    mut store: Client,
+    store: Client,
     config: BackendConfig,
     sockets: Sockets,
     tenancy: Tenancy,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, net, opener } = sockets;
+    let Sockets { control, opener, .. } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
     let backend = hypervisor.domid();
@@ -155,18 +141,12 @@ pub fn run_tenant<H: Hypervisor>(
         Purpose::Xen(vif) => Some(*vif),
         Purpose::Virtio(_) | Purpose::Uplink => None,
     });
-    let scope = Scope::of_tenant(&link, of_xen.clone());
-    for vif in of_xen {
-        or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
-    }
-    let reports = Reports::start(config.service.clone())?;
-    store.transport_mut().watch_by(reports.liveness.pulse());
-    let mut host = Hosting::start(hypervisor, config, net, &reports.liveness)?;
-    host.devices = Devices::Passed(passed);
-    let uplink = Some(host.attach_trunk(trunk, &carried)?);
-    let services = Services { store, host };
-    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), RoundRobin::default());
-    let mut backend = Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports };
+    let scope = Scope::Only(of_xen.collect::<BTreeSet<Vif>>());
+    let started = Backend::begin(hypervisor, store, config, scope, None)?;
+    let mut backend = Backend { orders: Some(Orders::of(link)), opener, ..started };
+    backend.machinery.devices = Devices::Passed(passed);
+    let mut hosting = backend.machinery.hosting(&mut backend.host.shared, Instant::now());
+    backend.uplink = Some(attach_trunk(trunk, &carried, &mut hosting)?);
     backend.wait_for_vhosts()?;
     backend.start(&calls, &wake, stop)
 }
@@ -185,6 +165,38 @@ fn serve_control(control: ControlSocket) -> io::Result<Control> {
 }
 
 impl<H: Hypervisor> Backend<H> {
+    /// A backend that watches for its vifs, and has yet to serve them.
+    fn begin(
+        hypervisor: H,
+        mut store: Client,
+        config: BackendConfig,
+        scope: Scope,
+        net: Option<ringway_net::Netlink>,
+    ) -> io::Result<Backend<H>> {
+        watch(&mut store, &scope, hypervisor.domid())?.map_err(io::Error::other)?;
+        if scope == Scope::Domain {
+            remove_stale_errors(&mut store, hypervisor.domid())?;
+        }
+        let reports = Reports::start(config.service.clone())?;
+        store.transport_mut().watch_by(reports.liveness.pulse());
+        let mut notes = NoteFiles::new(&config.dir);
+        let shared = Shared::new(config.of_host(), &mut notes, Instant::now());
+        let (liveness, occupants) = (&reports.liveness, &shared.occupants);
+        let machinery = Machinery::start(hypervisor, &config, net, (liveness, occupants), notes)?;
+        Ok(Backend {
+            host: Host::new(shared, scope),
+            store,
+            machinery,
+            config,
+            links: None,
+            orders: None,
+            vhosts: Vec::new(),
+            opener: None,
+            uplink: None,
+            reports,
+        })
+    }
+
     /// Reads all existing vifs, then begins to serve.
     fn start(
         mut self,
@@ -192,8 +204,7 @@ impl<H: Hypervisor> Backend<H> {
         wake: &OwnedFd,
         stop: impl AsFd,
     ) -> io::Result<()> {
-        self.scan()?;
-        while !self.turns.is_empty() {
+        while self.host.has_turns() {
             self.serve_pending()?;
             self.report_counts();
         }
@@ -212,8 +223,10 @@ impl<H: Hypervisor> Backend<H> {
         let mut busy = Duration::ZERO;
         loop {
             self.reports.liveness.beat();
-            self.services.host.links.take_changes();
-            self.take_port_events()?;
+            if self.links.as_mut().is_some_and(LinkWatch::has_changed) {
+                self.host.shared.comparison.note_change(Instant::now());
+            }
+            self.take_queues_down()?;
             while let Ok(call) = calls.try_recv() {
                 self.serve_call(call)?;
             }
@@ -230,21 +243,22 @@ impl<H: Hypervisor> Backend<H> {
             let is_due = swept.elapsed() >= HOUSEKEEPING;
             if is_due {
                 swept = Instant::now();
-                busy = self.services.host.workers.busy().sum();
+                busy = self.machinery.workers.busy().sum();
                 self.do_housekeeping(swept);
             }
             // What happens after the last housekeeping needs another.
             let pause_max = if is_due { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
             let pause = self.note_due(pause_max);
-            let is_idle = watches == Watches::Taken && self.turns.is_empty() && !has_more;
+            let is_idle = watches == Watches::Taken && !self.host.has_turns() && !has_more;
             let pause = if is_idle { pause } else { Duration::ZERO };
             let mut fds = vec![
-                PollFd::new(&self.services.store, PollFlags::IN),
-                PollFd::new(&self.services.host.workers, PollFlags::IN),
+                PollFd::new(&self.store, PollFlags::IN),
+                PollFd::new(&self.machinery.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
             ];
-            let others = self.services.host.links.waker().into_iter().chain(self.scope.waker());
+            let others = self.links.as_ref().map(AsFd::as_fd).into_iter();
+            let others = others.chain(self.orders.as_ref().map(AsFd::as_fd));
             fds.extend(others.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
             let sockets = self.vhosts.iter().filter_map(vhost::VhostVif::waker);
             fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
@@ -260,39 +274,59 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
+    /// What serves a vif.
+    fn hosting(&mut self) -> HostingOf<'_, H> {
+        self.machinery.hosting(&mut self.host.shared, Instant::now())
+    }
+
+    /// Notes what has happened to vifs of Xen.
+    fn on(&mut self, event: Event) -> Result<(), Lost> {
+        let Backend { host, store, machinery, .. } = self;
+        host.on(event, Instant::now(), &mut machinery.parts(store))
+    }
+
     /// Does what is due from time to time, for all vifs.
     fn do_housekeeping(&mut self, now: Instant) {
-        let host = &mut self.services.host;
-        host.switch.expire(host.ticks());
-        if let Some(moved) = host.workers.rebalance() {
+        if let Some(moved) = self.machinery.workers.rebalance() {
             tracing::debug!(?moved, "queue moved to another worker");
         }
-        let xen = self.vifs.values_mut().map(|shell| &mut shell.served);
-        for served in xen.chain(self.vhosts.iter_mut().map(|vhost| &mut vhost.served)) {
-            served.assign_refused(host);
-            served.log_refusals(host, now);
+        let Backend { host, store, machinery, vhosts, .. } = self;
+        host.housekeep(now, &mut machinery.parts(store));
+        let mut hosting = machinery.hosting(&mut host.shared, now);
+        for vhost in vhosts {
+            vhost.state.assign_refused(&mut hosting);
+            vhost.state.log_refusals(hosting.shared, now);
+            vhost.log_unshared();
         }
-        self.vhosts.iter_mut().for_each(vhost::VhostVif::log_unshared);
         self.report_counts();
         self.release_expired();
     }
 
     /// Follows what has become of the network devices of this process.
     fn follow_links(&mut self) {
-        if !self.services.host.links.is_due() {
+        let now = Instant::now();
+        let has_devices = self.uplink.as_ref().is_some_and(UplinkPort::has_device)
+            || self.all_states().any(|state| state.device.is_some());
+        let Backend { host, machinery, vhosts, uplink, .. } = self;
+        if !host.shared.comparison.take_due(has_devices, now) {
             return;
         }
-        let Backend { services: Services { host, .. }, vifs, vhosts, uplink, .. } = self;
-        let has_devices = uplink.as_ref().is_some_and(UplinkPort::has_device)
-            || vifs.values().any(|shell| shell.served.device.is_some())
-            || vhosts.iter().any(|vhost| vhost.served.device.is_some());
-        host.follow_links(has_devices, |now, host| {
-            let shells = vifs.values_mut().map(|shell| &mut shell.served);
-            let all = shells.chain(vhosts.iter_mut().map(|vhost| &mut vhost.served));
-            let all = all.map(|served| served.follow_device(now, host)).max();
-            let of_uplink = uplink.as_mut().map(|uplink| uplink.follow_device(now, host));
-            all.max(of_uplink).unwrap_or(Followed::Done)
-        });
+        // Another process may keep the devices.
+        let links = machinery.devices.keeper().map(Keeper::read_links);
+        let followed = match links {
+            Some(None) => Followed::Again,
+            links => {
+                let links = links.flatten();
+                let (shared, states) = host.states_mut();
+                let mut hosting = machinery.hosting(shared, now);
+                let all = states.chain(vhosts.iter_mut().map(|vhost| &mut vhost.state));
+                let all = all.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
+                let uplink = uplink.as_mut();
+                let of_uplink = uplink.map(|it| it.follow_device(links.as_ref(), &mut hosting));
+                all.max(of_uplink).unwrap_or(Followed::Done)
+            }
+        };
+        host.shared.comparison.done(followed, now);
     }
 
     /// Waits for an event, for the end of `pause`, or until workers have had more work than `busy`,
@@ -310,132 +344,54 @@ impl<H: Hypervisor> Backend<H> {
                 Err(error) => return Err(error.into()),
             }
             self.reports.liveness.beat();
-            if self.services.host.workers.busy().sum::<Duration>() != busy {
+            if self.machinery.workers.busy().sum::<Duration>() != busy {
                 return Ok(());
             }
         }
     }
 
     /// Vifs of all kinds.
-    pub(crate) fn all_served(&self) -> impl Iterator<Item = &served::Served> {
-        let vifs = self.vifs.values().map(|shell| &shell.served);
-        vifs.chain(self.vhosts.iter().map(|vhost| &vhost.served))
-    }
-
-    /// Reads every existing vif, and every vif that was known.
-    fn scan(&mut self) -> Result<(), Lost> {
-        let backend = self.services.host.hypervisor.domid();
-        let root = Vif::backend_root(backend);
-        let mut vifs: BTreeSet<Vif> = self.vifs.keys().copied().collect();
-        match &self.scope {
-            Scope::Tenant { vifs: ours, .. } => vifs.extend(ours),
-            Scope::Domain => {
-                for guest in list(&mut self.services.store, &root)? {
-                    for handle in list(&mut self.services.store, &format!("{root}/{guest}"))? {
-                        vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
-                    }
-                }
-            }
-        }
-        for vif in vifs {
-            self.turns.note(vif, |events| events.has_device_changed = true);
-        }
-        Ok(())
+    pub(crate) fn all_states(&self) -> impl Iterator<Item = &VifState<Machinery<H>>> {
+        let vifs = self.host.vifs().map(|(_, vif)| &vif.state);
+        vifs.chain(self.vhosts.iter().map(|vhost| &vhost.state))
     }
 
     /// Serves vifs again once their panics are forgotten.
     fn release_expired(&mut self) {
-        let host = &mut self.services.host;
-        if !host.quarantine.expire(&mut host.notes) {
-            return;
-        }
-        let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
-        for vif in vifs {
-            self.restart_if_released(vif);
-        }
-        let host = &self.services.host;
-        self.vhosts.iter_mut().for_each(|vhost| vhost.check_quarantine(host));
-    }
-
-    /// Serves a vif that is no longer quarantined.
-    pub(crate) fn restart_if_released(&mut self, vif: Vif) {
-        let is_released = self.services.host.quarantine.reason(&Charged::Xen(vif)).is_none();
-        let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
-        if self.vifs.get(&vif).is_some_and(is_it) {
-            self.vifs.remove(&vif);
-            self.turns.note(vif, |events| events.has_device_changed = true);
+        if self.host.release_expired(&mut self.machinery.notes) {
+            let shared = &self.host.shared;
+            self.vhosts.iter_mut().for_each(|vhost| vhost.check_quarantine(shared));
         }
     }
 
     /// Notes the watch events that have arrived.
     fn take_watches(&mut self) -> Result<Watches, Lost> {
-        let mut must_scan = false;
-        let mut watches = Watches::More;
         for _ in 0..EVENTS_MAX {
-            match self.services.store.next_watch()? {
-                Some(Watched::Node(event)) if event.token == ROOT_TOKEN => {
-                    match Vif::from_backend_path(&event.path) {
-                        Some(vif) => self.note_device(vif, &event.path),
-                        None => must_scan = true,
-                    }
-                }
-                Some(Watched::Node(event)) => {
-                    if let Some(vif) = Vif::from_backend_path(&event.token) {
-                        self.turns.note(vif, |events| events.has_frontend_changed = true);
-                    }
-                }
-                Some(Watched::Overflow) => {
-                    // Any vif may have been added, changed or removed.
-                    must_scan = true;
-                    for vif in self.vifs.keys() {
-                        self.turns.note(*vif, |events| events.has_frontend_changed = true);
-                    }
-                }
-                None => {
-                    watches = Watches::Taken;
-                    break;
-                }
+            match self.store.next_watch()? {
+                Some(watched) => self.on(Event::Watch(watched))?,
+                None => return Ok(Watches::Taken),
             }
         }
-        if must_scan {
-            self.scan()?;
-            watches = Watches::More;
-        }
-        Ok(watches)
-    }
-
-    /// Notes a change in a backend's directory, perhaps one of our own.
-    fn note_device(&mut self, vif: Vif, path: &str) {
-        // Our own writes cause events as well: only the toolstack's writes count.
-        if !self.vifs.contains_key(&vif) || vif.is_toolstacks(path) {
-            self.turns.note(vif, |events| events.has_device_changed = true);
-        } else if path == vif.backend_state() {
-            self.turns.note(vif, |events| events.was_own_state_written = true);
-        }
+        Ok(Watches::More)
     }
 
     /// Notes the deferred work of vifs that is due, and returns how long the rest may wait, at most
     /// `pause_max`.
     fn note_due(&mut self, pause_max: Duration) -> Duration {
         let now = Instant::now();
-        let mut pause = pause_max;
-        for (vif, shell) in &self.vifs {
-            match shell.due() {
-                Some(due) if due <= now => self.turns.note(*vif, |events| events.is_due = true),
-                Some(due) => pause = pause.min(due.saturating_duration_since(now)),
-                None => {}
-            }
-        }
+        self.host.note_due(now);
         let due = self.vhosts.iter().filter_map(vhost::VhostVif::due);
-        let due = due.chain(self.services.host.links.due()).min();
-        due.map_or(pause, |due| pause.min(due.saturating_duration_since(now)))
+        let due = due.chain(self.host.shared.comparison.due()).chain(self.host.due()).min();
+        let pause = due.map(|due| due.saturating_duration_since(now));
+        pause.map_or(pause_max, |pause| pause.min(pause_max))
     }
 
     /// Serves each virtio socket for one turn; returns whether there may be more to do.
     fn turn_vhosts(&mut self) -> io::Result<bool> {
         let mut has_more = false;
         for vhost in &mut self.vhosts {
-            has_more |= vhost.turn(&mut self.services.host, Instant::now())?;
+            let mut hosting = self.machinery.hosting(&mut self.host.shared, Instant::now());
+            has_more |= vhost.turn(&mut hosting)?;
             self.reports.liveness.beat();
         }
         Ok(has_more)
@@ -444,8 +400,8 @@ impl<H: Hypervisor> Backend<H> {
     /// Serves vifs, each once, until none is left or the time is up. At least one is always served.
     fn serve_pending(&mut self) -> Result<(), Lost> {
         let started = Instant::now();
-        while let Some((vif, events)) = self.turns.next() {
-            self.take_turn(vif, events)?;
+        let Backend { host, store, machinery, .. } = self;
+        while host.turn(Instant::now(), &mut machinery.parts(store))? {
             self.reports.liveness.beat();
             if started.elapsed() >= TURNS_TIME {
                 break;
@@ -454,103 +410,27 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn take_turn(&mut self, vif: Vif, events: VifEvents) -> Result<(), Lost> {
-        let was_forged = events.was_own_state_written && self.is_state_foreign(vif)?;
-        if events.has_device_changed || was_forged {
-            self.device_changed(vif)?;
-        }
-        let Some(shell) = self.vifs.get_mut(&vif) else { return Ok(()) };
-        if events.has_frontend_changed {
-            shell.frontend_changed(&mut self.services)?;
-        }
-        if events.is_due {
-            shell.resume(&mut self.services)?;
-        }
-        Ok(())
-    }
-
-    fn is_state_foreign(&mut self, vif: Vif) -> Result<bool, Lost> {
-        let Some(shell) = self.vifs.get(&vif) else { return Ok(false) };
-        shell.is_state_foreign(&mut self.services)
-    }
-
-    /// Handles a vif that the toolstack has created, changed or removed.
-    fn device_changed(&mut self, vif: Vif) -> Result<(), Lost> {
-        let read = read_keys(&mut self.services.store, &vif.backend_dir(), KeySet::BackendDevice);
-        // Treat a directory that we may not read, or another process's vif, as absent.
-        let keys = unless_refused(read, None)?.filter(|_| self.scope.has(vif));
-        if let Some(shell) = self.vifs.get_mut(&vif) {
-            // Only the toolstack that creates the vif writes this state. If it writes its keys one
-            // by one, that may be after our offer, which the frontend then never sees.
-            let is_made_again = keys
-                .as_ref()
-                .is_some_and(|keys| keys.is_online() && keys.state() == XenbusState::Initialising);
-            match is_made_again && shell.state() != XenbusState::Initialising {
-                true => shell.feed(Input::Gone, &mut self.services)?,
-                false => shell.device_changed(keys.as_ref(), &mut self.services)?,
-            }
-            self.drop_if_finished(vif);
-            if !is_made_again {
-                return Ok(());
-            }
-        }
-        match keys {
-            // The toolstack writes the state last.
-            Some(keys) if keys.is_online() && keys.state() != XenbusState::Unknown => {
-                if !self.vifs.contains_key(&vif) {
-                    let shell = VifShell::begin(vif, &keys, &mut self.services)?;
-                    self.vifs.insert(vif, shell);
-                }
-                Ok(())
-            }
-            Some(keys) => self.close_unwanted(vif, &keys),
-            None => remove_error(&mut self.services.store, vif),
-        }
-    }
-
-    /// Handles a vif whose keys are incomplete, or that is being removed. The toolstack may be
-    /// waiting for an earlier backend, which has ended, to close it.
-    fn close_unwanted(&mut self, vif: Vif, keys: &Keys) -> Result<(), Lost> {
-        remove_error(&mut self.services.store, vif)?;
-        if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
-            return Ok(());
-        }
-        let node = vif.backend_state();
-        let closed = set_state(&mut self.services.store, &node, XenbusState::Closed);
-        unless_refused(closed, ())
-    }
-
-    fn drop_if_finished(&mut self, vif: Vif) {
-        if self.vifs.get(&vif).is_some_and(VifShell::is_finished) {
-            if let Some(shell) = self.vifs.remove(&vif) {
-                shell.remove_device(&mut self.services.host);
-            }
-            let host = &mut self.services.host;
-            host.quarantine.release(&vif.into(), &mut host.notes);
-        }
-    }
-
     /// Handles queues that workers gave up.
-    fn take_port_events(&mut self) -> io::Result<()> {
-        while let Some(event) = self.services.host.next_port_event() {
-            let (port, reason) = (event.port_id, event.down.to_string());
-            let is_lost = self.all_served().any(|served| served.has_lost_device(port));
+    fn take_queues_down(&mut self) -> io::Result<()> {
+        while let Some(down) = self.host.shared.next_report(&mut self.machinery.workers) {
+            let port = down.port;
+            let is_lost = self.all_states().any(|state| state.has_lost_device(port));
             if is_lost || self.uplink.as_ref().is_some_and(|uplink| uplink.has_lost_device(port)) {
-                self.services.host.links.note_change();
+                self.host.shared.comparison.note_change(Instant::now());
                 continue;
             }
-            let shell = self.vifs.values_mut().find(|shell| shell.has_port(event.port_id));
-            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == event.port_id);
-            // Drops the port, which unmaps its rings.
-            drop(event.queue);
-            if let Some(shell) = shell {
-                let fault = format!("queue {}: {reason}", event.queue_index);
-                shell.feed(Input::PeerFault(fault), &mut self.services)?;
-            } else if let Some(vhost) = self.vhosts.iter_mut().find(|it| it.served.has_port(port)) {
-                let fault = format!("queue {}: {reason}", event.queue_index);
-                vhost.close(&mut self.services.host, &fault);
+            let vif = self.host.vifs().find(|(_, vif)| vif.state.has_port(port));
+            if let Some((vif, _)) = vif {
+                self.on(Event::QueueDown(vif, down))?;
+                continue;
+            }
+            let Backend { host, machinery, vhosts, uplink, .. } = self;
+            let uplink = uplink.as_ref().filter(|uplink| uplink.port == port);
+            if let Some(vhost) = vhosts.iter_mut().find(|it| it.state.has_port(port)) {
+                let fault = format!("queue {}: {}", down.queue, down.reason);
+                vhost.close(&mut machinery.hosting(&mut host.shared, Instant::now()), &fault);
             } else if let Some(uplink) = uplink {
-                return Err(uplink.failure(&reason));
+                return Err(uplink.failure(&down.reason));
             }
         }
         Ok(())
@@ -562,11 +442,6 @@ impl<H: Hypervisor> Backend<H> {
 enum Watches {
     Taken,
     More,
-}
-
-/// The entries of a directory; empty if it does not exist or may not be read.
-fn list(store: &mut Client, dir: &str) -> Result<Vec<String>, Lost> {
-    unless_refused(store.directory(dir), Vec::new())
 }
 
 fn timespec(duration: Duration) -> Timespec {

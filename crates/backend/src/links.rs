@@ -3,27 +3,27 @@
 //! Each of the two must name the other. Vifs are added and removed: the pairs are determined again
 //! after every change.
 
+use ringway_host::{VifState, World};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 
 use crate::Backend;
 use crate::config::VhostVif as VhostConfig;
-use crate::served::Served;
 
 impl<H: Hypervisor> Backend<H> {
     /// Updates the switch's pairs to the present ports.
     pub(crate) fn update_links(&mut self) {
-        let switch = &self.services.host.switch;
-        let is_wanted = self.all_served().any(|served| partner_of(served).is_some());
+        let switch = &self.host.shared.switch;
+        let is_wanted = self.all_states().any(|state| partner_of(state).is_some());
         if !is_wanted && !switch.has_links() {
             return;
         }
         let linked: Vec<(&str, &str, PortId)> = self
-            .all_served()
-            .filter_map(|served| {
-                let connection = served.connection.as_ref()?;
+            .all_states()
+            .filter_map(|state| {
+                let connection = state.connection.as_ref()?;
                 let port = connection.device_port.is_none().then_some(connection.port)?;
-                Some((served.name.as_str(), partner_of(served)?, port))
+                Some((state.name.as_str(), partner_of(state)?, port))
             })
             .collect();
         let pairs: Vec<(PortId, PortId)> = linked
@@ -41,7 +41,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Why a new vif cannot be the partner of the one that it names.
     pub(crate) fn refuse_link(&self, config: &VhostConfig) -> Option<String> {
         let wanted = config.rules.link_local_to.as_deref()?;
-        let partner = self.all_served().find(|served| served.name == wanted)?;
+        let partner = self.all_states().find(|state| state.name == wanted)?;
         if partner_of(partner) == Some(config.name.as_str()) {
             return None;
         }
@@ -53,6 +53,6 @@ impl<H: Hypervisor> Backend<H> {
     }
 }
 
-fn partner_of(served: &Served) -> Option<&str> {
-    served.rules.wanted.link_local_to.as_deref()
+fn partner_of<W: World>(state: &VifState<W>) -> Option<&str> {
+    state.rules.wanted.link_local_to.as_deref()
 }

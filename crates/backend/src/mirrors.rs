@@ -12,18 +12,18 @@ use crate::Backend;
 impl<H: Hypervisor> Backend<H> {
     /// Updates the switch's mirrors to the present ports.
     pub(crate) fn update_mirrors(&mut self) {
-        let mirrors = self.services.host.switch.mirrors();
-        let is_wanted = self.all_served().any(|served| !served.rules.mirror().is_empty());
+        let mirrors = self.host.shared.switch.mirrors();
+        let is_wanted = self.all_states().any(|state| !state.rules.mirror().is_empty());
         if !is_wanted && !mirrors.is_active() {
             return;
         }
         let ports: Vec<(String, PortId)> = self.ports_on_switch();
         let configs: Vec<MirrorConfig> = self
-            .all_served()
-            .filter(|served| !served.rules.mirror().is_empty())
-            .filter_map(|served| {
-                let (_, output) = ports.iter().find(|(name, _)| *name == served.name)?;
-                Some(config(*output, served.rules.mirror(), &ports))
+            .all_states()
+            .filter(|state| !state.rules.mirror().is_empty())
+            .filter_map(|state| {
+                let (_, output) = ports.iter().find(|(name, _)| *name == state.name)?;
+                Some(config(*output, state.rules.mirror(), &ports))
             })
             .collect();
         mirrors.set(&configs);
@@ -32,8 +32,8 @@ impl<H: Hypervisor> Backend<H> {
     /// Why a vif cannot be the output of such a mirror; `None` if it can.
     pub(crate) fn refuse_mirror(&self, output: &str, wanted: &[Mirrored]) -> Option<String> {
         let mirrors: Vec<(&str, &[Mirrored])> = self
-            .all_served()
-            .map(|served| (served.name.as_str(), served.rules.mirror()))
+            .all_states()
+            .map(|state| (state.name.as_str(), state.rules.mirror()))
             .filter(|(name, mirror)| *name != output && !mirror.is_empty())
             .collect();
         if wanted.iter().any(|it| it.port == output) {
@@ -66,9 +66,9 @@ impl<H: Hypervisor> Backend<H> {
         let uplink = self.uplink.as_ref().map(|uplink| uplink.name.as_str());
         let named = wanted.iter().map(|it| it.port.as_str());
         let mut unknown = named.filter(|port| *port != Mirrored::ALL && Some(*port) != uplink);
-        unknown.find_map(|port| match self.all_served().find(|served| served.name == port) {
+        unknown.find_map(|port| match self.all_states().find(|state| state.name == port) {
             None => {
-                let known = self.all_served().map(|served| served.name.as_str());
+                let known = self.all_states().map(|state| state.name.as_str());
                 let known: Vec<&str> = known.chain(uplink).collect();
                 Some(format!(
                     "there is no port {port:?}: expected {} or some of {}",
@@ -76,8 +76,8 @@ impl<H: Hypervisor> Backend<H> {
                     known.join(", ")
                 ))
             }
-            Some(served) => {
-                let device = served.device.as_ref()?;
+            Some(state) => {
+                let device = state.device.as_ref()?;
                 let bridge = &device.attached_to;
                 Some(format!(
                     "{port} is on the bridge {bridge}, and only ports of the switch are mirrored"
@@ -87,9 +87,9 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn ports_on_switch(&self) -> Vec<(String, PortId)> {
-        let vifs = self.all_served().filter_map(|served| {
-            let connection = served.connection.as_ref()?;
-            connection.device_port.is_none().then(|| (served.name.clone(), connection.port))
+        let vifs = self.all_states().filter_map(|state| {
+            let connection = state.connection.as_ref()?;
+            connection.device_port.is_none().then(|| (state.name.clone(), connection.port))
         });
         let uplink = self.uplink.iter().map(|uplink| (uplink.name.clone(), uplink.port));
         vifs.chain(uplink).collect()

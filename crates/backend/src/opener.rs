@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
-use ringway_host::Rules;
+use ringway_host::{Rules, VifState};
 use ringway_hypervisor::Hypervisor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::Backend;
 use crate::config::VhostVif as VhostConfig;
-use crate::served::Served;
+use crate::machinery::Machinery;
 use crate::sockets::PassedOn;
 use crate::vhost::{Added, VhostVif};
 
@@ -119,29 +119,31 @@ impl<H: Hypervisor> Backend<H> {
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
             }
             OpenerEvent::Removed { name } => {
-                let index = self.vhosts.iter().position(|vhost| vhost.served.name == name);
+                let index = self.vhosts.iter().position(|vhost| vhost.state.name == name);
                 if let Some(vhost) = index.map(|index| self.vhosts.remove(index)) {
-                    vhost.end(&mut self.services.host);
+                    vhost.end(&mut self.hosting());
                 }
                 opener.send(&OpenerOrder::Done { name, error: None }, &[])?;
             }
             OpenerEvent::Connected { name } => {
-                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.state.name == name);
                 if let (Some(vhost), Some(file)) = (vhost, files.into_iter().next()) {
                     vhost.end.source().connected(file);
                 }
             }
             OpenerEvent::AreaSent { name, error } => {
-                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
+                let Backend { host, machinery, vhosts, .. } = self;
+                let vhost = vhosts.iter_mut().find(|vhost| vhost.state.name == name);
                 if let Some(vhost) = vhost {
-                    vhost.on_area_sent(&mut self.services.host, error.map_or(Ok(()), Err));
+                    let mut hosting = machinery.hosting(&mut host.shared, Instant::now());
+                    vhost.on_area_sent(&mut hosting, error.map_or(Ok(()), Err));
                 }
             }
             OpenerEvent::Waiting { name, reason, is_failure } => {
                 if is_failure {
                     tracing::warn!(vif = name, "waits: {reason}");
                 }
-                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.state.name == name);
                 if let Some(vhost) = vhost {
                     vhost.end.source().waits(reason);
                 }
@@ -157,8 +159,8 @@ impl<H: Hypervisor> Backend<H> {
         opener: &Arc<Link>,
         phase: Phase,
     ) -> Result<(), String> {
-        let config = (self.services.host.config.read_vhost)(vhost)?;
-        if self.all_served().any(|served| served.name == config.name) {
+        let config = (self.config.read_vhost)(vhost)?;
+        if self.all_states().any(|state| state.name == config.name) {
             return Err(format!("a vif {} exists already", config.name));
         }
         if self.uplink.as_ref().is_some_and(|uplink| uplink.name == config.name) {
@@ -178,18 +180,16 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
-        let handles: Vec<u32> = self.vhosts.iter().map(|it| it.served.vif.handle).collect();
-        let Some(handle) = (0..).find(|handle| !handles.contains(handle)) else { return Ok(()) };
         let place = PassedOn::new(&config.name, Arc::clone(opener));
-        let host = &mut self.services.host;
+        let mut hosting = self.hosting();
         // A user sees at once that a bridge is missing; at the start it may appear later. So it may
         // where a supervisor, which has seen that it is there, passes the device.
-        let may_wait = phase == Phase::Start || host.devices.keeper().is_none();
+        let may_wait = phase == Phase::Start || hosting.devices.keeper().is_none();
         let added = Added { config, at_run_time, may_wait };
-        let vhost = VhostVif::begin(added, handle, place, host);
+        let vhost = VhostVif::begin(added, place, &mut hosting);
         let vhost = vhost.map_err(|error| error.to_string())?;
         if let Some(reason) = vhost.why_unattached() {
-            let vif = &vhost.served.name;
+            let vif = &vhost.state.name;
             tracing::warn!(vif, "not attached until the reason is gone: {reason}");
         }
         self.vhosts.push(vhost);
@@ -199,13 +199,13 @@ impl<H: Hypervisor> Backend<H> {
     /// Why a new vif cannot have its addresses: another has one, where frames of both could meet.
     fn refuse_macs(&self, config: &VhostConfig) -> Option<String> {
         let place = (config.bridge.as_deref(), config.rules.vlan.untagged);
-        let place_of = |served: &Served| {
-            let device = served.device.as_ref();
-            (device.map(|device| device.attached_to.clone()), served.rules.vlan().untagged)
+        let place_of = |state: &VifState<Machinery<H>>| {
+            let device = state.device.as_ref();
+            (device.map(|device| device.attached_to.clone()), state.rules.vlan().untagged)
         };
         let place = (place.0.map(str::to_owned), place.1);
         let new = Rules { wanted: config.rules.clone(), mac: config.mac, ..Rules::default() };
-        let mut others = self.all_served().filter(|served| place_of(served) == place);
+        let mut others = self.all_states().filter(|state| place_of(state) == place);
         others.find_map(|other| {
             let (key, mac, its_key) = new.conflict(&other.rules)?;
             Some(format!(

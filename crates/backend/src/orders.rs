@@ -1,49 +1,51 @@
 //! Carries out the supervisor's orders about the vifs of a tenant's process.
 
 use std::io;
+use std::time::Instant;
 
+use ringway_host::{Event, VifState, unwatch_vif, watch_vif};
 use ringway_hypervisor::Hypervisor;
 use ringway_xenbus::Vif;
-use ringway_xenbus::backend::Input;
-use ringway_xenstore::{Lost, Refusal, or_refusal};
+use ringway_xenstore::{Lost, Refusal};
 
 use crate::device::VifDevice;
 use crate::keeper::{Devices, Passed};
+use crate::machinery::Machinery;
 use crate::purpose::Purpose;
 use crate::scope::Order;
-use crate::served::Served;
-use crate::{Backend, EVENTS_MAX, ROOT_TOKEN};
+use crate::uplink::set_carried;
+use crate::{Backend, EVENTS_MAX};
 
 impl<H: Hypervisor> Backend<H> {
     /// Takes the supervisor's orders about the vifs of this process.
     pub(crate) fn take_orders(&mut self) -> io::Result<()> {
-        let backend = self.services.host.hypervisor.domid();
+        let backend = self.machinery.hypervisor.domid();
         for _ in 0..EVENTS_MAX {
-            let Some(order) = self.scope.next_order(backend)? else { return Ok(()) };
+            let Some(orders) = &mut self.orders else { return Ok(()) };
+            let order = orders.next(backend, &mut self.host.scope)?;
+            let Some(order) = order else { return Ok(()) };
             match order {
                 Order::Trunk(carried) => {
-                    if let Some(trunk) = &self.uplink {
-                        self.services.host.set_carried(trunk.port, &carried);
+                    if let Some(port) = self.uplink.as_ref().map(|trunk| trunk.port) {
+                        set_carried(port, &carried, &mut self.hosting());
                     }
                 }
                 Order::Serve { vif, is_new, passed } => {
                     if is_new {
-                        let watched = self.services.store.watch(&vif.backend_dir(), ROOT_TOKEN);
-                        log_refusal(vif, or_refusal(watched)?);
+                        log_refusal(vif, watch_vif(&mut self.store, vif)?);
                     }
                     self.begin_with(vif, passed)?;
                 }
                 Order::Renew(vif, passed) => self.renew_device(vif, passed)?,
                 Order::Mtu(vif, mtu) => self.set_device_mtu(&vif, mtu),
                 Order::Forget(vif) => {
-                    if let Devices::Passed(all) = &mut self.services.host.devices {
+                    if let Devices::Passed(all) = &mut self.machinery.devices {
                         all.remove(&vif);
                     }
                     // The opener says when a virtio vif ends.
                     let Purpose::Xen(vif) = vif else { continue };
-                    let unwatched = self.services.store.unwatch(&vif.backend_dir(), ROOT_TOKEN);
-                    log_refusal(vif, or_refusal(unwatched)?);
-                    self.turns.note(vif, |events| events.has_device_changed = true);
+                    log_refusal(vif, unwatch_vif(&mut self.store, vif)?);
+                    self.on(Event::ScopeChanged(vif))?;
                 }
             }
         }
@@ -51,7 +53,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn keep_passed(&mut self, vif: Purpose, passed: Passed) {
-        if let Devices::Passed(all) = &mut self.services.host.devices {
+        if let Devices::Passed(all) = &mut self.machinery.devices {
             all.insert(vif, passed);
         }
     }
@@ -67,24 +69,19 @@ impl<H: Hypervisor> Backend<H> {
     /// Begins a Xen vif with a device. One that is served without it was made again.
     fn begin_with(&mut self, vif: Vif, passed: Passed) -> Result<(), Lost> {
         self.keep_passed(Purpose::Xen(vif), passed);
-        if let Some(shell) = self.vifs.get_mut(&vif) {
-            shell.feed(Input::Gone, &mut self.services)?;
-            self.drop_if_finished(vif);
-        }
-        self.turns.note(vif, |events| events.has_device_changed = true);
-        Ok(())
+        self.on(Event::MadeAgain(vif))
     }
 
     /// Serves a vif by other queues: its guest stays connected. A virtio vif that waits for its
     /// device gets it.
     fn renew_device(&mut self, vif: Purpose, passed: Passed) -> Result<(), Lost> {
-        let served = self.served_mut(&vif);
-        let is_quarantined = served.as_ref().is_some_and(|served| served.is_quarantined);
-        match (served.and_then(|served| served.device.as_mut()), passed.open()) {
+        let state = self.state_mut(&vif);
+        let is_quarantined = state.as_ref().is_some_and(|state| state.is_quarantined);
+        match (state.and_then(|state| state.device.as_mut()), passed.open()) {
             (Some(VifDevice::Passed(device)), Ok(Some(renewed))) => {
                 *device = renewed;
                 device.is_detached = true;
-                self.services.host.links.note_made();
+                self.host.shared.comparison.note_made(Instant::now());
             }
             _ if is_quarantined => {}
             _ => match vif {
@@ -101,23 +98,23 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn set_device_mtu(&mut self, vif: &Purpose, mtu: u32) {
-        if let Devices::Passed(all) = &mut self.services.host.devices {
+        if let Devices::Passed(all) = &mut self.machinery.devices {
             if let Some(Passed::Made(made, _)) = all.get_mut(vif) {
                 made.mtu = mtu;
             }
         }
-        let device = self.served_mut(vif).and_then(|served| served.device.as_mut());
+        let device = self.state_mut(vif).and_then(|state| state.device.as_mut());
         if let Some(device) = device {
             device.mtu = mtu;
         }
     }
 
-    fn served_mut(&mut self, vif: &Purpose) -> Option<&mut Served> {
+    fn state_mut(&mut self, vif: &Purpose) -> Option<&mut VifState<Machinery<H>>> {
         match vif {
-            Purpose::Xen(vif) => self.vifs.get_mut(vif).map(|shell| &mut shell.served),
+            Purpose::Xen(vif) => self.host.state_mut(*vif),
             vif => {
                 let vhost = self.vhosts.iter_mut().find(|vhost| vhost.is_for(vif));
-                vhost.map(|vhost| &mut vhost.served)
+                vhost.map(|vhost| &mut vhost.state)
             }
         }
     }

@@ -10,7 +10,6 @@ use ringway_xenbus::XenbusState;
 use crate::Backend;
 use crate::liveness::Liveness;
 use crate::service::{Report, Service};
-use crate::vif::VifShell;
 
 /// The last report, and the thread that sends keep-alive messages.
 pub(crate) struct Reports {
@@ -42,10 +41,10 @@ impl Reports {
 impl<H: Hypervisor> Backend<H> {
     /// Reports how many vifs there are, when that has changed.
     pub(crate) fn report_counts(&mut self) {
-        let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
-        let connected = self.vifs.values().filter(is_connected).count();
+        let states = self.host.vifs().map(|(_, vif)| vif.end.state());
+        let connected = states.filter(|state| *state == XenbusState::Connected).count();
         let serving = self.vhosts.iter().filter(|vhost| vhost.end.state() == State::Serving);
-        let counts = (self.vifs.len() + self.vhosts.len(), connected + serving.count());
+        let counts = (self.host.vifs().count() + self.vhosts.len(), connected + serving.count());
         if self.reports.counts.replace(counts) != Some(counts) {
             let (count, connected) = counts;
             self.reports.service.report(Report::Vifs { count, connected });

@@ -1,11 +1,11 @@
-//! Which vifs a backend serves: all of its domain, or those of one tenant.
+//! What a supervisor orders the process of a tenant.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_control::{Link, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules};
+use ringway_host::Scope;
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
@@ -54,36 +54,22 @@ impl Tenancy {
     }
 }
 
-/// Which vifs a process serves.
-pub(crate) enum Scope {
-    /// All vifs of its domain in XenStore.
-    Domain,
-    /// Those that the supervisor names.
-    Tenant {
-        link: Arc<Link>,
-        /// Those of Xen.
-        vifs: BTreeSet<Vif>,
-        /// Queues of the device of the next order.
-        queues: Vec<OwnedFd>,
-    },
+/// The orders of the supervisor of a tenant's process.
+pub(crate) struct Orders {
+    link: Arc<Link>,
+    /// Queues of the device of the next order.
+    queues: Vec<OwnedFd>,
 }
 
-impl Scope {
-    pub(crate) fn of_tenant(link: &Arc<Link>, vifs: impl Iterator<Item = Vif>) -> Scope {
-        Scope::Tenant { link: Arc::clone(link), vifs: vifs.collect(), queues: Vec::new() }
+impl Orders {
+    pub(crate) fn of(link: Arc<Link>) -> Orders {
+        Orders { link, queues: Vec::new() }
     }
 
-    /// Whether this process serves a vif.
-    pub(crate) fn has(&self, vif: Vif) -> bool {
-        match self {
-            Scope::Domain => true,
-            Scope::Tenant { vifs, .. } => vifs.contains(&vif),
-        }
-    }
-
-    /// The next order of the supervisor.
-    pub(crate) fn next_order(&mut self, backend: DomId) -> io::Result<Option<Order>> {
-        let Scope::Tenant { link, vifs, queues } = self else { return Ok(None) };
+    /// The next order of the supervisor, which may change the scope of the process.
+    pub(crate) fn next(&mut self, backend: DomId, scope: &mut Scope) -> io::Result<Option<Order>> {
+        let Orders { link, queues } = self;
+        let Scope::Only(vifs) = scope else { return Ok(None) };
         loop {
             let (order, fds) = match link.receive()? {
                 Received::Message(order, fds) => (order, fds),
@@ -120,13 +106,12 @@ impl Scope {
             }));
         }
     }
+}
 
+impl AsFd for Orders {
     /// Readable when there is an order.
-    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Scope::Domain => None,
-            Scope::Tenant { link, .. } => Some(link.as_fd()),
-        }
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
     }
 }
 

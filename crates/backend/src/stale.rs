@@ -10,26 +10,28 @@ use crate::applied::AppliedNotes;
 use crate::device::VifDevice;
 use crate::keeper::{Devices, Keeper};
 use crate::purpose::{Purpose, is_tap};
-use crate::served::Served;
-use crate::services::Services;
 
 impl<H: Hypervisor> Backend<H> {
     /// Deletes network devices of vifs that were removed while no backend ran, or that the
     /// description no longer names. A failure does not affect other vifs.
     pub(crate) fn delete_stale_devices(&mut self) {
-        let Backend { services: Services { host, .. }, vifs, vhosts, uplink, .. } = self;
+        let Backend { host, machinery, vhosts, uplink, .. } = self;
         // The supervisor removes those that it keeps.
-        let Devices::Kept(Keeper { net, notes }) = &mut host.devices else { return };
+        let Devices::Kept(Keeper { net, notes }) = &mut machinery.devices else { return };
         // A vif that failed may have been repaired.
-        let is_of = |served: &Served, link: &Link| {
-            let kept = served.device.as_ref().and_then(VifDevice::kept);
+        let is_of = |device: Option<&VifDevice>, link: &Link| {
+            let kept = device.and_then(VifDevice::kept);
             kept.is_none_or(|device| device.index == link.index)
         };
         let is_kept = |purpose: &Purpose, link: &Link| match purpose {
-            Purpose::Xen(vif) => vifs.get(vif).is_some_and(|shell| is_of(&shell.served, link)),
+            Purpose::Xen(vif) => {
+                host.vif(*vif).is_some_and(|vif| is_of(vif.state.device.as_ref(), link))
+            }
             Purpose::Virtio(name) => {
-                let vhost = vhosts.iter().find(|vhost| vhost.served.name == *name);
-                vhost.is_some_and(|it| it.config.bridge.is_some() && is_of(&it.served, link))
+                let vhost = vhosts.iter().find(|vhost| vhost.state.name == *name);
+                vhost.is_some_and(|it| {
+                    it.config.bridge.is_some() && is_of(it.state.device.as_ref(), link)
+                })
             }
             Purpose::Uplink => uplink.is_some(),
         };

@@ -17,7 +17,9 @@ use ringway_control::{
     SwitchOrder, TrunkRules, VifStatus,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
+use ringway_host::{Followed, Shared};
 use ringway_hypervisor::Hypervisor;
+use ringway_net::LinkWatch;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{PortId, PortPolicy, PortVlan, Role, TooManyVlans};
@@ -29,13 +31,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
 use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
-use crate::device::Followed;
 use crate::keeper::Keeper;
+use crate::machinery::{AnyQueue, Machinery};
+use crate::notes::NoteFiles;
 use crate::purpose::Purpose;
 use crate::reports::Reports;
-use crate::services::{AnyQueue, Hosting};
 use crate::sockets::Sockets;
-use crate::uplink::{UplinkPort, vlans_of};
+use crate::uplink::{UplinkPort, attach_uplink, vlans_of};
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// How often load is balanced, the forwarding table is swept and a keep-alive message is sent.
@@ -79,7 +81,11 @@ struct Tenant {
 }
 
 struct SwitchProcess {
-    host: Hosting<Trunks>,
+    shared: Shared,
+    machinery: Machinery<Trunks>,
+    config: BackendConfig,
+    /// What the kernel announces of links.
+    links: Option<LinkWatch>,
     uplink: Option<UplinkPort>,
     tenants: BTreeMap<String, Tenant>,
     link: Arc<Link>,
@@ -100,19 +106,25 @@ pub fn run_switch(
     let Sockets { control, net, .. } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
     let reports = Reports::start(config.service.clone())?;
-    let mut host = Hosting::start(Trunks, config, net, &reports.liveness)?;
-    let uplink = host.attach_uplink()?;
+    let (net, links) = net.unzip();
+    let mut notes = NoteFiles::new(&config.dir);
+    let mut shared = Shared::new(config.of_host(), &mut notes, Instant::now());
+    let (liveness, occupants) = (&reports.liveness, &shared.occupants);
+    let mut machinery = Machinery::start(Trunks, &config, net, (liveness, occupants), notes)?;
+    let mut hosting = machinery.hosting(&mut shared, Instant::now());
+    let uplink = attach_uplink(config.uplink.as_ref(), &mut hosting)?;
     // The supervisor removes those of vifs.
     let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
         Purpose::Xen(_) | Purpose::Virtio(_) => true,
     };
-    if let Some(Keeper { net, notes }) = host.devices.keeper() {
+    if let Some(Keeper { net, notes }) = machinery.devices.keeper() {
         notes.delete_devices(net, is_kept);
     }
     reports.ready();
     let tenants = BTreeMap::new();
-    let process = SwitchProcess { host, uplink, tenants, link, reports };
+    let process =
+        SwitchProcess { shared, machinery, config, links, uplink, tenants, link, reports };
     process.serve(&calls, &wake, stop)
 }
 
@@ -126,13 +138,11 @@ impl SwitchProcess {
         let mut swept = Instant::now();
         loop {
             self.reports.liveness.beat();
-            self.host.links.take_changes();
-            self.take_port_events()?;
-            let SwitchProcess { host, uplink, .. } = &mut self;
-            host.follow_links(uplink.is_some(), |now, host| {
-                let uplink = uplink.as_mut();
-                uplink.map_or(Followed::Done, |uplink| uplink.follow_device(now, host))
-            });
+            if self.links.as_mut().is_some_and(LinkWatch::has_changed) {
+                self.shared.comparison.note_change(Instant::now());
+            }
+            self.take_queues_down()?;
+            self.follow_uplink();
             while let Ok(call) = calls.try_recv() {
                 let reply = match &call.request {
                     BackendRequest::Status => Reply::ok(&self.status()),
@@ -142,20 +152,19 @@ impl SwitchProcess {
             }
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
-                self.host.switch.expire(self.host.ticks());
-                if let Some(moved) = self.host.workers.rebalance() {
+                self.shared.switch.expire(self.shared.ticks(swept));
+                if let Some(moved) = self.machinery.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
             }
             let is_more = self.take_orders()?;
             let mut fds = vec![
                 PollFd::new(&self.link, PollFlags::IN),
-                PollFd::new(&self.host.workers, PollFlags::IN),
+                PollFd::new(&self.machinery.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
             ];
-            let links = self.host.links.waker();
-            fds.extend(links.map(|links| PollFd::from_borrowed_fd(links, PollFlags::IN)));
+            fds.extend(self.links.as_ref().map(|links| PollFd::new(links, PollFlags::IN)));
             let pause = if is_more { Duration::ZERO } else { HOUSEKEEPING };
             match poll(&mut fds, Some(&crate::timespec(pause))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -167,6 +176,20 @@ impl SwitchProcess {
                 return Ok(());
             }
         }
+    }
+
+    /// Follows what has become of the device of the uplink.
+    fn follow_uplink(&mut self) {
+        let now = Instant::now();
+        let SwitchProcess { shared, machinery, uplink, .. } = self;
+        let Some(uplink) = uplink.as_mut().filter(|_| shared.comparison.take_due(true, now)) else {
+            return;
+        };
+        let followed = match machinery.devices.keeper().and_then(Keeper::read_links) {
+            Some(links) => uplink.follow_device(Some(&links), &mut machinery.hosting(shared, now)),
+            None => Followed::Again,
+        };
+        shared.comparison.done(followed, now);
     }
 
     /// Carries out the supervisor's orders; true if there may be more.
@@ -206,7 +229,9 @@ impl SwitchProcess {
     fn attach(&mut self, end: End, macs: &Macs, trunk: &TrunkRules) -> io::Result<Tenant> {
         let mut all_counters = Vec::new();
         let mut attachments: Vec<Attachment<AnyQueue<Trunks>>> = Vec::new();
-        let flood = self.host.switch.flood_budget(self.host.ticks());
+        let shared = &mut self.shared;
+        let now = Instant::now();
+        let flood = shared.switch.flood_budget(shared.ticks(now));
         for SwitchQueue { memory, tx_ring, rx_ring, events } in end.into_switch_queues()? {
             let counters = Arc::new(QueueCounters::default());
             all_counters.push(Arc::clone(&counters));
@@ -227,17 +252,16 @@ impl SwitchProcess {
                 stations: Stations::One(Weight::ONE),
             });
         }
-        let port = self.host.allocate_port()?;
+        let port = shared.allocate_port()?;
         let vlan = self.join(port, trunk).map_err(io::Error::other)?;
         self.assign(port, macs);
-        let forwarding = Forwarding::Switch(Arc::clone(&self.host.switch));
+        let forwarding = Forwarding::Switch(Arc::clone(&self.shared.switch));
         let policy = macs.policy(vlan);
         let limits = Limits::default();
-        let workers = &mut self.host.workers;
+        let workers = &mut self.machinery.workers;
         let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
         if let Err(error) = attached {
-            self.host.workers.detach(port);
-            self.host.forget_port(port);
+            self.shared.release_port(port, &mut self.machinery.workers);
             return Err(error);
         }
         Ok(Tenant { port, counters: all_counters })
@@ -248,7 +272,7 @@ impl SwitchProcess {
     /// from.
     fn join(&self, port: PortId, trunk: &TrunkRules) -> Result<PortVlan, TooManyVlans> {
         let role = if trunk.is_private { Role::Private } else { Role::Ordinary };
-        self.host.switch.join(port, &vlans_of(trunk), role)
+        self.shared.switch.join(port, &vlans_of(trunk), role)
     }
 
     /// Changes the addresses or VLANs that a tenant may use.
@@ -261,18 +285,18 @@ impl SwitchProcess {
             }
         };
         self.assign(port, macs);
-        self.host.workers.set_policy(port, &policy);
+        self.machinery.workers.set_policy(port, &policy);
     }
 
     /// Assigns a tenant's addresses to its port, so that no other port can take them.
     fn assign(&self, port: PortId, macs: &Macs) {
-        let host = &self.host;
+        let shared = &self.shared;
         let (own, addresses_max) = match &macs.own {
             Some(own) => (&own[..], 1),
-            None => (&[][..], host.config.switch.fdb_entries_max),
+            None => (&[][..], shared.config.switch.fdb_entries_max),
         };
         let assigned = Assigned { own, shared: &macs.shared, addresses_max };
-        for (mac, reason) in host.switch.assign(port, &assigned, host.ticks()) {
+        for (mac, reason) in shared.switch.assign(port, &assigned, shared.ticks(Instant::now())) {
             match reason {
                 NotBound::OtherPort(other) | NotBound::Shared(other) => {
                     let (port, other) = (self.port_name(port), self.port_name(other));
@@ -287,26 +311,23 @@ impl SwitchProcess {
 
     fn detach(&mut self, tenant: &str) {
         let Some(gone) = self.tenants.remove(tenant) else { return };
-        self.host.workers.detach(gone.port);
-        self.host.forget_port(gone.port);
+        self.shared.release_port(gone.port, &mut self.machinery.workers);
         tracing::info!(tenant, "detached");
     }
 
     /// Handles queues that workers gave up: those of a trunk whose tenant broke the protocol, or of
     /// the uplink.
-    fn take_port_events(&mut self) -> io::Result<()> {
-        while let Some(event) = self.host.next_port_event() {
-            let reason = format!("queue {}: {}", event.queue_index, event.down);
-            drop(event.queue);
-            let found = self.tenants.iter().find(|(_, tenant)| tenant.port == event.port_id);
+    fn take_queues_down(&mut self) -> io::Result<()> {
+        while let Some(down) = self.shared.next_report(&mut self.machinery.workers) {
+            let reason = format!("queue {}: {}", down.queue, down.reason);
+            let found = self.tenants.iter().find(|(_, tenant)| tenant.port == down.port);
             if let Some((tenant, _)) = found {
                 let tenant = tenant.clone();
                 self.detach(&tenant);
                 self.cut_off(tenant, &reason);
-            } else if let Some(uplink) = self.uplink.as_ref().filter(|it| it.port == event.port_id)
-            {
-                if uplink.has_lost_device(event.port_id) {
-                    self.host.links.note_change();
+            } else if let Some(uplink) = self.uplink.as_ref().filter(|it| it.port == down.port) {
+                if uplink.has_lost_device(down.port) {
+                    self.shared.comparison.note_change(Instant::now());
                     continue;
                 }
                 return Err(uplink.failure(&reason));
@@ -328,13 +349,13 @@ impl SwitchProcess {
     }
 
     fn status(&self) -> BackendStatus {
-        let host = &self.host;
-        let placements = host.workers.placements();
+        let (switch, workers) = (&self.shared.switch, &self.machinery.workers);
+        let placements = workers.placements();
         let port_status = |name: String, port, counters: &[Arc<QueueCounters>]| VifStatus {
             name,
             state: "Connected".to_owned(),
             attached_to: "switch".to_owned(),
-            multicast: multicast_status(&host.switch, port),
+            multicast: multicast_status(switch, port),
             queues: queue_statuses(port, counters, &placements),
             ..VifStatus::default()
         };
@@ -345,14 +366,14 @@ impl SwitchProcess {
         let uplink = self.uplink.as_ref();
         BackendStatus {
             pid: std::process::id(),
-            policy: host.config.workers.policy.to_string(),
-            workers: worker_statuses(host.workers.busy(), &placements),
+            policy: self.config.workers.policy.to_string(),
+            workers: worker_statuses(workers.busy(), &placements),
             uplink: uplink.map(|it| VifStatus {
                 error: it.fault(),
                 ..port_status(it.name.clone(), it.port, &it.counters)
             }),
             fdb: self.fdb(),
-            groups: groups_status(&host.switch, |port| self.port_name(port)),
+            groups: groups_status(switch, |port| self.port_name(port)),
             trunks: trunks.collect(),
             ..BackendStatus::default()
         }
@@ -367,7 +388,8 @@ impl SwitchProcess {
     }
 
     fn fdb(&self) -> Vec<FdbStatus> {
-        let entries = self.host.switch.entries(self.host.ticks()).into_iter();
+        let ticks = self.shared.ticks(Instant::now());
+        let entries = self.shared.switch.entries(ticks).into_iter();
         let entry = entries.map(|(vlan, entry)| FdbStatus {
             mac: entry.mac.to_string(),
             port: self.port_name(entry.port),

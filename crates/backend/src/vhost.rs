@@ -16,10 +16,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters};
-use ringway_host::{Charged, Floor, LeftOut, Limited, LogAllowance, Rules, Settings};
+use ringway_host::{
+    Charged, Devices as _, Floor, LeftOut, NewQueues, Rules, Settings, Shared, VifState, connect,
+    disconnect,
+};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
-use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_tap::VifOrTap;
@@ -28,17 +30,15 @@ use ringway_vhost::{Area, Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index};
 use ringway_virtio::{Format, QueueOptions};
-use ringway_wire::DomId;
 use ringway_wire::virtio::VHOST_F_LOG_ALL;
-use ringway_worker::{Attachment, Forwarding};
-use ringway_xenbus::{MIRROR_KEY, Vif};
+use ringway_worker::Attachment;
+use ringway_xenbus::MIRROR_KEY;
 use ringway_xenstore::RateLimit;
 
 use crate::config::VhostVif as Config;
 use crate::device::LowMtu;
 use crate::inflight::InflightArea;
-use crate::served::{Connection, Served};
-use crate::services::{AnyQueue, Hosting};
+use crate::machinery::{AnyQueue, HostingOf, Machinery};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 use crate::virtio_features::offered;
@@ -47,9 +47,6 @@ pub(crate) use unattached::Added;
 use unattached::Unattached;
 use unshared::Unshared;
 
-/// An invalid Xen domid (`DOMID_INVALID`), used for these vifs wherever a vif has a domain and a
-/// handle.
-const NO_DOMAIN: DomId = DomId(0x7ff4);
 /// The most bytes of a dirty log: a bit for each page of 16 TiB. It bounds the memory that one
 /// session can have us map.
 const LOG_LEN_MAX: u64 = 512 << 20;
@@ -60,8 +57,8 @@ const ATTACHES_BURST: u32 = 256;
 const ATTACH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A virtio vif that this backend serves.
-pub(crate) struct VhostVif {
-    pub(crate) served: Served,
+pub(crate) struct VhostVif<H: Hypervisor> {
+    pub(crate) state: VifState<Machinery<H>>,
     pub(crate) config: Config,
     /// Whether it was added while the host ran.
     pub(crate) at_run_time: bool,
@@ -103,46 +100,36 @@ struct Parts {
     floor: Floor,
 }
 
-impl VhostVif {
+impl<H: Hypervisor> VhostVif<H> {
     /// Starts waiting for a front-end.
     ///
     /// # Errors
     /// If there are too many of them.
-    pub(crate) fn begin<H: Hypervisor>(
+    pub(crate) fn begin(
         Added { config, at_run_time, may_wait }: Added,
-        index: u32,
         place: PassedOn,
-        host: &mut Hosting<H>,
-    ) -> io::Result<VhostVif> {
-        let now = Instant::now();
+        hosting: &mut HostingOf<'_, H>,
+    ) -> io::Result<VhostVif<H>> {
+        let now = hosting.now;
         let share = MappingShare::new().map_err(io::Error::other)?;
-        let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
-        let floor = Floor::read(&config.name, &mut host.notes);
+        let floor = Floor::read(&config.name, hosting.notes);
         // A user sees at once that an MTU cannot be; a description is served as far as possible.
         let low_mtu = if may_wait { LowMtu::Warn } else { LowMtu::Refuse };
-        let made = unattached::make_device(&config, &floor, low_mtu, host).transpose();
+        let made = unattached::make_device(&config, &floor, low_mtu, hosting).transpose();
         let (device, unattached) = match made {
             Ok(device) => (device, None),
             Err(error) if may_wait => (None, Some(Unattached::new(&error, now))),
             Err(error) => return Err(error),
         };
-        let settings = Settings::read(&config.name, &config.limits, &config.rules, &mut host.notes);
+        let settings = Settings::read(&config.name, &config.limits, &config.rules, hosting.notes);
         let wanted = settings.rules(&config.rules);
         let rules = Rules { wanted, mac: config.mac, ..Rules::default() };
-        let mut limited = Limited::new(host.switch.flood_budget(host.ticks()), now);
-        limited.mtu_min = floor.mtu();
-        let mut served = Served {
-            vif,
-            name: config.name.clone(),
-            offer: host.offer(Some(config.queues)),
-            rules,
-            device,
-            limited,
-            is_quarantined: false,
-            connection: None,
-            log: LogAllowance::new(now),
-        };
-        served.set_limits(&settings.keys(), host);
+        let (charged, offer) =
+            (Charged::Virtio(config.name.clone()), hosting.shared.offer(Some(config.queues)));
+        let mut state = VifState::new(charged, offer, rules, hosting.shared, now);
+        state.device = device;
+        state.limited.mtu_min = floor.mtu();
+        state.set_limits(&settings.keys(), hosting);
         let parts = Parts {
             share,
             memory: None,
@@ -162,7 +149,7 @@ impl VhostVif {
         };
         let end = BackendEnd::new(place);
         let mut vif = VhostVif {
-            served,
+            state,
             config,
             at_run_time,
             end,
@@ -171,95 +158,89 @@ impl VhostVif {
             quarantined: None,
             unattached,
         };
-        vif.check_quarantine(host);
+        vif.check_quarantine(hosting.shared);
         Ok(vif)
     }
 
-    /// What panics over its guest are charged to.
-    pub(crate) fn charged(&self) -> Charged {
-        Charged::Virtio(self.served.name.clone())
-    }
-
     /// Accepts front-ends, or not, according to the remembered panics.
-    pub(crate) fn check_quarantine<H: Hypervisor>(&mut self, host: &Hosting<H>) {
-        self.quarantined = host.quarantine.reason(&self.charged());
+    pub(crate) fn check_quarantine(&mut self, shared: &Shared) {
+        self.quarantined = shared.quarantine.reason(&self.state.charged);
         if let Some(reason) = &self.quarantined {
-            tracing::warn!(vif = self.served.name, "{reason}");
+            tracing::warn!(vif = self.state.name, "{reason}");
         }
-        self.served.is_quarantined = self.quarantined.is_some();
+        self.state.is_quarantined = self.quarantined.is_some();
     }
 
     /// Does pending work; returns whether there may be more.
-    pub(crate) fn turn<H: Hypervisor>(
-        &mut self,
-        host: &mut Hosting<H>,
-        now: Instant,
-    ) -> io::Result<bool> {
-        if self.quarantined.is_some() || !self.attach(host, now) {
+    pub(crate) fn turn(&mut self, hosting: &mut HostingOf<'_, H>) -> io::Result<bool> {
+        if self.quarantined.is_some() || !self.attach(hosting) {
             return Ok(false);
         }
-        let VhostVif { served, config, end, parts, .. } = self;
-        let more = end.turn(&mut Serving { served, config, parts, host }, now)?;
+        let now = hosting.now;
+        let VhostVif { state, config, end, parts, .. } = self;
+        let more = end.turn(&mut Serving { state, config, parts, hosting }, now)?;
         let Some(wanted) = self.parts.wanted.take() else { return Ok(more) };
         if let Err(error) = self.end.source().send_area_order(wanted) {
-            self.on_area_sent(host, Err(format!("the inflight area: {error}")));
+            self.on_area_sent(hosting, Err(format!("the inflight area: {error}")));
         }
         Ok(more)
     }
 
     /// Handles the outcome of sending an area to its front-end.
-    pub(crate) fn on_area_sent<H: Hypervisor>(
+    pub(crate) fn on_area_sent(
         &mut self,
-        host: &mut Hosting<H>,
+        hosting: &mut HostingOf<'_, H>,
         outcome: Result<(), String>,
     ) {
-        let VhostVif { served, config, end, parts, .. } = self;
-        end.on_area_sent(&mut Serving { served, config, parts, host }, outcome, Instant::now());
+        let now = hosting.now;
+        let VhostVif { state, config, end, parts, .. } = self;
+        end.on_area_sent(&mut Serving { state, config, parts, hosting }, outcome, now);
     }
 
     /// Sets a valid limit on a user's request, for as long as the vif exists.
-    pub(crate) fn set_limit<H: Hypervisor>(
+    pub(crate) fn set_limit(
         &mut self,
         key: &str,
         value: &str,
-        host: &mut Hosting<H>,
+        hosting: &mut HostingOf<'_, H>,
     ) -> Result<(), String> {
-        let noted = self.settings.set(key, value, &mut host.notes);
-        self.served.set_limits(&self.settings.keys(), host);
+        let noted = self.settings.set(key, value, hosting.notes);
+        self.state.set_limits(&self.settings.keys(), hosting);
         noted
     }
 
     /// Makes it the output of a mirror, or an ordinary vif.
-    pub(crate) fn set_mirror<H: Hypervisor>(
+    pub(crate) fn set_mirror(
         &mut self,
         mirror: Vec<Mirrored>,
         value: &str,
-        host: &mut Hosting<H>,
+        hosting: &mut HostingOf<'_, H>,
     ) -> Result<(), String> {
-        let rules = PortRules { mirror, ..self.served.rules.wanted.clone() };
-        self.served.update_rules(rules, None, host)?;
-        self.settings.set(MIRROR_KEY, value, &mut host.notes)
+        let rules = PortRules { mirror, ..self.state.rules.wanted.clone() };
+        self.state.update_rules(rules, None, hosting)?;
+        self.settings.set(MIRROR_KEY, value, hosting.notes)
     }
 
     /// Handles a queue that a worker gave up: the guest is disconnected, and may reconnect.
-    pub(crate) fn close<H: Hypervisor>(&mut self, host: &mut Hosting<H>, reason: &str) {
-        let now = Instant::now();
-        let VhostVif { served, config, end, parts, .. } = self;
-        end.close(&mut Serving { served, config, parts, host }, reason, now);
+    pub(crate) fn close(&mut self, hosting: &mut HostingOf<'_, H>, reason: &str) {
+        let now = hosting.now;
+        let VhostVif { state, config, end, parts, .. } = self;
+        end.close(&mut Serving { state, config, parts, hosting }, reason, now);
     }
 }
 
-impl VhostVif {
+impl<H: Hypervisor> VhostVif<H> {
     /// Ends it for good: a later vif with this name is a different one.
-    pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
-        let VhostVif { served, config, end, parts, .. } = &mut self;
-        end.remove(&mut Serving { served, config, parts, host }, Instant::now());
-        let notes = &mut host.notes;
+    pub(crate) fn end(mut self, hosting: &mut HostingOf<'_, H>) {
+        let now = hosting.now;
+        let VhostVif { state, config, end, parts, .. } = &mut self;
+        end.remove(&mut Serving { state, config, parts, hosting }, now);
+        let notes = &mut *hosting.notes;
         for forgotten in [self.parts.floor.forget(notes), self.settings.forget(notes)] {
             let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
-        host.quarantine.release(&self.charged(), notes);
-        let removed = self.served.device.map(|device| host.devices.remove(device));
+        hosting.shared.quarantine.release(&self.state.charged, notes);
+        let removed = self.state.device.map(|device| hosting.devices.remove(device));
         if let Some(Err(error)) = removed {
             tracing::debug!(%error, "the network device was already gone");
         }
@@ -267,16 +248,16 @@ impl VhostVif {
 }
 
 /// One vif, with the services needed to serve its guest.
-struct Serving<'a, H: Hypervisor> {
-    served: &'a mut Served,
+struct Serving<'a, 'b, H: Hypervisor> {
+    state: &'a mut VifState<Machinery<H>>,
     config: &'a Config,
     parts: &'a mut Parts,
-    host: &'a mut Hosting<H>,
+    hosting: &'a mut HostingOf<'b, H>,
 }
 
-impl<H: Hypervisor> Device for Serving<'_, H> {
+impl<H: Hypervisor> Device for Serving<'_, '_, H> {
     fn offer(&mut self, front_end: Option<u32>) -> Offer {
-        let caps = self.config.offloads.and(self.host.config.offloads);
+        let caps = self.config.offloads.and(self.hosting.shared.config.offloads);
         let floor = self.parts.floor.of(front_end);
         self.keep_mtu(floor.mtu);
         Offer {
@@ -284,7 +265,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
             floor,
             protocol: self.config.protocol,
             pairs: self.config.queues,
-            mtu_max: self.config.limits.mtu.unwrap_or_else(|| self.served.mtu_max()),
+            mtu_max: self.config.limits.mtu.unwrap_or_else(|| self.state.mtu_max()),
         }
     }
 
@@ -337,10 +318,10 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     fn apply_changes(&mut self) -> Result<(), String> {
         let is_needed = self.parts.plans.values().any(|plan| plan.is_enabled);
         self.parts.due = None;
-        if self.served.connection.is_some() || !is_needed {
+        if self.state.connection.is_some() || !is_needed {
             return Ok(());
         }
-        if let Err(later) = self.parts.rate_limit.take(Instant::now()) {
+        if let Err(later) = self.parts.rate_limit.take(self.hosting.now) {
             self.parts.due = Some(later);
             return Ok(());
         }
@@ -353,7 +334,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn set_mtu(&mut self, mtu: u16) {
-        tracing::debug!(vif = self.served.name, mtu, "the front-end reports this MTU to its guest");
+        tracing::debug!(vif = self.state.name, mtu, "the front-end reports this MTU to its guest");
     }
 
     fn make_area(&mut self, wanted: AreaRequest) -> Result<(), String> {
@@ -374,11 +355,11 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn negotiated(&mut self, negotiated: Negotiated) {
         // A front-end may set any MTU if none is configured. No longer frames passed, though.
-        let mtu = u32::from(negotiated.mtu).min(self.served.mtu(self.host));
+        let mtu = u32::from(negotiated.mtu).min(self.state.mtu(self.hosting.shared));
         let negotiated = Negotiated { mtu: u16::try_from(mtu).unwrap_or(0), ..negotiated };
-        let noted = self.parts.floor.note(negotiated, &mut self.host.notes);
+        let noted = self.parts.floor.note(negotiated, self.hosting.notes);
         let Err(reason) = noted else { return };
-        let Some(LeftOut(left_out)) = self.served.may_log() else { return };
+        let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) else { return };
         tracing::warn!(left_out, "{reason}");
     }
 
@@ -396,8 +377,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn note(&mut self, note: Note<'_>) {
-        let Some(LeftOut(left_out)) = self.served.may_log() else { return };
-        let vif = &self.served.name;
+        let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) else { return };
+        let vif = &self.state.name;
         match note {
             Note::Connected => tracing::info!(vif, left_out, "the front-end has connected"),
             Note::Disconnected => tracing::info!(vif, left_out, "the front-end has disconnected"),
@@ -409,23 +390,24 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 }
 
-impl<H: Hypervisor> Serving<'_, H> {
+impl<H: Hypervisor> Serving<'_, '_, H> {
     /// Lets frames be as long as the front-end and its guest expect since an earlier session.
     fn keep_mtu(&mut self, kept: u16) {
-        let Serving { served, host, .. } = self;
-        if std::mem::replace(&mut served.limited.mtu_min, kept) == kept {
+        let Serving { state, hosting, .. } = self;
+        if std::mem::replace(&mut state.limited.mtu_min, kept) == kept {
             return;
         }
-        let (Some(device), Some(keeper)) = (&served.device, host.devices.keeper()) else { return };
+        let (Some(device), Some(keeper)) = (&state.device, hosting.devices.keeper()) else {
+            return;
+        };
         let setting = LinkSetting::Mtu(device.mtu.max(kept.into()));
         if let Err(error) = keeper.net.set(device.tap.name(), &[setting]) {
-            tracing::debug!(vif = served.name, %error, "the network device keeps its MTU");
+            tracing::debug!(vif = state.name, %error, "the network device keeps its MTU");
         }
     }
 
     /// Attaches all pairs that should be served to workers, as one port.
     fn attach(&mut self) -> io::Result<()> {
-        let mut attachments = Vec::new();
         let plans = std::mem::take(&mut self.parts.plans);
         let made = |of: &mut Self, is_enabled: bool| -> io::Result<Vec<_>> {
             let plans = plans.values().filter(|plan| plan.is_enabled == is_enabled);
@@ -433,53 +415,21 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         let (made, drained) = (made(self, true), made(self, false));
         self.parts.plans = plans;
-        let mut queues = Vec::new();
         let mut caps = OffloadCaps::ALL;
+        let mut enabled = Vec::new();
         for (queue, counters) in made? {
             caps = caps.and(ringway_datapath::PortQueue::describe(&queue).caps);
-            queues.push(Arc::clone(&counters));
-            attachments.push(self.attachment(queue, counters));
+            enabled.push(self.attachment(queue, counters));
         }
-        let drained =
-            drained?.into_iter().map(|(queue, counters)| self.attachment(queue, counters));
-        let drained: Vec<_> = drained.collect();
-        let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
-        let Serving { served, host, .. } = self;
-        let port = host.allocate_port()?;
-        let device_port = match served.attach_device(port, count, caps, host) {
-            Ok(device_port) => device_port,
-            Err(error) => {
-                host.free_port(port);
-                return Err(error);
-            }
-        };
-        let policy = match served.apply_rules(port, host) {
-            Ok(policy) => policy,
-            Err(error) => {
-                for port in device_port.into_iter().chain([port]) {
-                    host.workers.detach(port);
-                    host.forget_port(port);
-                }
-                return Err(io::Error::other(error));
-            }
-        };
-        let limits = served.limits(host);
-        for port in device_port.into_iter().chain([port]) {
-            host.occupants.insert(port, Charged::Virtio(served.name.clone()));
-        }
-        let forwarding = match device_port {
-            None => Forwarding::Switch(Arc::clone(&host.switch)),
-            Some(device_port) => Forwarding::Patch(device_port),
-        };
-        let attached =
-            host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
-        served.connection = Some(Connection { port, device_port, drain: None, queues, caps });
-        let attached = attached.and_then(|_| self.drain(port, &policy, drained));
-        if let Err(error) = attached {
-            self.detach();
+        let disabled = drained?.into_iter();
+        let disabled = disabled.map(|(queue, counters)| self.attachment(queue, counters)).collect();
+        let queues = enabled.len();
+        let connected = connect(self.state, NewQueues { enabled, disabled, caps }, self.hosting);
+        if let Err(error) = connected {
+            self.note_bases();
             return Err(error);
         }
-        tracing::debug!(vif = self.served.name, queues = count, "connected");
+        tracing::debug!(vif = self.state.name, queues, "connected");
         self.send_announcement();
         Ok(())
     }
@@ -498,29 +448,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let kick = plan.tx.kick.as_fd().try_clone_to_owned();
         let kick = kick.and_then(|kick| EventFd::to_peer(kick, calls));
         if let Err(error) = kick.and_then(|kick| kick.signal()) {
-            tracing::debug!(vif = self.served.name, %error, "the guest will be announced later");
+            tracing::debug!(vif = self.state.name, %error, "the guest will be announced later");
         }
-    }
-
-    /// Attaches disabled pairs to workers, as a separate port to which nothing is sent.
-    fn drain(
-        &mut self,
-        port: PortId,
-        policy: &Arc<PortPolicy>,
-        pairs: Vec<Attachment<AnyQueue<H>>>,
-    ) -> io::Result<()> {
-        if pairs.is_empty() {
-            return Ok(());
-        }
-        let Serving { served, host, .. } = self;
-        let drain = host.allocate_port()?;
-        host.occupants.insert(drain, Charged::Virtio(served.name.clone()));
-        if let Some(connection) = &mut served.connection {
-            connection.drain = Some(drain);
-        }
-        let limits = served.limits(host);
-        host.workers.attach_limited(drain, &Forwarding::Patch(port), policy, &limits, pairs)?;
-        Ok(())
     }
 
     fn attachment(
@@ -531,20 +460,20 @@ impl<H: Hypervisor> Serving<'_, H> {
         Attachment {
             queue: VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(queue))),
             counters,
-            flood: Arc::clone(&self.served.limited.flood),
-            stations: self.served.limited.stations(),
+            flood: Arc::clone(&self.state.limited.flood),
+            stations: self.state.limited.stations(),
         }
     }
 
     /// Takes all pairs back from their workers, and notes where each must continue.
     fn detach(&mut self) {
-        let Some(connection) = self.served.connection.take() else { return };
-        let others = connection.drain.into_iter().chain(connection.device_port);
-        for port in others.chain([connection.port]) {
-            self.host.workers.detach(port);
-            self.host.occupants.remove(port);
-            self.host.forget_port(port);
+        if disconnect(self.state, self.hosting) {
+            self.note_bases();
         }
+    }
+
+    /// Notes where each pair must continue that was served.
+    fn note_bases(&mut self) {
         for (pair, control) in std::mem::take(&mut self.parts.controls) {
             let Some(plan) = self.parts.plans.get_mut(&pair) else { continue };
             let [tx, rx] = control.bases();

@@ -37,7 +37,6 @@ pub use negotiated::Floor;
 pub use notes::{Note, Notes};
 pub use occupants::Occupants;
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};
-pub use round_robin::{RoundRobin, VifEvents};
 pub use rules::Rules;
 pub use settings::Settings;
 pub use shared::{HostConfig, QueueDown, Shared};

@@ -10,27 +10,27 @@ use ringway_xenbus::Vif;
 
 /// The vifs with pending events, in the order in which they are served.
 #[derive(Debug, Default)]
-pub struct RoundRobin {
+pub(crate) struct RoundRobin {
     order: VecDeque<Vif>,
     events: BTreeMap<Vif, VifEvents>,
 }
 
 /// The pending events of a vif.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct VifEvents {
+pub(crate) struct VifEvents {
     /// The toolstack may have created, changed or removed it.
-    pub has_device_changed: bool,
+    pub(crate) has_device_changed: bool,
     /// The backend's own state was written, not by the backend.
-    pub was_own_state_written: bool,
+    pub(crate) was_own_state_written: bool,
     /// The frontend's state may have changed.
-    pub has_frontend_changed: bool,
+    pub(crate) has_frontend_changed: bool,
     /// Deferred work is due.
-    pub is_due: bool,
+    pub(crate) is_due: bool,
 }
 
 impl RoundRobin {
     /// Notes an event of a vif, which gets a turn if it has none yet.
-    pub fn note(&mut self, vif: Vif, record: impl FnOnce(&mut VifEvents)) {
+    pub(crate) fn note(&mut self, vif: Vif, record: impl FnOnce(&mut VifEvents)) {
         let events = self.events.entry(vif).or_insert_with(|| {
             self.order.push_back(vif);
             VifEvents::default()
@@ -39,13 +39,13 @@ impl RoundRobin {
     }
 
     /// The next vif, with all its pending events.
-    pub fn next(&mut self) -> Option<(Vif, VifEvents)> {
+    pub(crate) fn next(&mut self) -> Option<(Vif, VifEvents)> {
         let vif = self.order.pop_front()?;
         Some((vif, self.events.remove(&vif).unwrap_or_default()))
     }
 
     /// Whether no vif has a turn.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 }

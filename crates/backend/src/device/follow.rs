@@ -9,10 +9,11 @@ use std::io;
 use std::net::IpAddr;
 
 use ringway_datapath::OffloadCaps;
+use ringway_host::{Followed, HOST_ADDRESS};
 use ringway_net::{Link, LinkSetting, Netlink, PortSettings};
 use ringway_tap::{Lifetime, Tap};
 
-use super::{GSO_MAX, HOST_ADDRESS, HostDevice, in_use, is_bridge};
+use super::{GSO_MAX, HostDevice, in_use, is_bridge};
 use crate::applied::AppliedNotes;
 
 /// All links of the host at one time.
@@ -31,14 +32,6 @@ pub(crate) struct Seen {
     /// Its settings as a port, also if its bridge has been deleted since.
     port: Option<PortSettings>,
     addresses: Vec<(IpAddr, u8)>,
-}
-
-/// Whether all was done that a comparison of devices has found to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Followed {
-    Done,
-    /// It has to be tried again.
-    Again,
 }
 
 impl HostLinks {
@@ -70,7 +63,7 @@ impl Seen {
 impl HostDevice {
     /// Follows what has become of the device. If it was deleted, it is made again as it was last
     /// seen, and its queues have to be attached again: see
-    /// [`is_detached`](super::Device::is_detached).
+    /// [`is_detached`](ringway_host::DeviceFacts::is_detached).
     ///
     /// # Errors
     /// Why it does not work as it should; that may change later.
@@ -208,6 +201,11 @@ impl HostDevice {
     /// Shows users why it does not work as it should, if so, and logs that once.
     pub(crate) fn show(&mut self, outcome: io::Result<()>) -> Followed {
         self.device.show(&self.seen.link.name, outcome)
+    }
+
+    /// Its name when it was last seen.
+    pub(crate) fn seen_name(&self) -> &str {
+        &self.seen.link.name
     }
 
     /// Notes where it is for the next process.

@@ -1,6 +1,7 @@
 use std::io;
 
 use ringway_control::RunDir;
+use ringway_datapath::MacAddr;
 use ringway_wire::DomId;
 
 use super::*;

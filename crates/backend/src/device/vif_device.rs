@@ -3,24 +3,18 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use ringway_tap::Tap;
+use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_host::DeviceFacts;
+use ringway_tap::{Side, Tap, TapQueue};
 
-use super::{Followed, HostDevice};
+use super::HostDevice;
 
 /// A network device, as a process serves by it.
 pub(crate) struct Device {
     pub(crate) tap: Tap,
-    /// Its MTU, apart from what its guest uses since before that was lowered.
-    pub(crate) mtu: u32,
-    /// Queues that the device was created with: no more can be in use.
-    pub(crate) queues_made: u16,
-    /// What the device is attached to, as configured.
-    pub(crate) attached_to: String,
-    /// Whether it was made again, and its queues are not attached yet.
-    pub(crate) is_detached: bool,
-    /// Why it does not work as it should, if so.
-    pub(crate) fault: Option<String>,
+    facts: DeviceFacts,
 }
 
 /// The network device of a vif that is served.
@@ -33,17 +27,7 @@ pub(crate) enum VifDevice {
 
 impl Device {
     pub(crate) fn new(tap: Tap, mtu: u32, queues_made: u16, attached_to: String) -> Device {
-        Device { tap, mtu, queues_made, attached_to, is_detached: false, fault: None }
-    }
-
-    /// Shows users why it does not work as it should, if so, and logs that once.
-    pub(super) fn show(&mut self, name: &str, outcome: io::Result<()>) -> Followed {
-        let fault = outcome.err().map(|error| error.to_string());
-        if let Some(fault) = fault.as_ref().filter(|fault| self.fault.as_ref() != Some(*fault)) {
-            tracing::warn!(name, "{fault}");
-        }
-        self.fault = fault;
-        if self.fault.is_some() { Followed::Again } else { Followed::Done }
+        Device { tap, facts: DeviceFacts::new(mtu, queues_made, attached_to) }
     }
 }
 
@@ -55,16 +39,51 @@ impl VifDevice {
             VifDevice::Passed(_) => None,
         }
     }
+}
 
-    /// Shows users why it does not work as it should, if so, and logs that once.
-    pub(crate) fn show(&mut self, outcome: io::Result<()>) -> Followed {
+impl ringway_host::Device for VifDevice {
+    type Queue = TapQueue;
+
+    fn name(&self) -> String {
         match self {
-            VifDevice::Kept(device) => device.show(outcome),
-            VifDevice::Passed(device) => {
-                let name = device.tap.name().to_owned();
-                device.show(&name, outcome)
-            }
+            VifDevice::Kept(device) => device.seen_name().to_owned(),
+            VifDevice::Passed(device) => device.tap.name().to_owned(),
         }
+    }
+
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn facts_mut(&mut self) -> &mut DeviceFacts {
+        &mut self.facts
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.tap.is_deleted()
+    }
+
+    fn enable(&mut self, count: u16, caps: OffloadCaps) -> io::Result<()> {
+        self.tap.set_enabled(count)?;
+        self.tap.set_offloads(caps)
+    }
+
+    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<TapQueue> {
+        self.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]))
+    }
+}
+
+impl Deref for Device {
+    type Target = DeviceFacts;
+
+    fn deref(&self) -> &DeviceFacts {
+        &self.facts
+    }
+}
+
+impl DerefMut for Device {
+    fn deref_mut(&mut self) -> &mut DeviceFacts {
+        &mut self.facts
     }
 }
 

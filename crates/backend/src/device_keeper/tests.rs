@@ -47,7 +47,7 @@ fn change_of(keeper: &mut DeviceKeeper, whose: &Purpose) -> DeviceChange {
         }
         let pause =
             keeper.due().map_or(PATIENCE, |due| due.saturating_duration_since(Instant::now()));
-        let waker = keeper.waker().expect("it watches links");
+        let waker = keeper.waker();
         let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         poll(&mut fds, Some(&crate::timespec(pause))).expect("ours");
     }

@@ -1,8 +1,10 @@
 //! What users are shown of a virtio vif that does not work as it should.
 
+use ringway_hypervisor::Hypervisor;
+
 use super::VhostVif;
 
-impl VhostVif {
+impl<H: Hypervisor> VhostVif<H> {
     /// Whether the front-end may truncate memory of its guest, because a file is not sealed.
     pub(crate) fn may_lose_memory(&self) -> bool {
         let memory = self.parts.memory.as_ref();

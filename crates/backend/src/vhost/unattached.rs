@@ -13,8 +13,8 @@ use super::VhostVif;
 use crate::config::VhostVif as Config;
 use crate::device::{Bridged, LowMtu, VifDevice, in_use};
 use crate::keeper::Keeper;
+use crate::machinery::HostingOf;
 use crate::purpose::Purpose;
-use crate::services::Hosting;
 
 /// The pause between attempts.
 const RETRY: Duration = Duration::from_secs(5);
@@ -46,14 +46,14 @@ pub(super) fn make_device<H: Hypervisor>(
     config: &Config,
     floor: &Floor,
     low_mtu: LowMtu,
-    host: &mut Hosting<H>,
+    hosting: &mut HostingOf<'_, H>,
 ) -> Option<io::Result<VifDevice>> {
     let wanted = Bridged::of_virtio(config, low_mtu)?;
     let queues = wanted.queues.max(floor.pairs());
-    Some(host.devices.of_virtio(&Bridged { queues, mtu_min: floor.mtu(), ..wanted }))
+    Some(hosting.devices.of_virtio(&Bridged { queues, mtu_min: floor.mtu(), ..wanted }))
 }
 
-impl VhostVif {
+impl<H: Hypervisor> VhostVif<H> {
     /// Whether a network device is for this vif.
     pub(crate) fn is_for(&self, purpose: &Purpose) -> bool {
         matches!(purpose, Purpose::Virtio(name) if *name == self.config.name)
@@ -68,7 +68,8 @@ impl VhostVif {
 
     /// Tries to make the missing device, if that is due. Returns whether the vif has all that it
     /// needs. It does not wait for an interface that has the name: others need the thread.
-    pub(super) fn attach<H: Hypervisor>(&mut self, host: &mut Hosting<H>, now: Instant) -> bool {
+    pub(super) fn attach(&mut self, hosting: &mut HostingOf<'_, H>) -> bool {
+        let now = hosting.now;
         match &self.unattached {
             None => return true,
             Some(unattached) if now < unattached.retry => return false,
@@ -76,19 +77,21 @@ impl VhostVif {
         }
         let name = &self.config.name;
         let purpose = Purpose::Virtio(name.clone());
-        let keeper = host.devices.keeper();
+        let keeper = hosting.devices.keeper();
         let is_taken = keeper.is_some_and(|Keeper { net, notes }| {
             net.link(name).is_ok_and(|link| !purpose.is_of(&link, &notes.owner))
         });
         let made = match is_taken {
             true => Err(in_use(name)),
-            false => make_device(&self.config, &self.parts.floor, LowMtu::Warn, host).transpose(),
+            false => {
+                make_device(&self.config, &self.parts.floor, LowMtu::Warn, hosting).transpose()
+            }
         };
         match made {
             Ok(device) => {
-                (self.served.device, self.unattached) = (device, None);
-                self.served.set_limits(&self.settings.keys(), host);
-                tracing::info!(vif = self.served.name, "attached to its bridge");
+                (self.state.device, self.unattached) = (device, None);
+                self.state.set_limits(&self.settings.keys(), hosting);
+                tracing::info!(vif = self.state.name, "attached to its bridge");
             }
             Err(error) => self.unattached = Some(Unattached::new(&error, now)),
         }

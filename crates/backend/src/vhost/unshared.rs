@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ringway_hypervisor::Hypervisor;
+
 use super::{Parts, VhostVif};
 
 /// Kicks of a pair from which on its driver has made chains available. QEMU itself kicks each of
@@ -43,12 +45,12 @@ impl Parts {
     }
 }
 
-impl VhostVif {
+impl<H: Hypervisor> VhostVif<H> {
     /// Logs that once for each time that it happens. Called periodically.
     pub(crate) fn log_unshared(&mut self) {
         let reason = self.parts.unshared();
         if let (Some(reason), false) = (&reason, self.parts.unshared.has_logged) {
-            tracing::warn!(vif = self.served.name, "{reason}");
+            tracing::warn!(vif = self.state.name, "{reason}");
         }
         self.parts.unshared.has_logged = reason.is_some();
     }

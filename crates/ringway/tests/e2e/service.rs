@@ -192,6 +192,7 @@ fn a_service_without_root_serves_the_network_of_its_host() {
     command.args(["run", "--config"]).arg(&config).arg("--dir").arg(&dir);
     command.env("NOTIFY_SOCKET", &path).env("STATE_DIRECTORY", place.path().join("own"));
     let mut service = Running::start(&mut command);
+    notices.up_to("STATUS=1 vifs, 0 connected");
     notices.up_to("READY=1");
     let net = format!("--net=/proc/{}/ns/net", service.0.id());
     let shown = Command::new("nsenter").args([&net, "ip", "addr", "show", "ringway0"]).output();
@@ -199,14 +200,13 @@ fn a_service_without_root_serves_the_network_of_its_host() {
     assert!(shown.contains("10.77.0.254/24"), "{shown}");
     assert!(place.path().join("own/host.toml.accepted").exists());
     for _ in 0..3 {
-        notices.up_to("STATUS=1 vifs, 0 connected");
         let state = fs::read(dir.join("state.json")).expect("it keeps its state");
         let state: serde_json::Value = serde_json::from_slice(&state).expect("JSON");
         let processes = state["processes"].as_array().expect("a list");
         let backend = processes.iter().find(|it| it["name"] == "backend").expect("it runs");
         send(number(&backend["pid"]), Signal::KILL);
+        notices.up_to("STATUS=1 vifs, 0 connected");
     }
-    notices.up_to("STATUS=1 vifs, 0 connected");
     send(service.0.id(), Signal::TERM);
     notices.up_to("STOPPING=1");
     assert!(service.wait("the service to end", SOON).success());

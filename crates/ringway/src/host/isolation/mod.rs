@@ -219,7 +219,7 @@ impl Isolation {
         let leaving = self.leaving.iter().map(|leaving| leaving.process.as_fd());
         let ours =
             [self.fanout.as_fd(), self.additions.as_fd()].into_iter().chain(self.switch.wakers());
-        let ours = ours.chain(self.devices.waker());
+        let ours = ours.chain([self.devices.waker()]);
         ours.chain(tenants).chain(leaving)
     }
 

@@ -1,0 +1,113 @@
+//! What the host is given by this process: workers, a hypervisor, network devices and files.
+
+use std::io;
+use std::time::Instant;
+
+use ringway_host::{HostConfig, Hosting, MemoryOf, Occupants, Parts, Shared, World};
+use ringway_hypervisor::Hypervisor;
+use ringway_net::Netlink;
+use ringway_netback::{Interrupted, QueueParts, VifQueue};
+use ringway_tap::VifOrTap;
+use ringway_worker::Workers;
+use ringway_xenstore::{Client, Socket};
+
+use crate::BackendConfig;
+use crate::applied::AppliedNotes;
+use crate::keeper::{Devices, Keeper};
+use crate::liveness::Liveness;
+use crate::notes::{NoteFiles, end_process};
+use crate::vif_or_trunk::VifOrTrunk;
+
+/// A queue of a vif, of a trunk or of a TAP device.
+pub(crate) type AnyQueue<H> =
+    VifOrTap<VifOrTrunk<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>>;
+
+/// Ethernet's MTU, in bytes.
+const MTU: u32 = 1500;
+
+/// All of it, apart from XenStore.
+pub(crate) struct Machinery<H: Hypervisor> {
+    pub(crate) hypervisor: H,
+    pub(crate) workers: Workers<AnyQueue<H>>,
+    /// The network devices of vifs and of the uplink.
+    pub(crate) devices: Devices,
+    pub(crate) notes: NoteFiles,
+}
+
+/// What serves a vif.
+pub(crate) type HostingOf<'a, H> = Hosting<'a, Machinery<H>>;
+
+impl<H: Hypervisor> Machinery<H> {
+    /// Starts workers. A worker that panics leaves a note of the vif that it served, one of
+    /// `occupants`, and ends the process.
+    pub(crate) fn start(
+        hypervisor: H,
+        config: &BackendConfig,
+        net: Option<Netlink>,
+        (liveness, occupants): (&Liveness, &Occupants),
+        notes: NoteFiles,
+    ) -> io::Result<Machinery<H>> {
+        let (workers, pulse) = (config.workers.clone(), liveness.pulse());
+        let workers = Workers::start_watched(workers, liveness.roster(), Some(pulse))?;
+        let (occupants, dir) = (occupants.clone(), config.dir.clone());
+        workers.on_panic(Box::new(move |serving| end_process(&occupants, &dir, serving)));
+        let devices = match net {
+            Some(net) => {
+                let applied = AppliedNotes::read(&config.dir, &config.owner);
+                Devices::Kept(Keeper { net, notes: applied })
+            }
+            None => Devices::none(),
+        };
+        Ok(Machinery { hypervisor, workers, devices, notes })
+    }
+
+    pub(crate) fn parts<'a>(&'a mut self, store: &'a mut Client) -> Parts<'a, Machinery<H>> {
+        let Machinery { hypervisor, workers: engines, devices, notes } = self;
+        Parts { store, engines, hypervisor, devices, notes }
+    }
+
+    pub(crate) fn hosting<'a>(
+        &'a mut self,
+        shared: &'a mut Shared,
+        now: Instant,
+    ) -> HostingOf<'a, H> {
+        let Machinery { hypervisor, workers: engines, devices, notes } = self;
+        Hosting { shared, engines, hypervisor, devices, notes, now }
+    }
+}
+
+impl<H: Hypervisor> World for Machinery<H> {
+    type Engines = Workers<AnyQueue<H>>;
+    type Store = Socket;
+    type Hypervisor = H;
+    type Devices = Devices;
+    type Notes = NoteFiles;
+
+    fn vif_queue(
+        parts: QueueParts<H::Memory, H::Event>,
+        lent: Option<MemoryOf<Self>>,
+        interrupted: &mut Interrupted,
+        _engines: &mut Workers<AnyQueue<H>>,
+    ) -> io::Result<AnyQueue<H>> {
+        let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
+        *interrupted += queue.interrupted();
+        if let Some(memory) = lent {
+            queue.lend_pages(memory);
+        }
+        Ok(VifOrTap::Vif(VifOrTrunk::Vif(queue)))
+    }
+}
+
+impl BackendConfig {
+    /// What concerns all vifs.
+    pub(crate) fn of_host(&self) -> HostConfig {
+        HostConfig {
+            max_queues: self.max_queues,
+            split_event_channels: self.split_event_channels,
+            offloads: self.offloads,
+            locking: self.locking,
+            switch: self.switch,
+            mtu: self.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU)),
+        }
+    }
+}
