@@ -27,6 +27,7 @@ impl World {
         self.settle()?;
         self.reconnect_closed()?;
         self.check_connected()?;
+        self.check_ports()?;
         self.accounts.check(&self.plane, Rule::Conservation)?;
         self.check_guests()?;
         self.close_accounts();
@@ -121,6 +122,18 @@ impl World {
             return Err(Flaw::new(Rule::Handshake, found));
         }
         Ok(())
+    }
+
+    /// The only ports are those of connected vifs, and the uplink's.
+    fn check_ports(&self) -> Checked {
+        let Some(backend) = &self.backend else { return Ok(()) };
+        let vifs = backend.host.vifs().filter_map(|(_, vif)| vif.state.connection.as_ref());
+        let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
+        let known = vifs.map(|vif| vif.ports().count()).sum::<usize>() + uplink.iter().count();
+        let ports = backend.host.shared.ports_in_use();
+        ensure(ports == known, Rule::Release, || {
+            format!("{ports} ports are in use, and only {known} by vifs and the uplink")
+        })
     }
 
     /// The backend has removed its error report for a connected vif.

@@ -13,6 +13,7 @@ use ringway_datapath::FramePool;
 use ringway_engine::steps::{self, Command, Engines, Taken};
 use ringway_engine::{Attached, Capture, Failure, QueueAddress, Roster};
 use ringway_switch::PortId;
+use rustix::io::Errno;
 
 use crate::canary::Canary;
 use crate::device::Kind;
@@ -80,8 +81,15 @@ impl Engines for DataPlane {
         patched_to: Option<PortId>,
         count: u16,
     ) -> io::Result<Vec<QueueAddress>> {
-        let DataPlane { workers, choices, .. } = self;
+        let DataPlane { workers, choices, marks, place_refused, .. } = self;
         let workers = workers.as_mut().ok_or_else(|| io::Error::other(Ended))?;
+        if let Some(ports) = place_refused.take() {
+            *place_refused = ports.checked_sub(1);
+            if ports == 0 {
+                marks.hit(Mark::PlaceRefused);
+                return Err(Errno::AGAIN.into());
+            }
+        }
         let engines = workers.workers.len();
         let place = |queue| workers.roster.place(port, queue, patched_to, choices.below(engines));
         Ok((0..count).map(place).collect())

@@ -6,6 +6,7 @@
 //! backend, so frames are copied in and out, as a system call would.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) pace: Pace,
     /// Since the last balance, frames may have been lost with a port.
     is_disturbed: Rc<Cell<bool>>,
+    /// Whether it will refuse its queues once.
+    will_refuse: Rc<Cell<bool>>,
 }
 
 /// A device, as the backend's process opens it.
@@ -43,6 +46,7 @@ pub(crate) struct Device {
 pub(crate) struct Tap {
     kernel: Rc<RefCell<Kernel>>,
     is_disturbed: Rc<Cell<bool>>,
+    will_refuse: Rc<Cell<bool>>,
     owner: (Owner, Ledger),
     canary: Option<Canary>,
 }
@@ -90,7 +94,8 @@ impl Device {
     pub(crate) fn new(kind: Kind, caps: OffloadCaps) -> Device {
         let pool = FramePool::new(PoolBudget::new(KERNEL_BYTES));
         let kernel = Rc::new(RefCell::new(Kernel { queues: Vec::new(), pool }));
-        Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed: Rc::default() }
+        let (is_disturbed, will_refuse) = Default::default();
+        Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed, will_refuse }
     }
 
     pub(crate) fn is_disturbed(&self) -> bool {
@@ -101,11 +106,22 @@ impl Device {
         self.is_disturbed.set(is_disturbed);
     }
 
+    /// Whether it will refuse its queues once.
+    pub(crate) fn will_refuse(&self) -> bool {
+        self.will_refuse.get()
+    }
+
+    /// Lets it refuse its queues once.
+    pub(crate) fn refuse_next(&self) {
+        self.will_refuse.set(true);
+    }
+
     /// Opens it for a process. `number` is its own.
     pub(crate) fn open(&self, number: usize, ledger: &Ledger, canary: Option<Canary>) -> Tap {
         Tap {
             kernel: Rc::clone(&self.kernel),
             is_disturbed: Rc::clone(&self.is_disturbed),
+            will_refuse: Rc::clone(&self.will_refuse),
             owner: (Owner::Device(number), ledger.clone()),
             canary,
         }
@@ -159,10 +175,14 @@ impl Device {
 
 impl Tap {
     /// Gives the device so many queues: frames in others are lost.
-    pub(crate) fn enable(&self, queues: usize) {
+    pub(crate) fn enable(&self, queues: usize) -> io::Result<()> {
+        if self.will_refuse.take() {
+            return Err(io::Error::other("the network device refuses its queues"));
+        }
         if self.kernel.borrow().queues.len() != queues {
             self.reopen(queues);
         }
+        Ok(())
     }
 
     /// The device is made again, with so many queues: frames in it are lost.

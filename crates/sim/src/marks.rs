@@ -121,6 +121,10 @@ marks! {
     BindRefused => "bind refused",
     /// A guest had no pages to share.
     ShareRefused => "share refused",
+    /// There was no engine for the queues of a port.
+    PlaceRefused => "no engine for queues",
+    /// A network device refused its queues.
+    DeviceRefused => "device refuses its queues",
     /// A notification failed.
     NotifyRefused => "notify refused",
     /// Watch events of several ends were handled in another order than they arrived.

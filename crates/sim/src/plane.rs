@@ -69,6 +69,8 @@ pub(crate) struct DataPlane {
     pub(crate) is_sound: bool,
     /// Whether the process may be killed while its control thread waits.
     pub(crate) may_die: bool,
+    /// A port for whose queues there will be no engine: how many ports are attached before it.
+    pub(crate) place_refused: Option<usize>,
     /// Events that were planned to be lost and not delivered late.
     pub(crate) event_losses: u64,
     pub(crate) canary: Option<Canary>,
@@ -116,6 +118,7 @@ impl DataPlane {
             paused: None,
             credits: Vec::new(),
             may_die: false,
+            place_refused: None,
             event_losses: 0,
             canary: scenario.canary,
             witness: Witness::default(),

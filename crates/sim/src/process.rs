@@ -174,8 +174,7 @@ impl ringway_host::Device for VifTap {
     }
 
     fn enable(&mut self, count: u16, _caps: OffloadCaps) -> io::Result<()> {
-        self.tap.enable(usize::from(count));
-        Ok(())
+        self.tap.enable(usize::from(count))
     }
 
     fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<DeviceQueue> {

@@ -115,6 +115,10 @@ impl World {
     }
 
     fn plan_fault(&mut self, guest: usize) {
+        if self.plane.choices.is_one_in(4) {
+            self.plane.refuse_queues(guest);
+            return;
+        }
         let (point, mark) = self.plane.choices.pick(&FAULTS);
         let own = self.plane.guests[guest].domid;
         let is_event = matches!(
@@ -179,6 +183,23 @@ impl World {
 }
 
 impl DataPlane {
+    /// Queues will be refused when a vif is attached: what was done before must be undone.
+    fn refuse_queues(&mut self, guest: usize) {
+        let its = |device: &&Device| device.kind == Kind::Vif { guest };
+        match self.devices.iter().find(its) {
+            Some(device) if self.choices.is_one_in(2) => {
+                device.refuse_next();
+                self.marks.hit(Mark::DeviceRefused);
+                self.journal.note(|| format!("the device of guest {guest} will refuse its queues"));
+            }
+            _ => {
+                let ports = self.choices.below(2);
+                self.place_refused = Some(ports);
+                self.journal.note(|| format!("{ports} more ports find engines, and one does not"));
+            }
+        }
+    }
+
     /// Ends the backend's process at once, as `kill -9` does.
     pub(crate) fn kill_backend(&mut self) {
         self.journal.note(|| "the backend is killed".to_owned());
@@ -231,6 +252,7 @@ impl DataPlane {
 
     /// How many faults are still planned.
     pub(crate) fn faults_left(&self) -> usize {
-        self.machine.faults_left().len()
+        let devices = self.devices.iter().filter(|device| device.will_refuse()).count();
+        self.machine.faults_left().len() + usize::from(self.place_refused.is_some()) + devices
     }
 }
