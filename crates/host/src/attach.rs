@@ -113,8 +113,23 @@ impl<W: World> Attaching<'_, W> {
 
 impl<W: World> Drop for Attaching<'_, W> {
     fn drop(&mut self) {
+        if is_nothing_undone() {
+            return;
+        }
         for port in self.ports.drain(..).rev() {
             self.shared.release_port(port, self.engines);
         }
     }
+}
+
+/// Whether that is disabled on purpose.
+#[cfg(all(feature = "canary", debug_assertions))]
+fn is_nothing_undone() -> bool {
+    crate::canary::is_nothing_undone()
+}
+
+/// Never, in builds without the switch.
+#[cfg(not(all(feature = "canary", debug_assertions)))]
+const fn is_nothing_undone() -> bool {
+    false
 }

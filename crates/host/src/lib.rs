@@ -9,6 +9,8 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod attach;
+#[cfg(all(feature = "canary", debug_assertions))]
+pub mod canary;
 mod comparison;
 mod connection;
 mod host;

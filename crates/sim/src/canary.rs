@@ -1,7 +1,7 @@
 //! Intended defects, to verify that the checkers find them.
 //!
 //! Each is in the simulator's own wrappers around the real parts, so no other code has a switch for
-//! it. The exception is `canary.rs` of `ringway-ring`.
+//! it. The exceptions are `canary.rs` of `ringway-ring` and of `ringway-host`.
 
 /// An intended defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Worlds by their seeds, and the intended defects that the same seeds find.
 
-use ringway_sim::{Canary, run_bytes, run_seed, run_seeds};
+use ringway_sim::{Canary, Rule, run_bytes, run_seed, run_seeds};
 
 /// Seeds whose worlds run here, enough to hit the rarest mark several times. CI runs more of
 /// them, with an optimised build.
@@ -38,6 +38,16 @@ fn a_missing_check_of_a_producer_is_found() {
     let found = (0..SEEDS).find_map(|seed| run(seed).err());
     let found = found.expect("a hostile guest lets a producer jump");
     println!("{}", found.flaw);
+}
+
+/// The defect is in the host's control plane, where the guard is.
+#[cfg(debug_assertions)]
+#[test]
+fn an_attachment_that_fails_and_is_not_undone_is_found() {
+    let run = |seed| ringway_host::canary::without_undo(|| run_seed(seed, None));
+    let found = (0..SEEDS).find_map(|seed| run(seed).err());
+    let found = found.expect("a vif's queues are refused when some are attached");
+    assert_eq!(found.flaw.rule, Rule::Release, "{found}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ const NEVER: [(&str, &[&str]); 10] = [
 
 /// Features with intended defects, by crate and feature. Only one other crate may enable each, and
 /// only for its tests.
-const CANARIES: [(&str, &str, &str); 1] = [("ring", "canary", "sim")];
+const CANARIES: [(&str, &str, &str); 2] = [("ring", "canary", "sim"), ("host", "canary", "sim")];
 
 /// Only the three topmost layers may use a catch-all error.
 const EDGE_ONLY: &[&str] = &["anyhow"];
