@@ -26,13 +26,15 @@ pub enum Canary {
     KeptMapping,
     /// A guest gets its responses while frames refer to the pages.
     EarlyResponse,
+    /// A backend does not notice that the toolstack sets a rate.
+    LostSetting,
     /// A backend that is killed before it publishes its responses has not noted that it wrote them.
     UnnotedResponses,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 11] = [
+    pub const ALL: [Canary; 12] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -43,6 +45,7 @@ impl Canary {
         Canary::HastyMove,
         Canary::KeptMapping,
         Canary::EarlyResponse,
+        Canary::LostSetting,
         Canary::UnnotedResponses,
     ];
 }

@@ -6,7 +6,7 @@
 
 use ringway_datapath::DropReason;
 use ringway_loopback::Holdings;
-use ringway_xenbus::Vif;
+use ringway_xenbus::{Keys, Vif, VifLimits};
 
 use crate::device::{Kind, Station};
 use crate::driver::Driver;
@@ -113,6 +113,7 @@ impl World {
             let vif = vif_of(self.plane.guests[guest].domid);
             if self.is_connected(guest) {
                 self.check_no_error(vif)?;
+                self.check_limits(guest)?;
                 continue;
             }
             let own = self.drivers[guest].as_ref().map(Driver::describe);
@@ -141,6 +142,21 @@ impl World {
         let error = self.toolstack.error(vif);
         ensure(error.is_none(), Rule::Handshake, || {
             format!("domain {} is connected, and its error still {error:?}", vif.frontend)
+        })
+    }
+
+    /// The backend applies what the toolstack has set.
+    fn check_limits(&self, guest: usize) -> Checked {
+        let set = self.limits[guest].iter();
+        let set = set.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let wanted = VifLimits::read(&Keys::new("", set)).0;
+        let wanted = (wanted.rate, wanted.rate_rx, wanted.weight);
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
+        let found = served.map(|served| served.state.limited.wanted);
+        let found = found.map(|found| (found.rate, found.rate_rx, found.weight));
+        ensure(found == Some(wanted), Rule::Settings, || {
+            format!("the limits of guest {guest} are {found:?}, expected {wanted:?}")
         })
     }
 

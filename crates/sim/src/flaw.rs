@@ -35,6 +35,8 @@ pub enum Rule {
     Isolation,
     /// A guest is connected sooner or later, if both sides want it.
     Handshake,
+    /// What a toolstack has set applies, whichever process serves the vif.
+    Settings,
     /// In the end nothing is left.
     Release,
     /// The backend submits no copy beyond the end of a page, which would fail the whole call.

@@ -57,6 +57,8 @@ marks! {
     MovedUnderTraffic => "queue moved with frames in flight",
     /// A rate was set or removed.
     RateChanged => "rate changed",
+    /// A backend was killed before it had seen what the toolstack set.
+    SettingUnseen => "backend killed before it sees a setting",
     /// A queue had to wait for credit.
     OutOfCredit => "queue out of credit",
     /// A capture began.

@@ -41,8 +41,8 @@ pub(crate) struct Scenario {
     pub(crate) offloads: OffloadCaps,
     /// How strictly the addresses of guests are checked.
     pub(crate) locking: Option<LockingMode>,
-    /// The weight of each guest.
-    pub(crate) weights: Vec<u16>,
+    /// The weight of each guest, as the toolstack writes it at first.
+    pub(crate) weights: Vec<&'static str>,
     pub(crate) budget_bytes: usize,
     pub(crate) hostiles: usize,
     pub(crate) burst_max: usize,
@@ -138,7 +138,7 @@ impl Scenario {
             split_event_channels: choices.is_one_in(2),
             offloads,
             locking: choices.pick(&[None, None, Some(LockingMode::Unlocked)]),
-            weights: (0..guests).map(|_| choices.pick(&[1, 1, 1, 3])).collect(),
+            weights: (0..guests).map(|_| choices.pick(&["1", "1", "1", "3"])).collect(),
             budget_bytes: if has_ample_memory { BUDGET_AMPLE } else { BUDGET_LOW },
             hostiles,
             burst_max: choices.pick(&[4, 16, 16, 64]),

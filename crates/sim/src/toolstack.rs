@@ -10,6 +10,15 @@ use crate::scenario::HOST;
 /// The most of a network device: frames of flows are of any length.
 const MTU: u16 = u16::MAX - 14;
 
+/// The limits that a toolstack changes while a vif is served, by their keys, with some values.
+pub(crate) const LIMITS: [(&str, &[&str]); 3] = [
+    ("rate", &["", "65536,50000", "20000,1000", "1000000,50000"]),
+    ("ringway-rate-rx", &["", "65536,50000", "1000000,50000"]),
+    (WEIGHT, &["1", "3", "1000", "none"]),
+];
+/// The key of a vif's share.
+pub(crate) const WEIGHT: &str = "ringway-weight";
+
 /// A toolstack, with its session of XenStore.
 pub(crate) struct Toolstack(Client<LocalTransport>);
 
@@ -25,13 +34,13 @@ impl Toolstack {
         &mut self,
         vif: Vif,
         mac: MacAddr,
-        (bridge, weight): (Option<String>, u16),
+        (bridge, weight): (Option<String>, &str),
     ) -> Result<(), XsError> {
         let made =
             Device { vif, mac, mtu: MTU, bridge, max_queues: None, rules: PortRules::default() };
         self.0.transaction(|tx| {
             device::make(tx, &made)?;
-            tx.write(&format!("{}/ringway-weight", vif.backend_dir()), weight.to_string())
+            tx.write(&format!("{}/{WEIGHT}", vif.backend_dir()), weight)
         })
     }
 
@@ -53,9 +62,9 @@ impl Toolstack {
         self.0.remove(&vif.frontend_dir())
     }
 
-    /// Sets or removes the limit of what a guest transmits.
-    pub(crate) fn set_rate(&mut self, vif: Vif, rate: &str) -> Result<(), XsError> {
-        self.0.write(&vif.rate(), rate)
+    /// Sets a limit of a vif.
+    pub(crate) fn limit(&mut self, vif: Vif, key: &str, value: &str) -> Result<(), XsError> {
+        self.0.write(&format!("{}/{key}", vif.backend_dir()), value)
     }
 
     /// Nodes of vifs left in the backend's directory and in its error nodes.

@@ -10,7 +10,7 @@ use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::scenario::{HOST, QUEUES_MAX};
-use crate::toolstack::vif_of;
+use crate::toolstack::{LIMITS, vif_of};
 use crate::witness::Published;
 use crate::world::{World, lost, refused};
 
@@ -44,7 +44,7 @@ impl World {
                 self.change_pace(guest);
                 Ok(())
             }
-            9..=10 if disturbances.have_rates() => self.change_rate(guest),
+            9..=10 if disturbances.have_rates() => self.change_limit(guest),
             11..=12 if disturbances.have_faults() => {
                 self.plan_fault(guest);
                 Ok(())
@@ -107,11 +107,18 @@ impl World {
         self.plane.journal.note(|| format!("guest {guest} receives: {pace:?}"));
     }
 
-    fn change_rate(&mut self, guest: usize) -> Checked {
-        let rate = self.plane.choices.pick(&["", "65536,50000", "20000,1000", "1000000,50000"]);
+    fn change_limit(&mut self, guest: usize) -> Checked {
+        let (key, values) = self.plane.choices.pick(&LIMITS);
+        let value = self.plane.choices.pick(values);
         let vif = vif_of(self.plane.guests[guest].domid);
-        self.plane.journal.note(|| format!("the toolstack sets the rate of guest {guest}: {rate}"));
-        self.toolstack.set_rate(vif, rate).map_err(|error| refused(&error))
+        self.plane.journal.note(|| format!("the toolstack sets {key} of guest {guest}: {value}"));
+        self.limits[guest].insert(key, value);
+        self.toolstack.limit(vif, key, value).map_err(|error| refused(&error))?;
+        if self.scenario.disturbances.have_deaths() && self.plane.choices.is_one_in(8) {
+            self.plane.marks.hit(Mark::SettingUnseen);
+            self.plane.kill_backend();
+        }
+        Ok(())
     }
 
     fn plan_fault(&mut self, guest: usize) {

@@ -1,6 +1,7 @@
 //! A world: everything between the applications of several guests, and its disturbances.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::process::{KeptNotes, Process, Taps, WatchedDomain};
 use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink};
-use crate::toolstack::{Toolstack, vif_of};
+use crate::toolstack::{Toolstack, WEIGHT, vif_of};
 use crate::traffic::{Flow, announcement};
 use crate::workers::{Workers, WorkersConfig};
 
@@ -54,6 +55,8 @@ pub(crate) struct World {
     pub(crate) hostile_stores: Vec<Client<LocalTransport>>,
     pub(crate) accounts: Accounts,
     captures: Vec<Arc<Capture>>,
+    /// By guest: the limits that the toolstack has set, by their keys.
+    pub(crate) limits: Vec<BTreeMap<&'static str, &'static str>>,
     /// Guests whose vifs the toolstack has asked the backend to release.
     pub(crate) removals: Vec<usize>,
 }
@@ -84,6 +87,7 @@ impl World {
             hostile_stores: Vec::new(),
             accounts: Accounts::default(),
             captures: Vec::new(),
+            limits: Vec::new(),
             removals: Vec::new(),
         };
         world.make_devices();
@@ -160,6 +164,7 @@ impl World {
         let domain = domain.expect("the number is free");
         self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
         self.drivers.push(None);
+        self.limits.push(BTreeMap::new());
         self.make_vif(number)
     }
 
@@ -170,7 +175,7 @@ impl World {
         let hostile = Hostile::new(domid, mac_of(place), domain.expect("the number is free"));
         self.store.introduce(domid);
         self.toolstack
-            .make(vif_of(domid), hostile.mac, (None, 1))
+            .make(vif_of(domid), hostile.mac, (None, "1"))
             .map_err(|error| refused(&error))?;
         self.plane.hostiles.push(hostile);
         let store = self.store.connect(domid).expect("a guest may have a session");
@@ -273,6 +278,7 @@ impl World {
     pub(crate) fn make_vif(&mut self, guest: usize) -> Checked {
         let domid = self.plane.guests[guest].domid;
         self.store.introduce(domid);
+        self.limits[guest] = BTreeMap::from([(WEIGHT, self.scenario.weights[guest])]);
         let is_patched = self.scenario.are_patched[guest];
         let bridge = is_patched.then(|| format!("bridge{guest}"));
         let wanted = (bridge, self.scenario.weights[guest]);
