@@ -16,7 +16,7 @@ use crate::process::Process;
 use crate::toolstack::vif_of;
 use crate::traffic::Flow;
 use crate::workers::Workers;
-use crate::world::{World, refused};
+use crate::world::{World, mac_of, refused};
 
 /// Rounds of "run until nothing would act, then advance time" within which there must be a rest.
 const ROUNDS_TO_REST_MAX: usize = 20_000;
@@ -44,7 +44,7 @@ impl World {
             if self.run_all_control()? {
                 continue;
             }
-            if self.finish_removals()? || self.make_up_for_lost_events() {
+            if self.write_key()? || self.finish_removals()? || self.make_up_for_lost_events() {
                 continue;
             }
             if !self.scenario.may_need_time() {
@@ -113,7 +113,7 @@ impl World {
             let vif = vif_of(self.plane.guests[guest].domid);
             if self.is_connected(guest) {
                 self.check_no_error(vif)?;
-                self.check_limits(guest)?;
+                self.check_settings(guest)?;
                 continue;
             }
             let own = self.drivers[guest].as_ref().map(Driver::describe);
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// The backend applies what the toolstack has set.
-    fn check_limits(&self, guest: usize) -> Checked {
+    fn check_settings(&self, guest: usize) -> Checked {
         let set = self.limits[guest].iter();
         let set = set.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let wanted = VifLimits::read(&Keys::new("", set)).0;
@@ -157,6 +157,11 @@ impl World {
         let found = found.map(|found| (found.rate, found.rate_rx, found.weight));
         ensure(found == Some(wanted), Rule::Settings, || {
             format!("the limits of guest {guest} are {found:?}, expected {wanted:?}")
+        })?;
+        let found = served.map(|it| (it.state.rules.mac(), it.state.device.is_some()));
+        let wanted = (Some(mac_of(guest)), self.scenario.are_patched[guest]);
+        ensure(found == Some(wanted), Rule::Settings, || {
+            format!("address and device of guest {guest} are {found:?}, expected {wanted:?}")
         })
     }
 

@@ -55,6 +55,12 @@ marks! {
     Moved => "queue moved",
     /// Frames queued up for a queue that was being moved.
     MovedUnderTraffic => "queue moved with frames in flight",
+    /// A toolstack wrote the keys of a vif one by one.
+    KeyByKey => "vif made key by key",
+    /// It wrote its first state when the backend served the vif already.
+    StateTwice => "vif made twice",
+    /// It gave up before it had written all keys, and began again.
+    HalfMade => "vif half made, and made again",
     /// A rate was set or removed.
     RateChanged => "rate changed",
     /// A backend was killed before it had seen what the toolstack set.

@@ -1,10 +1,13 @@
 //! The toolstack: creates and removes vifs.
 
+use std::collections::VecDeque;
+
 use ringway_datapath::{MacAddr, PortRules};
 use ringway_vif_shell::device;
-use ringway_xenbus::{Device, Vif, XenbusState};
-use ringway_xenstore::{Client, DomId, LocalStore, LocalTransport, XsError};
+use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
+use ringway_xenstore::{Client, DomId, LocalStore, LocalTransport, Permissions, Rights, XsError};
 
+use crate::choices::Choices;
 use crate::scenario::HOST;
 
 /// The most of a network device: frames of flows are of any length.
@@ -36,12 +39,51 @@ impl Toolstack {
         mac: MacAddr,
         (bridge, weight): (Option<String>, &str),
     ) -> Result<(), XsError> {
-        let made =
-            Device { vif, mac, mtu: MTU, bridge, max_queues: None, rules: PortRules::default() };
+        let made = described(vif, mac, bridge);
         self.0.transaction(|tx| {
             device::make(tx, &made)?;
             tx.write(&format!("{}/{WEIGHT}", vif.backend_dir()), weight)
         })
+    }
+
+    /// Writes the guest's directory of a vif, and creates the backend's. Returns what is to be
+    /// written there, in some order, and some of it twice: a toolstack may be several scripts, of
+    /// which one is run again.
+    pub(crate) fn begin(
+        &mut self,
+        (vif, mac): (Vif, MacAddr),
+        (bridge, weight): (Option<String>, &str),
+        choices: &mut Choices,
+    ) -> Result<VecDeque<KeyChange>, XsError> {
+        let made = described(vif, mac, bridge);
+        self.0.transaction(|tx| {
+            device::make(tx, &made)?;
+            tx.remove(&vif.backend_dir())?;
+            tx.mkdir(&vif.backend_dir())?;
+            let permissions = Permissions::new(HOST, Rights::None).with(vif.frontend, Rights::Read);
+            tx.set_permissions(&vif.backend_dir(), &permissions)
+        })?;
+        let mut all = made.backend_changes();
+        all.push(KeyChange::Set(WEIGHT.to_owned(), weight.to_owned()));
+        for _ in 0..choices.below(3) {
+            all.push(all[choices.below(all.len())].clone());
+        }
+        let mut keys = VecDeque::new();
+        while !all.is_empty() {
+            keys.push_back(all.swap_remove(choices.below(all.len())));
+        }
+        // What a vif is attached to cannot change once it is served.
+        if let Some(bridge) = keys.iter().position(|key| is_of(key, "bridge")) {
+            let bridge = keys.remove(bridge);
+            bridge.into_iter().for_each(|bridge| keys.push_front(bridge));
+        }
+        Ok(keys)
+    }
+
+    /// Writes one key of a vif that is being made.
+    pub(crate) fn write(&mut self, vif: Vif, key: &KeyChange) -> Result<(), XsError> {
+        let dir = vif.backend_dir();
+        self.0.transaction(|tx| device::apply(tx, &dir, std::slice::from_ref(key)))
     }
 
     /// Asks the backend to release a vif.
@@ -96,6 +138,15 @@ impl Toolstack {
         self.0.write(node, "")?;
         self.0.remove(node)
     }
+}
+
+/// Whether this is a value of this key.
+pub(crate) fn is_of(change: &KeyChange, key: &str) -> bool {
+    matches!(change, KeyChange::Set(other, _) if other == key)
+}
+
+fn described(vif: Vif, mac: MacAddr, bridge: Option<String>) -> Device {
+    Device { vif, mac, mtu: MTU, bridge, max_queues: None, rules: PortRules::default() }
 }
 
 fn list(store: &mut Client<LocalTransport>, dir: &str) -> Vec<String> {

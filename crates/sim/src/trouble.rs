@@ -10,7 +10,7 @@ use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::scenario::{HOST, QUEUES_MAX};
-use crate::toolstack::{LIMITS, vif_of};
+use crate::toolstack::{LIMITS, is_of, vif_of};
 use crate::witness::Published;
 use crate::world::{World, lost, refused};
 
@@ -113,6 +113,7 @@ impl World {
         let vif = vif_of(self.plane.guests[guest].domid);
         self.plane.journal.note(|| format!("the toolstack sets {key} of guest {guest}: {value}"));
         self.limits[guest].insert(key, value);
+        self.unwritten[guest].retain(|unwritten| !is_of(unwritten, key));
         self.toolstack.limit(vif, key, value).map_err(|error| refused(&error))?;
         if self.scenario.disturbances.have_deaths() && self.plane.choices.is_one_in(8) {
             self.plane.marks.hit(Mark::SettingUnseen);
@@ -146,6 +147,7 @@ impl World {
             let vif = vif_of(self.plane.guests[guest].domid);
             self.plane.journal.note(|| format!("the vif of guest {guest} is to go"));
             self.plane.guests[guest].is_disturbed = true;
+            self.unwritten[guest].clear();
             self.toolstack.ask_to_remove(vif).map_err(|error| refused(&error))?;
             self.removals.push(guest);
         }

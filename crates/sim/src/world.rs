@@ -1,7 +1,7 @@
 //! A world: everything between the applications of several guests, and its disturbances.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
 use ringway_xenbus::frontend::{Preferences, QueueCount};
-use ringway_xenbus::{Features, Vif, XenbusState};
+use ringway_xenbus::{Features, KeyChange, Vif, XenbusState};
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Quota, XsError};
 
 use crate::accounts::Accounts;
@@ -31,7 +31,7 @@ use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::process::{KeptNotes, Process, Taps, WatchedDomain};
 use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink};
-use crate::toolstack::{Toolstack, WEIGHT, vif_of};
+use crate::toolstack::{Toolstack, WEIGHT, is_of, vif_of};
 use crate::traffic::{Flow, announcement};
 use crate::workers::{Workers, WorkersConfig};
 
@@ -57,6 +57,8 @@ pub(crate) struct World {
     captures: Vec<Arc<Capture>>,
     /// By guest: the limits that the toolstack has set, by their keys.
     pub(crate) limits: Vec<BTreeMap<&'static str, &'static str>>,
+    /// By guest: keys of its vif that the toolstack has yet to write.
+    pub(crate) unwritten: Vec<VecDeque<KeyChange>>,
     /// Guests whose vifs the toolstack has asked the backend to release.
     pub(crate) removals: Vec<usize>,
 }
@@ -88,6 +90,7 @@ impl World {
             accounts: Accounts::default(),
             captures: Vec::new(),
             limits: Vec::new(),
+            unwritten: Vec::new(),
             removals: Vec::new(),
         };
         world.make_devices();
@@ -165,6 +168,7 @@ impl World {
         self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
         self.drivers.push(None);
         self.limits.push(BTreeMap::new());
+        self.unwritten.push(VecDeque::new());
         self.make_vif(number)
     }
 
@@ -282,10 +286,20 @@ impl World {
         let is_patched = self.scenario.are_patched[guest];
         let bridge = is_patched.then(|| format!("bridge{guest}"));
         let wanted = (bridge, self.scenario.weights[guest]);
-        let made = self.toolstack.make(vif_of(domid), mac_of(guest), wanted);
-        made.map_err(|error| refused(&error))?;
+        let vif = vif_of(domid);
+        if self.plane.choices.is_one_in(4) {
+            self.plane.marks.hit(Mark::KeyByKey);
+            let begun = self.toolstack.begin((vif, mac_of(guest)), wanted, &mut self.plane.choices);
+            self.unwritten[guest] = begun.map_err(|error| refused(&error))?;
+            // Until it is connected, the switch floods frames to it, which may reach no port.
+            self.plane.guests[guest].is_disturbed = true;
+        } else {
+            let made = self.toolstack.make(vif, mac_of(guest), wanted);
+            made.map_err(|error| refused(&error))?;
+            self.unwritten[guest].clear();
+        }
         let preferences = self.preferences(guest);
-        let driver = Driver::start(&self.store, vif_of(domid), preferences, guest, &mut self.plane);
+        let driver = Driver::start(&self.store, vif, preferences, guest, &mut self.plane);
         self.drivers[guest] = Some(driver.map_err(|error| lost(&error))?);
         Ok(())
     }
@@ -418,12 +432,49 @@ impl World {
     fn control_step(&mut self) -> Checked {
         self.plane.journal.count_step();
         let ends = self.drivers.len() + 1;
-        let chosen = self.plane.choices.below(ends);
+        let unwritten = self.unwritten.iter().any(|keys| !keys.is_empty());
+        let chosen = self.plane.choices.below(ends + usize::from(unwritten));
+        if chosen == ends {
+            return self.write_key().map(|_| ());
+        }
         let waiting = self.drivers.iter().flatten().filter(|it| it.has_work(&self.plane)).count();
         if waiting > 1 {
             self.plane.marks.hit(Mark::WatchesReordered);
         }
         self.run_control(chosen).map(|_| ())
+    }
+
+    /// Lets the toolstack write the next key of a vif that it makes key by key. Returns true if
+    /// there is such a vif.
+    pub(crate) fn write_key(&mut self) -> Checked<bool> {
+        let is_unwritten = |guest: &usize| !self.unwritten[*guest].is_empty();
+        let guests: Vec<usize> = (0..self.unwritten.len()).filter(is_unwritten).collect();
+        if guests.is_empty() {
+            return Ok(false);
+        }
+        let guest = self.plane.choices.pick(&guests);
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let ports = self.backend.as_ref().map_or(0, |backend| backend.ports_of(vif).count());
+        // A toolstack removes a vif in use only when its backend has let it go.
+        if ports == 0 && self.plane.choices.is_one_in(32) {
+            self.plane.marks.hit(Mark::HalfMade);
+            self.plane.guests[guest].is_disturbed = true;
+            self.plane
+                .journal
+                .note(|| format!("the toolstack begins again with the vif of guest {guest}"));
+            self.toolstack.remove(vif).map_err(|error| refused(&error))?;
+            if let Some(mut driver) = self.drivers[guest].take() {
+                driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
+            }
+            return self.make_vif(guest).map(|()| true);
+        }
+        if let Some(key) = self.unwritten[guest].pop_front() {
+            self.plane.journal.note(|| format!("the toolstack writes of guest {guest}: {key:?}"));
+            let is_served = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
+            self.plane.marks.add(Mark::StateTwice, u64::from(is_served && is_of(&key, "state")));
+            self.toolstack.write(vif, &key).map_err(|error| refused(&error))?;
+        }
+        Ok(true)
     }
 
     /// Gives a turn to the backend's control thread or a guest's driver. Returns true if it did
@@ -469,6 +520,7 @@ impl World {
     fn finish(&mut self) -> Checked {
         let mut vifs = self.vifs();
         loop {
+            self.unwritten.iter_mut().for_each(VecDeque::clear);
             for vif in &vifs {
                 self.toolstack.ask_to_remove(*vif).map_err(|error| refused(&error))?;
             }
