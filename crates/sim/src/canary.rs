@@ -28,13 +28,15 @@ pub enum Canary {
     EarlyResponse,
     /// A backend does not notice that the toolstack sets a rate.
     LostSetting,
+    /// The notes of a process end with it.
+    LostNotes,
     /// A backend that is killed before it publishes its responses has not noted that it wrote them.
     UnnotedResponses,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 12] = [
+    pub const ALL: [Canary; 13] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -46,6 +48,7 @@ impl Canary {
         Canary::KeptMapping,
         Canary::EarlyResponse,
         Canary::LostSetting,
+        Canary::LostNotes,
         Canary::UnnotedResponses,
     ];
 }

@@ -25,6 +25,7 @@ impl World {
     /// Brings the world to rest, and makes all checks of that state.
     pub(crate) fn rest(&mut self) -> Checked {
         self.settle()?;
+        self.release_quarantined()?;
         self.reconnect_closed()?;
         self.check_connected()?;
         self.check_ports()?;
@@ -114,6 +115,10 @@ impl World {
             if self.is_connected(guest) {
                 self.check_no_error(vif)?;
                 self.check_settings(guest)?;
+                continue;
+            }
+            if self.is_quarantined(guest) {
+                // A process that had released it was killed, and had no room to note that.
                 continue;
             }
             let own = self.drivers[guest].as_ref().map(Driver::describe);

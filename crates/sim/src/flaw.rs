@@ -37,6 +37,9 @@ pub enum Rule {
     Handshake,
     /// What a toolstack has set applies, whichever process serves the vif.
     Settings,
+    /// A vif over which two processes have panicked is not served until it is released, and says
+    /// so.
+    Quarantine,
     /// In the end nothing is left.
     Release,
     /// The backend submits no copy beyond the end of a page, which would fail the whole call.

@@ -23,6 +23,8 @@ mod hostile;
 mod journal;
 mod ledger;
 mod marks;
+mod notes;
+mod panics;
 mod plane;
 mod port;
 mod process;

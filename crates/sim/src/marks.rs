@@ -97,6 +97,12 @@ marks! {
     DeviceStalled => "device stalled",
     /// The backend's process was killed, and another one started.
     BackendKilled => "backend killed",
+    /// It ended because an engine panicked over a vif.
+    BackendPanics => "backend panics over a vif",
+    /// A vif was not served because of panics.
+    Quarantined => "vif quarantined",
+    /// There was no room for notes.
+    DiskFull => "disk full",
     /// It was killed during an operation that waits for engines.
     BackendKilledMidway => "backend killed midway",
     /// It was killed between writing responses and publishing them.

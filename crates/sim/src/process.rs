@@ -1,7 +1,6 @@
 //! A backend's process: the real control plane, and the world that it is given.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,8 +8,8 @@ use std::time::Instant;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_host::{
-    Connection, DeviceFacts, Event, EventOf, Host, HostConfig, MemoryOf, Note, Notes, Parts, Scope,
-    Shared, World, watch,
+    Connection, DeviceFacts, Event, EventOf, Host, HostConfig, MemoryOf, Parts, Scope, Shared,
+    World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -26,6 +25,7 @@ use ringway_xenstore::{
 use crate::canary::Canary;
 use crate::device::{DeviceQueue, Tap};
 use crate::ledger::Owner;
+use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::port::Port;
 use crate::scenario::{HOST, guest_of};
@@ -96,32 +96,6 @@ impl Hypervisor for WatchedDomain {
 
     fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<LoopbackEvent> {
         self.domain.bind_interdomain(remote, port)
-    }
-}
-
-/// Notes that outlive the process.
-#[derive(Debug, Default)]
-pub(crate) struct KeptNotes(BTreeMap<Note, Vec<u8>>);
-
-impl Notes for KeptNotes {
-    fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8> {
-        let mut content = self.0.get(note).cloned().unwrap_or_default();
-        content.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
-        content
-    }
-
-    fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
-        self.0.insert(note.clone(), content.to_vec());
-        Ok(())
-    }
-
-    fn remove(&mut self, note: &Note) -> io::Result<()> {
-        self.0.remove(note);
-        Ok(())
-    }
-
-    fn seconds(&self) -> u64 {
-        0
     }
 }
 

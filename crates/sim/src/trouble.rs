@@ -49,6 +49,9 @@ impl World {
                 self.plan_fault(guest);
                 Ok(())
             }
+            13 if disturbances.have_deaths() && self.plane.choices.is_one_in(4) => {
+                self.panic_over(guest)
+            }
             13 if disturbances.have_deaths() && self.plane.choices.is_one_in(2) => {
                 self.plane.kill_backend();
                 Ok(())
@@ -123,6 +126,10 @@ impl World {
     }
 
     fn plan_fault(&mut self, guest: usize) {
+        if self.plane.choices.is_one_in(8) {
+            self.toggle_disk();
+            return;
+        }
         if self.plane.choices.is_one_in(4) {
             self.plane.refuse_queues(guest);
             return;

@@ -28,8 +28,9 @@ use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
 use crate::marks::Mark;
+use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
-use crate::process::{KeptNotes, Process, Taps, WatchedDomain};
+use crate::process::{Process, Taps, WatchedDomain};
 use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink};
 use crate::toolstack::{Toolstack, WEIGHT, is_of, vif_of};
 use crate::traffic::{Flow, announcement};
@@ -48,7 +49,9 @@ pub(crate) struct World {
     host: LoopbackDomain,
     pub(crate) backend: Option<Process>,
     /// What processes of the backend leave for the next one.
-    notes: KeptNotes,
+    pub(crate) notes: KeptNotes,
+    /// By guest: panics over its vif that were noted.
+    pub(crate) panics: Vec<usize>,
     /// By guest: its driver, while it has a vif.
     pub(crate) drivers: Vec<Option<Driver>>,
     /// By hostile guest: its session of XenStore.
@@ -85,6 +88,7 @@ impl World {
             host,
             backend: None,
             notes: KeptNotes::default(),
+            panics: Vec::new(),
             drivers: Vec::new(),
             hostile_stores: Vec::new(),
             accounts: Accounts::default(),
@@ -168,6 +172,7 @@ impl World {
         self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
         self.drivers.push(None);
         self.limits.push(BTreeMap::new());
+        self.panics.push(0);
         self.unwritten.push(VecDeque::new());
         self.make_vif(number)
     }
@@ -282,6 +287,7 @@ impl World {
     pub(crate) fn make_vif(&mut self, guest: usize) -> Checked {
         let domid = self.plane.guests[guest].domid;
         self.store.introduce(domid);
+        self.panics[guest] = 0;
         self.limits[guest] = BTreeMap::from([(WEIGHT, self.scenario.weights[guest])]);
         let is_patched = self.scenario.are_patched[guest];
         let bridge = is_patched.then(|| format!("bridge{guest}"));
@@ -353,6 +359,9 @@ impl World {
             self.plane.journal.note(|| "the backend starts again".to_owned());
             self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
             self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
+            if self.scenario.canary == Some(Canary::LostNotes) {
+                self.notes = KeptNotes::default();
+            }
             // The counters have ended with the process.
             self.plane.dropped_before = 0;
             self.plane.ledger.settle();
@@ -471,7 +480,11 @@ impl World {
         if let Some(key) = self.unwritten[guest].pop_front() {
             self.plane.journal.note(|| format!("the toolstack writes of guest {guest}: {key:?}"));
             let is_served = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
-            self.plane.marks.add(Mark::StateTwice, u64::from(is_served && is_of(&key, "state")));
+            if is_served && is_of(&key, "state") {
+                // It is another vif to the backend.
+                self.plane.marks.hit(Mark::StateTwice);
+                self.panics[guest] = 0;
+            }
             self.toolstack.write(vif, &key).map_err(|error| refused(&error))?;
         }
         Ok(true)

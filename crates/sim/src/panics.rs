@@ -1,0 +1,77 @@
+//! Panics of the backend over vifs, which it notes for the next process.
+
+use ringway_host::{Charged, PANICS_MAX, vif_name};
+use ringway_switch::PortId;
+
+use crate::flaw::{Checked, Rule, ensure};
+use crate::marks::Mark;
+use crate::toolstack::vif_of;
+use crate::world::World;
+
+impl World {
+    /// The backend's process ends because an engine panics over a queue of this guest, and perhaps
+    /// the next process as well, at once.
+    pub(crate) fn panic_over(&mut self, guest: usize) -> Checked {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let Some(backend) = &self.backend else { return Ok(()) };
+        let ports: Vec<PortId> = backend.ports_of(vif).collect();
+        if !ports.is_empty() {
+            let port = self.plane.choices.pick(&ports);
+            let charged = backend.host.shared.occupants.at(port);
+            let expected = Charged::Xen(vif);
+            ensure(charged.as_ref() == Some(&expected), Rule::Quarantine, || {
+                format!("a panic over guest {guest} is charged to {charged:?}")
+            })?;
+            for _ in 0..self.plane.choices.from_to(1, PANICS_MAX) {
+                self.plane.journal.note(|| format!("a process panics over guest {guest}"));
+                self.plane.marks.hit(Mark::BackendPanics);
+                self.panics[guest] += usize::from(self.notes.add_panic(&expected));
+            }
+        }
+        self.plane.kill_backend();
+        Ok(())
+    }
+
+    /// There is no room for notes, or there is room again.
+    pub(crate) fn toggle_disk(&mut self) {
+        self.notes.is_full = !self.notes.is_full;
+        self.plane.marks.add(Mark::DiskFull, u64::from(self.notes.is_full));
+        let is_full = self.notes.is_full;
+        self.plane.journal.note(|| format!("whether the disk is full: {is_full}"));
+    }
+
+    /// Whether the backend does not serve a guest because of panics.
+    pub(crate) fn is_quarantined(&self, guest: usize) -> bool {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
+        served.is_some_and(|served| served.state.is_quarantined)
+    }
+
+    /// A vif over which two processes have panicked is not served, and says why. Its administrator
+    /// lets it be served.
+    pub(crate) fn release_quarantined(&mut self) -> Checked {
+        for guest in 0..self.plane.guests.len() {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            let is_quarantined = self.is_quarantined(guest);
+            let panics = self.panics[guest];
+            ensure(is_quarantined || panics < PANICS_MAX, Rule::Quarantine, || {
+                format!("guest {guest} is served after {panics} panics")
+            })?;
+            if !is_quarantined {
+                continue;
+            }
+            self.panics[guest] = 0;
+            self.plane.marks.hit(Mark::Quarantined);
+            let remedy = format!("ringway vif release {}", vif_name(vif));
+            let error = self.toolstack.error(vif);
+            let says_so = error.as_ref().is_some_and(|error| error.contains(&remedy));
+            ensure(says_so, Rule::Quarantine, || {
+                format!("guest {guest} is not served, and its error is {error:?}")
+            })?;
+            let host = self.backend.as_mut().map(|backend| &mut backend.host);
+            let is_released = host.is_some_and(|host| host.release(vif, &mut self.notes));
+            ensure(is_released, Rule::Quarantine, || format!("guest {guest} is not released"))?;
+        }
+        self.settle()
+    }
+}
