@@ -139,7 +139,7 @@ pub(crate) struct Shares {
     /// The busy ports by which a guest sends.
     senders: usize,
     senders_before: usize,
-    /// The greatest weight among them.
+    /// The greatest weight of those that took in frames.
     heaviest: u16,
     heaviest_before: u16,
 }
@@ -230,7 +230,7 @@ impl Shares {
             }
             _ => {
                 // It probably has more.
-                self.count_busy(index);
+                self.count_taking(index);
                 None
             }
         }
@@ -261,7 +261,17 @@ impl Shares {
     pub(crate) fn charge(&mut self, index: usize, cost: usize) {
         let share = &mut self.shares[index];
         share.left = share.left.saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX));
+        self.count_taking(index);
+    }
+
+    /// Counts a port that takes in frames in this round, or would with a greater share. Only these
+    /// are compared by weight: the heavier ones that wait for a full queue would leave the others
+    /// a frame in many rounds.
+    fn count_taking(&mut self, index: usize) {
         self.count_busy(index);
+        if let Some(weight) = self.shares[index].stations.weight() {
+            self.heaviest = self.heaviest.max(weight.0);
+        }
     }
 
     /// Counts a port with work in this round, even if it only has frames that wait for a full
@@ -273,9 +283,6 @@ impl Shares {
             self.busy += 1;
             if let Stations::One(_) = share.stations {
                 self.senders += 1;
-            }
-            if let Some(weight) = share.stations.weight() {
-                self.heaviest = self.heaviest.max(weight.0);
             }
         }
     }
@@ -321,6 +328,22 @@ mod tests {
             // The first rounds do not know yet that there are two.
             let most = 1001 * 256 * 1024 + 2 * 8 * 15 * cost;
             assert!(taken[1] <= most, "{queues} queues, {cost}: {taken:?}");
+        }
+    }
+
+    #[test]
+    fn a_heavy_port_whose_frames_wait_for_a_full_queue_slows_no_other() {
+        let mut shares = Shares::default();
+        let heavy = Stations::One(Weight(Weight::MAX));
+        let [heavy, light] = [(1, heavy), (2, ONE)]
+            .map(|(id, stations)| shares.join(PortId(id), stations, Handling::Memory));
+        let cost = 1500 + FRAME_COST;
+        for round in 0..1000 {
+            shares.begin_round();
+            shares.count_busy(heavy);
+            let budget = shares.turn(light).expect("it is the only port that takes in frames");
+            assert!(budget.frames >= 15, "round {round}: {budget:?}");
+            shares.charge(light, 15 * cost);
         }
     }
 
