@@ -2,16 +2,14 @@
 //!
 //! Backend and guest processes each serve a Unix socket in the run directory ([`RunDir`]). A client
 //! sends one request as a line of JSON and receives a line in reply; a capture continues with a
-//! stream of bytes. The types here also define the output of `--json`.
+//! stream of bytes. The requests and the state in the replies are those of `ringway-calls`.
 
 mod dir;
 pub mod files;
 mod link;
 mod opener;
 mod server;
-mod status;
 mod tenancy;
-mod times;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -25,95 +23,12 @@ use serde::{Deserialize, Serialize};
 pub use dir::RunDir;
 pub use link::{FDS_MAX, Link, Received};
 pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
+pub use ringway_calls::*;
 pub use server::{Call, ControlServer, ControlSocket, Reply};
-pub use status::{
-    BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
-    MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, VirtioStatus, WorkerStatus,
-    offload_names,
-};
 pub use tenancy::{
     Allowed, MadeDevice, PassedDevice, ProcessReport, SwitchOrder, TenantOrder, TenantVif,
     TrunkRules,
 };
-pub use times::{Bucket, Times};
-
-/// Requests to the backend.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "verb", rename_all = "kebab-case")]
-pub enum BackendRequest {
-    /// The response is [`BackendStatus`].
-    Status,
-    /// Offer another number of queues to a vif.
-    SetMaxQueues {
-        /// Name of the vif, such as `vif1.0`.
-        vif: String,
-        /// At least 1.
-        max_queues: u16,
-        /// When it takes effect.
-        reconnect: Reconnect,
-    },
-    /// Set a limit of a vif, until the vif is removed.
-    SetLimit {
-        /// Name of the vif.
-        vif: String,
-        /// The name of the limit in `ringway vif set`.
-        limit: String,
-        /// The value, in the format of its XenStore key.
-        value: String,
-    },
-    /// Serve a quarantined vif again.
-    Release {
-        /// Name of the vif.
-        vif: String,
-    },
-    /// Make the worker of a vif panic: for tests, and refused in any other process.
-    #[doc(hidden)]
-    Panic {
-        /// Name of the vif.
-        vif: String,
-    },
-    /// Make the worker of a vif get stuck: for tests, and refused in any other process.
-    #[doc(hidden)]
-    Stall {
-        /// Name of the vif.
-        vif: String,
-        /// Asleep; otherwise in a loop.
-        asleep: bool,
-    },
-    /// Copy a vif's frames to this connection as pcapng.
-    Capture {
-        /// Name of the vif.
-        vif: String,
-        /// The most bytes to keep of each frame.
-        snap_len: u32,
-    },
-}
-
-/// When another number of queues takes effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reconnect {
-    /// From the guest's next connection on, whenever it makes one.
-    Later,
-    /// At once: the guest has to reconnect. Refused for a guest that would not.
-    Now,
-}
-
-/// Requests to a guest process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "verb", rename_all = "kebab-case")]
-pub enum GuestRequest {
-    /// The response is [`GuestStatus`].
-    Status,
-    /// Reconnect a vif with another number of queues (`ethtool -L`:
-    /// `network-node-blog:ethtool`).
-    SetQueues {
-        /// The vif's number in the guest.
-        handle: u32,
-        /// Refused, and nothing changes, unless the backend offers so many now.
-        queues: u16,
-    },
-}
 
 /// A response: the result, or a sentence with the reason for the refusal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
