@@ -14,10 +14,8 @@ mod device;
 mod device_keeper;
 mod inflight;
 mod keeper;
-mod links;
 mod liveness;
 mod machinery;
-mod mirrors;
 mod notes;
 mod opener;
 mod orders;
@@ -47,7 +45,11 @@ pub use device_keeper::{DeviceChange, DeviceKeeper, DeviceState};
 pub use liveness::Liveness;
 pub use purpose::Purpose;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
-use ringway_host::{Event, Followed, Host, Scope, Shared, VifState, watch};
+use ringway_datapath::Mirrored;
+use ringway_host::{
+    Event, Followed, Host, Scope, Shared, VifState, refuse_mirror, refuse_pair, refuse_ports,
+    update_mirrors, update_pairs, watch,
+};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_vif_shell::device::remove_stale_errors;
@@ -230,8 +232,7 @@ impl<H: Hypervisor> Backend<H> {
             while let Ok(call) = calls.try_recv() {
                 self.serve_call(call)?;
             }
-            self.update_mirrors();
-            self.update_links();
+            self.follow_ports();
             self.take_orders()?;
             self.serve_pending()?;
             // Last, because all of the above uses XenStore, and an event that arrives together with
@@ -351,9 +352,32 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Vifs of all kinds.
-    pub(crate) fn all_states(&self) -> impl Iterator<Item = &VifState<Machinery<H>>> {
-        let vifs = self.host.vifs().map(|(_, vif)| &vif.state);
-        vifs.chain(self.vhosts.iter().map(|vhost| &vhost.state))
+    pub(crate) fn all_states(&self) -> impl Iterator<Item = &VifState<Machinery<H>>> + Clone {
+        self.host.states().chain(self.vhosts.iter().map(|vhost| &vhost.state))
+    }
+
+    /// Updates the switch's mirrors and pairs to the present ports.
+    fn follow_ports(&self) {
+        let switch = &self.host.shared.switch;
+        let uplink = self.uplink.as_ref().map(|uplink| (uplink.name.as_str(), uplink.port));
+        update_mirrors(switch, self.all_states(), uplink);
+        update_pairs(switch, self.all_states());
+    }
+
+    /// Why a new vif cannot be the output of such a mirror; `None` if it can.
+    fn refuse_mirror(&self, output: &str, wanted: &[Mirrored]) -> Option<String> {
+        refuse_mirror(self.all_states(), output, wanted)
+    }
+
+    /// Why one of these ports cannot be mirrored now; `None` if all can.
+    fn refuse_ports(&self, wanted: &[Mirrored]) -> Option<String> {
+        let uplink = self.uplink.as_ref().map(|uplink| uplink.name.as_str());
+        refuse_ports(self.all_states(), uplink, wanted)
+    }
+
+    /// Why a new vif cannot be the partner of the one that it names.
+    fn refuse_link(&self, config: &VhostVif) -> Option<String> {
+        refuse_pair(self.all_states(), &config.name, config.rules.link_local_to.as_deref())
     }
 
     /// Serves vifs again once their panics are forgotten.

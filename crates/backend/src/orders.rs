@@ -3,10 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_host::{Event, VifState, unwatch_vif, watch_vif};
+use ringway_host::{Event, VifState};
 use ringway_hypervisor::Hypervisor;
-use ringway_xenbus::Vif;
-use ringway_xenstore::{Lost, Refusal};
+use ringway_xenstore::Lost;
 
 use crate::device::VifDevice;
 use crate::keeper::{Devices, Passed};
@@ -14,6 +13,7 @@ use crate::machinery::Machinery;
 use crate::purpose::Purpose;
 use crate::scope::Order;
 use crate::uplink::set_carried;
+use crate::vhost::VhostVif;
 use crate::{Backend, EVENTS_MAX};
 
 impl<H: Hypervisor> Backend<H> {
@@ -22,7 +22,7 @@ impl<H: Hypervisor> Backend<H> {
         let backend = self.machinery.hypervisor.domid();
         for _ in 0..EVENTS_MAX {
             let Some(orders) = &mut self.orders else { return Ok(()) };
-            let order = orders.next(backend, &mut self.host.scope)?;
+            let order = orders.next(backend)?;
             let Some(order) = order else { return Ok(()) };
             match order {
                 Order::Trunk(carried) => {
@@ -30,11 +30,9 @@ impl<H: Hypervisor> Backend<H> {
                         set_carried(port, &carried, &mut self.hosting());
                     }
                 }
-                Order::Serve { vif, is_new, passed } => {
-                    if is_new {
-                        log_refusal(vif, watch_vif(&mut self.store, vif)?);
-                    }
-                    self.begin_with(vif, passed)?;
+                Order::Serve(vif, passed) => {
+                    self.keep_passed(Purpose::Xen(vif), passed);
+                    self.on(Event::Serve(vif))?;
                 }
                 Order::Renew(vif, passed) => self.renew_device(vif, passed)?,
                 Order::Mtu(vif, mtu) => self.set_device_mtu(&vif, mtu),
@@ -44,8 +42,7 @@ impl<H: Hypervisor> Backend<H> {
                     }
                     // The opener says when a virtio vif ends.
                     let Purpose::Xen(vif) = vif else { continue };
-                    log_refusal(vif, unwatch_vif(&mut self.store, vif)?);
-                    self.on(Event::ScopeChanged(vif))?;
+                    self.on(Event::Forget(vif))?;
                 }
             }
         }
@@ -58,42 +55,26 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Has a virtio vif take its device, if it waits for one.
-    fn attach_with(&mut self, vif: Purpose, passed: Passed) {
-        if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.is_for(&vif)) {
-            vhost.attach_next_turn();
-        }
-        self.keep_passed(vif, passed);
-    }
-
-    /// Begins a Xen vif with a device. One that is served without it was made again.
-    fn begin_with(&mut self, vif: Vif, passed: Passed) -> Result<(), Lost> {
-        self.keep_passed(Purpose::Xen(vif), passed);
-        self.on(Event::MadeAgain(vif))
-    }
-
-    /// Serves a vif by other queues: its guest stays connected. A virtio vif that waits for its
-    /// device gets it.
+    /// Serves a vif by other queues: its guest stays connected. A vif without a device begins with
+    /// it; a virtio vif may have waited for that.
     fn renew_device(&mut self, vif: Purpose, passed: Passed) -> Result<(), Lost> {
+        let device = passed.open().ok().flatten().map(VifDevice::Passed);
         let state = self.state_mut(&vif);
         let is_quarantined = state.as_ref().is_some_and(|state| state.is_quarantined);
-        match (state.and_then(|state| state.device.as_mut()), passed.open()) {
-            (Some(VifDevice::Passed(device)), Ok(Some(renewed))) => {
-                *device = renewed;
-                device.is_detached = true;
-                self.host.shared.comparison.note_made(Instant::now());
-            }
-            _ if is_quarantined => {}
-            _ => match vif {
-                Purpose::Xen(vif) => return self.begin_with(vif, passed),
-                // If it was deleted meanwhile, its next queues follow.
-                vif => {
-                    self.attach_with(vif, passed);
-                    return Ok(());
-                }
-            },
+        let is_renewed = state.is_some_and(|state| state.renew_device(device));
+        if is_renewed {
+            self.host.shared.comparison.note_made(Instant::now());
         }
-        self.keep_passed(vif, passed);
+        self.keep_passed(vif.clone(), passed);
+        match vif {
+            _ if is_renewed || is_quarantined => {}
+            Purpose::Xen(vif) => self.on(Event::MadeAgain(vif))?,
+            // If it was deleted meanwhile, its next queues follow.
+            vif => {
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.is_for(&vif));
+                vhost.into_iter().for_each(VhostVif::attach_next_turn);
+            }
+        }
         Ok(())
     }
 
@@ -117,11 +98,5 @@ impl<H: Hypervisor> Backend<H> {
                 vhost.map(|vhost| &mut vhost.state)
             }
         }
-    }
-}
-
-fn log_refusal(vif: Vif, watched: Result<(), Refusal>) {
-    if let Err(refusal) = watched {
-        tracing::warn!(dir = vif.backend_dir(), "{refusal}");
     }
 }

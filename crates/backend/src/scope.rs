@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_control::{Link, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules};
-use ringway_host::Scope;
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
@@ -66,10 +65,9 @@ impl Orders {
         Orders { link, queues: Vec::new() }
     }
 
-    /// The next order of the supervisor, which may change the scope of the process.
-    pub(crate) fn next(&mut self, backend: DomId, scope: &mut Scope) -> io::Result<Option<Order>> {
+    /// The next order of the supervisor.
+    pub(crate) fn next(&mut self, backend: DomId) -> io::Result<Option<Order>> {
         let Orders { link, queues } = self;
-        let Scope::Only(vifs) = scope else { return Ok(None) };
         loop {
             let (order, fds) = match link.receive()? {
                 Received::Message(order, fds) => (order, fds),
@@ -84,7 +82,7 @@ impl Orders {
                 TenantOrder::Serve { vif, device } => {
                     let passed = Passed::new(device, std::mem::take(queues));
                     match Purpose::of_tenant(vif, backend) {
-                        Purpose::Xen(vif) => Order::Serve { vif, is_new: vifs.insert(vif), passed },
+                        Purpose::Xen(vif) => Order::Serve(vif, passed),
                         vif => Order::Renew(vif, passed),
                     }
                 }
@@ -94,13 +92,7 @@ impl Orders {
                     Order::Renew(Purpose::of_tenant(vif, backend), passed)
                 }
                 TenantOrder::Mtu { vif, mtu } => Order::Mtu(Purpose::of_tenant(vif, backend), mtu),
-                TenantOrder::Forget(vif) => {
-                    let vif = Purpose::of_tenant(vif, backend);
-                    if matches!(&vif, Purpose::Xen(vif) if !vifs.remove(vif)) {
-                        continue;
-                    }
-                    Order::Forget(vif)
-                }
+                TenantOrder::Forget(vif) => Order::Forget(Purpose::of_tenant(vif, backend)),
                 TenantOrder::Trunk(carried) => Order::Trunk(carried),
                 TenantOrder::Start { .. } => return Err(io::ErrorKind::InvalidData.into()),
             }));
@@ -118,8 +110,8 @@ impl AsFd for Orders {
 /// An order of the supervisor.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Serve a Xen vif. One that is not new was made again.
-    Serve { vif: Vif, is_new: bool, passed: Passed },
+    /// Serve a Xen vif. One that is served was made again.
+    Serve(Vif, Passed),
     /// The device of a vif was made again, or that of a virtio vif at last.
     Renew(Purpose, Passed),
     /// The MTU of the device of a vif.

@@ -13,11 +13,11 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    Allowed, BackendRequest, BackendStatus, Call, FdbStatus, Link, ProcessReport, Received, Reply,
+    Allowed, BackendRequest, BackendStatus, Call, Link, ProcessReport, Received, Reply,
     SwitchOrder, TrunkRules, VifStatus,
 };
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
-use ringway_host::{Followed, Shared};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
+use ringway_host::{Followed, OtherPort, Shared, fdb_status, groups_status};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
@@ -30,7 +30,7 @@ use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
-use crate::control::{groups_status, multicast_status, queue_statuses, worker_statuses};
+use crate::control::worker_statuses;
 use crate::keeper::Keeper;
 use crate::machinery::{AnyQueue, Machinery};
 use crate::notes::NoteFiles;
@@ -348,33 +348,27 @@ impl SwitchProcess {
         }
     }
 
-    fn status(&self) -> BackendStatus {
-        let (switch, workers) = (&self.shared.switch, &self.machinery.workers);
-        let placements = workers.placements();
-        let port_status = |name: String, port, counters: &[Arc<QueueCounters>]| VifStatus {
-            name,
-            state: "Connected".to_owned(),
-            attached_to: "switch".to_owned(),
-            multicast: multicast_status(switch, port),
-            queues: queue_statuses(port, counters, &placements),
-            ..VifStatus::default()
+    fn status(&mut self) -> BackendStatus {
+        let (switch, ticks) = (&self.shared.switch, self.shared.ticks(Instant::now()));
+        let fdb = fdb_status(switch, ticks, |port| self.port_name(port));
+        let groups = groups_status(switch, |port| self.port_name(port));
+        let workers = worker_statuses(&self.machinery);
+        let engines = &mut self.machinery.workers;
+        let trunk_status = |(tenant, Tenant { port, counters }): (&String, &Tenant)| {
+            let name = &format!("trunk-{tenant}");
+            let trunk = OtherPort { port: *port, name, counters, fault: None };
+            VifStatus { tenant: Some(tenant.clone()), ..trunk.status(switch, engines) }
         };
-        let trunks = self.tenants.iter().map(|(name, tenant)| VifStatus {
-            tenant: Some(name.clone()),
-            ..port_status(format!("trunk-{name}"), tenant.port, &tenant.counters)
-        });
+        let trunks = self.tenants.iter().map(trunk_status).collect();
         let uplink = self.uplink.as_ref();
         BackendStatus {
             pid: std::process::id(),
             policy: self.config.workers.policy.to_string(),
-            workers: worker_statuses(workers.busy(), &placements),
-            uplink: uplink.map(|it| VifStatus {
-                error: it.fault(),
-                ..port_status(it.name.clone(), it.port, &it.counters)
-            }),
-            fdb: self.fdb(),
-            groups: groups_status(switch, |port| self.port_name(port)),
-            trunks: trunks.collect(),
+            workers,
+            uplink: uplink.map(|it| it.describe().status(switch, engines)),
+            fdb,
+            groups,
+            trunks,
             ..BackendStatus::default()
         }
     }
@@ -385,19 +379,6 @@ impl SwitchProcess {
         let name = tenant.map(|(name, _)| format!("trunk-{name}"));
         let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
         name.unwrap_or_else(|| format!("port {port}"))
-    }
-
-    fn fdb(&self) -> Vec<FdbStatus> {
-        let ticks = self.shared.ticks(Instant::now());
-        let entries = self.shared.switch.entries(ticks).into_iter();
-        let entry = entries.map(|(vlan, entry)| FdbStatus {
-            mac: entry.mac.to_string(),
-            port: self.port_name(entry.port),
-            age_seconds: entry.age_ticks,
-            is_static: entry.is_static,
-            vlan: vlan.map(Vid::get),
-        });
-        entry.collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_control::TrunkRules;
 use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
-use ringway_host::{Followed, Hosting, unlimited};
+use ringway_host::{Followed, Hosting, OtherPort, unlimited};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy};
 use ringway_tap::{Side, VifOrTap};
@@ -153,9 +153,10 @@ impl UplinkPort {
         self.port == port && self.device.as_ref().is_some_and(|device| device.tap.is_deleted())
     }
 
-    /// Why it does not work as it should, if so.
-    pub(crate) fn fault(&self) -> Option<String> {
-        self.device.as_ref().and_then(|device| device.fault.clone())
+    /// What users are shown of it.
+    pub(crate) fn describe(&self) -> OtherPort<'_> {
+        let fault = self.device.as_ref().and_then(|device| device.fault.clone());
+        OtherPort { port: self.port, name: &self.name, counters: &self.counters, fault }
     }
 
     /// The error of a process that cannot serve its uplink any more.

@@ -37,12 +37,12 @@ pub enum Event {
     Watch(Watched),
     /// An engine gave up a queue of this vif.
     QueueDown(Vif, QueueDown),
-    /// The toolstack, or the supervisor, has made the vif again.
+    /// The supervisor orders this host to serve the vif. One that is served was made again.
+    Serve(Vif),
+    /// The supervisor has made a vif that is served again.
     MadeAgain(Vif),
-    /// It may serve the vif from now on, or not any more.
-    ScopeChanged(Vif),
-    /// An administrator has changed what is offered.
-    Offer(Vif, Input),
+    /// The supervisor orders this host to stop serving the vif.
+    Forget(Vif),
 }
 
 /// All vifs of Xen that this process serves, and what all vifs share.
@@ -93,25 +93,19 @@ pub fn watch<T: Transport>(
 }
 
 /// Watches the directory of one vif.
-///
-/// # Errors
-/// The loss of XenStore; the inner one is its refusal.
-pub fn watch_vif<T: Transport>(
-    store: &mut Client<T>,
-    vif: Vif,
-) -> Result<Result<(), Refusal>, Lost> {
+fn watch_vif<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<Result<(), Refusal>, Lost> {
     or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))
 }
 
 /// Ends the watch of the directory of one vif.
-///
-/// # Errors
-/// As [`watch_vif`].
-pub fn unwatch_vif<T: Transport>(
-    store: &mut Client<T>,
-    vif: Vif,
-) -> Result<Result<(), Refusal>, Lost> {
+fn unwatch_vif<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<Result<(), Refusal>, Lost> {
     or_refusal(store.unwatch(&vif.backend_dir(), ROOT_TOKEN))
+}
+
+fn log_refusal(vif: Vif, watched: Result<(), Refusal>) {
+    if let Err(refusal) = watched {
+        tracing::warn!(dir = vif.backend_dir(), "{refusal}");
+    }
 }
 
 impl<W: World> Host<W> {
@@ -124,6 +118,11 @@ impl<W: World> Host<W> {
     /// Its vifs.
     pub fn vifs(&self) -> impl Iterator<Item = (Vif, &XenVif<W>)> {
         self.vifs.iter().map(|(vif, served)| (*vif, served))
+    }
+
+    /// The states of its vifs.
+    pub fn states(&self) -> impl Iterator<Item = &VifState<W>> + Clone {
+        self.vifs.values().map(|served| &served.state)
     }
 
     /// One of its vifs.
@@ -148,18 +147,38 @@ impl<W: World> Host<W> {
     pub fn on(&mut self, event: Event, now: Instant, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
         match event {
             Event::Watch(watched) => self.note_watch(watched),
-            Event::ScopeChanged(vif) => self.note_device(vif),
             Event::QueueDown(vif, QueueDown { queue, reason, .. }) => {
                 let fault = Input::PeerFault(format!("queue {queue}: {reason}"));
                 self.feed(vif, fault, now, parts)?;
             }
-            Event::MadeAgain(vif) => {
-                self.feed(vif, Input::Gone, now, parts)?;
-                self.drop_if_finished(vif, parts);
-                self.note_device(vif);
+            Event::Serve(vif) => {
+                let Scope::Only(vifs) = &mut self.scope else { return Ok(()) };
+                if vifs.insert(vif) {
+                    log_refusal(vif, watch_vif(parts.store, vif)?);
+                }
+                self.begin_again(vif, now, parts)?;
             }
-            Event::Offer(vif, input) => self.feed(vif, input, now, parts)?,
+            Event::MadeAgain(vif) => self.begin_again(vif, now, parts)?,
+            Event::Forget(vif) => {
+                let Scope::Only(vifs) = &mut self.scope else { return Ok(()) };
+                if vifs.remove(&vif) {
+                    log_refusal(vif, unwatch_vif(parts.store, vif)?);
+                    self.note_device(vif);
+                }
+            }
         }
+        Ok(())
+    }
+
+    fn begin_again(
+        &mut self,
+        vif: Vif,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        self.feed(vif, Input::Gone, now, parts)?;
+        self.drop_if_finished(vif, parts);
+        self.note_device(vif);
         Ok(())
     }
 
@@ -357,7 +376,7 @@ impl<W: World> Host<W> {
         }
     }
 
-    fn feed(
+    pub(crate) fn feed(
         &mut self,
         vif: Vif,
         input: Input,

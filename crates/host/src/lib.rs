@@ -8,7 +8,9 @@
 // `clippy.toml` keeps clocks, threads and files out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod around;
 mod attach;
+mod calls;
 #[cfg(all(feature = "canary", debug_assertions))]
 pub mod canary;
 mod comparison;
@@ -16,32 +18,40 @@ mod connection;
 mod host;
 mod limited;
 mod log;
+mod mirrors;
 mod negotiated;
 mod notes;
 mod occupants;
+mod pairs;
 mod policy;
 mod quarantine;
 mod round_robin;
 mod rules;
 mod settings;
 mod shared;
+mod status;
 mod vif_state;
 mod world;
 mod xen;
 
+pub use around::{Around, OtherPort, PlaceOf, VirtioVif};
 pub use attach::{NewQueues, connect, disconnect};
+pub use calls::{CallReply, NotDone};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;
-pub use host::{Event, Host, Scope, unwatch_vif, watch, watch_vif};
-pub use limited::{Limited, flood_limit, storm_limits, unlimited};
+pub use host::{Event, Host, Scope, watch};
+pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
+pub use mirrors::{refuse_mirror, refuse_ports, update_mirrors};
 pub use negotiated::Floor;
 pub use notes::{Note, Notes};
 pub use occupants::Occupants;
+pub use pairs::{refuse_pair, update_pairs};
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};
 pub use rules::Rules;
 pub use settings::Settings;
 pub use shared::{HostConfig, QueueDown, Shared};
+pub use status::{fdb_status, groups_status};
 pub use vif_state::VifState;
 pub use world::{
     Device, DeviceFacts, DeviceOf, Devices, EventOf, Hosting, MemoryOf, Parts, QueueOf, World,

@@ -74,7 +74,7 @@ pub fn unlimited() -> Arc<FloodBudget> {
 }
 
 /// The floods of each kind that a vif may cause.
-pub fn storm_limits(wanted: &VifLimits, of_all: StormLimits) -> StormLimits {
+pub(crate) fn storm_limits(wanted: &VifLimits, of_all: StormLimits) -> StormLimits {
     StormLimits {
         broadcast: flood_limit(wanted.broadcast, of_all.broadcast),
         multicast: flood_limit(wanted.multicast, of_all.multicast),
@@ -83,7 +83,7 @@ pub fn storm_limits(wanted: &VifLimits, of_all: StormLimits) -> StormLimits {
 }
 
 /// The floods that a vif may cause: its own limit if it has one, otherwise the general one.
-pub fn flood_limit(wanted: FloodWish, of_all: FloodLimit) -> FloodLimit {
+pub(crate) fn flood_limit(wanted: FloodWish, of_all: FloodLimit) -> FloodLimit {
     let own = FloodLimit::per_second(wanted.rate.unwrap_or(0), wanted.mbit.unwrap_or(0));
     let (frames, bytes) = (
         if wanted.rate.is_some() { own } else { of_all },

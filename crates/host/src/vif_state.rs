@@ -194,6 +194,20 @@ impl<W: World> VifState<W> {
         Ok(())
     }
 
+    /// Serves the vif by another network device in place of the present one: its guest stays
+    /// connected. Returns false if it has none, or there is no other.
+    pub fn renew_device(&mut self, renewed: Option<DeviceOf<W>>) -> bool {
+        let (Some(device), Some(renewed)) = (&mut self.device, renewed) else { return false };
+        *device = renewed;
+        device.facts_mut().is_detached = true;
+        true
+    }
+
+    /// The bridge that it is on instead of the switch, as configured.
+    pub fn bridge(&self) -> Option<&str> {
+        self.device.as_ref().map(|device| device.facts().attached_to.as_str())
+    }
+
     /// Why its network device does not work as it should, if so.
     pub fn fault(&self) -> Option<String> {
         self.device.as_ref().and_then(|device| device.facts().fault.clone())

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
-use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Stall, Taken};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
 use ringway_engine::{
-    Attached, BridgePort, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits,
-    QueueAddress, Roster, Weight,
+    Attached, BridgePort, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress,
+    Roster,
 };
 use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::wake::WakeFd;
@@ -147,8 +147,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         self.attach_limited(port, forwarding, &policy, &Limits::default(), queues)
     }
 
-    /// Attaches queues with a policy and limits that apply from the first frame on; see
-    /// [`set_policy`](Workers::set_policy) and [`limit`](Workers::limit).
+    /// Attaches queues with a policy and limits that apply from the first frame on.
     ///
     /// # Errors
     /// As [`attach`](Workers::attach).
@@ -180,35 +179,6 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         };
         let Ok(()) = steps::detach(self, port, let_go);
         queues
-    }
-
-    /// Copies all frames of a port into `capture` from now on, until it is closed. False if the
-    /// port has no queues.
-    pub fn capture(&self, port: PortId, capture: &Arc<Capture>) -> bool {
-        let mut found = false;
-        for address in self.addresses(port) {
-            let (id, capture) = (address.slot, Arc::clone(capture));
-            self.request(address.engine, Request::Apply(Command::Capture { id, capture }));
-            found = true;
-        }
-        found
-    }
-
-    /// Limits what enters and leaves by all queues of a port together, from now on and until the
-    /// queues are detached.
-    pub fn limit(&self, port: PortId, limits: &Limits) {
-        for address in self.addresses(port) {
-            let (id, limits) = (address.slot, limits.clone());
-            self.request(address.engine, Request::Apply(Command::Limit { id, limits }));
-        }
-    }
-
-    /// Gives a port of a single station another share of the workers, from now on.
-    pub fn set_weight(&self, port: PortId, weight: Weight) {
-        for address in self.addresses(port) {
-            let command = Command::SetWeight { id: address.slot, weight };
-            self.request(address.engine, Request::Apply(command));
-        }
     }
 
     /// Sets what may enter by all queues of a port from now on. Frames that have already entered
@@ -256,24 +226,6 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// its queues are no longer served. Only the first call has an effect.
     pub fn on_panic(&self, then: OnPanic) {
         let _ = self.on_panic.set(then);
-    }
-
-    /// Makes the worker of a port's first queue panic: for tests of the consequences.
-    #[doc(hidden)]
-    pub fn panic_for_test(&self, port: PortId) {
-        if let Some(address) = self.addresses(port).next() {
-            let panic = Command::Panic { id: address.slot };
-            self.request(address.engine, Request::Apply(panic));
-        }
-    }
-
-    /// Makes the worker of a port's first queue get stuck: for tests of the consequences.
-    #[doc(hidden)]
-    pub fn stall_for_test(&self, port: PortId, stall: Stall) {
-        if let Some(address) = self.addresses(port).next() {
-            let stall = Command::Stall { id: address.slot, stall };
-            self.request(address.engine, Request::Apply(stall));
-        }
     }
 
     /// How many workers there are.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ringway_engine::steps::{self, Command};
 use ringway_switch::{PortId, PortPolicy};
 use ringway_worker::{Credit, Forwarding, Limits, Policy, Workers};
 
@@ -108,9 +109,13 @@ fn a_changed_limit_wakes_a_worker_that_sleeps_for_it() {
     assert_eq!(credit.available(Instant::now()), 0);
     let frame = |sequence| Scripted { to: 2, from: 1, flow: 0, sequence, len: LEN };
     source.send((1..50).map(frame));
-    workers.limit(PortId(1), &Limits::of_ingress(Some(&limit(10 * 1000))));
+    let mut limit_to = |limits: Limits| {
+        let limit = |id| Command::Limit { id, limits: limits.clone() };
+        assert_eq!(steps::command_port(&mut workers, PortId(1), limit), Ok(true));
+    };
+    limit_to(Limits::of_ingress(Some(&limit(10 * 1000))));
     sink.wait_until("ten more", |far| far.received == 11);
-    workers.limit(PortId(1), &Limits::default());
+    limit_to(Limits::default());
     sink.wait_until("all", |far| far.received == 50);
     send(&source, 1, 500);
     sink.wait_until("all others", |far| far.received == 550);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_datapath::{Probe, QueueDown};
+use ringway_engine::steps::{self, Command};
 use ringway_switch::PortId;
 use ringway_worker::{Capture, Failure, Forwarding, Passage, Policy, Workers, WorkersConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -119,8 +120,9 @@ fn a_capture_sees_both_directions_and_ends_with_its_port() {
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
     workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
     let capture = Arc::new(Capture::new(64, (Instant::now(), SystemTime::now())));
-    assert!(workers.capture(PortId(1), &capture));
-    assert!(!workers.capture(PortId(3), &capture));
+    let copy = |id| Command::Capture { id, capture: Arc::clone(&capture) };
+    assert_eq!(steps::command_port(&mut workers, PortId(1), copy), Ok(true));
+    assert_eq!(steps::command_port(&mut workers, PortId(3), copy), Ok(false));
     // Moving a queue waits for its workers, which have then applied all earlier commands; and a
     // capture moves with its queue.
     assert!(workers.place(PortId(1), 0, 0));

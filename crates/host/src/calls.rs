@@ -1,0 +1,299 @@
+//! The calls of administrators: what each changes, and the reply to it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_calls::{BackendRequest, BackendStatus, Reconnect};
+use ringway_datapath::Mirrored;
+use ringway_engine::steps::{self, Command, Engines as _, Stall};
+use ringway_engine::{Capture, SlotId};
+use ringway_vif_shell::device;
+use ringway_xenbus::backend::{self, Input};
+use ringway_xenbus::limits::Scope;
+use ringway_xenbus::{
+    BadKeys, KeyChange, Keys, LIMITS, Limit, MAX_QUEUES_KEY, MIRROR_KEY, Reconnects, Vif, VifLimits,
+};
+use ringway_xenstore::{Lost, or_refusal};
+
+use crate::around::Around;
+use crate::host::Host;
+use crate::mirrors::{refuse_mirror, refuse_ports};
+use crate::vif_state::VifState;
+use crate::world::{Device, Parts, QueueOf, World};
+use crate::xen::XenVif;
+
+/// The name of a mirror's setting.
+const MIRROR: &str = "mirror";
+
+/// The reply to a call.
+#[derive(Debug)]
+pub enum CallReply {
+    /// It is done.
+    Done,
+    /// All that this host knows.
+    Status(Box<BackendStatus>),
+    /// A capture has begun, of the vif with this name, and with the most bytes of each frame.
+    Capture(Arc<Capture>, String, u32),
+}
+
+/// Why a call has no effect.
+#[derive(Debug, thiserror::Error)]
+pub enum NotDone {
+    /// It was refused, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    /// XenStore is lost, and this process with it.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+impl From<String> for NotDone {
+    fn from(reason: String) -> NotDone {
+        NotDone::Refused(reason)
+    }
+}
+
+/// A vif that a call names.
+enum Named {
+    Xen(Vif),
+    /// By its index.
+    Virtio(usize),
+}
+
+/// What the reply to a call is made from.
+struct Caller<'a, 'b, 'c, W: World> {
+    host: &'a mut Host<W>,
+    around: Around<'b, W>,
+    now: Instant,
+    parts: &'a mut Parts<'c, W>,
+}
+
+impl<W: World> Host<W> {
+    /// Carries out a call. Calls of tests, which disturb engines, are included.
+    ///
+    /// # Errors
+    /// Why it has no effect.
+    pub fn call(
+        &mut self,
+        request: &BackendRequest,
+        around: Around<'_, W>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<CallReply, NotDone> {
+        let mut caller = Caller { host: self, around, now, parts };
+        let done = match request {
+            BackendRequest::Status => {
+                let Caller { host, around, now, parts } = caller;
+                return Ok(CallReply::Status(Box::new(host.status(&around, now, parts)?)));
+            }
+            BackendRequest::Capture { vif, snap_len } => return caller.capture(vif, *snap_len),
+            BackendRequest::SetMaxQueues { vif, max_queues, reconnect } => {
+                caller.set_max_queues(vif, *max_queues, *reconnect)
+            }
+            BackendRequest::SetLimit { vif, limit, value } => caller.set_limit(vif, limit, value),
+            BackendRequest::Release { vif } => caller.release(vif),
+            BackendRequest::Panic { vif } => caller.disturb(vif, |id| Command::Panic { id }),
+            BackendRequest::Stall { vif, asleep } => {
+                let stall = if *asleep { Stall::Sleep } else { Stall::Loop };
+                caller.disturb(vif, |id| Command::Stall { id, stall })
+            }
+        };
+        done.map(|()| CallReply::Done)
+    }
+}
+
+impl<W: World> Caller<'_, '_, '_, W> {
+    /// Also writes the key, so the setting lasts as long as the vif, whichever process serves it.
+    fn set_max_queues(
+        &mut self,
+        name: &str,
+        queues_max: u16,
+        reconnect: Reconnect,
+    ) -> Result<(), NotDone> {
+        if queues_max == 0 {
+            return Err("max-queues is 0, expected 1 or more".to_owned().into());
+        }
+        let Named::Xen(vif) = self.find(name)? else {
+            return Err(NotDone::Refused(format!(
+                "{name} is a virtio vif: its guest chooses with `ethtool -L`, and `queues` in its \
+                 [[vhost]] is the maximum"
+            )));
+        };
+        let refusal = self.host.vif(vif).and_then(|it| it.refuse_queues(queues_max, reconnect));
+        refusal.map_or(Ok(()), Err)?;
+        self.write_key(vif, MAX_QUEUES_KEY, &queues_max.to_string())?;
+        if let Some(state) = self.host.state_mut(vif) {
+            state.offer.queues_max = queues_max;
+        }
+        let reconnect = match reconnect {
+            Reconnect::Now => backend::Reconnect::Now,
+            Reconnect::Later => backend::Reconnect::Later,
+        };
+        let offer = Input::OfferChanged { queues_max, reconnect };
+        Ok(self.host.feed(vif, offer, self.now, self.parts)?)
+    }
+
+    /// Writes the key, which we watch, so the limit lasts as long as the vif, whichever process
+    /// serves it.
+    fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<(), NotDone> {
+        let is_uplink = self.around.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
+        if limit == MIRROR && is_uplink {
+            return Err(NotDone::Refused(format!(
+                "{name} carries all other frames to the host, and the output of a mirror carries \
+                 only copies: expected a vif"
+            )));
+        }
+        let named = self.find(name)?;
+        let key = match limit {
+            MIRROR => {
+                self.check_mirror(name, value)?;
+                MIRROR_KEY
+            }
+            limit => {
+                self.refuse_flood_limit(name, limit).map_or(Ok(()), Err)?;
+                limit_key(limit, value)?
+            }
+        };
+        match named {
+            Named::Xen(vif) => self.write_key(vif, key, value),
+            Named::Virtio(index) => {
+                let hosting = &mut self.parts.split(&mut self.host.shared, self.now).1;
+                Ok(self.around.virtio[index].set(key, value, hosting)?)
+            }
+        }
+    }
+
+    /// Why a limit of floods would have no effect: it is the switch's, and a bridge has none.
+    fn refuse_flood_limit(&self, name: &str, limit: &str) -> Option<String> {
+        Limit::named(limit).filter(|limit| limit.is_of(Scope::Switch))?;
+        let bridge = self.state(name)?.bridge()?;
+        Some(format!(
+            "{name} is on the bridge {bridge}, which floods its frames itself: expected a vif on \
+             the switch, or the limit `rate`"
+        ))
+    }
+
+    /// Whether this vif can be the output of a mirror that a user requests.
+    fn check_mirror(&self, name: &str, value: &str) -> Result<(), String> {
+        let mirror = Mirrored::parse_list(value)?;
+        let bridge = self.state(name).and_then(VifState::bridge).filter(|_| !mirror.is_empty());
+        if let Some(bridge) = bridge {
+            return Err(format!("{name} is on the bridge {bridge}: expected a vif on the switch"));
+        }
+        let uplink = self.around.uplink.as_ref().map(|uplink| uplink.name);
+        let refusal = refuse_ports(self.states(), uplink, &mirror);
+        let refusal = refusal.or_else(|| refuse_mirror(self.states(), name, &mirror));
+        refusal.map_or(Ok(()), Err)
+    }
+
+    fn release(&mut self, name: &str) -> Result<(), NotDone> {
+        let was_any = match self.find(name)? {
+            Named::Xen(vif) => self.host.release(vif, self.parts.notes),
+            Named::Virtio(index) => {
+                let (vif, shared) = (&mut self.around.virtio[index], &mut self.host.shared);
+                let was_any = shared.quarantine.release(&vif.state().charged, self.parts.notes);
+                vif.check_quarantine(shared);
+                was_any
+            }
+        };
+        let reason = || format!("{name} is not quarantined, and no panic is charged to it");
+        if was_any { Ok(()) } else { Err(reason().into()) }
+    }
+
+    /// Disturbs the engine of a vif's first queue: for tests of the consequences of a defect.
+    fn disturb(
+        &mut self,
+        name: &str,
+        command: impl FnOnce(SlotId) -> Command<QueueOf<W>>,
+    ) -> Result<(), NotDone> {
+        let connection = self.state(name).and_then(|state| state.connection.as_ref());
+        let port = connection.ok_or_else(|| self.no_such_vif(name))?.port;
+        let roster = self.parts.engines.roster().ok();
+        let first = roster.and_then(|roster| Some(roster.queue(port, 0)?.address.clone()));
+        if let Some(first) = first {
+            let _: Result<(), _> = self.parts.engines.command(first.engine, command(first.slot));
+        }
+        Ok(())
+    }
+
+    fn capture(&mut self, name: &str, snap_len: u32) -> Result<CallReply, NotDone> {
+        let state = self.state(name).ok_or_else(|| self.no_such_vif(name))?;
+        let port = state.connection.as_ref().map(|connection| connection.port);
+        let snap = usize::try_from(snap_len).unwrap_or(usize::MAX);
+        let capture = Arc::new(Capture::new(snap, (self.now, self.around.wall)));
+        let copy = |id| Command::Capture { id, capture: Arc::clone(&capture) };
+        let begin = |port| steps::command_port(self.parts.engines, port, copy).unwrap_or(false);
+        if !port.is_some_and(begin) {
+            return Err(format!("{name} is not connected, so it has no frames").into());
+        }
+        Ok(CallReply::Capture(capture, name.to_owned(), snap_len))
+    }
+
+    fn find(&self, name: &str) -> Result<Named, String> {
+        let virtio = self.around.virtio.iter().position(|vif| vif.state().name == name);
+        let xen = || Some(Named::Xen(self.host.vifs().find(|(_, it)| it.state.name == name)?.0));
+        virtio.map(Named::Virtio).or_else(xen).ok_or_else(|| self.no_such_vif(name))
+    }
+
+    /// A vif of any kind.
+    fn state(&self, name: &str) -> Option<&VifState<W>> {
+        self.states().find(|it| it.name == name)
+    }
+
+    /// Vifs of all kinds.
+    fn states(&self) -> impl Iterator<Item = &VifState<W>> + Clone {
+        self.host.states().chain(self.around.states())
+    }
+
+    fn no_such_vif(&self, name: &str) -> String {
+        let known: Vec<&str> = self.states().map(|state| state.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        format!("there is no vif {name:?}; there is {known}")
+    }
+
+    /// Sets one key of a vif in the backend's directory, if XenStore permits it.
+    fn write_key(&mut self, vif: Vif, key: &str, value: &str) -> Result<(), NotDone> {
+        let changes = [KeyChange::Set(key.to_owned(), value.to_owned())];
+        let written = device::change(self.parts.store, &vif.backend_dir(), &changes);
+        Ok(or_refusal(written)?.map_err(|refusal| refusal.to_string())?)
+    }
+}
+
+impl<W: World> XenVif<W> {
+    /// Why its guest cannot have so many queues, or not at that time; `None` if it can.
+    fn refuse_queues(&self, queues_max: u16, reconnect: Reconnect) -> Option<String> {
+        let XenVif { end, state } = self;
+        let name = &state.name;
+        let facts = state.device.as_ref().map(Device::facts);
+        if let Some(facts) = facts.filter(|facts| queues_max > facts.queues_made) {
+            return Some(format!(
+                "max-queues is {queues_max}, expected at most {}: the TAP device of {name} on {} \
+                 was created with so many",
+                facts.queues_made, facts.attached_to
+            ));
+        }
+        let stays = state.connection.is_some() && end.reconnects() == Reconnects::Never;
+        (reconnect == Reconnect::Now && stays).then(|| {
+            format!(
+                "the guest of {name} would not reconnect, because Linux's driver does not; \
+                 without --reconnect it keeps its queues until it reconnects by itself"
+            )
+        })
+    }
+}
+
+/// The key of a limit, if the value is valid.
+fn limit_key(name: &str, value: &str) -> Result<&'static str, String> {
+    let Some(limit) = Limit::named(name) else {
+        let known: Vec<&str> = LIMITS.iter().map(Limit::name).collect();
+        return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
+    };
+    let keys = Keys::new("", [(limit.key.to_owned(), value.to_owned())]);
+    match VifLimits::read(&keys).1.pop() {
+        None => Ok(limit.key),
+        Some(BadKeys::Unreadable { found, expected, .. }) => {
+            Err(format!("{name}: expected {expected}, not \"{found}\""))
+        }
+        Some(bad) => Err(format!("{name}: {bad}")),
+    }
+}

@@ -1,0 +1,224 @@
+//! What users are shown of vifs and of the switch.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_calls::{
+    BackendStatus, FdbStatus, FloodStatus, GroupStatus, LimitsStatus, MulticastStatus, QueueStatus,
+    RateStatus, VifStatus, offload_names,
+};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
+use ringway_engine::Roster;
+use ringway_engine::steps::Engines;
+use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch, Ticks};
+use ringway_xenbus::{Rate, Vif};
+use ringway_xenstore::{Lost, unless_refused};
+
+use crate::around::{Around, OtherPort, PlaceOf};
+use crate::host::Host;
+use crate::limited::{flood_limit, storm_limits};
+use crate::shared::Shared;
+use crate::vif_state::VifState;
+use crate::world::{Parts, World};
+use crate::xen::XenVif;
+
+impl OtherPort<'_> {
+    /// Its status.
+    pub fn status(&self, switch: &Switch, engines: &mut impl Engines) -> VifStatus {
+        let roster = engines.roster().ok().map(|roster| &*roster);
+        VifStatus {
+            name: self.name.to_owned(),
+            state: "Connected".to_owned(),
+            error: self.fault.clone(),
+            attached_to: SWITCH.to_owned(),
+            multicast: multicast_status(switch, self.port),
+            queues: queue_statuses(self.port, self.counters, roster),
+            ..VifStatus::default()
+        }
+    }
+}
+
+/// What vifs without a network device are attached to.
+const SWITCH: &str = "switch";
+
+/// What the status of a vif is made from.
+struct View<'a, W: World> {
+    shared: &'a Shared,
+    now: Instant,
+    roster: Option<&'a Roster>,
+    place_of: PlaceOf<'a, W>,
+}
+
+impl<W: World> Host<W> {
+    /// The status of all vifs, of the uplink and of the switch.
+    pub(crate) fn status(
+        &self,
+        around: &Around<'_, W>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<BackendStatus, Lost> {
+        let shared = &self.shared;
+        let roster = parts.engines.roster().ok().map(|roster| &*roster);
+        let view = View { shared, now, roster, place_of: around.place_of };
+        let mut vifs = Vec::new();
+        for (vif, served) in self.vifs() {
+            let name = parts.store.read(&format!("/local/domain/{}/name", vif.frontend));
+            // A driver domain may be unable to read the name, which may be any text.
+            let guest = unless_refused(name, None)?;
+            vifs.push(view.xen_vif(vif, served, guest));
+        }
+        vifs.extend(around.virtio.iter().map(|vif| vif.describe(view.vif(vif.state()))));
+        let name_of = |port| self.name_at(port, around);
+        let uplink = around.uplink.as_ref();
+        Ok(BackendStatus {
+            vifs,
+            uplink: uplink.map(|uplink| uplink.status(&shared.switch, parts.engines)),
+            fdb: fdb_status(&shared.switch, shared.ticks(now), name_of),
+            groups: groups_status(&shared.switch, name_of),
+            ..BackendStatus::default()
+        })
+    }
+
+    fn name_at(&self, port: PortId, around: &Around<'_, W>) -> String {
+        let vif = self.states().chain(around.states()).find(|state| state.has_port(port));
+        let uplink = around.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let name = vif.map(|vif| vif.name.clone());
+        let name = name.or_else(|| uplink.map(|uplink| uplink.name.to_owned()));
+        name.unwrap_or_else(|| format!("port {port}"))
+    }
+}
+
+impl<W: World> View<'_, W> {
+    fn xen_vif(&self, vif: Vif, served: &XenVif<W>, guest: Option<String>) -> VifStatus {
+        let XenVif { end, state } = served;
+        let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
+        let status = self.vif(state);
+        VifStatus {
+            state: end.state().to_string(),
+            guest,
+            error: end.error().map(str::to_owned).or(status.error),
+            kind: "xen".to_owned(),
+            domid: Some(vif.frontend.0),
+            handle: vif.handle,
+            // Its guest may accept more than we do.
+            offloads: offload_names(caps.and(self.shared.config.offloads)),
+            ..status
+        }
+    }
+
+    /// The status of a vif of any kind.
+    fn vif(&self, state: &VifState<W>) -> VifStatus {
+        let View { shared, now, roster, .. } = *self;
+        let config = &shared.config;
+        let rules = &state.rules;
+        let connection = state.connection.as_ref();
+        let place = state.device.as_ref().map(self.place_of);
+        let (attached_to, is_down) = place.unwrap_or_else(|| (SWITCH.to_owned(), false));
+        VifStatus {
+            name: state.name.clone(),
+            // Why it does not work as it should, although it is served.
+            error: state.fault().or_else(|| state.why_not_assigned(shared)),
+            mac: rules.mac().map(|mac| mac.to_string()),
+            locking_mode: rules
+                .mode(config.locking)
+                .map_or_else(|| "default".to_owned(), |mode| mode.to_string()),
+            allowed_ips: rules.allowed(),
+            addresses_max: rules
+                .addresses_max(config.locking, config.switch.addresses_per_port_max),
+            allowed_macs: texts(&rules.wanted.allowed_macs),
+            shared_macs: texts(&rules.wanted.shared_macs),
+            refused: state.refused(),
+            taken: state.taken(shared, now),
+            vlan: rules.vlan().untagged.map(Vid::get),
+            trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
+            is_private: rules.is_private(),
+            link_local_to: rules.wanted.link_local_to.clone(),
+            mirror: rules.mirror().iter().map(ToString::to_string).collect(),
+            multicast: connection
+                .filter(|it| it.device_port.is_none())
+                .and_then(|it| multicast_status(&shared.switch, it.port)),
+            attached_to,
+            is_down,
+            max_queues: state.offer.queues_max,
+            offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
+            limits: limits_status(state, shared),
+            queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, roster)),
+            ..VifStatus::default()
+        }
+    }
+}
+
+fn texts(macs: &[MacAddr]) -> Vec<String> {
+    macs.iter().map(ToString::to_string).collect()
+}
+
+fn limits_status<W: World>(state: &VifState<W>, shared: &Shared) -> LimitsStatus {
+    let wanted = state.limited.wanted;
+    let flood = flood_status(flood_limit(wanted.flood, shared.config.switch.flood));
+    let storm = storm_limits(&wanted, shared.config.switch.storm);
+    let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
+    LimitsStatus {
+        weight: state.limited.weight().get(),
+        rate: wanted.rate.map(rate),
+        rate_rx: wanted.rate_rx.map(rate),
+        flood_frames_per_second: flood.frames_per_second,
+        flood_bytes_per_second: flood.bytes_per_second,
+        broadcast: flood_status(storm.broadcast),
+        multicast: flood_status(storm.multicast),
+        unknown: flood_status(storm.unknown),
+        frame_len_max: state.limits(shared).frame_len_max,
+    }
+}
+
+/// Ticks are seconds.
+fn flood_status(limit: FloodLimit) -> FloodStatus {
+    FloodStatus {
+        frames_per_second: Some(limit.frames_per_tick).filter(|it| *it != u32::MAX),
+        bytes_per_second: Some(limit.bytes_per_tick).filter(|it| *it != u64::MAX),
+    }
+}
+
+/// A port's multicast state; `None` if multicast is not snooped or the port is not on a switch.
+fn multicast_status(switch: &Switch, port: PortId) -> Option<MulticastStatus> {
+    let MulticastPort { groups, is_router, hears_all } = switch.multicast_port(port)?;
+    Some(MulticastStatus { groups, is_router, hears_all })
+}
+
+/// The forwarding table.
+pub fn fdb_status(
+    switch: &Switch,
+    now: Ticks,
+    name_of: impl Fn(PortId) -> String,
+) -> Vec<FdbStatus> {
+    let entries = switch.entries(now).into_iter();
+    let entry = entries.map(|(vlan, entry)| FdbStatus {
+        vlan: vlan.map(Vid::get),
+        mac: entry.mac.to_string(),
+        port: name_of(entry.port),
+        age_seconds: entry.age_ticks,
+        is_static: entry.is_static,
+    });
+    entry.collect()
+}
+
+/// The groups that have members.
+pub fn groups_status(switch: &Switch, name_of: impl Fn(PortId) -> String) -> Vec<GroupStatus> {
+    let status = |entry: GroupEntry| GroupStatus {
+        group: entry.group.to_string(),
+        vlan: Some(entry.vlan).filter(|vlan| *vlan != 0),
+        ports: entry.ports.into_iter().map(&name_of).collect(),
+    };
+    switch.group_entries().into_iter().map(status).collect()
+}
+
+fn queue_statuses(
+    port: PortId,
+    counters: &[Arc<QueueCounters>],
+    roster: Option<&Roster>,
+) -> Vec<QueueStatus> {
+    let status = |(index, counters): (u16, &Arc<QueueCounters>)| {
+        let placed = roster.and_then(|roster| roster.queue(port, index));
+        QueueStatus::read(index, placed.map_or(0, |placed| placed.address.engine), counters)
+    };
+    (0..).zip(counters).map(status).collect()
+}
