@@ -6,7 +6,7 @@
 
 use ringway_datapath::DropReason;
 use ringway_loopback::Holdings;
-use ringway_xenbus::{Keys, Vif, VifLimits};
+use ringway_xenbus::Vif;
 
 use crate::device::{Kind, Station};
 use crate::driver::Driver;
@@ -29,6 +29,7 @@ impl World {
         self.reconnect_closed()?;
         self.check_connected()?;
         self.check_ports()?;
+        self.check_status(true)?;
         self.accounts.check(&self.plane, Rule::Conservation)?;
         self.check_guests()?;
         self.close_accounts();
@@ -152,11 +153,9 @@ impl World {
 
     /// The backend applies what the toolstack has set.
     fn check_settings(&self, guest: usize) -> Checked {
-        let set = self.limits[guest].iter();
-        let set = set.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        let wanted = VifLimits::read(&Keys::new("", set)).0;
-        let wanted = (wanted.rate, wanted.rate_rx, wanted.weight);
         let vif = vif_of(self.plane.guests[guest].domid);
+        let wanted = self.settings.limits(vif);
+        let wanted = (wanted.rate, wanted.rate_rx, wanted.weight);
         let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
         let found = served.map(|served| served.state.limited.wanted);
         let found = found.map(|found| (found.rate, found.rate_rx, found.weight));

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ringway_datapath::FramePool;
 use ringway_engine::steps::{self, Command, Engines, Taken};
-use ringway_engine::{Attached, Capture, Failure, QueueAddress, Roster};
+use ringway_engine::{Attached, Failure, QueueAddress, Roster};
 use ringway_switch::PortId;
 use rustix::io::Errno;
 
@@ -49,13 +49,6 @@ impl DataPlane {
             self.marks.hit(Mark::Moved);
         }
         Ok(())
-    }
-
-    /// Copies frames of a port to a capture from now on.
-    pub(crate) fn capture(&mut self, port: PortId, capture: &Arc<Capture>) {
-        let copy = |id| Command::Capture { id, capture: Arc::clone(capture) };
-        let _: Result<bool, Ended> = steps::command_port(self, port, copy);
-        self.marks.hit(Mark::CaptureOn);
     }
 
     fn running(&mut self) -> Result<&mut Workers, Ended> {

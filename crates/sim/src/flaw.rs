@@ -40,6 +40,8 @@ pub enum Rule {
     /// A vif over which two processes have panicked is not served until it is released, and says
     /// so.
     Quarantine,
+    /// The reply to a call is true.
+    Calls,
     /// In the end nothing is left.
     Release,
     /// The backend submits no copy beyond the end of a page, which would fail the whole call.

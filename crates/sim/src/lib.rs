@@ -9,6 +9,7 @@
 
 mod accounts;
 mod batch;
+mod calls;
 mod canary;
 mod census;
 mod checkers;
@@ -30,6 +31,7 @@ mod port;
 mod process;
 mod report;
 mod scenario;
+mod settings;
 mod toolstack;
 mod traffic;
 mod trouble;

@@ -89,6 +89,10 @@ marks! {
     StationReceived => "frames arrived at stations",
     /// An uplink was attached.
     Uplink => "uplink attached",
+    /// A call changed something.
+    CallDone => "call done",
+    /// A call was refused.
+    CallRefused => "call refused",
     /// A vif was patched to its own device.
     Patched => "vif patched to a device",
     /// A device had no room for a frame.

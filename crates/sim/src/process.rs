@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
+use ringway_calls::BackendRequest;
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_host::{
-    Connection, DeviceFacts, Event, EventOf, Host, HostConfig, MemoryOf, Parts, Scope, Shared,
-    World, watch,
+    Around, CallReply, Connection, DeviceFacts, Event, EventOf, Host, HostConfig, MemoryOf,
+    NotDone, OtherPort, Parts, Scope, Shared, World, update_mirrors, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -206,12 +207,7 @@ impl Process {
         Ok(Process { host, store, hypervisor, devices })
     }
 
-    /// The port of this vif.
-    pub(crate) fn port_of(&self, vif: Vif) -> Option<PortId> {
-        Some(self.host.vif(vif)?.state.connection.as_ref()?.port)
-    }
-
-    /// That port, and the one that it is patched to.
+    /// The port of this vif, and the one that it is patched to.
     pub(crate) fn ports_of(&self, vif: Vif) -> impl Iterator<Item = PortId> + use<> {
         let connection = self.host.vif(vif).and_then(|vif| vif.state.connection.as_ref());
         connection.map(Connection::ports).into_iter().flatten()
@@ -233,6 +229,26 @@ impl Process {
         self.host.due()
     }
 
+    /// Carries out a call.
+    pub(crate) fn call(
+        &mut self,
+        request: &BackendRequest,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+    ) -> Result<CallReply, NotDone> {
+        let uplink = uplink_of(plane);
+        let around = Around {
+            virtio: Vec::new(),
+            uplink: uplink.map(|(name, port)| OtherPort { port, name, counters: &[], fault: None }),
+            place_of: &|device: &VifTap| (device.facts.attached_to.clone(), false),
+            wall: SystemTime::UNIX_EPOCH,
+        };
+        let now = plane.now;
+        let Process { host, store, hypervisor, devices } = self;
+        let parts = &mut Parts { store, engines: plane, hypervisor, devices, notes };
+        host.call(request, around, now, parts)
+    }
+
     /// Handles one pending event, if there is one, or gives one vif its turn.
     pub(crate) fn turn(
         &mut self,
@@ -240,6 +256,7 @@ impl Process {
         notes: &mut KeptNotes,
     ) -> Result<bool, Lost> {
         let now = plane.now;
+        update_mirrors(&self.host.shared.switch, self.host.states(), uplink_of(plane));
         if let Some(down) = self.host.shared.next_report(plane) {
             let vif = self.host.vifs().find(|(_, vif)| vif.state.has_port(down.port));
             if let Some(vif) = vif.map(|(vif, _)| vif) {
@@ -282,4 +299,9 @@ impl Process {
         let Process { host, store, hypervisor, devices } = self;
         host.on(event, now, &mut Parts { store, engines: plane, hypervisor, devices, notes })
     }
+}
+
+/// The uplink, with its name for calls.
+fn uplink_of(plane: &DataPlane) -> Option<(&'static str, PortId)> {
+    plane.workers.as_ref().and_then(|workers| workers.uplink).map(|port| ("uplink", port))
 }

@@ -34,12 +34,9 @@ impl World {
         self.plane.journal.count_step();
         let guest = self.plane.choices.below(self.plane.guests.len());
         let disturbances = self.scenario.disturbances;
-        match self.plane.choices.below(16) {
+        match self.plane.choices.below(18) {
             0..=4 => self.move_some_queue(guest),
-            5..=6 => {
-                self.toggle_capture(guest);
-                Ok(())
-            }
+            5..=6 => self.toggle_capture(guest),
             7..=8 => {
                 self.change_pace(guest);
                 Ok(())
@@ -63,6 +60,7 @@ impl World {
                 self.pause_engine();
                 Ok(())
             }
+            16.. => self.call(guest),
             _ => Ok(()),
         }
     }
@@ -115,7 +113,7 @@ impl World {
         let value = self.plane.choices.pick(values);
         let vif = vif_of(self.plane.guests[guest].domid);
         self.plane.journal.note(|| format!("the toolstack sets {key} of guest {guest}: {value}"));
-        self.limits[guest].insert(key, value);
+        self.settings.set(vif, key, value);
         self.unwritten[guest].retain(|unwritten| !is_of(unwritten, key));
         self.toolstack.limit(vif, key, value).map_err(|error| refused(&error))?;
         if self.scenario.disturbances.have_deaths() && self.plane.choices.is_one_in(8) {

@@ -1,11 +1,10 @@
 //! A world: everything between the applications of several guests, and its disturbances.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, VlanRules};
 use ringway_engine::steps::{self, Attachment, NewPort};
@@ -32,6 +31,7 @@ use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::process::{Process, Taps, WatchedDomain};
 use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink};
+use crate::settings::Settings;
 use crate::toolstack::{Toolstack, WEIGHT, is_of, vif_of};
 use crate::traffic::{Flow, announcement};
 use crate::workers::{Workers, WorkersConfig};
@@ -57,13 +57,12 @@ pub(crate) struct World {
     /// By hostile guest: its session of XenStore.
     pub(crate) hostile_stores: Vec<Client<LocalTransport>>,
     pub(crate) accounts: Accounts,
-    captures: Vec<Arc<Capture>>,
-    /// By guest: the limits that the toolstack has set, by their keys.
-    pub(crate) limits: Vec<BTreeMap<&'static str, &'static str>>,
+    pub(crate) captures: Vec<Arc<Capture>>,
     /// By guest: keys of its vif that the toolstack has yet to write.
     pub(crate) unwritten: Vec<VecDeque<KeyChange>>,
     /// Guests whose vifs the toolstack has asked the backend to release.
     pub(crate) removals: Vec<usize>,
+    pub(crate) settings: Settings,
 }
 
 impl World {
@@ -93,9 +92,9 @@ impl World {
             hostile_stores: Vec::new(),
             accounts: Accounts::default(),
             captures: Vec::new(),
-            limits: Vec::new(),
             unwritten: Vec::new(),
             removals: Vec::new(),
+            settings: Settings::default(),
         };
         world.make_devices();
         world.start_backend()?;
@@ -171,7 +170,6 @@ impl World {
         let domain = domain.expect("the number is free");
         self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
         self.drivers.push(None);
-        self.limits.push(BTreeMap::new());
         self.panics.push(0);
         self.unwritten.push(VecDeque::new());
         self.make_vif(number)
@@ -288,7 +286,7 @@ impl World {
         let domid = self.plane.guests[guest].domid;
         self.store.introduce(domid);
         self.panics[guest] = 0;
-        self.limits[guest] = BTreeMap::from([(WEIGHT, self.scenario.weights[guest])]);
+        self.settings.made(vif_of(domid), WEIGHT, self.scenario.weights[guest]);
         let is_patched = self.scenario.are_patched[guest];
         let bridge = is_patched.then(|| format!("bridge{guest}"));
         let wanted = (bridge, self.scenario.weights[guest]);
@@ -505,21 +503,6 @@ impl World {
             Err(_) if !plane.is_alive.get() && number >= drivers.len() => Ok(true),
             Err(error) => Err(plane.flaw.take().unwrap_or_else(|| lost(&error))),
         }
-    }
-
-    /// Begins or ends a capture of a guest's frames.
-    pub(crate) fn toggle_capture(&mut self, guest: usize) {
-        let port =
-            self.backend.as_ref().and_then(|it| it.port_of(vif_of(self.plane.guests[guest].domid)));
-        let Some(port) = port else { return };
-        if let Some(capture) = self.captures.pop() {
-            capture.close();
-            self.plane.marks.hit(Mark::CaptureOff);
-            return;
-        }
-        let capture = Arc::new(Capture::new(64, (self.plane.now, SystemTime::UNIX_EPOCH)));
-        self.plane.capture(port, &capture);
-        self.captures.push(capture);
     }
 
     /// The vifs of all guests.

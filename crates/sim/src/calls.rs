@@ -1,0 +1,149 @@
+//! The calls of an administrator, and what the world knows of the replies.
+
+use ringway_calls::{BackendRequest, BackendStatus, VifStatus};
+use ringway_host::{CallReply, NotDone, vif_name};
+use ringway_xenbus::{MIRROR_KEY, Vif};
+
+use crate::flaw::{Checked, Flaw, Rule, ensure};
+use crate::marks::Mark;
+use crate::toolstack::{WEIGHT, is_of, vif_of};
+use crate::world::{World, lost, mac_of};
+
+impl World {
+    /// An administrator makes a call.
+    pub(crate) fn call(&mut self, guest: usize) -> Checked {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let own = vif_name(vif);
+        // Until it has its device, it is refused for what is wrong on the switch, too.
+        let of_bridged = |refusal| match self.scenario.are_patched[guest] {
+            true => vec!["is on the bridge", refusal],
+            false => vec![refusal],
+        };
+        match self.plane.choices.below(4) {
+            0 => self.check_status(false),
+            1 => {
+                let weights = [("1", vec![]), ("7", vec![]), ("0", vec!["weight: expected"])];
+                let (weight, refusals) = &weights[self.plane.choices.below(weights.len())];
+                self.set(vif, ("weight", WEIGHT, weight), refusals)
+            }
+            2 if !self.plane.hostiles.is_empty() => {
+                let hostile = self.plane.choices.below(self.plane.hostiles.len());
+                let mirror = self.plane.choices.pick(&["all", "all:rx", ""]);
+                let vif = vif_of(self.plane.hostiles[hostile].domid);
+                self.set(vif, ("mirror", MIRROR_KEY, mirror), &[])
+            }
+            // An honest guest would lose its frames.
+            2 => {
+                let refusals = of_bridged("copies of its own copies");
+                self.set(vif, ("mirror", MIRROR_KEY, &own), &refusals)
+            }
+            _ => {
+                let refusals = of_bridged("there is no port");
+                self.set(vif, ("mirror", MIRROR_KEY, "vif9.9"), &refusals)
+            }
+        }
+    }
+
+    /// Begins or ends a capture of a guest's frames.
+    pub(crate) fn toggle_capture(&mut self, guest: usize) -> Checked {
+        if let Some(capture) = self.captures.pop() {
+            capture.close();
+            self.plane.marks.hit(Mark::CaptureOff);
+            return Ok(());
+        }
+        let vif = vif_name(vif_of(self.plane.guests[guest].domid));
+        if let Ok(CallReply::Capture(capture, ..)) =
+            self.ask(&BackendRequest::Capture { vif, snap_len: 64 })?
+        {
+            self.plane.marks.hit(Mark::CaptureOn);
+            self.captures.push(capture);
+        }
+        Ok(())
+    }
+
+    /// Sets something of a vif. One of `refusals` is in the reply unless the value is good.
+    fn set(
+        &mut self,
+        vif: Vif,
+        (setting, key, value): (&str, &'static str, &str),
+        refusals: &[&str],
+    ) -> Checked {
+        let is_known = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
+        let refusals = if is_known { refusals } else { &["there is no vif"] };
+        let (vif_name, limit, value) = (vif_name(vif), setting.to_owned(), value.to_owned());
+        let request = BackendRequest::SetLimit { vif: vif_name, limit, value: value.clone() };
+        match self.ask(&request)? {
+            Ok(CallReply::Done) if refusals.is_empty() => {
+                self.plane.marks.hit(Mark::CallDone);
+                self.settings.set(vif, key, &value);
+                let guest = self.plane.guests.iter().position(|it| vif_of(it.domid) == vif);
+                let unwritten = guest.map(|guest| &mut self.unwritten[guest]);
+                unwritten
+                    .into_iter()
+                    .for_each(|keys| keys.retain(|unwritten| !is_of(unwritten, key)));
+                Ok(())
+            }
+            Err(reason) if refusals.iter().any(|refusal| reason.contains(refusal)) => {
+                self.plane.marks.hit(Mark::CallRefused);
+                Ok(())
+            }
+            reply => {
+                let found = format!("{request:?}: {reply:?}, expected {refusals:?}");
+                Err(Flaw::new(Rule::Calls, found))
+            }
+        }
+    }
+
+    fn status(&mut self) -> Checked<BackendStatus> {
+        match self.ask(&BackendRequest::Status)? {
+            Ok(CallReply::Status(status)) => Ok(*status),
+            other => Err(Flaw::new(Rule::Calls, format!("the status is {other:?}"))),
+        }
+    }
+
+    fn ask(&mut self, request: &BackendRequest) -> Checked<Result<CallReply, String>> {
+        self.plane.journal.note(|| format!("an administrator calls: {request:?}"));
+        let World { plane, backend, notes, .. } = self;
+        match backend.as_mut().expect("the backend lives").call(request, plane, notes) {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(NotDone::Refused(reason)) => Ok(Err(reason)),
+            Err(NotDone::Lost(error)) => Err(lost(&error)),
+        }
+    }
+
+    /// Every vif that is connected is shown as it was made, and at rest all are connected and shown
+    /// as they were set.
+    pub(crate) fn check_status(&mut self, is_at_rest: bool) -> Checked {
+        let status = self.status()?;
+        for (guest, domid) in self.plane.guests.iter().map(|guest| guest.domid).enumerate() {
+            let vif = vif_of(domid);
+            let shown = status.vifs.iter().find(|shown| shown.name == vif_name(vif));
+            let is_made_so = |shown: &VifStatus| {
+                let is_patched = shown.attached_to == format!("bridge{guest}");
+                // A vif may connect before its toolstack has written its address.
+                let is_its_own = match &shown.mac {
+                    None => !is_at_rest,
+                    Some(mac) => *mac == mac_of(guest).to_string(),
+                };
+                is_its_own && is_patched == self.scenario.are_patched[guest]
+            };
+            let is_right = match shown.filter(|shown| shown.state == "Connected") {
+                Some(shown) if is_at_rest => {
+                    is_made_so(shown)
+                        && shown.error.is_none()
+                        && self.settings.are_shown(vif, shown)
+                }
+                Some(shown) => is_made_so(shown),
+                None => !is_at_rest,
+            };
+            ensure(is_right, Rule::Calls, || format!("guest {guest} is shown as {shown:?}"))?;
+        }
+        for hostile in &self.plane.hostiles {
+            let vif = vif_of(hostile.domid);
+            let shown = status.vifs.iter().find(|shown| shown.name == vif_name(vif));
+            let is_right = shown.is_none_or(|shown| self.settings.are_shown(vif, shown));
+            ensure(!is_at_rest || is_right, Rule::Calls, || format!("set and shown: {shown:?}"))?;
+        }
+        Ok(())
+    }
+}
