@@ -1,12 +1,11 @@
 //! The configuration of a backend, given at its start.
 
-use std::net::IpAddr;
-
 use ringway_control::RunDir;
 use std::path::PathBuf;
 
-use ringway_datapath::{LockingMode, MacAddr, MulticastRouter, OffloadCaps, PortRules, VlanRules};
-use ringway_switch::{StormLimits, SwitchConfig};
+use ringway_datapath::{LockingMode, MacAddr, OffloadCaps, PortRules};
+use ringway_host::{Bridged, LowMtu, Purpose, Uplink};
+use ringway_switch::SwitchConfig;
 use ringway_vhost_shell::Mode;
 use ringway_wire::virtio::Features;
 use ringway_worker::WorkersConfig;
@@ -44,27 +43,6 @@ pub struct BackendConfig {
     pub service: Service,
 }
 
-/// A TAP device on the host, which is a port of the switch.
-#[derive(Debug, Clone)]
-pub struct Uplink {
-    /// Its name.
-    pub name: String,
-    /// The host's Ethernet address on it.
-    pub mac: MacAddr,
-    /// The host's addresses on it, with prefix lengths.
-    pub addresses: Vec<(IpAddr, u8)>,
-    /// Its queues.
-    pub queues: u16,
-    /// Its MTU in bytes.
-    pub mtu: u32,
-    /// The VLANs that it is in.
-    pub vlan: VlanRules,
-    /// Whether multicast routers are behind it.
-    pub multicast_router: MulticastRouter,
-    /// Limits of each kind of flood that enters by it, per second.
-    pub storm: StormLimits,
-}
-
 /// A vif whose guest is behind a vhost-user socket.
 #[derive(Debug, Clone)]
 pub struct VhostVif {
@@ -92,4 +70,19 @@ pub struct VhostVif {
     pub rules: PortRules,
     /// Its limits.
     pub limits: VifLimits,
+}
+
+impl VhostVif {
+    /// The device that it is to have, if it is to have one.
+    pub(crate) fn bridged(&self, low_mtu: LowMtu) -> Option<Bridged> {
+        Some(Bridged {
+            purpose: Purpose::Virtio(self.name.clone()),
+            name: self.name.clone(),
+            bridge: self.bridge.clone()?,
+            queues: self.queues,
+            mtu: self.limits.mtu,
+            mtu_min: 0,
+            low_mtu,
+        })
+    }
 }

@@ -6,7 +6,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, Reply, VifStatus, VirtioStatus, WorkerStatus,
 };
 use ringway_datapath::Mirrored;
-use ringway_host::{Around, CallReply, NotDone, Shared, VifState, VirtioVif};
+use ringway_host::{Around, CallReply, NotDone, Shared, VifDevice, VifState, VirtioVif};
 use ringway_hypervisor::Hypervisor;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES};
 use ringway_vhost_shell::{Mode, State};
@@ -17,7 +17,7 @@ use ringway_xenstore::Lost;
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
-use crate::device::VifDevice;
+use crate::kernel::HostKernel;
 use crate::machinery::{HostingOf, Machinery};
 use crate::uplink::UplinkPort;
 use crate::vhost::VhostVif;
@@ -54,7 +54,7 @@ impl<H: Hypervisor> Backend<H> {
         // What is so, not what was configured: an administrator may move devices.
         let has_places = is_status && has_devices();
         let links = if has_places { self.machinery.devices.links() } else { Vec::new() };
-        let place_of = |device: &VifDevice| match device {
+        let place_of = |device: &VifDevice<HostKernel>| match device {
             VifDevice::Kept(device) => device.place(&links),
             // Who keeps it knows where it is.
             VifDevice::Passed(device) => (device.attached_to.clone(), false),

@@ -6,25 +6,23 @@
 //! pass through it. All state of a backend can be recovered from XenStore and the shared rings, so
 //! it may be killed and restarted at any time.
 
-mod applied;
 mod capture;
 mod config;
 mod control;
-mod device;
 mod device_keeper;
 mod inflight;
-mod keeper;
+mod kernel;
 mod liveness;
 mod machinery;
 mod notes;
 mod opener;
 mod orders;
+mod passed;
 mod purpose;
 mod reports;
 mod scope;
 mod service;
 mod sockets;
-mod stale;
 mod switch_process;
 mod uplink;
 mod vhost;
@@ -39,16 +37,20 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
-pub use config::{BackendConfig, Uplink, VhostVif};
-pub use device::uplink_obstacle;
-pub use device_keeper::{DeviceChange, DeviceKeeper, DeviceState};
+pub use config::{BackendConfig, VhostVif};
+pub use device_keeper::DeviceKeeper;
+pub use kernel::{HostKernel, HostTap};
 pub use liveness::Liveness;
-pub use purpose::Purpose;
+pub use notes::NoteFiles;
+pub use purpose::for_tenant;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
 use ringway_datapath::Mirrored;
+pub use ringway_host::{
+    DeviceChange, DeviceState, Purpose, Uplink, delete_devices, uplink_obstacle,
+};
 use ringway_host::{
-    Event, Followed, Host, Scope, Shared, VifState, refuse_mirror, refuse_pair, refuse_ports,
-    update_mirrors, update_pairs, watch,
+    Devices, Event, Followed, Host, Link, Scope, Shared, VifState, refuse_mirror, refuse_pair,
+    refuse_ports, update_mirrors, update_pairs, watch,
 };
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
@@ -59,12 +61,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use scope::Tenancy;
 pub use service::{Report, Service};
 pub use sockets::Sockets;
-pub use stale::delete_devices;
 pub use switch_process::run_switch;
 
-use crate::keeper::{Devices, Keeper};
 use crate::machinery::{HostingOf, Machinery};
-use crate::notes::NoteFiles;
+use crate::purpose::of_tenant;
 use crate::reports::Reports;
 use crate::scope::Orders;
 use crate::uplink::{UplinkPort, attach_trunk, attach_uplink};
@@ -137,7 +137,7 @@ pub fn run_tenant<H: Hypervisor>(
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
     let backend = hypervisor.domid();
-    let passed = vifs.into_iter().map(|(vif, passed)| (Purpose::of_tenant(vif, backend), passed));
+    let passed = vifs.into_iter().map(|(vif, passed)| (of_tenant(vif, backend), passed));
     let passed: BTreeMap<Purpose, _> = passed.collect();
     let of_xen = passed.keys().filter_map(|purpose| match purpose {
         Purpose::Xen(vif) => Some(*vif),
@@ -173,7 +173,7 @@ impl<H: Hypervisor> Backend<H> {
         mut store: Client,
         config: BackendConfig,
         scope: Scope,
-        net: Option<ringway_net::Netlink>,
+        net: Option<HostKernel>,
     ) -> io::Result<Backend<H>> {
         watch(&mut store, &scope, hypervisor.domid())?.map_err(io::Error::other)?;
         if scope == Scope::Domain {
@@ -308,26 +308,27 @@ impl<H: Hypervisor> Backend<H> {
         let now = Instant::now();
         let has_devices = self.uplink.as_ref().is_some_and(UplinkPort::has_device)
             || self.all_states().any(|state| state.device.is_some());
+        let Backend { host, store, machinery, vhosts, uplink, .. } = self;
+        host.follow_all(has_devices, now, &mut machinery.parts(store), |links, hosting| {
+            let vhosts = vhosts.iter_mut().map(|it| it.state.follow_device(links, hosting)).max();
+            let uplink = uplink.as_mut().map(|it| it.follow_device(links, hosting));
+            vhosts.max(uplink).unwrap_or(Followed::Done)
+        });
+    }
+
+    /// Deletes network devices of vifs that were removed while no backend ran, or that the
+    /// description no longer names. A failure does not affect other vifs.
+    fn delete_stale_devices(&mut self) {
         let Backend { host, machinery, vhosts, uplink, .. } = self;
-        if !host.shared.comparison.take_due(has_devices, now) {
-            return;
-        }
-        // Another process may keep the devices.
-        let links = machinery.devices.keeper().map(Keeper::read_links);
-        let followed = match links {
-            Some(None) => Followed::Again,
-            links => {
-                let links = links.flatten();
-                let (shared, states) = host.states_mut();
-                let mut hosting = machinery.hosting(shared, now);
-                let all = states.chain(vhosts.iter_mut().map(|vhost| &mut vhost.state));
-                let all = all.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
-                let uplink = uplink.as_mut();
-                let of_uplink = uplink.map(|it| it.follow_device(links.as_ref(), &mut hosting));
-                all.max(of_uplink).unwrap_or(Followed::Done)
+        let is_kept = |purpose: &Purpose, link: &Link| match purpose {
+            Purpose::Xen(vif) => host.needs_device(*vif, link),
+            Purpose::Virtio(name) => {
+                let vhost = vhosts.iter().find(|vhost| vhost.state.name == *name);
+                vhost.is_some_and(|it| it.config.bridge.is_some() && it.state.needs_device(link))
             }
+            Purpose::Uplink => uplink.is_some(),
         };
-        host.shared.comparison.done(followed, now);
+        machinery.devices.delete_stale(is_kept, &mut machinery.notes);
     }
 
     /// Waits for an event, for the end of `pause`, or until workers have had more work than `busy`,
@@ -438,7 +439,7 @@ impl<H: Hypervisor> Backend<H> {
     fn take_queues_down(&mut self) -> io::Result<()> {
         while let Some(down) = self.host.shared.next_report(&mut self.machinery.workers) {
             let port = down.port;
-            let is_lost = self.all_states().any(|state| state.has_lost_device(port));
+            let is_lost = self.vhosts.iter().any(|it| it.state.has_lost_device(port));
             if is_lost || self.uplink.as_ref().is_some_and(|uplink| uplink.has_lost_device(port)) {
                 self.host.shared.comparison.note_change(Instant::now());
                 continue;

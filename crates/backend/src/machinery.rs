@@ -3,17 +3,15 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_host::{HostConfig, Hosting, MemoryOf, Occupants, Parts, Shared, World};
+use ringway_host::{Devices, HostConfig, Hosting, MemoryOf, Occupants, Parts, Shared, World};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::Netlink;
 use ringway_netback::{Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenstore::{Client, Socket};
 
 use crate::BackendConfig;
-use crate::applied::AppliedNotes;
-use crate::keeper::{Devices, Keeper};
+use crate::kernel::HostKernel;
 use crate::liveness::Liveness;
 use crate::notes::{NoteFiles, end_process};
 use crate::vif_or_trunk::VifOrTrunk;
@@ -30,7 +28,7 @@ pub(crate) struct Machinery<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) workers: Workers<AnyQueue<H>>,
     /// The network devices of vifs and of the uplink.
-    pub(crate) devices: Devices,
+    pub(crate) devices: Devices<HostKernel>,
     pub(crate) notes: NoteFiles,
 }
 
@@ -43,19 +41,16 @@ impl<H: Hypervisor> Machinery<H> {
     pub(crate) fn start(
         hypervisor: H,
         config: &BackendConfig,
-        net: Option<Netlink>,
+        net: Option<HostKernel>,
         (liveness, occupants): (&Liveness, &Occupants),
-        notes: NoteFiles,
+        mut notes: NoteFiles,
     ) -> io::Result<Machinery<H>> {
         let (workers, pulse) = (config.workers.clone(), liveness.pulse());
         let workers = Workers::start_watched(workers, liveness.roster(), Some(pulse))?;
         let (occupants, dir) = (occupants.clone(), config.dir.clone());
         workers.on_panic(Box::new(move |serving| end_process(&occupants, &dir, serving)));
         let devices = match net {
-            Some(net) => {
-                let applied = AppliedNotes::read(&config.dir, &config.owner);
-                Devices::Kept(Keeper { net, notes: applied })
-            }
+            Some(net) => Devices::kept(net, &config.owner, &mut notes),
             None => Devices::none(),
         };
         Ok(Machinery { hypervisor, workers, devices, notes })
@@ -80,7 +75,7 @@ impl<H: Hypervisor> World for Machinery<H> {
     type Engines = Workers<AnyQueue<H>>;
     type Store = Socket;
     type Hypervisor = H;
-    type Devices = Devices;
+    type Kernel = HostKernel;
     type Notes = NoteFiles;
 
     fn vif_queue(

@@ -12,7 +12,7 @@ use ringway_switch::PortId;
 
 /// The notes of a process.
 #[derive(Debug)]
-pub(crate) struct NoteFiles {
+pub struct NoteFiles {
     dir: RunDir,
     /// Bytes in the file of each note that was read or written.
     lens: BTreeMap<Note, usize>,
@@ -29,6 +29,7 @@ impl NoteFiles {
             Note::Panics => self.dir.panics(),
             Note::Negotiated(name) => self.dir.vhost(name),
             Note::Settings(name) => self.dir.vhost_limits(name),
+            Note::Devices => self.dir.devices(),
         }
     }
 }
@@ -76,7 +77,7 @@ fn seconds() -> u64 {
 
 /// Reads a file of the run directory, in which an earlier process may have left anything: at most
 /// `len_max` bytes, whatever its reported length.
-pub(crate) fn read_at_most(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
+fn read_at_most(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(len_max).read_to_end(&mut content)?;
     Ok(content)

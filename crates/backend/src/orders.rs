@@ -3,14 +3,12 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_host::{Event, VifState};
+use ringway_host::{Devices, Event, Purpose, VifDevice, VifState};
 use ringway_hypervisor::Hypervisor;
 use ringway_xenstore::Lost;
 
-use crate::device::VifDevice;
-use crate::keeper::{Devices, Passed};
 use crate::machinery::Machinery;
-use crate::purpose::Purpose;
+use crate::passed::Passed;
 use crate::scope::Order;
 use crate::uplink::set_carried;
 use crate::vhost::VhostVif;

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_control::{Link, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules};
+use ringway_host::Purpose;
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
-use crate::keeper::Passed;
-use crate::purpose::Purpose;
+use crate::passed::{Passed, received};
+use crate::purpose::of_tenant;
 
 /// What a tenant's process is started with.
 pub struct Tenancy {
@@ -44,7 +45,7 @@ impl Tenancy {
             match next()? {
                 (TenantOrder::Queues, fds) => queues.extend(fds),
                 (TenantOrder::Serve { vif, device }, _) => {
-                    vifs.push((vif, Passed::new(device, std::mem::take(&mut queues))));
+                    vifs.push((vif, received(device, std::mem::take(&mut queues))));
                 }
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
@@ -80,19 +81,19 @@ impl Orders {
                     continue;
                 }
                 TenantOrder::Serve { vif, device } => {
-                    let passed = Passed::new(device, std::mem::take(queues));
-                    match Purpose::of_tenant(vif, backend) {
+                    let passed = received(device, std::mem::take(queues));
+                    match of_tenant(vif, backend) {
                         Purpose::Xen(vif) => Order::Serve(vif, passed),
                         vif => Order::Renew(vif, passed),
                     }
                 }
                 TenantOrder::Renew { vif, device } => {
                     let made = Some(PassedDevice::Made(device));
-                    let passed = Passed::new(made, std::mem::take(queues));
-                    Order::Renew(Purpose::of_tenant(vif, backend), passed)
+                    let passed = received(made, std::mem::take(queues));
+                    Order::Renew(of_tenant(vif, backend), passed)
                 }
-                TenantOrder::Mtu { vif, mtu } => Order::Mtu(Purpose::of_tenant(vif, backend), mtu),
-                TenantOrder::Forget(vif) => Order::Forget(Purpose::of_tenant(vif, backend)),
+                TenantOrder::Mtu { vif, mtu } => Order::Mtu(of_tenant(vif, backend), mtu),
+                TenantOrder::Forget(vif) => Order::Forget(of_tenant(vif, backend)),
                 TenantOrder::Trunk(carried) => Order::Trunk(carried),
                 TenantOrder::Start { .. } => return Err(io::ErrorKind::InvalidData.into()),
             }));

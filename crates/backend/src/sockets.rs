@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, ControlSocket, Link, OpenerOrder, RunDir};
-use ringway_net::{LinkWatch, Netlink};
+use ringway_net::LinkWatch;
 use ringway_vhost::backend::AreaRequest;
 use ringway_vhost_shell::ConnectionSource;
+
+use crate::kernel::HostKernel;
 
 /// The interval at which an order is sent again if the opener had no room for it.
 const RESEND: Duration = Duration::from_millis(10);
@@ -20,7 +22,7 @@ const RESEND: Duration = Duration::from_millis(10);
 pub struct Sockets {
     pub(crate) control: ControlSocket,
     /// For a process that keeps network devices.
-    pub(crate) net: Option<(Netlink, LinkWatch)>,
+    pub(crate) net: Option<(HostKernel, LinkWatch)>,
     /// The link to the process that opens the sockets of virtio vifs.
     pub(crate) opener: Option<Arc<Link>>,
 }
@@ -31,7 +33,7 @@ impl Sockets {
     /// # Errors
     /// The system's error.
     pub fn open(dir: &RunDir) -> io::Result<Sockets> {
-        let net = Some((Netlink::open()?, LinkWatch::open()?));
+        let net = Some((HostKernel::open()?, LinkWatch::open()?));
         Ok(Sockets { net, ..Sockets::without_netlink(dir)? })
     }
 

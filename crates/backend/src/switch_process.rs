@@ -17,7 +17,7 @@ use ringway_control::{
     SwitchOrder, TrunkRules, VifStatus,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
-use ringway_host::{Followed, OtherPort, Shared, fdb_status, groups_status};
+use ringway_host::{Followed, Keeper, OtherPort, Purpose, Shared, fdb_status, groups_status};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
@@ -31,10 +31,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
 use crate::control::worker_statuses;
-use crate::keeper::Keeper;
 use crate::machinery::{AnyQueue, Machinery};
 use crate::notes::NoteFiles;
-use crate::purpose::Purpose;
 use crate::reports::Reports;
 use crate::sockets::Sockets;
 use crate::uplink::{UplinkPort, attach_uplink, vlans_of};
@@ -114,13 +112,11 @@ pub fn run_switch(
     let mut hosting = machinery.hosting(&mut shared, Instant::now());
     let uplink = attach_uplink(config.uplink.as_ref(), &mut hosting)?;
     // The supervisor removes those of vifs.
-    let is_kept = |purpose: &Purpose, _: &ringway_net::Link| match purpose {
+    let is_kept = |purpose: &Purpose, _: &ringway_host::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
         Purpose::Xen(_) | Purpose::Virtio(_) => true,
     };
-    if let Some(Keeper { net, notes }) = machinery.devices.keeper() {
-        notes.delete_devices(net, is_kept);
-    }
+    machinery.devices.delete_stale(is_kept, &mut machinery.notes);
     reports.ready();
     let tenants = BTreeMap::new();
     let process =

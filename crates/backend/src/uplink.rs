@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use ringway_control::TrunkRules;
 use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
-use ringway_host::{Followed, Hosting, OtherPort, unlimited};
+use ringway_host::{
+    Followed, HostDevice, HostLinks, Hosting, OtherPort, Tap, Uplink, open_uplink, unlimited,
+};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy};
 use ringway_tap::{Side, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
-use crate::config::Uplink;
-use crate::device::{HostDevice, HostLinks, open_uplink};
-use crate::keeper::Keeper;
+use crate::kernel::HostKernel;
 use crate::machinery::HostingOf;
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
 
@@ -28,7 +28,7 @@ pub(crate) struct UplinkPort {
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     pub(crate) name: String,
     /// The device; a trunk has none.
-    device: Option<HostDevice>,
+    device: Option<HostDevice<HostKernel>>,
     flood: Arc<FloodBudget>,
     policy: Arc<PortPolicy>,
 }
@@ -38,11 +38,9 @@ pub(crate) fn attach_uplink<H: Hypervisor>(
     uplink: Option<&Uplink>,
     hosting: &mut HostingOf<'_, H>,
 ) -> io::Result<Option<UplinkPort>> {
-    let (Some(uplink), Some(keeper)) = (uplink, hosting.devices.keeper()) else {
-        return Ok(None);
-    };
-    let device = open_uplink(&mut keeper.net, &mut keeper.notes, uplink)?;
-    let Hosting { shared, now, .. } = hosting;
+    let Hosting { shared, devices, notes, now, .. } = hosting;
+    let (Some(uplink), Some(keeper)) = (uplink, devices.keeper()) else { return Ok(None) };
+    let device = open_uplink(keeper, uplink, *notes)?;
     let port = shared.allocate_port()?;
     let policy = shared.join_uplink(port, &uplink.vlan, *now).map_err(io::Error::other)?;
     shared.switch.set_multicast_router(port, uplink.multicast_router);
@@ -108,7 +106,7 @@ impl UplinkPort {
     /// Attaches the queues of the device.
     fn attach_device<H: Hypervisor>(&mut self, hosting: &mut HostingOf<'_, H>) -> io::Result<()> {
         let Some(device) = &mut self.device else { return Ok(()) };
-        let queues = device.tap.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
+        let queues = device.tap.0.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
         let attachments = queues.into_iter().zip(&self.counters);
         let attachments = attachments.map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
@@ -127,15 +125,15 @@ impl UplinkPort {
     /// Follows what has become of the device.
     pub(crate) fn follow_device<H: Hypervisor>(
         &mut self,
-        links: Option<&HostLinks>,
+        links: Option<&HostLinks<HostKernel>>,
         hosting: &mut HostingOf<'_, H>,
     ) -> Followed {
-        let (Some(device), Some(links), Some(Keeper { net, notes })) =
+        let (Some(device), Some(links), Some(keeper)) =
             (&mut self.device, links, hosting.devices.keeper())
         else {
             return Followed::Done;
         };
-        let mut done = device.follow(links, net, notes);
+        let mut done = device.follow(links, keeper, hosting.notes);
         if device.is_detached && !device.tap.is_deleted() {
             hosting.shared.detach(self.port, hosting.engines);
             done = self.attach_device(hosting).and(done);

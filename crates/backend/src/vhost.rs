@@ -17,11 +17,10 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters};
 use ringway_host::{
-    Charged, Devices as _, Floor, LeftOut, NewQueues, Rules, Settings, Shared, VifState, connect,
-    disconnect,
+    Charged, Floor, Kernel as _, LeftOut, LinkSetting, LowMtu, NewQueues, Rules, Settings, Shared,
+    Tap as _, VifState, connect, disconnect,
 };
 use ringway_hypervisor::Hypervisor;
-use ringway_net::LinkSetting;
 use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_tap::VifOrTap;
@@ -36,7 +35,6 @@ use ringway_xenbus::MIRROR_KEY;
 use ringway_xenstore::RateLimit;
 
 use crate::config::VhostVif as Config;
-use crate::device::LowMtu;
 use crate::inflight::InflightArea;
 use crate::machinery::{AnyQueue, HostingOf, Machinery};
 use crate::sockets::PassedOn;
@@ -240,7 +238,8 @@ impl<H: Hypervisor> VhostVif<H> {
             let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
         hosting.shared.quarantine.release(&self.state.charged, notes);
-        let removed = self.state.device.map(|device| hosting.devices.remove(device));
+        let device = self.state.device;
+        let removed = device.map(|device| hosting.devices.remove(device, hosting.notes));
         if let Some(Err(error)) = removed {
             tracing::debug!(%error, "the network device was already gone");
         }

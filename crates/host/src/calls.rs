@@ -19,7 +19,7 @@ use crate::around::Around;
 use crate::host::Host;
 use crate::mirrors::{refuse_mirror, refuse_ports};
 use crate::vif_state::VifState;
-use crate::world::{Device, Parts, QueueOf, World};
+use crate::world::{Parts, QueueOf, World};
 use crate::xen::XenVif;
 
 /// The name of a mirror's setting.
@@ -264,12 +264,12 @@ impl<W: World> XenVif<W> {
     fn refuse_queues(&self, queues_max: u16, reconnect: Reconnect) -> Option<String> {
         let XenVif { end, state } = self;
         let name = &state.name;
-        let facts = state.device.as_ref().map(Device::facts);
-        if let Some(facts) = facts.filter(|facts| queues_max > facts.queues_made) {
+        let device = state.device.as_ref();
+        if let Some(device) = device.filter(|device| queues_max > device.queues_made) {
             return Some(format!(
                 "max-queues is {queues_max}, expected at most {}: the TAP device of {name} on {} \
                  was created with so many",
-                facts.queues_made, facts.attached_to
+                device.queues_made, device.attached_to
             ));
         }
         let stays = state.connection.is_some() && end.reconnects() == Reconnects::Never;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ringway_hypervisor::Hypervisor as _;
+use ringway_switch::PortId;
 use ringway_vif_shell::device::{read_keys, remove_error, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -11,11 +12,13 @@ use ringway_xenstore::{
     Client, Errno, Lost, Refusal, Transport, Watched, or_refusal, unless_refused,
 };
 
+use crate::comparison::Followed;
+use crate::device::{HostLinks, Keeper, Link};
 use crate::quarantine::Charged;
 use crate::round_robin::{RoundRobin, VifEvents};
 use crate::shared::{QueueDown, Shared};
 use crate::vif_state::VifState;
-use crate::world::{Parts, World};
+use crate::world::{Hosting, Parts, World};
 use crate::xen::XenVif;
 
 /// The token of the watch for new vifs.
@@ -147,6 +150,9 @@ impl<W: World> Host<W> {
     pub fn on(&mut self, event: Event, now: Instant, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
         match event {
             Event::Watch(watched) => self.note_watch(watched),
+            Event::QueueDown(vif, down) if self.has_lost_device(vif, down.port) => {
+                self.shared.comparison.note_change(now);
+            }
             Event::QueueDown(vif, QueueDown { queue, reason, .. }) => {
                 let fault = Input::PeerFault(format!("queue {queue}: {reason}"));
                 self.feed(vif, fault, now, parts)?;
@@ -185,6 +191,49 @@ impl<W: World> Host<W> {
     /// Whether vifs wait for their turns.
     pub fn has_turns(&self) -> bool {
         self.must_scan || !self.turns.is_empty()
+    }
+
+    fn has_lost_device(&self, vif: Vif, port: PortId) -> bool {
+        self.vifs.get(&vif).is_some_and(|served| served.state.has_lost_device(port))
+    }
+
+    /// Whether a vif needs a network device.
+    pub fn needs_device(&self, vif: Vif, link: &Link) -> bool {
+        self.vifs.get(&vif).is_some_and(|served| served.state.needs_device(link))
+    }
+
+    /// Follows what has become of the network devices of its vifs, if it is time to.
+    pub fn follow_devices(&mut self, now: Instant, parts: &mut Parts<'_, W>) -> Option<Followed> {
+        let has_devices = self.vifs.values().any(|served| served.state.device.is_some());
+        self.follow_all(has_devices, now, parts, |_, _| Followed::Done)
+    }
+
+    /// Follows what has become of the network devices of its vifs and, by `follow_others`, of
+    /// others, if it is time to.
+    pub fn follow_all(
+        &mut self,
+        has_devices: bool,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+        follow_others: impl FnOnce(Option<&HostLinks<W::Kernel>>, &mut Hosting<'_, W>) -> Followed,
+    ) -> Option<Followed> {
+        if !self.shared.comparison.take_due(has_devices, now) {
+            return None;
+        }
+        // Another process may keep the devices.
+        let followed = match parts.devices.keeper().map(Keeper::read_links) {
+            Some(None) => Followed::Again,
+            links => {
+                let links = links.flatten();
+                let (_, mut hosting) = parts.split(&mut self.shared, now);
+                let states = self.vifs.values_mut().map(|served| &mut served.state);
+                let own = states.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
+                let others = follow_others(links.as_ref(), &mut hosting);
+                own.map_or(others, |own| own.max(others))
+            }
+        };
+        self.shared.comparison.done(followed, now);
+        Some(followed)
     }
 
     /// When something is due that was deferred.
@@ -390,7 +439,7 @@ impl<W: World> Host<W> {
     fn drop_if_finished(&mut self, vif: Vif, parts: &mut Parts<'_, W>) {
         if self.vifs.get(&vif).is_some_and(|served| served.end.is_finished()) {
             if let Some(served) = self.vifs.remove(&vif) {
-                served.remove_device(parts.devices);
+                served.remove_device(parts.devices, parts.notes);
             }
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
         }

@@ -15,6 +15,7 @@ mod calls;
 pub mod canary;
 mod comparison;
 mod connection;
+mod device;
 mod host;
 mod limited;
 mod log;
@@ -39,6 +40,11 @@ pub use attach::{NewQueues, connect, disconnect};
 pub use calls::{CallReply, NotDone};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;
+pub use device::{
+    Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
+    HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Purpose, Tap,
+    Uplink, VifDevice, delete_devices, open_uplink, uplink_obstacle,
+};
 pub use host::{Event, Host, Scope, watch};
 pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
@@ -53,7 +59,5 @@ pub use settings::Settings;
 pub use shared::{HostConfig, QueueDown, Shared};
 pub use status::{fdb_status, groups_status};
 pub use vif_state::VifState;
-pub use world::{
-    Device, DeviceFacts, DeviceOf, Devices, EventOf, Hosting, MemoryOf, Parts, QueueOf, World,
-};
-pub use xen::{HOST_ADDRESS, Unservable, XenVif, XenWanted};
+pub use world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, QueueOf, World};
+pub use xen::{Unservable, XenVif, XenWanted};

@@ -11,6 +11,8 @@ pub enum Note {
     Negotiated(String),
     /// The settings of the virtio vif with this name that a user has changed.
     Settings(String),
+    /// What was applied to network devices.
+    Devices,
 }
 
 /// Where notes are kept.

@@ -13,12 +13,13 @@ use ringway_xenbus::{Keys, Offer, VifLimits};
 
 use crate::comparison::Followed;
 use crate::connection::Connection;
+use crate::device::{HostLinks, Link, VifDevice};
 use crate::limited::{Limited, unlimited};
 use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::Charged;
 use crate::rules::Rules;
 use crate::shared::Shared;
-use crate::world::{Device, DeviceOf, Devices, Hosting, QueueOf, World};
+use crate::world::{DeviceOf, Hosting, QueueOf, World};
 
 /// The state of a vif other than its handshake.
 pub struct VifState<W: World> {
@@ -131,14 +132,14 @@ impl<W: World> VifState<W> {
         let policy = self.device_policy(shared);
         let Some(device) = &mut self.device else { return Ok(()) };
         let is_deleted = device.is_deleted();
-        device.facts_mut().is_detached = is_deleted;
+        device.is_detached = is_deleted;
         if is_deleted {
             // It is made again soon. Meanwhile, frames to it are lost.
             shared.comparison.note_change(now);
             return Ok(());
         }
         // Its guest may have more queues since a supervisor made the device.
-        let count = count.min(device.facts().queues_made);
+        let count = count.min(device.queues_made);
         device.enable(count, caps)?;
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
         let queues = device.queues(&counters);
@@ -151,7 +152,7 @@ impl<W: World> VifState<W> {
         let attachments = attachments.collect();
         if let Some(address) = self.rules.mac() {
             // Other guests on the bridge wait for this one, as on the switch.
-            let bridge = device.facts().attached_to.as_str().into();
+            let bridge = device.attached_to.as_str().into();
             let roster = engines.roster().map_err(io::Error::other)?;
             roster.join_bridge(port, BridgePort { bridge, address });
         }
@@ -164,17 +165,19 @@ impl<W: World> VifState<W> {
     /// `links`, another process keeps the device.
     pub fn follow_device(
         &mut self,
-        links: Option<&<W::Devices as Devices>::Links>,
+        links: Option<&HostLinks<W::Kernel>>,
         hosting: &mut Hosting<'_, W>,
     ) -> Followed {
         let Some(device) = &mut self.device else { return Followed::Done };
-        let mut done = links.map_or(Ok(()), |links| hosting.devices.follow(device, links));
-        if device.facts().is_detached && !device.is_deleted() {
+        let Hosting { devices, notes, .. } = hosting;
+        let follow = |links| devices.follow(device, links, *notes);
+        let mut done = links.map_or(Ok(()), follow);
+        if device.is_detached && !device.is_deleted() {
             done = self.attach_device_again(hosting).and(done);
         }
         let Some(device) = &mut self.device else { return Followed::Done };
         let name = device.name();
-        device.facts_mut().show(&name, done)
+        device.show(&name, done)
     }
 
     /// Attaches the queues of a device that was made again, in place of those of the deleted one.
@@ -189,7 +192,7 @@ impl<W: World> VifState<W> {
             self.attach_device(port, to, (count, caps), shared, engines, *now)?;
         }
         if let Some(device) = &mut self.device {
-            device.facts_mut().is_detached = false;
+            device.is_detached = false;
         }
         Ok(())
     }
@@ -199,24 +202,30 @@ impl<W: World> VifState<W> {
     pub fn renew_device(&mut self, renewed: Option<DeviceOf<W>>) -> bool {
         let (Some(device), Some(renewed)) = (&mut self.device, renewed) else { return false };
         *device = renewed;
-        device.facts_mut().is_detached = true;
+        device.is_detached = true;
         true
     }
 
     /// The bridge that it is on instead of the switch, as configured.
     pub fn bridge(&self) -> Option<&str> {
-        self.device.as_ref().map(|device| device.facts().attached_to.as_str())
+        self.device.as_ref().map(|device| device.attached_to.as_str())
+    }
+
+    /// Whether a network device is the one of this vif. A vif that failed may have been repaired.
+    pub fn needs_device(&self, link: &Link) -> bool {
+        let kept = self.device.as_ref().and_then(VifDevice::kept);
+        kept.is_none_or(|device| device.index == link.index)
     }
 
     /// Why its network device does not work as it should, if so.
     pub fn fault(&self) -> Option<String> {
-        self.device.as_ref().and_then(|device| device.facts().fault.clone())
+        self.device.as_ref().and_then(|device| device.fault.clone())
     }
 
     /// Whether the queues of a port are those of a network device that was deleted.
     pub fn has_lost_device(&self, port: PortId) -> bool {
         let connection = self.connection.as_ref();
-        let is_lost = |device: &&DeviceOf<W>| device.facts().is_detached || device.is_deleted();
+        let is_lost = |device: &&DeviceOf<W>| device.is_detached || device.is_deleted();
         let device = self.device.as_ref().filter(is_lost);
         device.is_some() && connection.is_some_and(|it| it.device_port == Some(port))
     }
@@ -225,7 +234,7 @@ impl<W: World> VifState<W> {
     pub fn mtu(&self, shared: &Shared) -> u32 {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
             (Some(mtu), _) => mtu.into(),
-            (None, Some(device)) => device.facts().mtu,
+            (None, Some(device)) => device.mtu,
             (None, None) => shared.config.mtu,
         };
         mtu.max(self.limited.mtu_min.into())
@@ -234,7 +243,7 @@ impl<W: World> VifState<W> {
     /// The largest MTU that a front-end may use if none is configured: on the switch any, on a
     /// bridge that of the device.
     pub fn mtu_max(&self) -> u16 {
-        let mtu = self.device.as_ref().map(|device| device.facts().mtu);
+        let mtu = self.device.as_ref().map(|device| device.mtu);
         mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX)
     }
 

@@ -20,16 +20,13 @@ use ringway_xenstore::{Client, Lost, unless_refused};
 use rustix::io::Errno;
 
 use crate::attach::{NewQueues, connect, disconnect};
+use crate::device::{Devices, HOST_ADDRESS};
 use crate::log::LeftOut;
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;
 use crate::vif_state::VifState;
-use crate::world::{DeviceOf, Devices, EventOf, Hosting, MemoryOf, Parts, World};
-
-/// Address of the host's end of a network device: the largest that is not a group's, so that no
-/// bridge chooses it for its own. A guest with the same one would not receive its replies.
-pub const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
+use crate::world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, World};
 
 /// A vif of Xen that is served.
 pub struct XenVif<W: World> {
@@ -180,10 +177,10 @@ impl<W: World> XenVif<W> {
     }
 
     /// Releases the network device after the vif was removed.
-    pub(crate) fn remove_device(self, devices: &mut W::Devices) {
+    pub(crate) fn remove_device(self, devices: &mut Devices<W::Kernel>, notes: &mut W::Notes) {
         let Some(device) = self.state.device else { return };
-        let name = crate::world::Device::name(&device);
-        if let Err(error) = devices.remove(device) {
+        let name = device.name();
+        if let Err(error) = devices.remove(device, notes) {
             tracing::debug!(name, %error, "the network device was already gone");
         }
     }
@@ -196,7 +193,7 @@ fn prepare<W: World>(
     parts: &mut Parts<'_, W>,
 ) -> Result<(XenWanted, Option<DeviceOf<W>>), Unservable> {
     let wanted = XenWanted::read(keys, shared.config.max_queues)?;
-    let device = parts.devices.of_xen(vif, keys, wanted.queues)?;
+    let device = parts.devices.of_xen(vif, keys, wanted.queues, parts.notes)?;
     Ok((wanted, device))
 }
 

@@ -219,7 +219,9 @@ impl World {
         for device in &self.plane.devices {
             device.set_disturbed(match device.kind {
                 Kind::Uplink => false,
-                Kind::Vif { guest } => self.plane.guests[guest].is_disturbed,
+                Kind::Vif { guest } => {
+                    self.plane.guests[guest].is_disturbed || !device.is_connected()
+                }
             });
         }
         self.accounts.was_calm = is_calm;

@@ -1,9 +1,9 @@
-//! A network device of the backend's host and the stations behind it: an uplink, or the far end of
-//! one guest's vif.
+//! A network device of the backend's host and the stations behind it: an uplink, or a link on the
+//! bridge that one guest's vif is on.
 //!
-//! To a port it looks like a TAP device: a queue of bounded length each way, an edge-triggered
-//! descriptor, no requests and no responses. Memory of the host's kernel is not memory of the
-//! backend, so frames are copied in and out, as a system call would.
+//! To a port, a TAP device is a queue of bounded length each way, an edge-triggered descriptor, no
+//! requests and no responses. Memory of the host's kernel is not memory of the backend, so frames
+//! are copied in and out, as a system call would.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,12 +17,15 @@ use ringway_datapath::{
 
 use crate::canary::Canary;
 use crate::guest::Pace;
+use crate::kernel::{SimKernel, Wire};
 use crate::ledger::{Ledger, Owner};
 
 /// Frames that the kernel holds in each queue of a device, each way.
 pub(crate) const KERNEL_FRAMES_MAX: usize = 48;
 /// Memory of the kernel, which is always sufficient.
 const KERNEL_BYTES: usize = 32 << 20;
+/// Frames that one call sends to nowhere.
+const FRAMES_LOST_MAX: usize = 256;
 /// A port reads into a buffer that holds any frame.
 const READ_LEN: usize = 1 << 16;
 /// Bytes after which a port ends a batch.
@@ -30,23 +33,36 @@ const BATCH_BYTES: usize = 256 << 10;
 
 /// A device, as seen from outside of the backend.
 pub(crate) struct Device {
-    kernel: Rc<RefCell<Kernel>>,
+    place: Place,
     pub(crate) kind: Kind,
     /// The offloads that the stations behind it may leave in their frames.
     pub(crate) caps: OffloadCaps,
     pub(crate) pace: Pace,
+    condition: Condition,
+}
+
+/// What happens to a device, however often it is made again. Clones are handles of one.
+#[derive(Clone, Default)]
+pub(crate) struct Condition {
     /// Since the last balance, frames may have been lost with a port.
     is_disturbed: Rc<Cell<bool>>,
     /// Whether it will refuse its queues once.
     will_refuse: Rc<Cell<bool>>,
 }
 
-/// A device, as the backend's process opens it.
+/// Where stations are.
+enum Place {
+    /// Behind this TAP device.
+    Tap(Rc<RefCell<Kernel>>),
+    /// Behind the link of this name.
+    Link(SimKernel<Tap>, String),
+}
+
+/// A TAP device, as the backend's process opens it.
 #[derive(Clone)]
 pub(crate) struct Tap {
     kernel: Rc<RefCell<Kernel>>,
-    is_disturbed: Rc<Cell<bool>>,
-    will_refuse: Rc<Cell<bool>>,
+    condition: Condition,
     owner: (Owner, Ledger),
     canary: Option<Canary>,
 }
@@ -71,10 +87,14 @@ pub(crate) struct Station {
     pub(crate) device: usize,
 }
 
-/// The part of a device in the host's kernel.
+/// The part of a TAP device in the host's kernel.
 struct Kernel {
     queues: Vec<KernelQueue>,
     pool: FramePool,
+    /// Whether frames of the port go anywhere.
+    is_connected: bool,
+    /// Whether the device was deleted.
+    is_cut: bool,
 }
 
 #[derive(Default)]
@@ -89,46 +109,87 @@ struct KernelQueue {
     was_full: bool,
 }
 
-impl Device {
-    /// A device without queues.
-    pub(crate) fn new(kind: Kind, caps: OffloadCaps) -> Device {
+impl Kernel {
+    fn new(is_connected: bool) -> Rc<RefCell<Kernel>> {
         let pool = FramePool::new(PoolBudget::new(KERNEL_BYTES));
-        let kernel = Rc::new(RefCell::new(Kernel { queues: Vec::new(), pool }));
-        let (is_disturbed, will_refuse) = Default::default();
-        Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed, will_refuse }
+        Rc::new(RefCell::new(Kernel { queues: Vec::new(), pool, is_connected, is_cut: false }))
+    }
+
+    /// Whether calls for its queues succeed.
+    fn check(&self) -> Result<(), QueueDown> {
+        match self.is_cut {
+            true => Err(io::Error::other("the device was deleted").into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Device {
+    /// An uplink, without queues.
+    pub(crate) fn uplink() -> Device {
+        let place = Place::Tap(Kernel::new(true));
+        Device::new(place, Kind::Uplink, OffloadCaps::ALL, Condition::default())
+    }
+
+    /// A link on the bridge of a guest's vif. `condition` is shared with TAP devices of the vif.
+    pub(crate) fn of_vif(
+        guest: usize,
+        caps: OffloadCaps,
+        (kernel, link): (&SimKernel<Tap>, String),
+        condition: Condition,
+    ) -> Device {
+        Device::new(Place::Link(kernel.clone(), link), Kind::Vif { guest }, caps, condition)
+    }
+
+    fn new(place: Place, kind: Kind, caps: OffloadCaps, condition: Condition) -> Device {
+        Device { place, kind, caps, pace: Pace::Fast, condition }
+    }
+
+    /// The TAP device by which frames reach the backend, if one does so at present.
+    fn kernel(&self) -> Option<Rc<RefCell<Kernel>>> {
+        match &self.place {
+            Place::Tap(kernel) => Some(Rc::clone(kernel)),
+            Place::Link(kernel, link) => kernel.opposite(link).map(|tap| tap.kernel),
+        }
+    }
+
+    /// Whether stations reach the backend.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.kernel().is_some()
     }
 
     pub(crate) fn is_disturbed(&self) -> bool {
-        self.is_disturbed.get()
+        self.condition.is_disturbed.get()
     }
 
     pub(crate) fn set_disturbed(&self, is_disturbed: bool) {
-        self.is_disturbed.set(is_disturbed);
+        self.condition.is_disturbed.set(is_disturbed);
     }
 
     /// Whether it will refuse its queues once.
     pub(crate) fn will_refuse(&self) -> bool {
-        self.will_refuse.get()
+        self.condition.will_refuse.get()
     }
 
     /// Lets it refuse its queues once.
     pub(crate) fn refuse_next(&self) {
-        self.will_refuse.set(true);
+        self.condition.will_refuse.set(true);
     }
 
-    /// Opens it for a process. `number` is its own.
-    pub(crate) fn open(&self, number: usize, ledger: &Ledger, canary: Option<Canary>) -> Tap {
-        Tap {
-            kernel: Rc::clone(&self.kernel),
-            is_disturbed: Rc::clone(&self.is_disturbed),
-            will_refuse: Rc::clone(&self.will_refuse),
-            owner: (Owner::Device(number), ledger.clone()),
-            canary,
-        }
+    /// Opens an uplink for a process. `number` is its own.
+    pub(crate) fn open(
+        &self,
+        number: usize,
+        ledger: &Ledger,
+        canary: Option<Canary>,
+    ) -> Option<Tap> {
+        let Place::Tap(kernel) = &self.place else { return None };
+        let (kernel, condition) = (Rc::clone(kernel), self.condition.clone());
+        Some(Tap { kernel, condition, owner: (Owner::Device(number), ledger.clone()), canary })
     }
 
     pub(crate) fn queues(&self) -> usize {
-        self.kernel.borrow().queues.len()
+        self.kernel().map_or(0, |kernel| kernel.borrow().queues.len())
     }
 
     /// Lets a station send on one queue, if the kernel has room for a frame.
@@ -137,7 +198,8 @@ impl Device {
         queue: usize,
         make: impl FnOnce(&mut FramePool) -> Option<Frame>,
     ) -> bool {
-        let kernel = &mut *self.kernel.borrow_mut();
+        let Some(kernel) = self.kernel() else { return false };
+        let kernel = &mut *kernel.borrow_mut();
         let queue = &mut kernel.queues[queue];
         if queue.inwards.len() >= KERNEL_FRAMES_MAX {
             return false;
@@ -150,7 +212,8 @@ impl Device {
 
     /// Takes up to `frames` frames that the port has sent on one queue.
     pub(crate) fn receive(&self, queue: usize, frames: usize, into: &mut FrameBatch) {
-        let queue = &mut self.kernel.borrow_mut().queues[queue];
+        let Some(kernel) = self.kernel() else { return };
+        let queue = &mut kernel.borrow_mut().queues[queue];
         let was_full = queue.outwards.len() >= KERNEL_FRAMES_MAX;
         let count = frames.min(queue.outwards.len()).min(into.remaining_capacity());
         into.extend(queue.outwards.drain(..count));
@@ -158,43 +221,61 @@ impl Device {
     }
 
     pub(crate) fn recycle(&self, frame: Frame) {
-        self.kernel.borrow_mut().pool.recycle(frame);
+        if let Some(kernel) = self.kernel() {
+            kernel.borrow_mut().pool.recycle(frame);
+        }
     }
 
     /// Whether a frame of the port had no room since the last call.
     pub(crate) fn take_fullness(&self) -> bool {
-        let queues = &mut self.kernel.borrow_mut().queues;
-        queues.iter_mut().any(|queue| std::mem::take(&mut queue.was_full))
+        self.kernel().is_some_and(|kernel| {
+            let queues = &mut kernel.borrow_mut().queues;
+            queues.iter_mut().any(|queue| std::mem::take(&mut queue.was_full))
+        })
     }
 
     /// Frames that wait for the port in all queues.
     pub(crate) fn waiting(&self) -> usize {
-        self.kernel.borrow().queues.iter().map(|queue| queue.inwards.len()).sum()
+        let waiting = |kernel: &Kernel| kernel.queues.iter().map(|queue| queue.inwards.len()).sum();
+        self.kernel().map_or(0, |kernel| waiting(&kernel.borrow()))
     }
 }
 
-impl Tap {
-    /// Gives the device so many queues: frames in others are lost.
-    pub(crate) fn enable(&self, queues: usize) -> io::Result<()> {
-        if self.will_refuse.take() {
-            return Err(io::Error::other("the network device refuses its queues"));
+impl Wire for Tap {
+    type Queue = DeviceQueue;
+
+    /// Frames in it are lost, unless it has so many queues already.
+    fn enable(&self, queues: u16) {
+        if self.kernel.borrow().queues.len() != usize::from(queues) {
+            self.reopen(queues.into());
         }
-        if self.kernel.borrow().queues.len() != queues {
-            self.reopen(queues);
-        }
-        Ok(())
     }
 
-    /// The device is made again, with so many queues: frames in it are lost.
-    pub(crate) fn reopen(&self, queues: usize) {
-        let kernel = &mut self.kernel.borrow_mut();
-        kernel.queues.clear();
-        kernel.queues.resize_with(queues, KernelQueue::default);
-        self.is_disturbed.set(true);
+    fn connect(&self, is_connected: bool) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.is_connected == is_connected {
+            return;
+        }
+        kernel.is_connected = is_connected;
+        self.condition.is_disturbed.set(true);
+        for queue in &mut kernel.queues {
+            queue.outwards.clear();
+            queue.has_event = true;
+        }
     }
 
-    /// Its queues, with these counters.
-    pub(crate) fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<DeviceQueue> {
+    fn cut(&self) {
+        self.connect(false);
+        self.kernel.borrow_mut().is_cut = true;
+        self.condition.is_disturbed.set(true);
+    }
+
+    fn take_refusal(&self) -> Option<io::Error> {
+        let is_refused = self.condition.will_refuse.take();
+        is_refused.then(|| io::Error::other("the network device refuses its queues"))
+    }
+
+    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<DeviceQueue> {
         let queue = |(number, counters): (usize, &Arc<QueueCounters>)| DeviceQueue {
             kernel: Rc::clone(&self.kernel),
             number,
@@ -204,6 +285,27 @@ impl Tap {
             may_have_more: false,
         };
         counters.iter().enumerate().map(queue).collect()
+    }
+}
+
+impl Tap {
+    /// A TAP device of a vif. `device` is the number of the far end.
+    pub(crate) fn of_vif(
+        device: usize,
+        condition: &Condition,
+        ledger: &Ledger,
+        canary: Option<Canary>,
+    ) -> Tap {
+        let (kernel, owner) = (Kernel::new(false), (Owner::Device(device), ledger.clone()));
+        Tap { kernel, condition: condition.clone(), owner, canary }
+    }
+
+    /// The device is made again, with so many queues: frames in it are lost.
+    pub(crate) fn reopen(&self, queues: usize) {
+        let kernel = &mut self.kernel.borrow_mut();
+        kernel.queues.clear();
+        kernel.queues.resize_with(queues, KernelQueue::default);
+        self.condition.is_disturbed.set(true);
     }
 }
 
@@ -226,6 +328,11 @@ pub(crate) struct DeviceEvent {
 }
 
 impl DeviceEvent {
+    /// Whether both are of one queue.
+    pub(crate) fn is(&self, other: &DeviceEvent) -> bool {
+        Rc::ptr_eq(&self.kernel, &other.kernel) && self.number == other.number
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         self.kernel.borrow().queues.get(self.number).is_some_and(|queue| queue.has_event)
     }
@@ -255,6 +362,7 @@ impl PortQueue for DeviceQueue {
             return Ok(());
         }
         let kernel = &mut *self.kernel.borrow_mut();
+        kernel.check()?;
         let Some(queue) = kernel.queues.get_mut(self.number) else { return Ok(()) };
         let bytes_max = budget.bytes.min(BATCH_BYTES);
         let mut bytes = 0;
@@ -292,7 +400,13 @@ impl PortQueue for DeviceQueue {
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
         let kernel = &mut *self.kernel.borrow_mut();
+        kernel.check()?;
         let Some(queue) = kernel.queues.get_mut(self.number) else { return Ok(()) };
+        if !kernel.is_connected {
+            from.drain(..from.len().min(FRAMES_LOST_MAX)).for_each(|frame| pool.recycle(frame));
+            queue.has_event |= !from.is_empty();
+            return Ok(());
+        }
         while let Some(frame) = from.front() {
             if queue.outwards.len() >= KERNEL_FRAMES_MAX {
                 queue.was_full = true;

@@ -34,9 +34,8 @@ impl World {
 
     /// There is no room for notes, or there is room again.
     pub(crate) fn toggle_disk(&mut self) {
-        self.notes.is_full = !self.notes.is_full;
-        self.plane.marks.add(Mark::DiskFull, u64::from(self.notes.is_full));
-        let is_full = self.notes.is_full;
+        let is_full = self.notes.toggle_room();
+        self.plane.marks.add(Mark::DiskFull, u64::from(is_full));
         self.plane.journal.note(|| format!("whether the disk is full: {is_full}"));
     }
 

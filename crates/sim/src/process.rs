@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_calls::BackendRequest;
-use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_host::{
-    Around, CallReply, Connection, DeviceFacts, Event, EventOf, Host, HostConfig, MemoryOf,
-    NotDone, OtherPort, Parts, Scope, Shared, World, update_mirrors, watch,
+    Around, CallReply, Connection, DeviceOf, Devices, Event, EventOf, Host, HostConfig, Link,
+    MemoryOf, NotDone, OtherPort, Parts, Purpose, Scope, Shared, World, update_mirrors, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -18,19 +17,23 @@ use ringway_netback::{Interrupted, QueueParts, VifQueue};
 use ringway_switch::PortId;
 use ringway_vif_shell::device;
 use ringway_wire::{DomId, EvtchnPort};
-use ringway_xenbus::{Keys, Vif, XenbusState};
+use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{
     Client, Events, LocalStore, LocalTransport, Lost, Reply, Request, Transport, Watched,
 };
 
 use crate::canary::Canary;
-use crate::device::{DeviceQueue, Tap};
+use crate::device::Tap;
+use crate::kernel::SimKernel;
 use crate::ledger::Owner;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::port::Port;
-use crate::scenario::{HOST, guest_of};
+use crate::scenario::HOST;
 use crate::witness::{WatchedMemory, Witness};
+
+/// How the devices of this host are marked.
+const OWNER: &str = "here";
 
 /// The world that the control plane is given.
 pub(crate) struct Simulated;
@@ -39,7 +42,7 @@ impl World for Simulated {
     type Engines = DataPlane;
     type Store = KillableTransport;
     type Hypervisor = WatchedDomain;
-    type Devices = Taps;
+    type Kernel = SimKernel<Tap>;
     type Notes = KeptNotes;
 
     fn vif_queue(
@@ -100,64 +103,6 @@ impl Hypervisor for WatchedDomain {
     }
 }
 
-/// The network devices of the vifs that have one, by guest.
-pub(crate) struct Taps(pub(crate) Vec<(usize, Tap)>);
-
-impl ringway_host::Devices for Taps {
-    type Device = VifTap;
-    type Links = ();
-
-    fn of_xen(&mut self, vif: Vif, keys: &Keys, queues: u16) -> io::Result<Option<VifTap>> {
-        let Some(bridge) = keys.bridge() else { return Ok(None) };
-        let guest = guest_of(vif.frontend);
-        let (_, tap) = self.0.iter().find(|(of, _)| *of == guest).expect("the scenario has it");
-        let facts = DeviceFacts::new(1500, queues, bridge.to_owned());
-        Ok(Some(VifTap { tap: tap.clone(), facts }))
-    }
-
-    fn follow(&mut self, _device: &mut VifTap, (): &()) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn remove(&mut self, _device: VifTap) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The device of a vif, as the control plane sees it.
-pub(crate) struct VifTap {
-    tap: Tap,
-    facts: DeviceFacts,
-}
-
-impl ringway_host::Device for VifTap {
-    type Queue = DeviceQueue;
-
-    fn name(&self) -> String {
-        self.facts.attached_to.clone()
-    }
-
-    fn facts(&self) -> &DeviceFacts {
-        &self.facts
-    }
-
-    fn facts_mut(&mut self) -> &mut DeviceFacts {
-        &mut self.facts
-    }
-
-    fn is_deleted(&self) -> bool {
-        false
-    }
-
-    fn enable(&mut self, count: u16, _caps: OffloadCaps) -> io::Result<()> {
-        self.tap.enable(usize::from(count))
-    }
-
-    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<DeviceQueue> {
-        self.tap.queues(counters)
-    }
-}
-
 fn is_of_rate(watched: &Watched) -> bool {
     matches!(watched, Watched::Node(event) if event.path.ends_with("/rate"))
 }
@@ -186,14 +131,22 @@ pub(crate) struct Process {
     pub(crate) host: Host<Simulated>,
     store: Client<KillableTransport>,
     hypervisor: WatchedDomain,
-    devices: Taps,
+    devices: Devices<SimKernel<Tap>>,
+    /// For what the kernel announces.
+    kernel: SimKernel<Tap>,
+    /// The version of the kernel that was last announced.
+    seen: u64,
+    /// The version for which nothing was left to do, or nothing could be done.
+    settled: Option<u64>,
+    /// Whether all vifs that existed at the start have been served.
+    has_begun: bool,
 }
 
 impl Process {
     /// A process that has just started and searches for vifs.
     pub(crate) fn start(
         store: &LocalStore,
-        (hypervisor, devices): (WatchedDomain, Taps),
+        (hypervisor, kernel): (WatchedDomain, SimKernel<Tap>),
         config: HostConfig,
         (notes, now): (&mut KeptNotes, Instant),
         is_alive: Rc<Cell<bool>>,
@@ -204,7 +157,9 @@ impl Process {
         watch(&mut store, &Scope::Domain, HOST)?.expect("domain 0 may watch");
         device::remove_stale_errors(&mut store, HOST)?;
         let host = Host::new(Shared::new(config, notes, now), Scope::Domain);
-        Ok(Process { host, store, hypervisor, devices })
+        let devices = Devices::kept(kernel.clone(), OWNER, notes);
+        let (seen, settled, has_begun) = (kernel.version(), None, false);
+        Ok(Process { host, store, hypervisor, devices, kernel, seen, settled, has_begun })
     }
 
     /// The port of this vif, and the one that it is patched to.
@@ -224,9 +179,12 @@ impl Process {
         self.host.vif(vif)?.end.error()
     }
 
-    /// When a deferred action is due.
+    /// When a deferred action is due. What cannot be done for devices is not tried again before the
+    /// kernel changes.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.host.due()
+        let comparison = self.host.shared.comparison.due();
+        let comparison = comparison.filter(|_| self.settled != Some(self.kernel.version()));
+        self.host.due().into_iter().chain(comparison).min()
     }
 
     /// Carries out a call.
@@ -240,11 +198,11 @@ impl Process {
         let around = Around {
             virtio: Vec::new(),
             uplink: uplink.map(|(name, port)| OtherPort { port, name, counters: &[], fault: None }),
-            place_of: &|device: &VifTap| (device.facts.attached_to.clone(), false),
+            place_of: &|device: &DeviceOf<Simulated>| (device.attached_to.clone(), false),
             wall: SystemTime::UNIX_EPOCH,
         };
         let now = plane.now;
-        let Process { host, store, hypervisor, devices } = self;
+        let Process { host, store, hypervisor, devices, .. } = self;
         let parts = &mut Parts { store, engines: plane, hypervisor, devices, notes };
         host.call(request, around, now, parts)
     }
@@ -264,9 +222,12 @@ impl Process {
             }
             return Ok(true);
         }
+        if self.follow_devices(plane, notes) {
+            return Ok(true);
+        }
         self.host.note_due(now);
         if plane.choices.is_one_in(16) {
-            let Process { host, store, hypervisor, devices } = self;
+            let Process { host, store, hypervisor, devices, .. } = self;
             host.housekeep(now, &mut Parts { store, engines: plane, hypervisor, devices, notes });
         }
         // Any number of events may come before the next turn, and between two turns.
@@ -280,13 +241,33 @@ impl Process {
                 return Ok(true);
             }
         }
-        let Process { host, store, hypervisor, devices } = self;
+        let Process { host, store, hypervisor, devices, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let has_run = host.turn(now, &mut parts)?;
         if has_run {
             plane.journal.note(|| "backend: a vif has had its turn".to_owned());
+        } else if !std::mem::replace(&mut self.has_begun, true) {
+            let is_kept = |purpose: &Purpose, link: &Link| match purpose {
+                Purpose::Xen(vif) => host.needs_device(*vif, link),
+                Purpose::Virtio(_) | Purpose::Uplink => false,
+            };
+            devices.delete_stale(is_kept, notes);
         }
         Ok(has_run)
+    }
+
+    /// Follows what has become of network devices, if it is time to.
+    fn follow_devices(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> bool {
+        let (now, version) = (plane.now, self.kernel.version());
+        if std::mem::replace(&mut self.seen, version) != version {
+            self.host.shared.comparison.note_change(now);
+        }
+        let Process { host, store, hypervisor, devices, .. } = self;
+        let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
+        let Some(followed) = host.follow_devices(now, &mut parts) else { return false };
+        self.settled = (self.kernel.version() == version).then_some(version);
+        plane.journal.note(|| format!("backend: has followed the network devices: {followed:?}"));
+        true
     }
 
     fn on(
@@ -296,7 +277,7 @@ impl Process {
         notes: &mut KeptNotes,
     ) -> Result<(), Lost> {
         let now = plane.now;
-        let Process { host, store, hypervisor, devices } = self;
+        let Process { host, store, hypervisor, devices, .. } = self;
         host.on(event, now, &mut Parts { store, engines: plane, hypervisor, devices, notes })
     }
 }

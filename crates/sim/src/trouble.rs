@@ -235,7 +235,9 @@ impl DataPlane {
     /// An engine has given up a queue of this owner. Without faults of the machine, only hostile
     /// guests may cause that.
     pub(crate) fn blame(&mut self, owner: Option<Owner>, reason: &str) {
-        if let (Some(owner), true, None) = (owner, self.is_sound, &self.flaw) {
+        // A device may have been deleted.
+        let may_fail = matches!(owner, Some(Owner::Device(it)) if self.devices[it].is_disturbed());
+        if let (Some(owner), true, None) = (owner, self.is_sound && !may_fail, &self.flaw) {
             let found = format!("a queue of {owner:?}, which is honest, is given up: {reason}");
             self.flaw = Some(Flaw::new(Rule::Isolation, found));
         }

@@ -73,6 +73,15 @@ impl Events {
         Events { ports: port.events.clone(), descriptors, device: port.device_event() }
     }
 
+    /// Whether these are the events of one queue.
+    fn are(&self, other: &Events) -> bool {
+        match (&self.device, &other.device) {
+            (Some(own), Some(other)) => own.is(other),
+            (None, None) => self.ports == other.ports,
+            _ => false,
+        }
+    }
+
     fn are_there(&self, pending: &[EvtchnPort]) -> bool {
         let is_readable = |fd: &OwnedFd| {
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -288,8 +297,8 @@ impl Worker {
 
     pub(crate) fn next_failure(&mut self) -> Option<Failure<Port>> {
         let failure = self.engine.next_failure()?;
-        // The queue of a device does not fail.
-        self.events.retain(|_, it| it.device.is_some() || it.ports != failure.queue.events);
+        let failed = Events::of(&failure.queue);
+        self.events.retain(|_, it| !it.are(&failed));
         Some(failure)
     }
 }

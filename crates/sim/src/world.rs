@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, VlanRules};
+use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
 use ringway_engine::steps::{self, Attachment, NewPort};
 use ringway_engine::{Capture, Forwarding, Stations};
 use ringway_host::unlimited;
@@ -20,17 +20,18 @@ use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Quota, XsError}
 use crate::accounts::Accounts;
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::device::{Device, Kind, Station, Tap};
+use crate::device::{Condition, Device, Kind, Station, Tap};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
+use crate::kernel::{SimKernel, Wire as _};
 use crate::marks::Mark;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
-use crate::process::{Process, Taps, WatchedDomain};
-use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink};
+use crate::process::{Process, WatchedDomain};
+use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink, guest_of};
 use crate::settings::Settings;
 use crate::toolstack::{Toolstack, WEIGHT, is_of, vif_of};
 use crate::traffic::{Flow, announcement};
@@ -47,6 +48,7 @@ pub(crate) struct World {
     pub(crate) toolstack: Toolstack,
     /// The kernel of domain 0 outlives the backend's process.
     host: LoopbackDomain,
+    pub(crate) kernel: SimKernel<Tap>,
     pub(crate) backend: Option<Process>,
     /// What processes of the backend leave for the next one.
     pub(crate) notes: KeptNotes,
@@ -78,13 +80,15 @@ impl World {
         let host = machine.create_domain(HOST, Limits::default()).expect("it is the first");
         let store = LocalStore::new(Quota::default());
         let toolstack = Toolstack::new(&store);
-        let plane = DataPlane::new(choices, journal, machine, &scenario);
+        let mut plane = DataPlane::new(choices, journal, machine, &scenario);
+        let kernel = make_devices(&mut plane, &scenario);
         let mut world = World {
             plane,
             scenario,
             store,
             toolstack,
             host,
+            kernel,
             backend: None,
             notes: KeptNotes::default(),
             panics: Vec::new(),
@@ -96,7 +100,6 @@ impl World {
             removals: Vec::new(),
             settings: Settings::default(),
         };
-        world.make_devices();
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
             world.make_guest(guest)?;
@@ -261,26 +264,6 @@ impl World {
         }
     }
 
-    /// Creates the devices of the backend's host, and the stations behind them.
-    fn make_devices(&mut self) {
-        let uplink = self.scenario.uplink;
-        let patched = self.scenario.are_patched.iter().enumerate().filter(|(_, it)| **it);
-        let patched = patched.map(|(guest, _)| (Kind::Vif { guest }, 1));
-        let uplink = uplink.map(|uplink| (Kind::Uplink, uplink.stations));
-        for (kind, stations) in patched.chain(uplink) {
-            let device = self.plane.devices.len();
-            let caps = match kind {
-                Kind::Uplink => OffloadCaps::ALL,
-                Kind::Vif { guest } => self.scenario.guest_caps[guest],
-            };
-            self.plane.devices.push(Device::new(kind, caps));
-            for _ in 0..stations {
-                let mac = mac_of(FIRST_STATION + self.plane.stations.len());
-                self.plane.stations.push(Station { mac, device });
-            }
-        }
-    }
-
     /// Gives a guest its vif and a driver for it.
     pub(crate) fn make_vif(&mut self, guest: usize) -> Checked {
         let domid = self.plane.guests[guest].domid;
@@ -288,7 +271,7 @@ impl World {
         self.panics[guest] = 0;
         self.settings.made(vif_of(domid), WEIGHT, self.scenario.weights[guest]);
         let is_patched = self.scenario.are_patched[guest];
-        let bridge = is_patched.then(|| format!("bridge{guest}"));
+        let bridge = is_patched.then(|| bridge_of(guest));
         let wanted = (bridge, self.scenario.weights[guest]);
         let vif = vif_of(domid);
         if self.plane.choices.is_one_in(4) {
@@ -364,23 +347,17 @@ impl World {
             self.plane.dropped_before = 0;
             self.plane.ledger.settle();
         }
+        let (ledger, canary) = (&self.plane.ledger, self.scenario.canary);
         let devices = self.plane.devices.iter().enumerate();
-        let open = |(number, device): (usize, &Device)| {
-            let tap = device.open(number, &self.plane.ledger, self.scenario.canary);
-            (device.kind, tap)
-        };
-        let devices: Vec<(Kind, Tap)> = devices.map(open).collect();
+        let mut uplink = devices.filter_map(|(number, device)| device.open(number, ledger, canary));
+        let uplink = uplink.next_back();
         let hypervisor = WatchedDomain {
             domain: self.host.clone(),
             machine: self.plane.machine.clone(),
             witness: self.plane.witness.clone(),
         };
         loop {
-            let taps = devices.iter().filter_map(|(kind, tap)| match kind {
-                Kind::Vif { guest } => Some((*guest, tap.clone())),
-                Kind::Uplink => None,
-            });
-            let outside = (hypervisor.clone(), Taps(taps.collect()));
+            let outside = (hypervisor.clone(), self.kernel.clone());
             let config = self.scenario.host_config(self.plane.choices.number());
             let alive = Rc::new(Cell::new(true));
             let (now, notes) = (self.plane.now, &mut self.notes);
@@ -395,8 +372,8 @@ impl World {
             let switch = &process.host.shared.switch;
             self.plane.workers = Some(Workers::start(config, switch, now));
             self.plane.is_alive = alive;
-            let uplink = devices.iter().find(|(kind, _)| *kind == Kind::Uplink);
-            let attached = uplink.map_or(Ok(()), |(_, tap)| self.attach_uplink(&mut process, tap));
+            let attach = |tap| self.attach_uplink(&mut process, tap);
+            let attached = uplink.as_ref().map_or(Ok(()), attach);
             self.backend = Some(process);
             // If it was killed at once, another one starts.
             match attached {
@@ -545,6 +522,52 @@ impl World {
     pub(crate) fn host(&self) -> DomId {
         self.host.domid()
     }
+}
+
+/// The bridge that the vif of a patched guest is on.
+pub(crate) fn bridge_of(guest: usize) -> String {
+    format!("bridge{guest}")
+}
+
+/// The link by which a station is on that bridge.
+pub(crate) fn far_link(guest: usize) -> String {
+    format!("far{guest}")
+}
+
+/// Creates the links of the backend's host, and the stations behind them.
+fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKernel<Tap> {
+    let patched = (0..scenario.guests).filter(|guest| scenario.are_patched[*guest]);
+    let patched: Vec<(usize, Condition)> =
+        patched.map(|guest| (guest, Condition::default())).collect();
+    let (ledger, canary, devices) = (plane.ledger.clone(), scenario.canary, patched.clone());
+    let kernel = SimKernel::new(move |name| {
+        let place = devices.iter().position(|(guest, _)| guest_of_device(name) == Some(*guest));
+        let device = place.expect("only patched vifs have devices");
+        Tap::of_vif(device, &devices[device].1, &ledger, canary)
+    });
+    let mut add = |device, stations| {
+        let number = plane.devices.len();
+        plane.devices.push(device);
+        for _ in 0..stations {
+            let mac = mac_of(FIRST_STATION + plane.stations.len());
+            plane.stations.push(Station { mac, device: number });
+        }
+    };
+    for (guest, condition) in patched {
+        let (bridge, link) = (bridge_of(guest), far_link(guest));
+        let made = kernel.add_bridge(&bridge).and_then(|()| kernel.add_other(&link));
+        made.and_then(|()| kernel.set_master(&link, Some(&bridge))).expect("the names are free");
+        let (caps, place) = (scenario.guest_caps[guest], (&kernel, link));
+        add(Device::of_vif(guest, caps, place, condition), 1);
+    }
+    scenario.uplink.into_iter().for_each(|uplink| add(Device::uplink(), uplink.stations));
+    kernel
+}
+
+/// The guest whose vif has a device that was made with this name.
+fn guest_of_device(name: &str) -> Option<usize> {
+    let domid = name.strip_prefix("vif")?.strip_suffix(".0")?;
+    Some(guest_of(DomId(domid.parse().ok()?)))
 }
 
 /// The address of a guest.

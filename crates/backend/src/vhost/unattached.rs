@@ -5,16 +5,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use ringway_host::Floor;
+use ringway_host::{Floor, LowMtu, Purpose, VifDevice};
 use ringway_hypervisor::Hypervisor;
 use rustix::event::PollFlags;
 
 use super::VhostVif;
 use crate::config::VhostVif as Config;
-use crate::device::{Bridged, LowMtu, VifDevice, in_use};
-use crate::keeper::Keeper;
+use crate::kernel::HostKernel;
 use crate::machinery::HostingOf;
-use crate::purpose::Purpose;
 
 /// The pause between attempts.
 const RETRY: Duration = Duration::from_secs(5);
@@ -47,10 +45,10 @@ pub(super) fn make_device<H: Hypervisor>(
     floor: &Floor,
     low_mtu: LowMtu,
     hosting: &mut HostingOf<'_, H>,
-) -> Option<io::Result<VifDevice>> {
-    let wanted = Bridged::of_virtio(config, low_mtu)?;
-    let queues = wanted.queues.max(floor.pairs());
-    Some(hosting.devices.of_virtio(&Bridged { queues, mtu_min: floor.mtu(), ..wanted }))
+) -> Option<io::Result<VifDevice<HostKernel>>> {
+    let mut wanted = config.bridged(low_mtu)?;
+    (wanted.queues, wanted.mtu_min) = (wanted.queues.max(floor.pairs()), floor.mtu());
+    Some(hosting.devices.of_virtio(&wanted, hosting.notes))
 }
 
 impl<H: Hypervisor> VhostVif<H> {
@@ -78,15 +76,10 @@ impl<H: Hypervisor> VhostVif<H> {
         let name = &self.config.name;
         let purpose = Purpose::Virtio(name.clone());
         let keeper = hosting.devices.keeper();
-        let is_taken = keeper.is_some_and(|Keeper { net, notes }| {
-            net.link(name).is_ok_and(|link| !purpose.is_of(&link, &notes.owner))
+        let is_free = keeper.map_or(Ok(()), |keeper| keeper.check_name(name, &purpose));
+        let made = is_free.and_then(|()| {
+            make_device(&self.config, &self.parts.floor, LowMtu::Warn, hosting).transpose()
         });
-        let made = match is_taken {
-            true => Err(in_use(name)),
-            false => {
-                make_device(&self.config, &self.parts.floor, LowMtu::Warn, hosting).transpose()
-            }
-        };
         match made {
             Ok(device) => {
                 (self.state.device, self.unattached) = (device, None);

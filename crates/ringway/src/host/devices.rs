@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use ringway_backend::{Purpose, delete_devices, uplink_obstacle};
+use ringway_backend::{HostKernel, Purpose, delete_devices, uplink_obstacle};
 use ringway_control::RunDir;
-use ringway_net::Netlink;
 
 use super::claim::remove_device_notes;
 use crate::description::Host;
@@ -23,7 +22,7 @@ pub(crate) fn owner(dir: &Path) -> String {
 /// The reason, with the remedy.
 pub(crate) fn check_uplink(host: &Host, dir: &Path) -> Result<()> {
     let Some(uplink) = &host.uplink else { return Ok(()) };
-    match uplink_obstacle(&mut Netlink::open()?, &uplink.name.0, &owner(dir))? {
+    match uplink_obstacle(&mut HostKernel::open()?, &uplink.name.0, &owner(dir))? {
         Some(reason) => bail!("[uplink] name: {reason}"),
         None => Ok(()),
     }
@@ -31,7 +30,7 @@ pub(crate) fn check_uplink(host: &Host, dir: &Path) -> Result<()> {
 
 /// Deletes all devices of the hosts with this run directory, and the notes about them.
 pub(crate) fn remove_all(dir: &RunDir) -> Result<()> {
-    delete_devices(&mut Netlink::open()?, &owner(dir.path()), |_, _| false);
+    delete_devices(&mut HostKernel::open()?, &owner(dir.path()), |_, _| false);
     remove_device_notes(dir);
     Ok(())
 }
@@ -62,7 +61,7 @@ impl HostDevices {
     fn delete(&self, ending: Ending) {
         let is_kept =
             |purpose: &Purpose| ending == Ending::OfGuests && !matches!(purpose, Purpose::Xen(_));
-        match Netlink::open() {
+        match HostKernel::open() {
             Ok(mut net) => {
                 delete_devices(&mut net, &self.owner, |purpose, _| is_kept(purpose));
             }

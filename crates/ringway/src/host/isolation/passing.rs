@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ringway_backend::{DeviceChange, Purpose};
+use ringway_backend::{DeviceChange, Purpose, for_tenant};
 use ringway_control::{FDS_MAX, PassedDevice, TenantOrder};
 use ringway_description::TenantName;
 use ringway_sys::tun::TunFile;
@@ -19,7 +19,7 @@ impl Isolation {
     /// Has a tenant's process serve a vif, with the vif's network device if it has one.
     pub(super) fn serve(&mut self, name: &TenantName, vif: &Purpose) {
         let tenant = self.tenants.get_mut(name);
-        let (Some(tenant), Some(named)) = (tenant, vif.for_tenant()) else { return };
+        let (Some(tenant), Some(named)) = (tenant, for_tenant(vif)) else { return };
         let (device, files) = self.devices.passed(vif);
         tenant.pass(&files);
         tenant.child.order(&TenantOrder::Serve { vif: named, device }, Vec::new());
@@ -30,7 +30,7 @@ impl Isolation {
     pub(super) fn forget(&mut self, name: &TenantName, vif: &Purpose) {
         self.devices.remove(vif);
         let tenant = self.tenants.get_mut(name);
-        if let (Some(tenant), Some(named)) = (tenant, vif.for_tenant()) {
+        if let (Some(tenant), Some(named)) = (tenant, for_tenant(vif)) {
             tenant.child.order(&TenantOrder::Forget(named), Vec::new());
         }
     }
@@ -86,7 +86,7 @@ impl Isolation {
                 continue;
             }
             let tenant = self.tenants.get_mut(&name);
-            let (Some(tenant), Some(vif)) = (tenant, purpose.for_tenant()) else { continue };
+            let (Some(tenant), Some(vif)) = (tenant, for_tenant(&purpose)) else { continue };
             match (change, self.devices.passed(&purpose)) {
                 (DeviceChange::Renewed, (Some(PassedDevice::Made(device)), files)) => {
                     tenant.pass(&files);

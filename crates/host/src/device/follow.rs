@@ -9,17 +9,18 @@ use std::io;
 use std::net::IpAddr;
 
 use ringway_datapath::OffloadCaps;
-use ringway_host::{Followed, HOST_ADDRESS};
-use ringway_net::{Link, LinkSetting, Netlink, PortSettings};
-use ringway_tap::{Lifetime, Tap};
 
-use super::{GSO_MAX, HostDevice, in_use, is_bridge};
-use crate::applied::AppliedNotes;
+use super::applied::Applied;
+use super::keeper::Keeper;
+use super::kernel::{Kernel, Link, LinkSetting, Tap};
+use super::{GSO_MAX, HOST_ADDRESS, HostDevice, in_use, is_bridge};
+use crate::comparison::Followed;
+use crate::notes::Notes;
 
 /// All links of the host at one time.
-pub(crate) struct HostLinks {
+pub struct HostLinks<K: Kernel> {
     links: BTreeMap<u32, Link>,
-    ports: BTreeMap<u32, PortSettings>,
+    ports: BTreeMap<u32, K::Port>,
     addresses: Vec<(u32, IpAddr, u8)>,
 }
 
@@ -27,15 +28,19 @@ pub(crate) struct HostLinks {
 pub(crate) type BridgeId = (String, u32);
 
 /// A device as it was last seen.
-pub(crate) struct Seen {
+pub(super) struct Seen<P> {
     link: Link,
     /// Its settings as a port, also if its bridge has been deleted since.
-    port: Option<PortSettings>,
+    port: Option<P>,
     addresses: Vec<(IpAddr, u8)>,
 }
 
-impl HostLinks {
-    pub(crate) fn read(net: &mut Netlink) -> io::Result<HostLinks> {
+impl<K: Kernel> HostLinks<K> {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    pub fn read(net: &mut K) -> io::Result<HostLinks<K>> {
         // The ports first: one that has lost its bridge since is then seen again with the links.
         let (ports, addresses) = (net.bridge_ports()?, net.addresses()?);
         let links = net.links()?.into_iter().map(|link| (link.index, link)).collect();
@@ -53,28 +58,36 @@ impl HostLinks {
     }
 }
 
-impl Seen {
+impl<K: Kernel> Keeper<K> {
+    /// What the kernel has now.
+    pub fn read_links(&mut self) -> Option<HostLinks<K>> {
+        let read = HostLinks::read(&mut self.net);
+        read.inspect_err(|error| tracing::debug!("{error}: trying again")).ok()
+    }
+}
+
+impl<P> Seen<P> {
     /// A new device.
-    pub(super) fn new(link: Link) -> Seen {
+    pub(super) fn new(link: Link) -> Seen<P> {
         Seen { link, port: None, addresses: Vec::new() }
     }
 }
 
-impl HostDevice {
+impl<K: Kernel> HostDevice<K> {
     /// Follows what has become of the device. If it was deleted, it is made again as it was last
     /// seen, and its queues have to be attached again: see
-    /// [`is_detached`](ringway_host::DeviceFacts::is_detached).
+    /// [`is_detached`](super::Device::is_detached).
     ///
     /// # Errors
     /// Why it does not work as it should; that may change later.
-    pub(crate) fn follow(
+    pub fn follow(
         &mut self,
-        now: &HostLinks,
-        net: &mut Netlink,
-        notes: &mut AppliedNotes,
+        now: &HostLinks<K>,
+        keeper: &mut Keeper<K>,
+        notes: &mut impl Notes,
     ) -> io::Result<()> {
         let Some(link) = now.links.get(&self.index) else {
-            let returned = self.make_again(now, net, notes).map_err(|error| {
+            let returned = self.make_again(now, keeper, notes).map_err(|error| {
                 let what = format!("its network device was deleted: {error}");
                 io::Error::new(error.kind(), what)
             });
@@ -93,7 +106,7 @@ impl HostDevice {
             }
             (None, Some(home)) if !now.links.contains_key(&home.1) => {
                 port = self.seen.port.take();
-                fault = self.return_to(&home, now, net, port.as_ref()).err();
+                fault = self.return_to(&home, now, &mut keeper.net, port.as_ref()).err();
             }
             (None, Some((bridge, _))) => {
                 tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
@@ -108,7 +121,7 @@ impl HostDevice {
         let of_it = now.addresses.iter().filter(|(index, ..)| *index == self.index);
         let addresses = of_it.map(|(_, address, len)| (*address, *len)).collect();
         self.seen = Seen { link: link.clone(), port, addresses };
-        self.note(notes);
+        self.note(keeper, notes);
         fault.map_or(Ok(()), Err)
     }
 
@@ -116,9 +129,9 @@ impl HostDevice {
     fn return_to(
         &mut self,
         home: &BridgeId,
-        now: &HostLinks,
-        net: &mut Netlink,
-        port: Option<&PortSettings>,
+        now: &HostLinks<K>,
+        net: &mut K,
+        port: Option<&K::Port>,
     ) -> io::Result<()> {
         let name = self.seen.link.name.clone();
         self.home = Some(home.clone());
@@ -135,8 +148,8 @@ impl HostDevice {
         &mut self,
         name: &str,
         bridge: &Link,
-        net: &mut Netlink,
-        port: Option<&PortSettings>,
+        net: &mut K,
+        port: Option<&K::Port>,
     ) -> io::Result<()> {
         if let Some(wanted) = &self.placed {
             // Not less than before: the bridge may not have all its ports yet, and would get the
@@ -152,16 +165,17 @@ impl HostDevice {
     /// Makes it again, and returns whether it is back on its bridge.
     fn make_again(
         &mut self,
-        now: &HostLinks,
-        net: &mut Netlink,
-        notes: &mut AppliedNotes,
+        now: &HostLinks<K>,
+        keeper: &mut Keeper<K>,
+        notes: &mut impl Notes,
     ) -> io::Result<io::Result<()>> {
         let name = self.seen.link.name.clone();
         if now.named(&name).is_some() {
             return Err(in_use(&name));
         }
-        let tap = Tap::create_multi_queue(&name, self.queues_made)?;
-        let note = self.purpose.note(&notes.owner);
+        let note = keeper.note_for(&self.purpose);
+        let net = &mut keeper.net;
+        let tap = net.open_tap(&name, self.queues_made)?;
         let address = self.seen.link.address.unwrap_or(HOST_ADDRESS.0);
         let length = LinkSetting::TxQueueLen(self.seen.link.tx_queue_len);
         let mtu = LinkSetting::Mtu(self.seen.link.mtu);
@@ -171,18 +185,19 @@ impl HostDevice {
         let settings: Vec<_> = settings.into_iter().chain([address]).chain(own).collect();
         net.set(&name, &settings)?;
         tap.set_offloads(OffloadCaps::ALL)?;
-        tap.set_lifetime(Lifetime::Persistent)?;
+        tap.set_persistent(true)?;
         self.index = net.link(&name)?.index;
         // From here on it is ours again; what follows may be incomplete.
         self.tap = tap;
         self.is_detached = true;
-        self.note(notes);
+        self.note(keeper, notes);
         tracing::warn!(
             name,
             "the network device was deleted: it is made again as it was, without the routes, \
              queueing disciplines and filters that it had"
         );
         let (home, port) = (self.home.clone(), self.seen.port.clone());
+        let net = &mut keeper.net;
         let returned = home.map_or(Ok(()), |home| self.return_to(&home, now, net, port.as_ref()));
         let up = self.seen.link.is_up.then_some(LinkSetting::Up);
         let mut done = vec![net.set(&name, up.as_slice())];
@@ -199,7 +214,7 @@ impl HostDevice {
     }
 
     /// Shows users why it does not work as it should, if so, and logs that once.
-    pub(crate) fn show(&mut self, outcome: io::Result<()>) -> Followed {
+    pub fn show(&mut self, outcome: io::Result<()>) -> Followed {
         self.device.show(&self.seen.link.name, outcome)
     }
 
@@ -209,10 +224,11 @@ impl HostDevice {
     }
 
     /// Notes where it is for the next process.
-    fn note(&self, notes: &mut AppliedNotes) {
-        notes.update(&self.purpose, |applied| {
+    fn note(&self, keeper: &mut Keeper<K>, notes: &mut impl Notes) {
+        let change = |applied: &mut Applied| {
             applied.index = self.index;
             applied.home.clone_from(&self.home);
-        });
+        };
+        keeper.applied.update(&self.purpose, change, notes);
     }
 }

@@ -1,27 +1,22 @@
-//! What was applied of a description to the network devices of a process: notes in its run
-//! directory for the next process.
+//! What was applied of a description to the network devices of a process: a note for the next one.
 //!
 //! A device outlives its process, and an administrator may change it: move its address to a bridge,
 //! take it off its bridge. The next process therefore applies only what has changed in the
 //! description since.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
-use ringway_control::{RunDir, files};
 use ringway_datapath::MacAddr;
 use serde_json::{Value, json};
 
-use crate::notes::read_at_most;
-use crate::purpose::Purpose;
+use super::purpose::Purpose;
+use crate::notes::{Note, Notes};
 
-/// The version of the file's form. A file of another version counts as absent.
+/// The version of the note's form. A note of another version counts as absent.
 const VERSION: u64 = 1;
-/// Bytes of the file: several hundred for each of a thousand devices.
-const LEN_MAX: u64 = 1 << 20; // not a limit: our own file
+/// Bytes of the note: several hundred for each of a thousand devices.
+const LEN_MAX: u64 = 1 << 20; // not a limit: our own note
 
 /// What was applied to one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,69 +36,70 @@ pub(crate) struct Applied {
     pub(crate) addresses: Vec<(IpAddr, u8)>,
 }
 
-/// The notes of a process about its devices.
+/// What was applied to all devices of a process.
 #[derive(Debug)]
 pub(crate) struct AppliedNotes {
     /// Identifies the devices of this host.
     pub(crate) owner: String,
-    path: PathBuf,
     devices: BTreeMap<String, Applied>,
 }
 
 impl AppliedNotes {
-    /// The notes of earlier processes in a run directory. An unreadable file counts as absent.
-    pub(crate) fn read(dir: &RunDir, owner: &str) -> AppliedNotes {
-        let path = dir.devices();
-        let content = read_at_most(&path, LEN_MAX).unwrap_or_default();
+    /// What earlier processes have noted. An unreadable note counts as absent.
+    pub(crate) fn read(owner: &str, notes: &mut impl Notes) -> AppliedNotes {
+        let content = notes.read(&Note::Devices, LEN_MAX);
         let content: Value = serde_json::from_slice(&content).unwrap_or_default();
         let devices = content["devices"].as_object().filter(|_| content["version"] == VERSION);
         let devices = devices.into_iter().flatten();
         let devices =
             devices.filter_map(|(path, applied)| Some((path.clone(), Applied::parse(applied)?)));
-        AppliedNotes { owner: owner.to_owned(), path, devices: devices.collect() }
+        AppliedNotes { owner: owner.to_owned(), devices: devices.collect() }
     }
 
     pub(crate) fn of(&self, purpose: &Purpose) -> Option<&Applied> {
         self.devices.get(&purpose.path())
     }
 
-    pub(crate) fn keep(&mut self, purpose: &Purpose, applied: Applied) {
+    pub(crate) fn keep(&mut self, purpose: &Purpose, applied: Applied, notes: &mut impl Notes) {
         let path = purpose.path();
         if self.devices.get(&path) != Some(&applied) {
             self.devices.insert(path, applied);
-            self.write();
+            self.write(notes);
         }
     }
 
     /// Changes the notes about a device, if there are any.
-    pub(crate) fn update(&mut self, purpose: &Purpose, change: impl FnOnce(&mut Applied)) {
+    pub(crate) fn update(
+        &mut self,
+        purpose: &Purpose,
+        change: impl FnOnce(&mut Applied),
+        notes: &mut impl Notes,
+    ) {
         if let Some(mut applied) = self.of(purpose).cloned() {
             change(&mut applied);
-            self.keep(purpose, applied);
+            self.keep(purpose, applied, notes);
         }
     }
 
     /// Forgets a device that was removed.
-    pub(crate) fn forget(&mut self, purpose: &Purpose) {
+    pub(crate) fn forget(&mut self, purpose: &Purpose, notes: &mut impl Notes) {
         if self.devices.remove(&purpose.path()).is_some() {
-            self.write();
+            self.write(notes);
         }
     }
 
-    fn write(&self) {
+    fn write(&self, notes: &mut impl Notes) {
         let devices: BTreeMap<&String, Value> =
             self.devices.iter().map(|(path, applied)| (path, applied.value())).collect();
         let content = json!({ "version": VERSION, "devices": devices });
         let written = match self.devices.is_empty() {
-            true => fs::remove_file(&self.path),
-            false => fs::write(&self.path, content.to_string()),
+            true => notes.remove(&Note::Devices),
+            false => notes.write(&Note::Devices, content.to_string().as_bytes()),
         };
-        match written {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::warn!(
-                "{}: {error}: the next process will not know what was applied to network devices",
-                files::shown(&self.path)
-            ),
-            _ => {}
+        if let Err(error) = written {
+            tracing::warn!(
+                "{error}: the next process will not know what was applied to network devices"
+            );
         }
     }
 }
@@ -146,11 +142,11 @@ impl Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::tests::Kept;
 
     #[test]
     fn notes_are_read_back_by_the_next_process_and_other_versions_count_as_absent() {
-        let place = tempfile::tempdir().expect("a directory");
-        let dir = RunDir::new(place.path());
+        let kept = &mut Kept::default();
         let uplink = Applied {
             index: 7,
             name: "ringway0".to_owned(),
@@ -168,22 +164,22 @@ mod tests {
             home: Some(("br1".to_owned(), 4)),
             ..Applied::default()
         };
-        let mut notes = AppliedNotes::read(&dir, "here");
-        notes.keep(&Purpose::Uplink, uplink.clone());
-        notes.keep(&vm1, bridged.clone());
-        let mut next = AppliedNotes::read(&dir, "here");
+        let mut notes = AppliedNotes::read("here", kept);
+        notes.keep(&Purpose::Uplink, uplink.clone(), kept);
+        notes.keep(&vm1, bridged.clone(), kept);
+        let mut next = AppliedNotes::read("here", kept);
         assert_eq!(next.of(&Purpose::Uplink), Some(&uplink));
         assert_eq!(next.of(&vm1), Some(&bridged));
-        next.forget(&Purpose::Uplink);
-        let next = AppliedNotes::read(&dir, "here");
+        next.forget(&Purpose::Uplink, kept);
+        let next = AppliedNotes::read("here", kept);
         assert_eq!((next.of(&Purpose::Uplink), next.of(&vm1)), (None, Some(&bridged)));
-        let text = fs::read_to_string(dir.devices()).expect("written");
+        let text = String::from_utf8(kept.notes[&Note::Devices].clone()).expect("JSON");
         for other in [text.replace("\"version\":1", "\"version\":2"), "{".to_owned()] {
-            fs::write(dir.devices(), other).expect("written");
-            assert_eq!(AppliedNotes::read(&dir, "here").of(&vm1), None);
+            kept.notes.insert(Note::Devices, other.into());
+            assert_eq!(AppliedNotes::read("here", kept).of(&vm1), None);
         }
         let mut last = next;
-        last.forget(&vm1);
-        assert!(!dir.devices().exists());
+        last.forget(&vm1, kept);
+        assert_eq!(kept.notes.get(&Note::Devices), None);
     }
 }

@@ -1,0 +1,8 @@
+//! Network devices of a host, over a simulated kernel.
+
+#![allow(clippy::disallowed_methods, reason = "a test may read the clock")]
+
+mod bridged;
+mod keeper;
+mod place;
+mod uplink;
