@@ -64,9 +64,10 @@ impl Bridged {
             }
         };
         tap.set_offloads(OffloadCaps::ALL)?;
-        tap.set_persistent(true)?;
         let link = net.link(tap.name())?;
         let home = home(net, &link, applied.as_ref())?;
+        // Last: a device that persists has its notes.
+        tap.set_persistent(true)?;
         if let Some(applied) = applied {
             all.keep(&self.purpose, Applied { home: home.clone(), ..applied }, notes);
         }

@@ -185,10 +185,29 @@ impl<K: Kernel> HostDevice<K> {
         let settings: Vec<_> = settings.into_iter().chain([address]).chain(own).collect();
         net.set(&name, &settings)?;
         tap.set_offloads(OffloadCaps::ALL)?;
+        let index = net.link(&name)?.index;
+        let (home, port) = (self.home.clone(), self.seen.port.clone());
+        let must_wait = home.as_ref().is_some_and(|home| now.bridge(home).is_none());
+        let returned = home.map_or(Ok(()), |home| self.return_to(&home, now, net, port.as_ref()));
+        let returned = match returned {
+            Err(error) if !must_wait => return Err(error),
+            returned => returned,
+        };
+        if self.seen.link.is_up {
+            net.set(&name, &[LinkSetting::Up])?;
+        }
+        for (address, len) in &self.seen.addresses {
+            // The kernel gives it a link-local address itself, and another link may have this one.
+            let is_taken = now.addresses.iter().any(|(_, other, _)| other == address);
+            let is_local = matches!(address, IpAddr::V6(it) if it.is_unicast_link_local());
+            if !is_taken && !is_local {
+                let added = net.add_address(&name, *address, *len);
+                added.unwrap_or_else(|error| tracing::warn!("{error}"));
+            }
+        }
+        // Last: what fails before leaves nothing, and is tried again.
         tap.set_persistent(true)?;
-        self.index = net.link(&name)?.index;
-        // From here on it is ours again; what follows may be incomplete.
-        self.tap = tap;
+        (self.index, self.tap) = (index, tap);
         self.is_detached = true;
         self.note(keeper, notes);
         tracing::warn!(
@@ -196,20 +215,6 @@ impl<K: Kernel> HostDevice<K> {
             "the network device was deleted: it is made again as it was, without the routes, \
              queueing disciplines and filters that it had"
         );
-        let (home, port) = (self.home.clone(), self.seen.port.clone());
-        let net = &mut keeper.net;
-        let returned = home.map_or(Ok(()), |home| self.return_to(&home, now, net, port.as_ref()));
-        let up = self.seen.link.is_up.then_some(LinkSetting::Up);
-        let mut done = vec![net.set(&name, up.as_slice())];
-        for (address, len) in &self.seen.addresses {
-            // The kernel gives it a link-local address itself, and another link may have this one.
-            let is_taken = now.addresses.iter().any(|(_, other, _)| other == address);
-            let is_local = matches!(address, IpAddr::V6(it) if it.is_unicast_link_local());
-            if !is_taken && !is_local {
-                done.push(net.add_address(&name, *address, *len));
-            }
-        }
-        done.into_iter().filter_map(Result::err).for_each(|error| tracing::warn!("{error}"));
         Ok(returned)
     }
 

@@ -77,9 +77,10 @@ pub fn open_uplink<K: Kernel>(
         }
     };
     tap.set_offloads(OffloadCaps::ALL)?;
-    tap.set_persistent(true)?;
     let link = net.link(tap.name())?;
     let home = home(net, &link, Some(&applied))?;
+    // Last: a device that persists has its notes.
+    tap.set_persistent(true)?;
     all.keep(&purpose, Applied { home: home.clone(), ..applied }, notes);
     Ok(HostDevice { home, ..HostDevice::new(tap, purpose, link, uplink.queues) })
 }

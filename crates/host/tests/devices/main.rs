@@ -5,4 +5,5 @@
 mod bridged;
 mod keeper;
 mod place;
+mod refusals;
 mod uplink;
