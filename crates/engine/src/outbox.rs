@@ -250,6 +250,7 @@ impl Outbox {
         self.admit(now);
         let leaving = if self.credit.is_some() { &mut self.admitted } else { &mut self.frames };
         queue.egress(leaving, pool)?;
+        let are_some_left = !leaving.is_empty();
         let moved = before.frames - self.waiting().frames;
         if moved > 0 {
             self.bytes = self.frames().map(Frame::len).sum();
@@ -263,10 +264,13 @@ impl Outbox {
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.has_given_up(now) {
             self.drop_all(pool, now);
-            // So that it stops polling for room.
-            queue.egress(&mut self.frames, pool)?;
         } else if self.is_stalled() {
             self.shed(pool, now);
+        }
+        let leaving = if self.credit.is_some() { &mut self.admitted } else { &mut self.frames };
+        if are_some_left && leaving.is_empty() {
+            // So that it stops polling for room, of which it may have plenty by now.
+            queue.egress(leaving, pool)?;
         }
         self.gauge.set_memory(self.memory);
         let memories = of_port.iter().map(|address| address.gauge.memory());

@@ -173,20 +173,36 @@ fn any_number_of_stalled_queues_leaves_memory_for_others() {
     assert!(good.far().received > 10, "{} frames", good.far().received);
 }
 
-#[test]
-fn a_stalled_queue_without_backlog_sends_later_frames() {
-    let mut bench = Bench::new(512 << 10);
+/// A sender, and a receiver that stalled with a frame that its queue may not keep.
+fn stalled_without_backlog(bench: &mut Bench) -> [Station; 2] {
     let sender = bench.port(1, 1, Stations::Many).remove(0);
     let receiver = bench.port(2, 1, ONE).remove(0);
     receiver.far().room = 0;
     sender.far().script = [(2, 60_000)].into();
     bench.run(SECOND / 8, |_| ());
     assert_eq!(receiver.dropped(DropReason::QueueFull), 1, "it is more than the queue may keep");
+    [sender, receiver]
+}
+
+#[test]
+fn a_stalled_queue_without_backlog_sends_later_frames() {
+    let mut bench = Bench::new(512 << 10);
+    let [sender, receiver] = stalled_without_backlog(&mut bench);
     receiver.far().room = usize::MAX;
     sender.far().script = [(2, 60)].into();
     bench.ready(&sender);
     bench.run(SECOND / 8, |_| ());
     assert_eq!(receiver.far().received, 1);
+}
+
+#[test]
+fn a_queue_whose_waiting_frames_were_dropped_looks_for_no_room() {
+    let mut bench = Bench::new(512 << 10);
+    let [_sender, receiver] = stalled_without_backlog(&mut bench);
+    receiver.far().room = usize::MAX;
+    bench.ready(&receiver);
+    bench.round();
+    assert_eq!(bench.round(), Wait::Event, "its engine may sleep");
 }
 
 #[test]
