@@ -131,9 +131,9 @@ impl<W: World> VifState<W> {
     ) -> io::Result<()> {
         let policy = self.device_policy(shared);
         let Some(device) = &mut self.device else { return Ok(()) };
-        let is_deleted = device.is_deleted();
-        device.is_detached = is_deleted;
-        if is_deleted {
+        // Until it has engines, a comparison of devices attaches it again.
+        device.is_detached = true;
+        if device.is_deleted() {
             // It is made again soon. Meanwhile, frames to it are lost.
             shared.comparison.note_change(now);
             return Ok(());
@@ -158,7 +158,11 @@ impl<W: World> VifState<W> {
         }
         let (forwarding, limits) = (Forwarding::Patch(to), Limits::default());
         let new = NewPort { id: port, forwarding: &forwarding, policy: &policy, limits: &limits };
-        steps::attach(engines, new, attachments)
+        steps::attach(engines, new, attachments)?;
+        if let Some(device) = &mut self.device {
+            device.is_detached = false;
+        }
+        Ok(())
     }
 
     /// Follows what has become of the vif's network device: its guest stays connected. Without
@@ -189,7 +193,7 @@ impl<W: World> VifState<W> {
             let count = u16::try_from(connection.queues.len()).unwrap_or(u16::MAX);
             let caps = connection.caps;
             shared.detach(port, *engines);
-            self.attach_device(port, to, (count, caps), shared, engines, *now)?;
+            return self.attach_device(port, to, (count, caps), shared, engines, *now);
         }
         if let Some(device) = &mut self.device {
             device.is_detached = false;

@@ -106,7 +106,7 @@ impl<K: Kernel> HostDevice<K> {
             }
             (None, Some(home)) if !now.links.contains_key(&home.1) => {
                 port = self.seen.port.take();
-                fault = self.return_to(&home, now, &mut keeper.net, port.as_ref()).err();
+                fault = self.return_to((name, &home), now, (keeper, notes), port.as_ref()).err();
             }
             (None, Some((bridge, _))) => {
                 tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
@@ -128,20 +128,41 @@ impl<K: Kernel> HostDevice<K> {
     /// Puts it on the bridge again that it was on, if there is one by now.
     fn return_to(
         &mut self,
-        home: &BridgeId,
+        (name, home): (&str, &BridgeId),
         now: &HostLinks<K>,
-        net: &mut K,
+        (keeper, notes): (&mut Keeper<K>, &mut impl Notes),
         port: Option<&K::Port>,
     ) -> io::Result<()> {
-        let name = self.seen.link.name.clone();
         self.home = Some(home.clone());
-        let Some(bridge) = now.bridge(home) else {
+        let Some(bridge) = self.bridge_for(home, now, keeper) else {
             let what = format!("the bridge {} was deleted: waiting for one of that name", home.0);
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         };
-        self.join(&name, bridge, net, port)?;
+        self.join(name, bridge, &mut keeper.net, port)?;
+        let change = |applied: &mut Applied| {
+            let put_on = applied.bridge.as_mut().filter(|(_, index)| *index == home.1);
+            put_on.into_iter().for_each(|(_, index)| *index = bridge.index);
+        };
+        keeper.applied.update(&self.purpose, change, notes);
         tracing::info!(name, bridge = bridge.name, "is put on its bridge again");
         Ok(())
+    }
+
+    /// The bridge that it belongs on: the one that it was on, one of its last name, or, if it was
+    /// put on that, one of the configured name, which may have been another.
+    fn bridge_for<'a>(
+        &self,
+        home: &BridgeId,
+        now: &'a HostLinks<K>,
+        keeper: &Keeper<K>,
+    ) -> Option<&'a Link> {
+        let applied = keeper.applied.of(&self.purpose);
+        let put_on = applied.and_then(|applied| applied.bridge.as_ref());
+        let configured = put_on.filter(|(_, index)| *index == home.1);
+        now.bridge(home).or_else(|| {
+            let bridge = now.named(&configured?.0);
+            bridge.filter(|link| is_bridge(link))
+        })
     }
 
     fn join(
@@ -187,8 +208,12 @@ impl<K: Kernel> HostDevice<K> {
         tap.set_offloads(OffloadCaps::ALL)?;
         let index = net.link(&name)?.index;
         let (home, port) = (self.home.clone(), self.seen.port.clone());
-        let must_wait = home.as_ref().is_some_and(|home| now.bridge(home).is_none());
-        let returned = home.map_or(Ok(()), |home| self.return_to(&home, now, net, port.as_ref()));
+        let must_wait =
+            home.as_ref().is_some_and(|home| self.bridge_for(home, now, keeper).is_none());
+        let returned = home.map_or(Ok(()), |home| {
+            self.return_to((&name, &home), now, (keeper, notes), port.as_ref())
+        });
+        let net = &mut keeper.net;
         let returned = match returned {
             Err(error) if !must_wait => return Err(error),
             returned => returned,

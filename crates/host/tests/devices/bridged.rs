@@ -204,3 +204,28 @@ fn a_device_never_lowers_the_mtu_of_its_bridge() {
     assert_eq!(place.master("vm3").as_deref(), Some("br1"));
     assert_eq!(served.fault, None);
 }
+
+#[test]
+fn a_device_returns_to_a_bridge_of_its_last_or_of_its_configured_name() {
+    let mut place = Place::with(&["br0"]);
+    let net = place.net.clone();
+    let mut device = place.made(&bridged("vm1", "br0", None)).expect("made");
+    for again in ["br0", "lan0", "br0"] {
+        let bridge = place.master("vm1").expect("it is on one");
+        // It has that name already the third time.
+        let _ = net.rename(&bridge, "lan0");
+        place.follow(&mut device);
+        net.remove("lan0").expect("it exists");
+        place.follow(&mut device);
+        assert!(device.fault.as_deref().is_some_and(|fault| fault.contains("lan0")));
+        net.add_bridge(again).expect("a bridge");
+        place.follow(&mut device);
+        assert_eq!((place.master("vm1").as_deref(), &device.fault), (Some(again), &None));
+    }
+    // It was renamed itself since it was seen.
+    net.rename("vm1", "web0").expect("the name is free");
+    net.remove("br0").expect("it exists");
+    net.add_bridge("br0").expect("a bridge");
+    place.follow(&mut device);
+    assert_eq!((place.master("web0").as_deref(), &device.fault), (Some("br0"), &None));
+}
