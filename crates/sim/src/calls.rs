@@ -6,8 +6,9 @@ use ringway_xenbus::{MIRROR_KEY, Vif};
 
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::marks::Mark;
+use crate::scenario::mac_of;
 use crate::toolstack::{WEIGHT, is_of, vif_of};
-use crate::world::{World, lost, mac_of};
+use crate::world::{World, lost};
 
 impl World {
     /// An administrator makes a call.

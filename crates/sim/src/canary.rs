@@ -32,11 +32,17 @@ pub enum Canary {
     LostNotes,
     /// A backend that is killed before it publishes its responses has not noted that it wrote them.
     UnnotedResponses,
+    /// Changes of links are not announced.
+    UnseenLinks,
+    /// A device returns to its bridge, wherever its administrator has put it.
+    ReturnedDevice,
+    /// A fault of a device is not shown.
+    HiddenFault,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 13] = [
+    pub const ALL: [Canary; 16] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -50,5 +56,8 @@ impl Canary {
         Canary::LostSetting,
         Canary::LostNotes,
         Canary::UnnotedResponses,
+        Canary::UnseenLinks,
+        Canary::ReturnedDevice,
+        Canary::HiddenFault,
     ];
 }

@@ -13,10 +13,11 @@ use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::marks::Mark;
 use crate::process::Process;
+use crate::scenario::mac_of;
 use crate::toolstack::vif_of;
 use crate::traffic::Flow;
 use crate::workers::Workers;
-use crate::world::{World, mac_of, refused};
+use crate::world::{World, refused};
 
 /// Rounds of "run until nothing would act, then advance time" within which there must be a rest.
 const ROUNDS_TO_REST_MAX: usize = 20_000;
@@ -25,9 +26,12 @@ impl World {
     /// Brings the world to rest, and makes all checks of that state.
     pub(crate) fn rest(&mut self) -> Checked {
         self.settle()?;
+        self.check_faults()?;
+        self.repair()?;
         self.release_quarantined()?;
         self.reconnect_closed()?;
         self.check_connected()?;
+        self.check_links()?;
         self.check_ports()?;
         self.check_status(true)?;
         self.accounts.check(&self.plane, Rule::Conservation)?;

@@ -49,6 +49,12 @@ pub enum Rule {
     /// The backend reads a page of a guest only while a request for it has no response, and no
     /// frame refers to such a page between rounds.
     LentPages,
+    /// In the end a vif on a bridge has its network device, where its keys say.
+    Attachment,
+    /// What an administrator has done to a network device stays so.
+    Placement,
+    /// A vif whose network device is not where it should be says why, in words.
+    Explanation,
     /// Nothing panics.
     NoPanic,
 }

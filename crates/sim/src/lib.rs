@@ -8,6 +8,7 @@
 //! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
 
 mod accounts;
+mod administrator;
 mod batch;
 mod calls;
 mod canary;
@@ -24,6 +25,7 @@ mod hostile;
 mod journal;
 mod kernel;
 mod ledger;
+mod links;
 mod marks;
 mod notes;
 mod panics;

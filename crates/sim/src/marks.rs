@@ -159,6 +159,26 @@ marks! {
     HostileFlood => "hostile: floods",
     /// It sent with the address of an honest guest.
     HostileAddress => "hostile: address of another guest",
+    /// An administrator deleted the device of a vif.
+    DeviceDeleted => "device of a vif deleted",
+    /// Another link then had its name.
+    NameTaken => "name of a device taken",
+    /// An administrator moved the device of a vif to another bridge, or off its bridge.
+    DeviceMoved => "device of a vif moved",
+    /// An administrator set the device of a vif down or up.
+    DeviceSetDown => "device of a vif set down",
+    /// An administrator renamed the device of a vif.
+    DeviceRenamed => "device of a vif renamed",
+    /// An administrator deleted a bridge.
+    BridgeDeleted => "bridge deleted",
+    /// An administrator renamed a bridge.
+    BridgeRenamed => "bridge renamed",
+    /// A call of the kernel was to be refused.
+    KernelRefuses => "kernel refuses a call",
+    /// A vif was not where it should be, and said why.
+    DeviceFaulty => "device of a vif not in its place",
+    /// A vif could not have its device.
+    VifRefused => "vif without its device",
     /// It withdrew a grant in use.
     HostileRevoke => "hostile: grant withdrawn",
     /// It sent events without work.

@@ -13,6 +13,8 @@ pub struct KeptNotes {
     notes: Rc<RefCell<BTreeMap<Note, Vec<u8>>>>,
     /// Whether there is no room for anything more.
     is_full: Rc<Cell<bool>>,
+    /// Whether the last note about devices found no room.
+    lacks_devices: Rc<Cell<bool>>,
 }
 
 impl KeptNotes {
@@ -24,6 +26,11 @@ impl KeptNotes {
             self.notes.borrow_mut().entry(Note::Panics).or_default().extend(line.into_bytes());
         }
         !self.is_full.get()
+    }
+
+    /// Whether what was last known of network devices is not in the notes.
+    pub(crate) fn lack_devices(&self) -> bool {
+        self.lacks_devices.get()
     }
 
     /// Fills the disk, or frees it again. Returns whether it is full now.
@@ -41,6 +48,9 @@ impl Notes for KeptNotes {
     }
 
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
+        if *note == Note::Devices {
+            self.lacks_devices.set(self.is_full.get());
+        }
         if self.is_full.get() {
             return Err(io::ErrorKind::StorageFull.into());
         }

@@ -8,8 +8,9 @@ use std::time::{Instant, SystemTime};
 
 use ringway_calls::BackendRequest;
 use ringway_host::{
-    Around, CallReply, Connection, DeviceOf, Devices, Event, EventOf, Host, HostConfig, Link,
-    MemoryOf, NotDone, OtherPort, Parts, Purpose, Scope, Shared, World, update_mirrors, watch,
+    Around, CallReply, Connection, DeviceOf, Devices, Event, EventOf, Followed, Host, HostConfig,
+    Link, MemoryOf, NotDone, OtherPort, Parts, Purpose, Scope, Shared, World, update_mirrors,
+    watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -33,7 +34,7 @@ use crate::scenario::HOST;
 use crate::witness::{WatchedMemory, Witness};
 
 /// How the devices of this host are marked.
-const OWNER: &str = "here";
+pub(crate) const OWNER: &str = "here";
 
 /// The world that the control plane is given.
 pub(crate) struct Simulated;
@@ -138,6 +139,8 @@ pub(crate) struct Process {
     seen: u64,
     /// The version for which nothing was left to do, or nothing could be done.
     settled: Option<u64>,
+    /// The version for which all devices were followed.
+    followed: u64,
     /// Whether all vifs that existed at the start have been served.
     has_begun: bool,
 }
@@ -158,8 +161,8 @@ impl Process {
         device::remove_stale_errors(&mut store, HOST)?;
         let host = Host::new(Shared::new(config, notes, now), Scope::Domain);
         let devices = Devices::kept(kernel.clone(), OWNER, notes);
-        let (seen, settled, has_begun) = (kernel.version(), None, false);
-        Ok(Process { host, store, hypervisor, devices, kernel, seen, settled, has_begun })
+        let (seen, settled, followed, has_begun) = (kernel.version(), None, 0, false);
+        Ok(Process { host, store, hypervisor, devices, kernel, seen, settled, followed, has_begun })
     }
 
     /// The port of this vif, and the one that it is patched to.
@@ -177,6 +180,17 @@ impl Process {
     /// Why a vif is closed, if it is.
     pub(crate) fn error(&self, vif: Vif) -> Option<&str> {
         self.host.vif(vif)?.end.error()
+    }
+
+    /// The fault of the device of a vif, or none, if it has one.
+    pub(crate) fn fault(&self, vif: Vif) -> Option<Option<&str>> {
+        let device = self.host.vif(vif)?.state.device.as_ref()?;
+        Some(device.fault.as_deref())
+    }
+
+    /// The version of the kernel for which the device of a vif was followed, if it has one.
+    pub(crate) fn seen_of(&self, vif: Vif) -> Option<u64> {
+        self.fault(vif).map(|_| self.followed)
     }
 
     /// When a deferred action is due. What cannot be done for devices is not tried again before the
@@ -259,15 +273,38 @@ impl Process {
     /// Follows what has become of network devices, if it is time to.
     fn follow_devices(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> bool {
         let (now, version) = (plane.now, self.kernel.version());
-        if std::mem::replace(&mut self.seen, version) != version {
+        let is_announced = plane.canary != Some(Canary::UnseenLinks);
+        if std::mem::replace(&mut self.seen, version) != version && is_announced {
             self.host.shared.comparison.note_change(now);
         }
+        let planned = plane.faults_left();
         let Process { host, store, hypervisor, devices, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let Some(followed) = host.follow_devices(now, &mut parts) else { return false };
-        self.settled = (self.kernel.version() == version).then_some(version);
+        // What was refused once is not refused again.
+        let is_same = self.kernel.version() == version && plane.faults_left() == planned;
+        self.settled = is_same.then_some(version);
+        if followed == Followed::Done {
+            self.followed = version;
+        }
+        self.misbehave(plane.canary);
         plane.journal.note(|| format!("backend: has followed the network devices: {followed:?}"));
         true
+    }
+
+    /// Intended defects.
+    fn misbehave(&mut self, canary: Option<Canary>) {
+        let devices = self.host.states_mut().1.filter_map(|state| state.device.as_mut());
+        for device in devices {
+            match canary {
+                Some(Canary::ReturnedDevice) => {
+                    // The bridge may be missing.
+                    let _ = self.kernel.set_master(&device.name(), Some(&device.attached_to));
+                }
+                Some(Canary::HiddenFault) => device.fault = None,
+                _ => {}
+            }
+        }
     }
 
     fn on(

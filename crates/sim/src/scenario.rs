@@ -1,6 +1,6 @@
 //! The composition of a world.
 
-use ringway_datapath::{LockingMode, OffloadCaps};
+use ringway_datapath::{LockingMode, MacAddr, OffloadCaps};
 use ringway_host::HostConfig;
 use ringway_switch::{FloodLimit, StormLimits, SwitchConfig};
 use ringway_wire::DomId;
@@ -72,6 +72,8 @@ pub(crate) enum Disturbances {
     Faults,
     /// Guests and the backend's process die.
     Deaths,
+    /// An administrator changes links of the host, and its kernel refuses calls.
+    Links,
     /// All of that.
     All,
 }
@@ -85,9 +87,18 @@ impl Disturbances {
         matches!(self, Disturbances::Faults | Disturbances::All)
     }
 
+    pub(crate) fn have_links(self) -> bool {
+        matches!(self, Disturbances::Links | Disturbances::All)
+    }
+
     pub(crate) fn have_deaths(self) -> bool {
         matches!(self, Disturbances::Deaths | Disturbances::All)
     }
+}
+
+/// The address of a guest.
+pub(crate) fn mac_of(guest: usize) -> MacAddr {
+    MacAddr([0, 0x16, 0x3e, 0, 0, u8::try_from(guest + 1).expect("a world is small")])
 }
 
 /// The guest that has, or had, this domain.
@@ -116,6 +127,8 @@ impl Scenario {
             Disturbances::Rates,
             Disturbances::Faults,
             Disturbances::Deaths,
+            Disturbances::Links,
+            Disturbances::All,
             Disturbances::All,
         ];
         let has_ample_memory = !choices.is_one_in(4);

@@ -34,7 +34,7 @@ impl World {
         self.plane.journal.count_step();
         let guest = self.plane.choices.below(self.plane.guests.len());
         let disturbances = self.scenario.disturbances;
-        match self.plane.choices.below(18) {
+        match self.plane.choices.below(22) {
             0..=4 => self.move_some_queue(guest),
             5..=6 => self.toggle_capture(guest),
             7..=8 => {
@@ -60,7 +60,11 @@ impl World {
                 self.pause_engine();
                 Ok(())
             }
-            16.. => self.call(guest),
+            16..=17 => self.call(guest),
+            18.. if disturbances.have_links() => {
+                self.change_links(guest);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! A world: everything between the applications of several guests, and its disturbances.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,25 +20,23 @@ use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Quota, XsError}
 use crate::accounts::Accounts;
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::device::{Condition, Device, Kind, Station, Tap};
+use crate::device::{Kind, Station, Tap};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
 use crate::kernel::{SimKernel, Wire as _};
+use crate::links::{Wanted, bridge_of, make_devices};
 use crate::marks::Mark;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::process::{Process, WatchedDomain};
-use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink, guest_of};
+use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink, mac_of};
 use crate::settings::Settings;
 use crate::toolstack::{Toolstack, WEIGHT, is_of, vif_of};
 use crate::traffic::{Flow, announcement};
 use crate::workers::{Workers, WorkersConfig};
-
-/// The number of the first station behind a device, for addresses.
-const FIRST_STATION: usize = 100;
 
 /// The whole world.
 pub(crate) struct World {
@@ -65,6 +63,8 @@ pub(crate) struct World {
     /// Guests whose vifs the toolstack has asked the backend to release.
     pub(crate) removals: Vec<usize>,
     pub(crate) settings: Settings,
+    /// By patched guest: where its device should be.
+    pub(crate) wanted: BTreeMap<usize, Wanted>,
 }
 
 impl World {
@@ -99,6 +99,7 @@ impl World {
             unwritten: Vec::new(),
             removals: Vec::new(),
             settings: Settings::default(),
+            wanted: BTreeMap::new(),
         };
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
@@ -285,6 +286,7 @@ impl World {
             made.map_err(|error| refused(&error))?;
             self.unwritten[guest].clear();
         }
+        self.expect_device(guest);
         let preferences = self.preferences(guest);
         let driver = Driver::start(&self.store, vif, preferences, guest, &mut self.plane);
         self.drivers[guest] = Some(driver.map_err(|error| lost(&error))?);
@@ -338,6 +340,7 @@ impl World {
     pub(crate) fn start_backend(&mut self) -> Checked {
         if self.backend.take().is_some() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
+            self.expect_new_devices();
             self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
             self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
             if self.scenario.canary == Some(Canary::LostNotes) {
@@ -522,57 +525,6 @@ impl World {
     pub(crate) fn host(&self) -> DomId {
         self.host.domid()
     }
-}
-
-/// The bridge that the vif of a patched guest is on.
-pub(crate) fn bridge_of(guest: usize) -> String {
-    format!("bridge{guest}")
-}
-
-/// The link by which a station is on that bridge.
-pub(crate) fn far_link(guest: usize) -> String {
-    format!("far{guest}")
-}
-
-/// Creates the links of the backend's host, and the stations behind them.
-fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKernel<Tap> {
-    let patched = (0..scenario.guests).filter(|guest| scenario.are_patched[*guest]);
-    let patched: Vec<(usize, Condition)> =
-        patched.map(|guest| (guest, Condition::default())).collect();
-    let (ledger, canary, devices) = (plane.ledger.clone(), scenario.canary, patched.clone());
-    let kernel = SimKernel::new(move |name| {
-        let place = devices.iter().position(|(guest, _)| guest_of_device(name) == Some(*guest));
-        let device = place.expect("only patched vifs have devices");
-        Tap::of_vif(device, &devices[device].1, &ledger, canary)
-    });
-    let mut add = |device, stations| {
-        let number = plane.devices.len();
-        plane.devices.push(device);
-        for _ in 0..stations {
-            let mac = mac_of(FIRST_STATION + plane.stations.len());
-            plane.stations.push(Station { mac, device: number });
-        }
-    };
-    for (guest, condition) in patched {
-        let (bridge, link) = (bridge_of(guest), far_link(guest));
-        let made = kernel.add_bridge(&bridge).and_then(|()| kernel.add_other(&link));
-        made.and_then(|()| kernel.set_master(&link, Some(&bridge))).expect("the names are free");
-        let (caps, place) = (scenario.guest_caps[guest], (&kernel, link));
-        add(Device::of_vif(guest, caps, place, condition), 1);
-    }
-    scenario.uplink.into_iter().for_each(|uplink| add(Device::uplink(), uplink.stations));
-    kernel
-}
-
-/// The guest whose vif has a device that was made with this name.
-fn guest_of_device(name: &str) -> Option<usize> {
-    let domid = name.strip_prefix("vif")?.strip_suffix(".0")?;
-    Some(guest_of(DomId(domid.parse().ok()?)))
-}
-
-/// The address of a guest.
-pub(crate) fn mac_of(guest: usize) -> MacAddr {
-    MacAddr([0, 0x16, 0x3e, 0, 0, u8::try_from(guest + 1).expect("a world is small")])
 }
 
 /// Domain 0 and honest guests lose XenStore only when they end themselves.

@@ -1,0 +1,87 @@
+//! The links of the backend's host.
+
+use ringway_wire::DomId;
+
+use crate::device::{Condition, Device, Station, Tap};
+use crate::kernel::SimKernel;
+use crate::plane::DataPlane;
+use crate::scenario::{Scenario, guest_of, mac_of};
+
+/// A bridge without other links.
+pub(crate) const ELSEWHERE: &str = "elsewhere";
+/// How the administrator's names of devices begin.
+pub(crate) const RENAMED: &str = "web";
+/// The number of the first station behind a device, for addresses.
+const FIRST_STATION: usize = 100;
+
+/// Where the device of a patched guest should be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) place: Place,
+    /// Whether it should be up, if that is known.
+    pub(crate) is_up: Option<bool>,
+    /// The version of the kernel since which that is so.
+    pub(crate) since: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On the bridge of the station at the far end, as its keys say.
+    Bridge,
+    Elsewhere,
+    Nowhere,
+    /// It went before the backend saw where it was.
+    Any,
+}
+
+/// The bridge that the vif of a patched guest is on.
+pub(crate) fn bridge_of(guest: usize) -> String {
+    format!("bridge{guest}")
+}
+
+/// The link by which a station is on that bridge.
+pub(crate) fn far_link(guest: usize) -> String {
+    format!("far{guest}")
+}
+
+/// Creates the links of the backend's host, and the stations behind them.
+pub(crate) fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKernel<Tap> {
+    let patched = (0..scenario.guests).filter(|guest| scenario.are_patched[*guest]);
+    let patched: Vec<(usize, Condition)> =
+        patched.map(|guest| (guest, Condition::default())).collect();
+    let (ledger, canary, devices) = (plane.ledger.clone(), scenario.canary, patched.clone());
+    let kernel = SimKernel::new(move |name| {
+        let place = devices.iter().position(|(guest, _)| guest_of_device(name) == Some(*guest));
+        let device = place.expect("only patched vifs have devices");
+        Tap::of_vif(device, &devices[device].1, &ledger, canary)
+    });
+    let mut add = |device, stations| {
+        let number = plane.devices.len();
+        plane.devices.push(device);
+        for _ in 0..stations {
+            let mac = mac_of(FIRST_STATION + plane.stations.len());
+            plane.stations.push(Station { mac, device: number });
+        }
+    };
+    for (guest, condition) in patched {
+        let (bridge, link) = (bridge_of(guest), far_link(guest));
+        let made = kernel.add_bridge(&bridge).and_then(|()| kernel.add_other(&link));
+        made.and_then(|()| kernel.set_master(&link, Some(&bridge))).expect("the names are free");
+        let (caps, place) = (scenario.guest_caps[guest], (&kernel, link));
+        add(Device::of_vif(guest, caps, place, condition), 1);
+    }
+    kernel.add_bridge(ELSEWHERE).expect("the name is free");
+    scenario.uplink.into_iter().for_each(|uplink| add(Device::uplink(), uplink.stations));
+    kernel
+}
+
+/// The guest whose vif has a device that was made with this name, perhaps one of an administrator.
+fn guest_of_device(name: &str) -> Option<usize> {
+    match name.strip_prefix(RENAMED) {
+        Some(guest) => guest.parse().ok(),
+        None => {
+            let domid = name.strip_prefix("vif")?.strip_suffix(".0")?;
+            Some(guest_of(DomId(domid.parse().ok()?)))
+        }
+    }
+}
