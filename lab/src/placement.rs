@@ -4,80 +4,20 @@
 //! (`multi-queue-study:placement`). Our own frontend's hash maps each stream to a queue, so source
 //! ports decide the placement.
 
-use ringway_stats::float;
+pub use ringway_model::placement::{Split, splits};
 use ringway_steering::placement::{from_split, source_ports, spread};
 use ringway_steering::{FlowTuple, QueueIndex, queue_of};
 
 pub use crate::word::Placement;
 
-/// With more streams there are more splits than a figure can show.
-pub const STREAMS_MAX: usize = 24;
 /// Ports below are left to services.
 const PORT_MIN: u16 = 20_000;
 /// From here on, the kernel chooses ports itself, including for the tools' own connections.
 const PORT_END: u16 = 32_768;
 
-/// One way in which streams can be split over queues.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Split {
-    /// Streams per queue, the fullest first, without empty queues: 2, 1, 1.
-    pub parts: Vec<usize>,
-    /// How probable it is if every stream picks its queue at random.
-    pub probability: f64,
-}
-
 /// As in `2+1+1`.
 pub fn name(parts: &[usize]) -> String {
     parts.iter().map(usize::to_string).collect::<Vec<_>>().join("+")
-}
-
-/// All splits of streams over queues, the most uneven first; their probabilities sum to 1. Empty
-/// for more than [`STREAMS_MAX`] streams, or without queues.
-pub fn splits(streams: usize, queues: usize) -> Vec<Split> {
-    if streams == 0 || streams > STREAMS_MAX || queues == 0 {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    partitions(streams, streams, queues, &mut Vec::new(), &mut found);
-    let with_probability = |parts: Vec<usize>| {
-        let probability = probability(&parts, queues);
-        Split { parts, probability }
-    };
-    found.into_iter().map(with_probability).collect()
-}
-
-/// Ways to write `left` as at most `queues` parts, none above `part_max`.
-fn partitions(
-    left: usize,
-    part_max: usize,
-    queues: usize,
-    parts: &mut Vec<usize>,
-    found: &mut Vec<Vec<usize>>,
-) {
-    if left == 0 {
-        found.push(parts.clone());
-    } else if queues > 0 {
-        for part in (1..=part_max.min(left)).rev() {
-            parts.push(part);
-            partitions(left - part, part, queues - 1, parts, found);
-            parts.pop();
-        }
-    }
-}
-
-/// Ways to deal the streams to the parts, times ways to assign the parts to queues, divided by all
-/// ways to place streams on queues.
-fn probability(parts: &[usize], queues: usize) -> f64 {
-    let streams: usize = parts.iter().sum();
-    let dealt: f64 = parts.iter().map(|part| ln_factorial(*part)).sum();
-    let alike: f64 = parts.chunk_by(|a, b| a == b).map(|group| ln_factorial(group.len())).sum();
-    let empty = ln_factorial(queues - parts.len());
-    let ways = ln_factorial(streams) - dealt + ln_factorial(queues) - alike - empty;
-    (ways - float(streams) * float(queues).ln()).exp()
-}
-
-fn ln_factorial(n: usize) -> f64 {
-    (2..=n).map(|factor| float(factor).ln()).sum()
 }
 
 impl Placement {
@@ -163,24 +103,6 @@ mod tests {
         for (split, ways) in splits.iter().zip(of_256) {
             assert!((split.probability - ways / 256.0).abs() < 1e-12, "{split:?}");
         }
-    }
-
-    #[test]
-    fn probabilities_sum_to_one_and_agree_with_counting() {
-        for (streams, queues) in [(1, 1), (1, 8), (2, 2), (8, 4), (8, 8), (12, 3), (24, 8)] {
-            let sum: f64 = splits(streams, queues).iter().map(|split| split.probability).sum();
-            assert!((sum - 1.0).abs() < 1e-9, "{streams} on {queues}: {sum}");
-        }
-        // Every one of the 3^5 ways to place five streams on three queues.
-        let all: Vec<Vec<usize>> = (0..243_u16)
-            .map(|way| (0..5).map(|at| QueueIndex(way / 3_u16.pow(at) % 3)).collect::<Vec<_>>())
-            .map(|placed| split_of(&placed))
-            .collect();
-        for split in splits(5, 3) {
-            let counted = all.iter().filter(|parts| **parts == split.parts).count();
-            assert!((split.probability - float(counted) / 243.0).abs() < 1e-12, "{split:?}");
-        }
-        assert!(splits(STREAMS_MAX + 1, 2).is_empty() && splits(2, 0).is_empty());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::part::Part;
 /// The crates of each layer, the bottom first.
 const LAYERS: [&[&str]; 9] = [
     &["wire", "sources", "stats"],
-    &["sys", "datapath", "confine"],
+    &["sys", "datapath", "confine", "model"],
     &[
         "hypervisor",
         "ring",

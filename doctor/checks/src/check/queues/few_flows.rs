@@ -10,6 +10,7 @@ use ringway_evidence::parse::ethtool::Settings;
 use ringway_evidence::parse::nic::{Moved, NicCounters};
 use ringway_evidence::parse::sockets::{Socket, Sockets};
 use ringway_evidence::{Gap, Quote};
+use ringway_model::placement::busy_mean;
 
 pub(crate) const CHECK: Check = Check {
     id: "D10",
@@ -76,7 +77,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.well(summary, Some(quote));
         return Ok(());
     }
-    let busy = busy_queues(flows.len(), queues);
+    let busy = busy_mean(flows.len(), queues);
     let summary = format!(
         "{} connections have more to send and use {busy:.1} of {queues} queues of {nic} on average",
         flows.len()
@@ -179,23 +180,4 @@ fn other_limit(
     let most = moved.tx_bytes.max(moved.rx_bytes);
     let is_full = float(most) * 8.0 / seconds >= float(mbit) * 1e6 * WIRE_FULL && mbit > 0;
     Ok(is_full.then(|| ("the link is full, so flows are not the limit".to_owned(), speed.quote(1))))
-}
-
-/// The average number of queues that a number of flows use if each queue is chosen at random.
-fn busy_queues(flows: usize, queues: usize) -> f64 {
-    let many = |number: usize| float(u64::try_from(number).unwrap_or(u64::MAX));
-    let missed = (1.0 - 1.0 / many(queues)).powf(many(flows));
-    many(queues) * (1.0 - missed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flows_fall_on_queues_by_chance() {
-        assert!((busy_queues(1, 4) - 1.0).abs() < 1e-9);
-        assert!((busy_queues(2, 2) - 1.5).abs() < 1e-9);
-        assert!((busy_queues(4, 4) - 2.734_375).abs() < 1e-9);
-    }
 }

@@ -14,6 +14,7 @@ use ringway_evidence::parse::qdisc::Qdiscs;
 use ringway_evidence::parse::sockets::{Socket, Sockets};
 use ringway_evidence::parse::threads::Threads;
 use ringway_evidence::{Gap, Quote};
+use ringway_model::placement::fullest_mean;
 
 pub(crate) const CHECK: Check = Check {
     id: "D06",
@@ -262,7 +263,7 @@ impl Flows {
     /// and its part of the others.
     fn expected(&self, queues: usize) -> f64 {
         let with_largest = 1.0 + self.largest * (count(queues) - 1.0);
-        expected(self.equal, queues).max(with_largest)
+        fullest_mean(self.equal, queues).max(with_largest)
     }
 }
 
@@ -288,46 +289,6 @@ fn flows(facts: &Facts, direction: &str) -> Option<Flows> {
     let sockets = &facts.connections.ok()?.sockets;
     let leaving = sockets.all.iter().filter(|socket| !socket.is_local());
     Flows::of(&leaving.map(size).collect::<Vec<_>>())
-}
-
-/// What the fullest of `queues` carries over the mean if flows of the same rate choose at random.
-fn expected(flows: usize, queues: usize) -> f64 {
-    let (flows_count, queues_count) = (count(flows), count(queues));
-    if flows > FLOWS_EXACT_MAX {
-        // The largest of many normal variables: good to a few percent from here on.
-        return 1.0 + (2.0 * queues_count.ln() * (queues_count - 1.0) / flows_count).sqrt();
-    }
-    let fullest: f64 = (0..flows).map(|most| 1.0 - none_above(flows, queues, most)).sum();
-    fullest * queues_count / flows_count
-}
-
-/// Flows up to which the expectation is counted out.
-const FLOWS_EXACT_MAX: usize = 24;
-
-/// The probability that no queue has more than `most` flows: queues are added one by one, each
-/// taking some of the flows that are left with binomial probability.
-fn none_above(flows: usize, queues: usize, most: usize) -> f64 {
-    let mut left = vec![0.0; flows + 1];
-    left[flows] = 1.0;
-    for queue in 0..queues {
-        let chance = 1.0 / count(queues - queue);
-        let mut next = vec![0.0; flows + 1];
-        for (of, probability) in left.iter().enumerate() {
-            for taken in 0..=most.min(of) {
-                next[of - taken] += probability * binomial(of, taken, chance);
-            }
-        }
-        left = next;
-    }
-    left[0]
-}
-
-/// The probability of `hits` in `tries`.
-fn binomial(tries: usize, hits: usize, chance: f64) -> f64 {
-    let misses = tries - hits;
-    let ways: f64 = (1..=hits).map(|hit| count(misses + hit) / count(hit)).product();
-    let power = |base: f64, times: usize| std::iter::repeat_n(base, times).product::<f64>();
-    ways * power(chance, hits) * power(1.0 - chance, misses)
 }
 
 fn count(number: usize) -> f64 {
@@ -368,15 +329,5 @@ mod tests {
                 assert!(of(&sizes).expected(queues) >= carried - 1e-9, "{queues} {percent}");
             }
         }
-    }
-
-    #[test]
-    fn chance_is_what_probability_says() {
-        // Two flows on two queues: together half of the time, so 1.5 on average.
-        assert!((expected(2, 2) - 1.5).abs() < 1e-9);
-        assert!((expected(1, 4) - 4.0).abs() < 1e-9);
-        assert!((expected(4, 4) - 2.125).abs() < 1e-9);
-        let (exact, near) = (expected(24, 4), expected(25, 4));
-        assert!((exact - near).abs() < 0.2, "{exact} {near}");
     }
 }

@@ -1,0 +1,205 @@
+//! How flows fall on queues if each picks its queue at random, exactly.
+
+use ringway_stats::float;
+
+/// With more flows there are more splits than a figure can show.
+pub const FLOWS_MAX: usize = 24;
+
+/// One way in which flows can be split over queues.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Split {
+    /// Flows per queue, the fullest first, without empty queues: 2, 1, 1.
+    pub parts: Vec<usize>,
+    /// How probable it is.
+    pub probability: f64,
+}
+
+/// All splits of flows over queues, the most uneven first; their probabilities sum to 1. Empty for
+/// more than [`FLOWS_MAX`] flows, or without queues.
+pub fn splits(flows: usize, queues: usize) -> Vec<Split> {
+    if flows == 0 || flows > FLOWS_MAX || queues == 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    partitions(flows, flows, queues, &mut Vec::new(), &mut found);
+    let with_probability = |parts: Vec<usize>| {
+        let probability = probability(&parts, queues);
+        Split { parts, probability }
+    };
+    found.into_iter().map(with_probability).collect()
+}
+
+/// Ways to write `left` as at most `queues` parts, none above `part_max`.
+fn partitions(
+    left: usize,
+    part_max: usize,
+    queues: usize,
+    parts: &mut Vec<usize>,
+    found: &mut Vec<Vec<usize>>,
+) {
+    if left == 0 {
+        found.push(parts.clone());
+    } else if queues > 0 {
+        for part in (1..=part_max.min(left)).rev() {
+            parts.push(part);
+            partitions(left - part, part, queues - 1, parts, found);
+            parts.pop();
+        }
+    }
+}
+
+/// Ways to deal the flows to the parts, times ways to assign the parts to queues, divided by all
+/// ways to place flows on queues.
+fn probability(parts: &[usize], queues: usize) -> f64 {
+    let flows: usize = parts.iter().sum();
+    let dealt: f64 = parts.iter().map(|part| ln_factorial(*part)).sum();
+    let alike: f64 = parts.chunk_by(|a, b| a == b).map(|group| ln_factorial(group.len())).sum();
+    let empty = ln_factorial(queues - parts.len());
+    let ways = ln_factorial(flows) - dealt + ln_factorial(queues) - alike - empty;
+    (ways - float(flows) * float(queues).ln()).exp()
+}
+
+fn ln_factorial(n: usize) -> f64 {
+    (2..=n).map(|factor| float(factor).ln()).sum()
+}
+
+/// The mean number of queues that have any flow.
+pub fn busy_mean(flows: usize, queues: usize) -> f64 {
+    if queues == 0 {
+        return 0.0;
+    }
+    let missed = (1.0 - 1.0 / float(queues)).powf(float(flows));
+    float(queues) * (1.0 - missed)
+}
+
+/// The probability of each number of queues that have any flow, from 0 to `queues`. Flows are added
+/// one by one: each falls on a queue that is busy already, or on another.
+pub fn busy(flows: usize, queues: usize) -> Vec<f64> {
+    let mut odds = vec![0.0; queues + 1];
+    odds[0] = 1.0;
+    for _ in 0..flows.min(queues * FLOWS_PER_QUEUE_MAX) {
+        for count in (0..=queues).rev() {
+            let stays = odds[count] * float(count) / float(queues);
+            let joins = match count {
+                0 => 0.0,
+                _ => odds[count - 1] * float(queues + 1 - count) / float(queues),
+            };
+            odds[count] = stays + joins;
+        }
+    }
+    odds
+}
+
+/// With more flows for each queue, all queues are busy as far as a number can say.
+const FLOWS_PER_QUEUE_MAX: usize = 100;
+
+/// What the fullest of `queues` carries over the mean, on average, if all flows have the same rate.
+/// Exact up to [`FLOWS_MAX`] flows.
+pub fn fullest_mean(flows: usize, queues: usize) -> f64 {
+    let (flows_count, queues_count) = (float(flows), float(queues));
+    if flows > FLOWS_MAX {
+        // The largest of many normal variables: good to a few percent from here on.
+        return 1.0 + (2.0 * queues_count.ln() * (queues_count - 1.0) / flows_count).sqrt();
+    }
+    let fullest: f64 = (0..flows).map(|most| 1.0 - none_above(flows, queues, most)).sum();
+    fullest * queues_count / flows_count
+}
+
+/// The probability that no queue has more than `most` flows: queues are added one by one, each
+/// taking some of the flows that are left with binomial probability.
+fn none_above(flows: usize, queues: usize, most: usize) -> f64 {
+    let mut left = vec![0.0; flows + 1];
+    left[flows] = 1.0;
+    for queue in 0..queues {
+        let chance = 1.0 / float(queues - queue);
+        let mut next = vec![0.0; flows + 1];
+        for (of, probability) in left.iter().enumerate() {
+            for taken in 0..=most.min(of) {
+                next[of - taken] += probability * binomial(of, taken, chance);
+            }
+        }
+        left = next;
+    }
+    left[0]
+}
+
+/// The probability of `hits` in `tries`.
+fn binomial(tries: usize, hits: usize, chance: f64) -> f64 {
+    let misses = tries - hits;
+    let ways: f64 = (1..=hits).map(|hit| float(misses + hit) / float(hit)).product();
+    let power = |base: f64, times: usize| std::iter::repeat_n(base, times).product::<f64>();
+    ways * power(chance, hits) * power(1.0 - chance, misses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flows of each queue, the fullest first, for every way to place them.
+    fn every_way(flows: u32, queues: usize) -> Vec<Vec<usize>> {
+        let place = |mut way: usize| {
+            let mut parts = vec![0; queues];
+            for _ in 0..flows {
+                parts[way % queues] += 1;
+                way /= queues;
+            }
+            parts.sort_unstable_by(|a, b| b.cmp(a));
+            parts
+        };
+        (0..queues.pow(flows)).map(place).collect()
+    }
+
+    const SMALL: [(u32, usize); 6] = [(1, 1), (1, 4), (2, 2), (4, 4), (5, 3), (6, 4)];
+
+    fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() < 1e-9
+    }
+
+    #[test]
+    fn all_odds_agree_with_counting_every_way() {
+        for (flows, queues) in SMALL {
+            let ways = every_way(flows, queues);
+            let part = |count: usize| float(count) / float(ways.len());
+            let flows = usize::try_from(flows).expect("small");
+            for split in splits(flows, queues) {
+                let mut padded = split.parts.clone();
+                padded.resize(queues, 0);
+                let counted = ways.iter().filter(|parts| **parts == padded).count();
+                assert!(close(split.probability, part(counted)), "{split:?}");
+            }
+            let busy_of = |parts: &[usize]| parts.iter().filter(|part| **part > 0).count();
+            for (number, odds) in busy(flows, queues).iter().enumerate() {
+                let counted = ways.iter().filter(|parts| busy_of(parts) == number).count();
+                assert!(close(*odds, part(counted)), "{number} of {queues} busy");
+            }
+            let busy: usize = ways.iter().map(|parts| busy_of(parts)).sum();
+            assert!(close(busy_mean(flows, queues), part(busy)));
+            let fullest: usize = ways.iter().map(|parts| parts[0]).sum();
+            let over_mean = part(fullest) * float(queues) / float(flows);
+            assert!(close(fullest_mean(flows, queues), over_mean), "{flows} on {queues}");
+        }
+    }
+
+    #[test]
+    fn odds_sum_to_one_and_splits_have_the_same_busy_queues() {
+        for (flows, queues) in [(1, 8), (8, 4), (8, 8), (12, 3), (24, 8)] {
+            let splits = splits(flows, queues);
+            let sum: f64 = splits.iter().map(|split| split.probability).sum();
+            assert!(close(sum, 1.0), "{flows} on {queues}: {sum}");
+            for (number, odds) in busy(flows, queues).iter().enumerate() {
+                let with = splits.iter().filter(|split| split.parts.len() == number);
+                assert!(close(*odds, with.map(|split| split.probability).sum()));
+            }
+        }
+        assert!(splits(FLOWS_MAX + 1, 2).is_empty() && splits(2, 0).is_empty());
+        assert_eq!((busy(3, 0), busy(0, 2)), (vec![1.0], vec![1.0, 0.0, 0.0]));
+        assert!(close(busy(usize::MAX, 4)[4], 1.0));
+        assert!(close(busy_mean(3, 0), 0.0));
+    }
+
+    #[test]
+    fn the_fullest_of_many_flows_continues_that_of_few() {
+        let (exact, near) = (fullest_mean(FLOWS_MAX, 4), fullest_mean(FLOWS_MAX + 1, 4));
+        assert!((exact - near).abs() < 0.2, "{exact} {near}");
+    }
+}
