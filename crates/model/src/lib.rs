@@ -1,6 +1,17 @@
 //! A small model of what many queues achieve, and the odds behind it. It does no I/O.
 //!
 //! [`placement`] says how flows fall on queues by chance. The lab compares what it measures with
-//! these odds, and the doctor uses them to distinguish chance from a fault.
+//! these odds, and the doctor uses them to distinguish chance from a fault. [`predict`] adds what a
+//! queue carries, what busy queues cost each other ([`contention`]), what all flows share, by the
+//! framing of a [`line`] and the use of stations, and the window of each flow ([`closed`]).
+//! [`fill`] shares queues among flows of different rates.
+//!
+//! Rates are in bit/s, sizes in bytes, times in seconds; [`units`] reads them from text.
 
+pub mod closed;
+pub mod contention;
+pub mod fill;
+pub mod line;
 pub mod placement;
+pub mod predict;
+pub mod units;

@@ -1,0 +1,193 @@
+//! Flows with a window each, as a closed network of queues: what rounds the knee where queues fill
+//! what they share.
+//!
+//! Each flow keeps some chunks of data moving: through its own queue, through one station that all
+//! flows share, and through a delay in which nothing waits. With exponential service that network
+//! has a product form, so throughput is a ratio of two sums over its states, and no simulation is
+//! needed.
+
+use ringway_stats::float;
+
+/// Seconds that one chunk takes at each station.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Times {
+    /// At the queue of its flow.
+    pub own: f64,
+    /// At the station that all share.
+    pub shared: f64,
+    /// In the delay.
+    pub delay: f64,
+}
+
+/// Chunks per second of each queue, in the order of `chunks`, which has how many chunks move
+/// through each queue.
+pub fn rates(chunks: &[usize], times: Times) -> Vec<f64> {
+    // In the longest time as a unit, no term overflows.
+    let unit = times.own.max(times.shared).max(times.delay);
+    if unit <= 0.0 {
+        return vec![f64::INFINITY; chunks.len()];
+    }
+    let times =
+        Times { own: times.own / unit, shared: times.shared / unit, delay: times.delay / unit };
+    let all = constant(chunks, times);
+    // Queues with equally many chunks have the same rate, and stand together in a split.
+    let mut known: Option<(usize, f64)> = None;
+    let rate = |at: usize| {
+        let count = chunks[at];
+        let rate = known.filter(|(of, _)| *of == count).map_or_else(
+            || {
+                let mut fewer = chunks.to_vec();
+                fewer[at] = count.saturating_sub(1);
+                let one_less = constant(&fewer, times);
+                if count == 0 { 0.0 } else { one_less.over(all) / unit }
+            },
+            |(_, rate)| rate,
+        );
+        known = Some((count, rate));
+        rate
+    };
+    (0..chunks.len()).map(rate).collect()
+}
+
+/// A sum over states, as its logarithm and a number near 1.
+#[derive(Debug, Clone, Copy)]
+struct Scaled {
+    value: f64,
+    ln_scale: f64,
+}
+
+impl Scaled {
+    fn over(self, other: Scaled) -> f64 {
+        self.value / other.value * (self.ln_scale - other.ln_scale).exp()
+    }
+}
+
+/// The normalisation constant. The chunks at the shared station mix in any order: queues are added
+/// one by one, with the number of ways to merge theirs into those that are there.
+fn constant(chunks: &[usize], times: Times) -> Scaled {
+    let mut at_shared = vec![1.0];
+    let mut ln_scale = 0.0;
+    for &count in chunks {
+        let elsewhere = elsewhere(count, times);
+        let mut next = vec![0.0; at_shared.len() + count];
+        for (before, weight) in at_shared.iter().enumerate() {
+            let mut ways = 1.0;
+            let mut service = 1.0;
+            for joining in 0..=count {
+                if joining > 0 {
+                    ways *= float(before + joining) / float(joining);
+                    service *= times.shared;
+                }
+                next[before + joining] += weight * ways * service * elsewhere[count - joining];
+            }
+        }
+        let largest = next.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        next.iter_mut().for_each(|weight| *weight /= largest);
+        ln_scale += largest.ln();
+        at_shared = next;
+    }
+    Scaled { value: at_shared.iter().sum(), ln_scale }
+}
+
+/// For each number of chunks up to `count`: the sum over the ways in which so many are at their own
+/// queue or in the delay.
+fn elsewhere(count: usize, times: Times) -> Vec<f64> {
+    let mut sums = vec![0.0; count + 1];
+    let mut delayed = 1.0;
+    for in_delay in 0..=count {
+        if in_delay > 0 {
+            delayed *= times.delay / float(in_delay);
+        }
+        let mut weight = delayed;
+        for sum in &mut sums[in_delay..] {
+            *sum += weight;
+            weight *= times.own;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(one: f64, other: f64) -> bool {
+        (one / other - 1.0).abs() < 1e-9
+    }
+
+    /// Exact mean value analysis of one queue: another way to the same numbers.
+    fn by_mean_values(count: usize, times: Times) -> f64 {
+        let (mut own, mut shared, mut rate) = (0.0, 0.0, 0.0);
+        for chunks in 1..=count {
+            let (at_own, at_shared) = (times.own * (1.0 + own), times.shared * (1.0 + shared));
+            rate = float(chunks) / (at_own + at_shared + times.delay);
+            own = rate * at_own;
+            shared = rate * at_shared;
+        }
+        rate
+    }
+
+    /// The sum over every state of two queues, written out.
+    fn by_states(chunks: [usize; 2], times: Times) -> f64 {
+        let factorial = |n: usize| (1..=n).map(float).product::<f64>();
+        let power = |base: f64, n: usize| std::iter::repeat_n(base, n).product::<f64>();
+        let mut sum = 0.0;
+        for shared_a in 0..=chunks[0] {
+            for delay_a in 0..=chunks[0] - shared_a {
+                for shared_b in 0..=chunks[1] {
+                    for delay_b in 0..=chunks[1] - shared_b {
+                        let own = chunks[0] + chunks[1] - shared_a - shared_b - delay_a - delay_b;
+                        let mixed = factorial(shared_a + shared_b)
+                            / (factorial(shared_a) * factorial(shared_b));
+                        let delays = power(times.delay, delay_a + delay_b)
+                            / (factorial(delay_a) * factorial(delay_b));
+                        let shared = power(times.shared, shared_a + shared_b);
+                        sum += mixed * delays * shared * power(times.own, own);
+                    }
+                }
+            }
+        }
+        sum
+    }
+
+    const TIMES: [Times; 3] = [
+        Times { own: 1.0, shared: 0.4, delay: 0.3 },
+        Times { own: 2e-4, shared: 6e-5, delay: 5e-5 },
+        Times { own: 0.1, shared: 3.0, delay: 0.0 },
+    ];
+
+    #[test]
+    fn rates_are_those_of_mean_value_analysis_and_of_every_state() {
+        for times in TIMES {
+            for count in [1, 2, 7, 200] {
+                let rate = rates(&[count], times)[0];
+                assert!(close(rate, by_mean_values(count, times)), "{count} {times:?} {rate}");
+            }
+            let both = rates(&[3, 2], times);
+            let all = by_states([3, 2], times);
+            assert!(close(both[0], by_states([2, 2], times) / all), "{both:?}");
+            assert!(close(both[1], by_states([3, 1], times) / all), "{both:?}");
+        }
+    }
+
+    #[test]
+    fn two_equal_stations_have_the_textbooks_answer() {
+        // N chunks over K equal stations: N / (N + K - 1) of a station's rate.
+        let times = Times { own: 1.0, shared: 1.0, delay: 0.0 };
+        for count in 1..20 {
+            let expected = float(count) / float(count + 1);
+            assert!(close(rates(&[count], times)[0], expected));
+        }
+    }
+
+    #[test]
+    fn many_chunks_fill_the_slowest_station_and_never_overflow() {
+        let times = Times { own: 1e-3, shared: 1e-4, delay: 1e-5 };
+        let all: f64 = rates(&[96; 24], times).iter().sum();
+        assert!(close(all, 10_000.0) || (all < 10_000.0 && all > 9_900.0), "{all}");
+        assert_eq!(rates(&[0, 2], TIMES[0])[0], 0.0);
+        assert_eq!(rates(&[], TIMES[0]), []);
+        let instant = Times { own: 0.0, shared: 0.0, delay: 0.0 };
+        assert_eq!(rates(&[1], instant), [f64::INFINITY]);
+    }
+}

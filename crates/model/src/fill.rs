@@ -1,0 +1,96 @@
+//! What flows get that want different rates: max-min fair shares of their queues and of the line.
+
+/// The rate of each flow: `wanted` has what each wants at most, and `queue` on which queue it is.
+/// All rates rise together; a flow stops where it has what it wants, or where its queue or the line
+/// is full. Queues without a capacity carry nothing.
+pub fn max_min(wanted: &[f64], queue: &[usize], queue_bps: &[f64], line_bps: f64) -> Vec<f64> {
+    let mut rates = vec![0.0; wanted.len()];
+    let flows = 0..wanted.len().min(queue.len());
+    let mut open: Vec<usize> = flows.filter(|flow| queue[*flow] < queue_bps.len()).collect();
+    let (mut line, mut queues) = (line_bps.max(0.0), queue_bps.to_vec());
+    // Each round closes at least one flow.
+    while !open.is_empty() {
+        let on = |place: usize| open.iter().filter(|flow| queue[**flow] == place).count();
+        let shares = queues.iter().enumerate().filter(|(place, _)| on(*place) > 0);
+        let of_queues = shares.map(|(place, left)| left / ringway_stats::float(on(place)));
+        let of_flows = open.iter().map(|flow| wanted[*flow] - rates[*flow]);
+        let of_line = line / ringway_stats::float(open.len());
+        let step = of_queues.chain(of_flows).fold(of_line, f64::min).max(0.0);
+        for &flow in &open {
+            rates[flow] += step;
+            line -= step;
+            queues[queue[flow]] -= step;
+        }
+        let before = open.len();
+        let is_full = |left: f64, of: f64| left <= of * FULL;
+        let is_line_full = is_full(line, line_bps);
+        open.retain(|&flow| {
+            let place = queue[flow];
+            let is_satisfied = is_full(wanted[flow] - rates[flow], wanted[flow]);
+            !is_line_full && !is_satisfied && !is_full(queues[place], queue_bps[place])
+        });
+        if open.len() == before {
+            break;
+        }
+    }
+    rates
+}
+
+/// The part of a capacity that rounding may leave.
+const FULL: f64 = 1e-9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(rates: &[f64], expected: &[f64]) -> bool {
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
+        rates.len() == expected.len() && rates.iter().zip(expected).all(near)
+    }
+
+    #[test]
+    fn a_small_flow_leaves_its_share_to_others() {
+        let rates = max_min(&[1.0, 9.0, 9.0], &[0, 0, 1], &[6.0, 4.0], 100.0);
+        assert!(close(&rates, &[1.0, 5.0, 4.0]), "{rates:?}");
+        let rates = max_min(&[1.0, 9.0, 9.0], &[0, 0, 1], &[6.0, 4.0], 5.0);
+        assert!(close(&rates, &[1.0, 2.0, 2.0]), "{rates:?}");
+    }
+
+    #[test]
+    fn nothing_is_created_and_the_slowest_cannot_have_more() {
+        let mut state = 7_u32;
+        let mut next = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % below
+        };
+        for _ in 0..500 {
+            let count = 1 + next(8);
+            let wanted: Vec<f64> = (0..count).map(|_| f64::from(next(10))).collect();
+            let queue: Vec<usize> = (0..count).map(|_| usize::try_from(next(3)).unwrap()).collect();
+            let capacity: Vec<f64> = (0..3).map(|_| f64::from(next(12))).collect();
+            let line = f64::from(1 + next(30));
+            let rates = max_min(&wanted, &queue, &capacity, line);
+            let sum: f64 = rates.iter().sum();
+            assert!(sum <= line + 1e-6);
+            for (flow, rate) in rates.iter().enumerate() {
+                let on = |other: &usize| queue[*other] == queue[flow];
+                let carried: f64 = (0..rates.len()).filter(on).map(|other| rates[other]).sum();
+                let own = capacity[queue[flow]];
+                assert!(*rate <= wanted[flow] + 1e-6 && carried <= own + 1e-6);
+                let most =
+                    (0..rates.len()).filter(on).map(|other| rates[other]).fold(0.0, f64::max);
+                let is_satisfied = *rate >= wanted[flow] - 1e-6;
+                let is_fair = carried >= own - 1e-6 && *rate >= most - 1e-6;
+                let fastest = rates.iter().copied().fold(0.0, f64::max);
+                let is_last = sum >= line - 1e-6 && *rate >= fastest - 1e-6;
+                assert!(is_satisfied || is_fair || is_last, "{wanted:?} {queue:?} {rates:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_on_no_queue_carries_nothing() {
+        assert!(close(&max_min(&[1.0, 2.0], &[5, 0], &[3.0], 9.0), &[0.0, 2.0]));
+        assert_eq!(max_min(&[], &[], &[], 1.0), []);
+    }
+}

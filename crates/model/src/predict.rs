@@ -1,0 +1,212 @@
+//! Throughput from parameters: averaged over the ways in which flows fall on queues.
+
+use ringway_stats::float;
+
+use crate::closed::{Times, rates};
+use crate::contention::Contention;
+use crate::placement::{self, Split};
+
+/// What each flow keeps in flight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Window {
+    /// Its bytes.
+    pub bytes: f64,
+    /// The bytes that move as one: a segment before it is cut.
+    pub chunk: f64,
+    /// Seconds for which nothing waits for a queue: wires, interrupts, acknowledgements.
+    pub delay: f64,
+}
+
+impl Default for Window {
+    /// The window of the published studies, 256 KiB, in segments of 64 KiB.
+    fn default() -> Window {
+        Window { bytes: 262_144.0, chunk: 65_536.0, delay: 50e-6 }
+    }
+}
+
+/// Chunks of a flow's window that are distinguished.
+const CHUNKS_MAX: usize = 32;
+
+impl Window {
+    /// Chunks of a flow, and bits in each.
+    fn chunks(&self) -> (usize, f64) {
+        let near = |count: &usize| float(*count) + 0.5 > self.bytes / self.chunk;
+        let count = (1..CHUNKS_MAX).find(near).unwrap_or(CHUNKS_MAX);
+        (count, self.bytes * 8.0 / float(count))
+    }
+}
+
+/// How flows fall on queues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placed {
+    /// Each picks its queue at random, as a hash does.
+    #[default]
+    Random,
+    /// As evenly as possible.
+    Evenly,
+}
+
+/// What one machine and its wire can do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameters {
+    /// What a busy queue carries if no other is busy, in bit/s.
+    pub queue_bps: f64,
+    /// What busy queues cost each other.
+    pub contention: Contention,
+    /// What all flows share: the wire, or CPUs; infinite without such a limit.
+    pub shared_bps: f64,
+    /// What each flow keeps in flight.
+    pub window: Window,
+}
+
+/// What some flows should carry over some queues.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The mean over all placements, in bit/s.
+    pub mean_bps: f64,
+    /// The standard deviation by placement alone.
+    pub sd_bps: f64,
+    /// The mean number of busy queues.
+    pub busy: f64,
+    /// Each throughput with its probability, the least first.
+    pub odds: Vec<(f64, f64)>,
+}
+
+impl Outcome {
+    /// The probability of so much or more.
+    pub fn reaches(&self, bps: f64) -> f64 {
+        let reached = self.odds.iter().filter(|(value, _)| *value >= bps);
+        reached.map(|(_, probability)| probability).sum()
+    }
+
+    /// The mean time from sending a chunk to its acknowledgement in seconds, by Little's law.
+    pub fn round_trip(&self, flows: usize, window: Window) -> f64 {
+        float(flows) * window.bytes * 8.0 / self.mean_bps
+    }
+}
+
+impl Parameters {
+    /// What so many flows should carry over so many queues.
+    pub fn outcome(&self, queues: usize, flows: usize, placed: Placed) -> Outcome {
+        let mut odds = Vec::new();
+        let mut busy = 0.0;
+        for split in ways(queues, flows, placed) {
+            odds.push((self.of_split(&split.parts), split.probability));
+            busy += float(split.parts.len()) * split.probability;
+        }
+        odds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mean_bps: f64 = odds.iter().map(|(bps, part)| bps * part).sum();
+        let square = |(bps, part): &(f64, f64)| (bps - mean_bps).powi(2) * part;
+        let sd_bps = odds.iter().map(square).sum::<f64>().sqrt();
+        Outcome { mean_bps, sd_bps, busy, odds }
+    }
+
+    /// What flows carry that are split so over queues.
+    fn of_split(&self, parts: &[usize]) -> f64 {
+        let (per_flow, bits) = self.window.chunks();
+        let total = parts.iter().sum::<usize>() * per_flow;
+        // Many flows have coarser chunks, and as many bytes in flight.
+        let merged = total.div_ceil(TOTAL_MAX).max(1);
+        let bits = bits * float(merged);
+        let chunks: Vec<usize> =
+            parts.iter().map(|flows| (flows * per_flow).div_ceil(merged)).collect();
+        let own = bits / (self.queue_bps * self.contention.efficiency(parts.len()));
+        let times = Times { own, shared: bits / self.shared_bps, delay: self.window.delay };
+        rates(&chunks, times).iter().sum::<f64>() * bits
+    }
+}
+
+/// Chunks of all flows that are distinguished.
+const TOTAL_MAX: usize = 512;
+/// Flows up to which each split counts; with more, only the number of busy queues does, because
+/// every busy queue then has several flows, and all are full.
+const SPLIT_MAX: usize = 12;
+
+fn ways(queues: usize, flows: usize, placed: Placed) -> Vec<Split> {
+    if flows == 0 || queues == 0 {
+        return Vec::new();
+    }
+    match placed {
+        Placed::Evenly => vec![Split { parts: evenly(flows, queues.min(flows)), probability: 1.0 }],
+        Placed::Random if flows <= SPLIT_MAX => placement::splits(flows, queues),
+        Placed::Random => {
+            let odds = placement::busy(flows, queues).into_iter().enumerate();
+            let likely = odds.filter(|(_, probability)| *probability > UNLIKELY);
+            let split = |(busy, probability)| Split { parts: evenly(flows, busy), probability };
+            likely.map(split).collect()
+        }
+    }
+}
+
+/// A number of busy queues that does not count.
+const UNLIKELY: f64 = 1e-12;
+
+fn evenly(flows: usize, queues: usize) -> Vec<usize> {
+    let extra = flows.checked_rem(queues).unwrap_or(0);
+    let each = flows.checked_div(queues).unwrap_or(0);
+    (0..queues).map(|place| each + usize::from(place < extra)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Parameters = Parameters {
+        queue_bps: 2e9,
+        contention: Contention { serial: 0.0, pairwise: 0.0 },
+        shared_bps: f64::INFINITY,
+        window: Window { bytes: 4e6, chunk: 65_536.0, delay: 0.0 },
+    };
+
+    #[test]
+    fn without_a_shared_limit_each_busy_queue_carries_its_own() {
+        let outcome = PLAIN.outcome(4, 4, Placed::Random);
+        let busy = placement::busy_mean(4, 4);
+        assert!((outcome.busy - busy).abs() < 1e-9);
+        assert!((outcome.mean_bps - busy * 2e9).abs() < 1.0, "{outcome:?}");
+        let even = PLAIN.outcome(4, 4, Placed::Evenly);
+        assert!((even.mean_bps - 8e9).abs() < 1.0 && even.sd_bps < 1.0);
+        // All four on queues of their own: 24 of 256 ways.
+        assert!((outcome.reaches(7.9e9) - 24.0 / 256.0).abs() < 1e-9);
+        assert!((outcome.reaches(0.0) - 1.0).abs() < 1e-9);
+        assert!(PLAIN.outcome(0, 4, Placed::Random).odds.is_empty());
+    }
+
+    #[test]
+    fn more_of_anything_is_never_slower_without_pairwise_costs() {
+        let limited = Parameters {
+            shared_bps: 5e9,
+            contention: Contention { serial: 0.1, pairwise: 0.0 },
+            window: Window::default(),
+            ..PLAIN
+        };
+        let of = |queues, flows| limited.outcome(queues, flows, Placed::Random).mean_bps;
+        for queues in 1..5 {
+            for flows in 1..7 {
+                assert!(of(queues + 1, flows) >= of(queues, flows) - 1.0, "{queues} {flows}");
+                assert!(of(queues, flows + 1) >= of(queues, flows) - 1.0, "{queues} {flows}");
+                assert!(of(queues, flows) <= 5e9);
+            }
+        }
+    }
+
+    #[test]
+    fn many_flows_continue_few() {
+        let limited = Parameters { shared_bps: 9e9, window: Window::default(), ..PLAIN };
+        let of = |flows| limited.outcome(4, flows, Placed::Random).mean_bps;
+        assert!((of(SPLIT_MAX + 1) / of(SPLIT_MAX) - 1.0).abs() < 0.03);
+        assert!((of(200) / 8e9 - 1.0).abs() < 0.05);
+        // A long path is filled by windows alone, in however many chunks.
+        let window = Window { delay: 1.0, ..Window::default() };
+        let long = Parameters { queue_bps: 1e12, window, ..PLAIN };
+        let windows = 1000.0 * window.bytes * 8.0;
+        assert!((long.outcome(4, 1000, Placed::Random).mean_bps / windows - 1.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn the_round_trip_is_what_is_in_flight_over_throughput() {
+        let alone = Parameters { window: Window { delay: 1.0, ..Window::default() }, ..PLAIN };
+        let round_trip = alone.outcome(1, 1, Placed::Random).round_trip(1, alone.window);
+        assert!((round_trip - 1.0).abs() < 0.01, "{round_trip}");
+    }
+}

@@ -1,0 +1,160 @@
+//! Numbers with their units, as people write them: `10Gbit/s`, `1500B`, `180us`.
+//!
+//! A number without a unit is refused: 10 may be gigabits or megabytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text is not a quantity.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("`{text}` is not a {what}: expected a number above 0 with its unit, such as {example}")]
+pub struct UnitError {
+    text: String,
+    what: &'static str,
+    example: &'static str,
+}
+
+/// What a unit is worth, by its spelling. Longer spellings stand before those that end them.
+type Units = &'static [(&'static str, f64)];
+
+fn parse(
+    text: &str,
+    what: &'static str,
+    example: &'static str,
+    units: Units,
+) -> Result<f64, UnitError> {
+    let fault = || UnitError { text: text.to_owned(), what, example };
+    let of_unit = |(unit, factor): &(&str, f64)| Some((text.trim().strip_suffix(unit)?, *factor));
+    let (digits, factor) = units.iter().find_map(of_unit).ok_or_else(fault)?;
+    let number: f64 = digits.trim().parse().map_err(|_| fault())?;
+    let value = number * factor;
+    if value > 0.0 && value.is_finite() { Ok(value) } else { Err(fault()) }
+}
+
+/// Three digits with the largest unit that leaves at least 1 of it.
+fn show(f: &mut fmt::Formatter<'_>, value: f64, units: &[(&str, f64)]) -> fmt::Result {
+    let fitting = units.iter().filter(|(_, factor)| value >= *factor * 0.9995);
+    let largest = fitting.max_by(|a, b| a.1.total_cmp(&b.1));
+    let smallest = || units.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let Some((unit, factor)) = largest.or_else(smallest) else { return Ok(()) };
+    let number = value / factor;
+    let decimals = match number {
+        number if number >= 99.95 => 0,
+        number if number >= 9.995 => 1,
+        _ => 2,
+    };
+    write!(f, "{number:.decimals$} {unit}")
+}
+
+macro_rules! quantity {
+    (
+        $(#[$about:meta])*
+        $name:ident, $what:literal, $example:literal, $units:ident, $shown:ident
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "f64")]
+        pub struct $name(pub f64);
+
+        impl FromStr for $name {
+            type Err = UnitError;
+
+            fn from_str(text: &str) -> Result<$name, UnitError> {
+                parse(text, $what, $example, $units).map($name)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = UnitError;
+
+            fn try_from(text: String) -> Result<$name, UnitError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(quantity: $name) -> f64 {
+                quantity.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                show(f, self.0, $shown)
+            }
+        }
+    };
+}
+
+quantity! {
+    /// A rate in bit/s. The lab's short form, `10G`, is read as well.
+    Rate, "rate", "10Gbit/s", RATES, RATES_SHOWN
+}
+quantity! {
+    /// A size in bytes.
+    Size, "size", "1500B or 256KiB", SIZES, SIZES_SHOWN
+}
+quantity! {
+    /// A duration in seconds.
+    Duration, "duration", "180us", DURATIONS, DURATIONS_SHOWN
+}
+
+const RATES: Units = &[
+    ("kbit/s", 1e3),
+    ("Mbit/s", 1e6),
+    ("Gbit/s", 1e9),
+    ("bit/s", 1.0),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+];
+const RATES_SHOWN: Units = &[("Mbit/s", 1e6), ("Gbit/s", 1e9)];
+const SIZES: Units = &[
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("kB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("B", 1.0),
+];
+const SIZES_SHOWN: Units = &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)];
+const DURATIONS: Units = &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+const DURATIONS_SHOWN: Units = &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_with_their_units_and_shown_with_three_digits() {
+        let rate = |text: &str| text.parse::<Rate>().map(|rate| rate.0);
+        assert_eq!(rate("10Gbit/s"), Ok(10e9));
+        assert_eq!(rate("9.4 Gbit/s"), Ok(9.4e9));
+        assert_eq!(rate("9.4G"), Ok(9.4e9));
+        assert_eq!(rate("500bit/s"), Ok(500.0));
+        assert_eq!("1500B".parse(), Ok(Size(1500.0)));
+        assert_eq!("256KiB".parse(), Ok(Size(262_144.0)));
+        let delay: Duration = "180us".parse().expect("a duration");
+        assert!((delay.0 - 180e-6).abs() < 1e-12);
+        assert_eq!(Rate(9.414_7e9).to_string(), "9.41 Gbit/s");
+        assert_eq!(Rate(107.73e6).to_string(), "108 Mbit/s");
+        assert_eq!(
+            (Size(1500.0).to_string(), delay.to_string()),
+            ("1.46 KiB".into(), "180 us".into())
+        );
+    }
+
+    #[test]
+    fn a_missing_or_impossible_value_says_what_is_expected() {
+        for bad in ["10", "", "Gbit/s", "-1Gbit/s", "0bit/s", "NaNG", "infGbit/s", "10GB/s", "10s"]
+        {
+            let error = bad.parse::<Rate>().expect_err(bad).to_string();
+            assert!(error.contains(&format!("`{bad}` is not a rate")), "{error}");
+            assert!(error.contains("such as 10Gbit/s"), "{error}");
+        }
+        assert!("1500".parse::<Size>().is_err() && "180".parse::<Duration>().is_err());
+    }
+}
