@@ -1,0 +1,545 @@
+//! Parameters from measurements, and only those that the measurements identify.
+//!
+//! Each parameter has the runs that identify it: the capacity of a queue one with a single queue,
+//! contention one with several, the form of contention two with different numbers of queues. What
+//! they do not identify stays a range, and so does each prediction that depends on it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ringway_stats::float;
+use serde::Serialize;
+
+use crate::contention::Contention;
+use crate::predict::{Outcome, Parameters, Placed, Window};
+
+/// What was measured at one point.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Its name for people.
+    pub name: String,
+    /// Queues.
+    pub queues: usize,
+    /// Flows.
+    pub flows: usize,
+    /// How these fell on those.
+    pub placed: Placed,
+    /// The mean throughput in bit/s.
+    pub bps: f64,
+    /// Half of its 95 % interval, if that is known.
+    pub half_width_bps: f64,
+    /// CPUs in use, by station, if they were measured.
+    pub cpus_used: BTreeMap<String, f64>,
+}
+
+/// All that is known of a machine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Data {
+    /// What was measured.
+    pub points: Vec<Point>,
+    /// The most payload of the wire in bit/s, if there is one.
+    pub line_bps: Option<f64>,
+    /// What each flow keeps in flight.
+    pub window: Window,
+    /// The CPUs of each station.
+    pub cpus: BTreeMap<String, f64>,
+}
+
+/// What is known of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Estimate {
+    /// The number itself, if the data identify it.
+    pub value: Option<f64>,
+    /// The lower end of where it may be.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// A parameter for people.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit, if it has one.
+    pub unit: &'static str,
+    /// What is known of it.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// The run that would identify it, if it is not identified.
+    pub missing: Option<String>,
+}
+
+/// A limit that all flows share.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Station {
+    /// What it is.
+    pub name: String,
+    /// The most that passes it, in bit/s.
+    pub bps: f64,
+    /// CPUs in use for each bit/s; 0 for a wire.
+    pub cpus_per_bps: f64,
+    /// How many CPUs it has; 0 for a wire.
+    pub cpus: f64,
+}
+
+/// Why nothing can be fitted.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FitError {
+    /// What no fit can do without.
+    #[error(
+        "no point has one queue: measure {} flows over 1 queue, which shows its capacity",
+        .flows
+    )]
+    NoSingleQueue {
+        /// The most flows of any point.
+        flows: usize,
+    },
+    /// A point contradicts the wire.
+    #[error(
+        "{name}: {:.2} Gbit/s is more than the {:.2} Gbit/s of payload that the line carries: \
+         check `throughput`, `line` and `mtu`",
+        .bps / 1e9, .line_bps / 1e9
+    )]
+    AboveLine {
+        /// The point.
+        name: String,
+        /// Its throughput.
+        bps: f64,
+        /// The line's payload.
+        line_bps: f64,
+    },
+    /// A point without a meaning.
+    #[error("{name}: `{field}` must be above 0")]
+    Zero {
+        /// The point.
+        name: String,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// A fitted machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// What is known of each parameter.
+    pub parameters: Vec<Named>,
+    /// The limits that all flows share, the tightest first.
+    pub stations: Vec<Station>,
+    /// The parameters that fit best.
+    pub best: Parameters,
+    /// Others that the data leave possible, of which none is likelier: the ends of a range.
+    possible: Vec<Parameters>,
+    /// Another form of contention that fits as well. Its predictions only widen the interval, as
+    /// `best` assumes that queues wait for each other, as under a lock.
+    other_form: Option<Parameters>,
+    /// What fits if one point is at the end of its interval, by the point.
+    shifted: Vec<(String, Parameters)>,
+}
+
+/// A prediction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prediction {
+    /// In bit/s; without a value if the parameters that it depends on are not identified.
+    pub throughput: Estimate,
+    /// For the best parameters.
+    pub outcome: Outcome,
+    /// The point whose interval widens the prediction's most, with the half-width in bit/s.
+    pub least_certain: Option<(String, f64)>,
+}
+
+/// A prediction whose ends differ by more, relative to the mean, has no value.
+const SPREAD_MAX: f64 = 0.25;
+/// The fraction of the shared limit from which a measurement says nothing about queues.
+const FULL: f64 = 0.97;
+/// The most serial work that a range allows: as many queues carry no more than one.
+const SERIAL_MAX: f64 = 1.0;
+/// Steps of a search for a root: to 10^-12 of its interval.
+const STEPS: usize = 40;
+/// Steps of a search for a minimum: to 10^-5 of its interval.
+const GOLDEN_STEPS: usize = 24;
+/// A capacity that stands for any that is larger than what is shared, as a multiple of that.
+const AMPLE: f64 = 10.0;
+
+impl Fit {
+    /// Fits a machine.
+    ///
+    /// # Errors
+    /// A run is missing that nothing replaces, or a point is impossible.
+    pub fn of(data: &Data) -> Result<Fit, FitError> {
+        check(data)?;
+        let base = single(data)?;
+        let stations = stations(data, base);
+        let solved = solve(data, base, &stations);
+        let point = |at: usize, share: f64| {
+            let mut moved = data.clone();
+            moved.points[at].bps += share * moved.points[at].half_width_bps;
+            let base = single(&moved).unwrap_or(base);
+            (data.points[at].name.clone(), solve(&moved, base, &stations).best)
+        };
+        let uncertain = data.points.iter().enumerate().filter(|(_, it)| it.half_width_bps > 0.0);
+        let shifted: Vec<_> = uncertain.map(|(at, _)| point(at, 1.0)).collect();
+        let parameters = solved.named(&shifted, data);
+        let Solved { best, possible, other_form, .. } = solved;
+        Ok(Fit { parameters, stations, best, possible, other_form, shifted })
+    }
+
+    /// What so many flows should carry over so many queues.
+    pub fn predict(&self, queues: usize, flows: usize, placed: Placed) -> Prediction {
+        let of = |parameters: &Parameters| parameters.outcome(queues, flows, placed).mean_bps;
+        let outcome = self.best.outcome(queues, flows, placed);
+        let mean = outcome.mean_bps;
+        let deltas = self.shifted.iter().map(|(name, it)| (name.clone(), (of(it) - mean).abs()));
+        let deltas: Vec<(String, f64)> = deltas.collect();
+        let half = deltas.iter().map(|(_, delta)| delta * delta).sum::<f64>().sqrt();
+        let ends = |all: &[f64]| {
+            let low = all.iter().copied().fold(mean, f64::min);
+            (low, all.iter().copied().fold(mean, f64::max))
+        };
+        let mut all: Vec<f64> = self.possible.iter().map(of).collect();
+        let (low, high) = ends(&all);
+        let value = (high - low <= mean * SPREAD_MAX).then_some(mean);
+        all.extend(self.other_form.as_ref().map(of));
+        let (low, high) = ends(&all);
+        let throughput = Estimate { value, low: (low - half).max(0.0), high: high + half };
+        let least_certain = deltas.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        Prediction { throughput, outcome, least_certain }
+    }
+
+    /// The use of each station at some throughput: CPUs, or a fraction of a wire.
+    pub fn used(&self, bps: f64) -> impl Iterator<Item = (&Station, f64)> {
+        self.stations.iter().map(move |station| match station.cpus > 0.0 {
+            true => (station, bps * station.cpus_per_bps),
+            false => (station, bps / station.bps),
+        })
+    }
+
+    /// The first parameter that is not identified, with the run that would identify it.
+    pub fn missing(&self) -> Option<&Named> {
+        self.parameters.iter().find(|one| one.missing.is_some())
+    }
+}
+
+fn check(data: &Data) -> Result<(), FitError> {
+    for point in &data.points {
+        let name = || point.name.clone();
+        let numbers = [
+            ("queues", float(point.queues)),
+            ("flows", float(point.flows)),
+            ("throughput", point.bps),
+        ];
+        if let Some((field, _)) = numbers.iter().find(|(_, value)| *value <= 0.0) {
+            return Err(FitError::Zero { name: name(), field });
+        }
+        if let Some(line_bps) = data.line_bps.filter(|line| point.bps > line * LINE_ERROR) {
+            return Err(FitError::AboveLine { name: name(), bps: point.bps, line_bps });
+        }
+    }
+    Ok(())
+}
+
+/// Measurements of a full line may be above it by so much: tools start and stop at both ends.
+const LINE_ERROR: f64 = 1.02;
+
+/// The point that shows what one queue can do: the one with the most flows.
+fn single(data: &Data) -> Result<&Point, FitError> {
+    let ones = data.points.iter().filter(|point| point.queues == 1);
+    let flows = || data.points.iter().map(|point| point.flows).max().unwrap_or(1);
+    ones.max_by_key(|point| point.flows).ok_or_else(|| FitError::NoSingleQueue { flows: flows() })
+}
+
+/// The shared limits: the line, and each station whose CPUs are known, by the utilisation law.
+fn stations(data: &Data, base: &Point) -> Vec<Station> {
+    let line = data.line_bps.map(|bps| Station {
+        name: "line".to_owned(),
+        bps,
+        cpus_per_bps: 0.0,
+        cpus: 0.0,
+    });
+    let of_cpus = base.cpus_used.iter().filter_map(|(name, used)| {
+        let cpus = data.cpus.get(name).copied().filter(|cpus| *cpus > 0.0 && *used > 0.0)?;
+        let cpus_per_bps = used / base.bps;
+        Some(Station { name: name.clone(), bps: cpus / cpus_per_bps, cpus_per_bps, cpus })
+    });
+    let mut all: Vec<Station> = line.into_iter().chain(of_cpus).collect();
+    all.sort_by(|a, b| a.bps.total_cmp(&b.bps));
+    all
+}
+
+/// What fits, and what else may be.
+struct Solved {
+    best: Parameters,
+    possible: Vec<Parameters>,
+    other_form: Option<Parameters>,
+    is_capacity_known: bool,
+    contention: Known,
+}
+
+/// What the data say about contention.
+#[derive(Clone, Copy, PartialEq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// Its size at one number of queues.
+    Size,
+    /// Its size and its form.
+    Form,
+}
+
+fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
+    let shared_bps = stations.first().map_or(f64::INFINITY, |station| station.bps);
+    let free = Contention::default();
+    let start =
+        Parameters { queue_bps: base.bps, contention: free, shared_bps, window: data.window };
+    let of_base = |it: &Parameters| it.outcome(1, base.flows, base.placed).mean_bps;
+    let is_full = base.bps >= shared_bps * FULL;
+    if is_full {
+        // One queue fills what is shared: only that is known.
+        let ample = |shared_bps| Parameters { queue_bps: shared_bps * AMPLE, shared_bps, ..start };
+        let shared = root(base.bps, base.bps * 2.0, |bps| of_base(&ample(bps)) - base.bps);
+        let best = ample(shared);
+        return Solved {
+            best,
+            possible: Vec::new(),
+            other_form: None,
+            is_capacity_known: false,
+            contention: Known::Nothing,
+        };
+    }
+    let with = |queue_bps: f64| Parameters { queue_bps, ..start };
+    let queue_bps = root(base.bps, base.bps * AMPLE, |bps| of_base(&with(bps)) - base.bps);
+    let best = with(queue_bps);
+    let informative = |point: &&Point| point.queues > 1 && point.bps < shared_bps * FULL;
+    let several: Vec<&Point> = data.points.iter().filter(informative).collect();
+    let law = |contention| Parameters { contention, ..best };
+    let serial = |pairwise| {
+        let miss =
+            |serial: f64| misses(&law(Contention { serial, pairwise }), &several).sum::<f64>();
+        Contention { serial: root(0.0, SEARCH_MAX, |serial| -miss(serial)), pairwise }
+    };
+    let counts = |point: &&Point| point.queues;
+    let mut numbers: Vec<usize> = several.iter().map(counts).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let (contention, possible, other_form, known) = match numbers.len() {
+        0 => {
+            let most = Contention { serial: SERIAL_MAX, pairwise: 0.0 };
+            (free, vec![law(free), law(most)], None, Known::Nothing)
+        }
+        1 => {
+            let miss = |pairwise| {
+                misses(&law(Contention { serial: 0.0, pairwise }), &several).sum::<f64>()
+            };
+            let pairwise = root(0.0, SEARCH_MAX, |pairwise| -miss(pairwise));
+            let other = Contention { serial: 0.0, pairwise };
+            (serial(0.0), Vec::new(), Some(law(other)), Known::Size)
+        }
+        _ => {
+            let squares = |pairwise| {
+                misses(&law(serial(pairwise)), &several).map(|miss| miss * miss).sum::<f64>()
+            };
+            let pairwise = least(0.0, PAIRWISE_MAX, squares);
+            (serial(pairwise), Vec::new(), None, Known::Form)
+        }
+    };
+    let best = law(contention);
+    Solved { best, possible, other_form, is_capacity_known: true, contention: known }
+}
+
+/// Where searches for contention end.
+const SEARCH_MAX: f64 = 4.0;
+const PAIRWISE_MAX: f64 = 0.5;
+
+/// By how much each point is predicted too high, relative to what was measured.
+fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f64> {
+    points.iter().map(move |point| {
+        parameters.outcome(point.queues, point.flows, point.placed).mean_bps / point.bps - 1.0
+    })
+}
+
+/// Where a rising function crosses 0 in an interval; the nearer end if it does not.
+fn root(mut low: f64, mut high: f64, rising: impl Fn(f64) -> f64) -> f64 {
+    for _ in 0..STEPS {
+        let middle = f64::midpoint(low, high);
+        if rising(middle) < 0.0 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    f64::midpoint(low, high)
+}
+
+/// Where a function with one minimum in an interval has it, by golden section.
+fn least(mut low: f64, mut high: f64, function: impl Fn(f64) -> f64) -> f64 {
+    const GOLDEN: f64 = 0.618_033_988_749_895;
+    for _ in 0..GOLDEN_STEPS {
+        let span = (high - low) * GOLDEN;
+        if function(high - span) <= function(low + span) {
+            high = low + span;
+        } else {
+            low = high - span;
+        }
+    }
+    f64::midpoint(low, high)
+}
+
+impl Solved {
+    fn named(&self, shifted: &[(String, Parameters)], data: &Data) -> Vec<Named> {
+        let flows = data.points.iter().map(|point| point.flows).max().unwrap_or(1);
+        let spread = |of: fn(&Parameters) -> f64| {
+            let value = of(&self.best);
+            let square = |(_, it): &(String, Parameters)| (of(it) - value).powi(2);
+            let half = shifted.iter().map(square).sum::<f64>().sqrt();
+            Estimate { value: Some(value), low: (value - half).max(0.0), high: value + half }
+        };
+        let range = |low, high| Estimate { value: None, low, high };
+        let queue = match self.is_capacity_known {
+            true => (spread(|it| it.queue_bps), None),
+            false => {
+                let run = "1 queue with fewer flows, or with a faster line or more CPUs".to_owned();
+                (range(self.best.shared_bps, f64::INFINITY), Some(run))
+            }
+        };
+        let apart = |queues: usize| format!("{queues} queues with {flows} flows, below the line");
+        let (serial, pairwise) = match self.contention {
+            Known::Nothing => {
+                let missing = if self.is_capacity_known { apart(2) } else { apart(4) };
+                (
+                    (range(0.0, SERIAL_MAX), Some(missing.clone())),
+                    (range(0.0, PAIRWISE_MAX), Some(missing)),
+                )
+            }
+            Known::Size => {
+                let pairwise = self.other_form.map_or(0.0, |it| it.contention.pairwise);
+                let missing = Some(apart(4));
+                let serial = self.best.contention.serial;
+                ((range(0.0, serial), missing.clone()), (range(0.0, pairwise), missing))
+            }
+            Known::Form => (
+                (spread(|it| it.contention.serial), None),
+                (spread(|it| it.contention.pairwise), None),
+            ),
+        };
+        let named = |name, unit, (estimate, missing)| Named { name, unit, estimate, missing };
+        vec![
+            named("capacity of a queue", "bit/s", queue),
+            named("serial part of the work", "", serial),
+            named("cost of each pair of queues", "", pairwise),
+        ]
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value {
+            Some(value) => write!(f, "{value:.3} ({:.3} to {:.3})", self.low, self.high),
+            None => write!(f, "{:.3} to {:.3}, not identified", self.low, self.high),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRUE: Parameters = Parameters {
+        queue_bps: 3e9,
+        contention: Contention { serial: 0.1, pairwise: 0.01 },
+        shared_bps: 20e9,
+        window: Window { bytes: 262_144.0, chunk: 65_536.0, delay: 50e-6 },
+    };
+
+    fn measured(cells: &[(usize, usize)], half_width_bps: f64) -> Data {
+        let point = |(queues, flows): &(usize, usize)| Point {
+            name: format!("q{queues}.s{flows}"),
+            queues: *queues,
+            flows: *flows,
+            placed: Placed::Random,
+            bps: TRUE.outcome(*queues, *flows, Placed::Random).mean_bps,
+            half_width_bps,
+            cpus_used: BTreeMap::new(),
+        };
+        let points = cells.iter().map(point).collect();
+        Data { points, line_bps: Some(TRUE.shared_bps), ..Data::default() }
+    }
+
+    #[test]
+    fn parameters_are_found_again_in_what_they_predict() {
+        let fit = Fit::of(&measured(&[(1, 8), (2, 8), (4, 8), (8, 8)], 0.0)).expect("enough");
+        let found = fit.best;
+        assert!((found.queue_bps / TRUE.queue_bps - 1.0).abs() < 1e-3, "{found:?}");
+        assert!((found.contention.serial - 0.1).abs() < 5e-3, "{found:?}");
+        assert!((found.contention.pairwise - 0.01).abs() < 1e-3, "{found:?}");
+        assert_eq!(fit.missing(), None);
+        let predicted = fit.predict(6, 8, Placed::Evenly).throughput.value.expect("identified");
+        let expected = TRUE.outcome(6, 8, Placed::Evenly).mean_bps;
+        assert!((predicted / expected - 1.0).abs() < 5e-3);
+    }
+
+    #[test]
+    fn one_queue_gives_itself_and_a_range_for_more() {
+        let fit = Fit::of(&measured(&[(1, 8)], 0.0)).expect("one queue is enough");
+        let one = fit.predict(1, 8, Placed::Random).throughput.value.expect("measured");
+        assert!((one / measured(&[(1, 8)], 0.0).points[0].bps - 1.0).abs() < 1e-6);
+        let more = fit.predict(4, 8, Placed::Random).throughput;
+        assert_eq!(more.value, None, "{more}");
+        let truth = TRUE.outcome(4, 8, Placed::Random).mean_bps;
+        assert!(more.low < truth && truth < more.high);
+        assert!(fit.missing().is_some_and(|it| it.name == "serial part of the work"));
+    }
+
+    #[test]
+    fn intervals_of_points_become_an_interval_of_the_prediction() {
+        let wide = Fit::of(&measured(&[(1, 8), (2, 8)], 0.1e9)).expect("enough");
+        let narrow = Fit::of(&measured(&[(1, 8), (2, 8)], 0.01e9)).expect("enough");
+        let width = |fit: &Fit| {
+            let it = fit.predict(4, 8, Placed::Random).throughput;
+            it.high - it.low
+        };
+        assert!(width(&wide) > width(&narrow));
+        let least = wide.predict(4, 8, Placed::Random).least_certain.expect("both are uncertain");
+        assert!(least.1 > 0.0 && ["q1.s8", "q2.s8"].contains(&least.0.as_str()));
+    }
+
+    #[test]
+    fn stations_bound_what_queues_could_do() {
+        let mut data = measured(&[(1, 8), (2, 8)], 0.0);
+        let used = data.points[0].bps / 6e9;
+        data.points[0].cpus_used.insert("guest".to_owned(), used);
+        data.cpus.insert("guest".to_owned(), 1.0);
+        let fit = Fit::of(&data).expect("enough");
+        assert_eq!(fit.stations[0].name, "guest");
+        assert!((fit.stations[0].bps / 6e9 - 1.0).abs() < 1e-9);
+        assert!(fit.predict(8, 32, Placed::Random).outcome.mean_bps < 6e9 * 1.000_001);
+        let (_, cpus) = fit.used(3e9).find(|(station, _)| station.name == "guest").expect("known");
+        assert!((cpus - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_queue_that_fills_the_line_says_nothing_about_queues() {
+        let mut data = measured(&[(1, 8)], 0.0);
+        data.line_bps = Some(data.points[0].bps * 1.01);
+        let fit = Fit::of(&data).expect("one queue is enough");
+        let capacity = &fit.parameters[0];
+        assert!(capacity.estimate.value.is_none() && capacity.missing.is_some());
+        let one = fit.predict(1, 8, Placed::Random).throughput.value.expect("measured");
+        assert!((one / data.points[0].bps - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_missing_or_impossible_point_is_named() {
+        let missing = Fit::of(&measured(&[(2, 8)], 0.0)).expect_err("no queue alone").to_string();
+        assert!(missing.contains("measure 8 flows over 1 queue"), "{missing}");
+        let mut data = measured(&[(1, 8), (2, 8)], 0.0);
+        data.line_bps = Some(4e9);
+        let above = Fit::of(&data).expect_err("faster than the line").to_string();
+        assert!(above.starts_with("q2.s8") && above.contains("`throughput`"), "{above}");
+        data.points[1].flows = 0;
+        let zero = Fit::of(&data).expect_err("no flows").to_string();
+        assert!(zero.contains("q2.s8: `flows`"), "{zero}");
+    }
+}

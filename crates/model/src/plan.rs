@@ -1,0 +1,217 @@
+//! What a target needs: the fewest queues, and with them CPUs, workers, memory and grants.
+
+use ringway_stats::float;
+use serde::Serialize;
+
+use crate::fit::{Fit, Station};
+use crate::line::Line;
+use crate::predict::{Parameters, Placed};
+
+/// What a plan is for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Target {
+    /// The throughput in bit/s.
+    pub bps: f64,
+    /// The flows that carry it.
+    pub flows: usize,
+    /// The probability with which placement must allow it.
+    pub probability: f64,
+    /// Interfaces that are planned alike.
+    pub vifs: usize,
+}
+
+/// A plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Plan {
+    /// The fewest queues that suffice; nothing if no number does.
+    pub queues: Option<usize>,
+    /// The probability with which these, or else the best number, reach the target.
+    pub probability: f64,
+    /// The throughput of these, or else of the best number, in bit/s.
+    pub throughput_bps: f64,
+    /// The mean number of busy queues.
+    pub busy: f64,
+    /// Workers of the backend: one for each busy queue, and one to spare.
+    pub workers: usize,
+    /// CPUs of each station that was measured, at four fifths of their time.
+    pub cpus: Vec<(String, usize)>,
+    /// Memory of the backend for all queues of all interfaces in bytes, for netback of Linux and
+    /// for vhost.
+    pub memory_bytes: [usize; 2],
+    /// Grants of a guest for all rings and buffers of an interface.
+    pub grants: usize,
+    /// What limits first.
+    pub binding: String,
+    /// By how much throughput changes if an assumption is 10 % better, relative to it.
+    pub sensitivity: Vec<(&'static str, f64)>,
+    /// The one run that would tell most.
+    pub next_run: Option<String>,
+}
+
+/// Queues up to which a plan looks.
+const QUEUES_MAX: usize = 64;
+/// The part of a CPU's time that a plan uses.
+const CPU_USE: f64 = 0.8;
+/// Memory of a queue in netback of Linux, and in vhost.
+const QUEUE_BYTES: [usize; 2] = [44_000, 65_536];
+/// Grants of a queue: two pages of rings, and a page for each of two rings' 256 slots.
+const QUEUE_GRANTS: usize = 2 + 2 * 256;
+
+/// The fewest queues for a target.
+pub fn plan(fit: &Fit, target: &Target) -> Plan {
+    let of = |queues: usize| fit.best.outcome(queues, target.flows, Placed::Random);
+    let reaches = |queues: usize| of(queues).reaches(target.bps);
+    let queues = (1..=QUEUES_MAX).find(|queues| reaches(*queues) >= target.probability);
+    let best = || {
+        let mean = |queues: &usize| of(*queues).mean_bps;
+        // The fewest of those that are equally good within a percent.
+        let most = (1..=QUEUES_MAX).map(|queues| mean(&queues)).fold(0.0, f64::max);
+        (1..=QUEUES_MAX).find(|queues| mean(queues) >= most * 0.99).unwrap_or(1)
+    };
+    let chosen = queues.unwrap_or_else(best);
+    let outcome = of(chosen);
+    let carried = outcome.mean_bps.min(target.bps);
+    let cpus = fit.used(carried).filter(|(station, _)| station.cpus > 0.0);
+    let cpus = cpus.map(|(station, used)| (station.name.clone(), whole(used / CPU_USE).max(1)));
+    Plan {
+        queues,
+        probability: outcome.reaches(target.bps),
+        throughput_bps: outcome.mean_bps,
+        busy: outcome.busy,
+        workers: whole(outcome.busy) + 1,
+        cpus: cpus.collect(),
+        memory_bytes: QUEUE_BYTES.map(|bytes| bytes * chosen * target.vifs),
+        grants: QUEUE_GRANTS * chosen,
+        binding: binding(fit, chosen, target, outcome.mean_bps),
+        sensitivity: sensitivity(fit, chosen, target.flows),
+        next_run: next_run(fit, chosen, target.flows),
+    }
+}
+
+/// The least whole number that is not below.
+fn whole(number: f64) -> usize {
+    (0..usize::from(u16::MAX)).find(|count| float(*count) >= number - 1e-9).unwrap_or(0)
+}
+
+/// What would have to grow for more throughput.
+fn binding(fit: &Fit, queues: usize, target: &Target, mean: f64) -> String {
+    let flows = target.flows;
+    let ways = [
+        ("queues", scaled(fit, queues, flows, |it| it.queue_bps *= MORE)),
+        ("window", scaled(fit, queues, flows, |it| it.window.bytes *= MORE)),
+        ("shared", scaled(fit, queues, flows, |it| it.shared_bps *= MORE)),
+    ];
+    let most = ways.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("queues", |way| way.0);
+    let shared = || fit.stations.first().map_or("nothing", |station: &Station| &station.name);
+    match most {
+        "shared" => shared().to_owned(),
+        "window" => "windows of the flows".to_owned(),
+        _ if queues > flows || mean < target.bps && flows < queues * 3 => {
+            "queues without flows: more flows help".to_owned()
+        }
+        _ => "capacity of a queue".to_owned(),
+    }
+}
+
+/// A change that shows what throughput depends on.
+const MORE: f64 = 1.1;
+
+/// The relative change of throughput if a parameter changes.
+fn scaled(fit: &Fit, queues: usize, flows: usize, change: impl Fn(&mut Parameters)) -> f64 {
+    let mut other = fit.best;
+    change(&mut other);
+    let of = |it: &Parameters| it.outcome(queues, flows, Placed::Random).mean_bps;
+    of(&other) / of(&fit.best) - 1.0
+}
+
+fn sensitivity(fit: &Fit, queues: usize, flows: usize) -> Vec<(&'static str, f64)> {
+    let of = |change: fn(&mut Parameters)| scaled(fit, queues, flows, change);
+    vec![
+        ("capacity of a queue", of(|it| it.queue_bps *= MORE)),
+        (
+            "contention",
+            of(|it| {
+                it.contention.serial /= MORE;
+                it.contention.pairwise /= MORE;
+            }),
+        ),
+        ("what all share", of(|it| it.shared_bps *= MORE)),
+        ("window of a flow", of(|it| it.window.bytes *= MORE)),
+        ("delay", of(|it| it.window.delay /= MORE)),
+    ]
+}
+
+/// A parameter without a value matters more than an interval of one with a value.
+fn next_run(fit: &Fit, queues: usize, flows: usize) -> Option<String> {
+    let prediction = fit.predict(queues, flows, Placed::Random);
+    let is_range = prediction.throughput.value.is_none();
+    let missing = fit.missing().and_then(|one| one.missing.clone());
+    let repeat = prediction.least_certain.map(|(name, _)| format!("more repeats of {name}"));
+    if is_range { missing.or(repeat) } else { repeat.or(missing) }
+}
+
+/// What frames of a wire allow, for a target that the wire's own frames do not.
+pub fn mtu_for(bps: f64, line: Line) -> Option<f64> {
+    let fits = |mtu: &f64| Line { mtu: *mtu, ..line }.payload_bps() >= bps;
+    [line.mtu, 1500.0, 9000.0].into_iter().find(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::{Data, Point};
+
+    fn fit(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Fit {
+        let point = |(queues, flows, gbit): &(usize, usize, f64)| Point {
+            name: format!("q{queues}.s{flows}"),
+            queues: *queues,
+            flows: *flows,
+            placed: Placed::Random,
+            bps: gbit * 1e9,
+            half_width_bps: 0.01e9,
+            cpus_used: [("netback".to_owned(), 0.9)].into(),
+        };
+        let cpus = [("netback".to_owned(), 16.0)].into();
+        let points = points.iter().map(point).collect();
+        Fit::of(&Data { points, line_bps, cpus, ..Data::default() }).expect("it has one queue")
+    }
+
+    fn target(gbit: f64, flows: usize) -> Target {
+        Target { bps: gbit * 1e9, flows, probability: 0.9, vifs: 1 }
+    }
+
+    #[test]
+    fn the_fewest_queues_suffice_with_the_probability_of_their_placement() {
+        // Two busy queues are enough: 87.5 % with 2 queues and 4 flows, 98.4 % with 4.
+        let fit = fit(&[(1, 8, 5.0), (2, 8, 9.9)], None);
+        let found = plan(&fit, &target(8.0, 4));
+        assert_eq!(found.queues, Some(3), "{found:?}");
+        let few = plan(&fit, &target(4.0, 4));
+        assert_eq!((few.queues, few.workers, few.grants), (Some(1), 2, 514));
+        assert_eq!(few.memory_bytes, [44_000, 65_536]);
+        // 0.9 CPUs for 5 Gbit/s, at four fifths of their time.
+        assert_eq!(found.cpus, [("netback".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_target_beyond_the_line_is_not_promised() {
+        let line = Line::plain(10e9, 1500.0);
+        let fit = fit(&[(1, 8, 3.0), (2, 8, 5.8)], Some(line.payload_bps()));
+        let found = plan(&fit, &target(9.9, 32));
+        assert_eq!((found.queues, found.binding.as_str()), (None, "line"), "{found:?}");
+        assert!(found.throughput_bps < line.payload_bps());
+        assert_eq!(mtu_for(9.4e9, line), Some(1500.0));
+        assert_eq!(mtu_for(9.8e9, line), Some(9000.0));
+        assert_eq!(mtu_for(9.99e9, line), None);
+    }
+
+    #[test]
+    fn the_next_run_is_the_one_that_identifies_what_is_unknown() {
+        let alone = plan(&fit(&[(1, 8, 3.0)], None), &target(9.0, 8));
+        let next = alone.next_run.expect("contention is unknown");
+        assert!(next.starts_with("2 queues with 8 flows"), "{next}");
+        let both = plan(&fit(&[(1, 8, 3.0), (2, 8, 5.5)], None), &target(5.0, 8));
+        assert!(both.next_run.is_some_and(|next| next.starts_with("more repeats of q")));
+    }
+}
