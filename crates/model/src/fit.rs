@@ -1,8 +1,9 @@
 //! Parameters from measurements, and only those that the measurements identify.
 //!
 //! Each parameter has the runs that identify it: the capacity of a queue one with a single queue,
-//! contention one with several, the form of contention two with different numbers of queues. What
-//! they do not identify stays a range, and so does each prediction that depends on it.
+//! contention one with several, the form of contention two with different numbers of queues, the
+//! delay of a flow one with a single queue and few flows. What they do not identify stays a range,
+//! and so does each prediction that depends on it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,8 @@ use ringway_stats::float;
 use serde::Serialize;
 
 use crate::contention::Contention;
-use crate::predict::{Outcome, Parameters, Placed, Window};
+use crate::placement::Split;
+use crate::predict::{Outcome, Parameters, Placed, Window, ways};
 
 /// What was measured at one point.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +24,8 @@ pub struct Point {
     pub queues: usize,
     /// Flows.
     pub flows: usize,
-    /// How these fell on those.
-    pub placed: Placed,
+    /// How these fell on those, as far as that is known; else by their odds.
+    pub splits: Vec<Split>,
     /// The mean throughput in bit/s.
     pub bps: f64,
     /// Half of its 95 % interval, if that is known.
@@ -189,8 +191,13 @@ impl Fit {
 
     /// What so many flows should carry over so many queues.
     pub fn predict(&self, queues: usize, flows: usize, placed: Placed) -> Prediction {
-        let of = |parameters: &Parameters| parameters.outcome(queues, flows, placed).mean_bps;
-        let outcome = self.best.outcome(queues, flows, placed);
+        self.predict_over(&ways(queues, flows, placed))
+    }
+
+    /// What flows should carry that are split so over queues.
+    pub fn predict_over(&self, splits: &[Split]) -> Prediction {
+        let of = |parameters: &Parameters| parameters.over(splits).mean_bps;
+        let outcome = self.best.over(splits);
         let mean = outcome.mean_bps;
         let deltas = self.shifted.iter().map(|(name, it)| (name.clone(), (of(it) - mean).abs()));
         let deltas: Vec<(String, f64)> = deltas.collect();
@@ -275,6 +282,7 @@ struct Solved {
     possible: Vec<Parameters>,
     other_form: Option<Parameters>,
     is_capacity_known: bool,
+    is_delay_known: bool,
     contention: Known,
 }
 
@@ -294,7 +302,7 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     let free = Contention::default();
     let start =
         Parameters { queue_bps: base.bps, contention: free, shared_bps, window: data.window };
-    let of_base = |it: &Parameters| it.outcome(1, base.flows, base.placed).mean_bps;
+    let of_base = |it: &Parameters| it.over(&base.splits).mean_bps;
     let is_full = base.bps >= shared_bps * FULL;
     if is_full {
         // One queue fills what is shared: only that is known.
@@ -306,12 +314,11 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             possible: Vec::new(),
             other_form: None,
             is_capacity_known: false,
+            is_delay_known: false,
             contention: Known::Nothing,
         };
     }
-    let with = |queue_bps: f64| Parameters { queue_bps, ..start };
-    let queue_bps = root(base.bps, base.bps * AMPLE, |bps| of_base(&with(bps)) - base.bps);
-    let best = with(queue_bps);
+    let best = calibrated(data, base, start);
     let informative = |point: &&Point| point.queues > 1 && point.bps < shared_bps * FULL;
     let several: Vec<&Point> = data.points.iter().filter(informative).collect();
     let law = |contention| Parameters { contention, ..best };
@@ -346,7 +353,37 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
         }
     };
     let best = law(contention);
-    Solved { best, possible, other_form, is_capacity_known: true, contention: known }
+    let is_delay_known = few(data, base).is_some();
+    let is_capacity_known = true;
+    Solved { best, possible, other_form, is_capacity_known, is_delay_known, contention: known }
+}
+
+/// The capacity of a queue, and the delay of a flow where a point with one queue and few flows
+/// shows it. Each depends a little on the other.
+fn calibrated(data: &Data, base: &Point, start: Parameters) -> Parameters {
+    let of = |it: &Parameters, point: &Point| it.over(&point.splits).mean_bps;
+    let capacity = |it: Parameters| {
+        let miss = |queue_bps| of(&Parameters { queue_bps, ..it }, base) - base.bps;
+        Parameters { queue_bps: root(base.bps, base.bps * AMPLE, miss), ..it }
+    };
+    let mut found = capacity(start);
+    let Some(few) = few(data, base) else { return found };
+    let longest = float(few.flows) * start.window.bytes * 8.0 / few.bps;
+    for _ in 0..DELAY_ROUNDS {
+        let with = |delay| Parameters { window: Window { delay, ..found.window }, ..found };
+        let delay = root(0.0, longest, |delay| few.bps - of(&with(delay), few));
+        found = capacity(with(delay));
+    }
+    found
+}
+
+/// How often capacity and delay are corrected for each other.
+const DELAY_ROUNDS: usize = 4;
+
+/// The point with one queue and the fewest flows, if it has fewer than the base.
+fn few<'a>(data: &'a Data, base: &Point) -> Option<&'a Point> {
+    let ones = data.points.iter().filter(|it| it.queues == 1 && it.flows < base.flows);
+    ones.min_by_key(|point| point.flows)
 }
 
 /// Where searches for contention end.
@@ -355,9 +392,7 @@ const PAIRWISE_MAX: f64 = 0.5;
 
 /// By how much each point is predicted too high, relative to what was measured.
 fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f64> {
-    points.iter().map(move |point| {
-        parameters.outcome(point.queues, point.flows, point.placed).mean_bps / point.bps - 1.0
-    })
+    points.iter().map(move |point| parameters.over(&point.splits).mean_bps / point.bps - 1.0)
 }
 
 /// Where a rising function crosses 0 in an interval; the nearer end if it does not.
@@ -424,11 +459,19 @@ impl Solved {
                 (spread(|it| it.contention.pairwise), None),
             ),
         };
+        let delay = match self.is_delay_known {
+            true => (spread(|it| it.window.delay), None),
+            false => {
+                let longest = self.best.window.bytes * 8.0 / self.best.queue_bps;
+                (range(0.0, longest), Some("1 queue with 1 flow".to_owned()))
+            }
+        };
         let named = |name, unit, (estimate, missing)| Named { name, unit, estimate, missing };
         vec![
             named("capacity of a queue", "bit/s", queue),
             named("serial part of the work", "", serial),
             named("cost of each pair of queues", "", pairwise),
+            named("delay of a flow", "s", delay),
         ]
     }
 }
@@ -458,7 +501,7 @@ mod tests {
             name: format!("q{queues}.s{flows}"),
             queues: *queues,
             flows: *flows,
-            placed: Placed::Random,
+            splits: ways(*queues, *flows, Placed::Random),
             bps: TRUE.outcome(*queues, *flows, Placed::Random).mean_bps,
             half_width_bps,
             cpus_used: BTreeMap::new(),
@@ -469,8 +512,10 @@ mod tests {
 
     #[test]
     fn parameters_are_found_again_in_what_they_predict() {
-        let fit = Fit::of(&measured(&[(1, 8), (2, 8), (4, 8), (8, 8)], 0.0)).expect("enough");
+        let cells = [(1, 1), (1, 8), (2, 8), (4, 8), (8, 8)];
+        let fit = Fit::of(&measured(&cells, 0.0)).expect("enough");
         let found = fit.best;
+        assert!((found.window.delay / 50e-6 - 1.0).abs() < 0.02, "{found:?}");
         assert!((found.queue_bps / TRUE.queue_bps - 1.0).abs() < 1e-3, "{found:?}");
         assert!((found.contention.serial - 0.1).abs() < 5e-3, "{found:?}");
         assert!((found.contention.pairwise - 0.01).abs() < 1e-3, "{found:?}");

@@ -161,13 +161,14 @@ pub fn mtu_for(bps: f64, line: Line) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::fit::{Data, Point};
+    use crate::predict::ways;
 
     fn fit(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Fit {
         let point = |(queues, flows, gbit): &(usize, usize, f64)| Point {
             name: format!("q{queues}.s{flows}"),
             queues: *queues,
             flows: *flows,
-            placed: Placed::Random,
+            splits: ways(*queues, *flows, Placed::Random),
             bps: gbit * 1e9,
             half_width_bps: 0.01e9,
             cpus_used: [("netback".to_owned(), 0.9)].into(),

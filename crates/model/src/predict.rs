@@ -88,9 +88,14 @@ impl Outcome {
 impl Parameters {
     /// What so many flows should carry over so many queues.
     pub fn outcome(&self, queues: usize, flows: usize, placed: Placed) -> Outcome {
+        self.over(&ways(queues, flows, placed))
+    }
+
+    /// What flows should carry that were or will be split so over queues.
+    pub fn over(&self, splits: &[Split]) -> Outcome {
         let mut odds = Vec::new();
         let mut busy = 0.0;
-        for split in ways(queues, flows, placed) {
+        for split in splits {
             odds.push((self.of_split(&split.parts), split.probability));
             busy += float(split.parts.len()) * split.probability;
         }
@@ -122,7 +127,8 @@ const TOTAL_MAX: usize = 512;
 /// every busy queue then has several flows, and all are full.
 const SPLIT_MAX: usize = 12;
 
-fn ways(queues: usize, flows: usize, placed: Placed) -> Vec<Split> {
+/// The ways in which so many flows fall on so many queues.
+pub fn ways(queues: usize, flows: usize, placed: Placed) -> Vec<Split> {
     if flows == 0 || queues == 0 {
         return Vec::new();
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::fit::{Data, Estimate, Fit, FitError, Point};
 use crate::line::{Line, Tunnel, window_bps, window_bytes};
-use crate::predict::{Placed, Window};
+use crate::predict::{Placed, Window, ways};
 
 /// How a figure and the model are related.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -97,7 +97,7 @@ fn point(queues: usize, flows: usize, gbit: f64) -> Point {
         name: format!("{queues} queues, {flows} flows"),
         queues,
         flows,
-        placed: Placed::Random,
+        splits: ways(queues, flows, Placed::Random),
         bps: gbit * 1e9,
         half_width_bps: 0.0,
         cpus_used: [].into(),
