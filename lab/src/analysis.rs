@@ -5,6 +5,7 @@
 //! rules.
 
 pub mod disturbance;
+pub mod forecast;
 mod verdict;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! `ringway lab`, as the program `ringway-lab`: runs studies of many queues, and evaluates their
 //! records.
 
+mod model;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -100,6 +102,7 @@ enum Verb {
     #[command(after_help = "Example:\n  ringway lab check results \
         --assert 'transmit.q4.s8 >= 0.9*baseline'")]
     Check(Check),
+    Model(model::Model),
 }
 
 #[derive(Debug, Args)]
@@ -238,6 +241,7 @@ fn run(args: &Lab) -> Result<ExitCode> {
         Verb::Report(args) => make_report(&args.dir)?,
         Verb::Compare(args) => show_changes(args)?,
         Verb::Check(args) => return check(args),
+        Verb::Model(args) => model::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -37,6 +37,9 @@ pub(crate) enum Verb {
     /// Measure this machine: run studies of many queues, report and compare them
     #[command(disable_help_flag = true)]
     Lab(companion::Words),
+    /// Predict throughput from the lab's records, and plan queues, CPUs and workers
+    #[command(disable_help_flag = true)]
+    Model(companion::Words),
     Completions(completions::Completions),
     Man(completions::Man),
     #[command(hide = true)]

@@ -50,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Demo(args) => return demo::run(&args, &common),
         Verb::Doctor(args) => match companion::run("doctor", &args, &common)? {},
         Verb::Lab(args) => match companion::run("lab", &args, &common)? {},
+        Verb::Model(args) => match companion::run("lab", &args.behind("model"), &common)? {},
         Verb::Completions(args) => args.print(Cli::command())?,
         Verb::Man(args) => args.write(Cli::command())?,
         Verb::Broker(args) => broker::run(&args)?,

@@ -1,4 +1,5 @@
-//! `ringway doctor` and `ringway lab`, which are programs of their own and may be missing.
+//! `ringway doctor`, `ringway lab` and `ringway model`, which programs of their own have. These may
+//! be missing.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -19,6 +20,14 @@ pub(crate) struct Words {
     words: Vec<OsString>,
 }
 
+impl Words {
+    /// These behind the verb that another program has for them.
+    pub(crate) fn behind(self, verb: &str) -> Words {
+        let words = std::iter::once(OsString::from(verb)).chain(self.words).collect();
+        Words { words }
+    }
+}
+
 /// Becomes the program `ringway-VERB`, beside this one or in `PATH`, as git and cargo do.
 ///
 /// # Errors
@@ -33,4 +42,15 @@ pub(crate) fn run(verb: &str, args: &Words, common: &Common) -> Result<Infallibl
         bail!("{verb} is the program {name}, which is not installed: apt-get install {name}");
     }
     Err(error).with_context(|| format!("start {}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_stand_behind_the_other_programs_verb() {
+        let words = Words { words: vec!["published".into(), "--json".into()] };
+        assert_eq!(words.behind("model").words, ["model", "published", "--json"]);
+    }
 }

@@ -1,0 +1,256 @@
+//! What the model needs of records: its data from cells, or from a table in TOML.
+
+use std::collections::BTreeMap;
+
+use ringway_model::fit::{Data, Estimate, Point};
+use ringway_model::line::{Line, Tunnel};
+use ringway_model::placement::Split;
+use ringway_model::predict::{Placed, Window, ways};
+use ringway_model::units::{Duration, Rate, Size};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+use crate::analysis::{Analysis, CellSummary, split};
+use crate::metric::number;
+use crate::record::Records;
+use crate::setup::Setup;
+use crate::value::Cell;
+use crate::word::{Encapsulation, Placement, Word, names};
+
+/// The metric that the model predicts.
+pub const METRIC: &str = "throughput-bps";
+/// The parameters that a point has; all others must be equal in all points of a fit.
+const AXES: [&str; 4] = ["queues", "streams", "targets", "placement"];
+/// The station for all CPUs of one machine.
+const ALL_CPUS: &str = "all CPUs";
+/// CPU time that is no work of the path, or that is part of another station's.
+const NOT_COUNTED: [&str; 2] = ["steal", "guest softirq"];
+
+/// Why there are no data.
+#[derive(Debug, thiserror::Error)]
+pub enum ForecastError {
+    /// The cells differ in more than the model knows.
+    #[error("the records vary `{axis}`: select one value, such as --where {axis}={value}")]
+    Varied {
+        /// The parameter.
+        axis: String,
+        /// One of its values.
+        value: String,
+    },
+    /// No cell has throughput.
+    #[error("no cell of the records has throughput and the selected values")]
+    Empty,
+    /// A table of figures is wrong.
+    #[error("{name}: {error}")]
+    Table {
+        /// The file.
+        name: String,
+        /// The fault with its field and line.
+        error: Box<toml::de::Error>,
+    },
+}
+
+/// Published or measured figures.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Table {
+    line: Option<Rate>,
+    mtu: Option<Size>,
+    #[serde(default, deserialize_with = "word")]
+    tunnel: Option<Encapsulation>,
+    /// One wire carries both sides of a router.
+    #[serde(default)]
+    both_sides: bool,
+    window: Option<Size>,
+    chunk: Option<Size>,
+    delay: Option<Duration>,
+    #[serde(default)]
+    cpus: BTreeMap<String, f64>,
+    point: Vec<Row>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Row {
+    queues: usize,
+    flows: usize,
+    throughput: Rate,
+    /// Half of its 95 % interval.
+    interval: Option<Rate>,
+    #[serde(default, deserialize_with = "word")]
+    placement: Option<Placement>,
+    #[serde(default)]
+    cpus_used: BTreeMap<String, f64>,
+}
+
+fn word<'de, W: Word, D: Deserializer<'de>>(deserializer: D) -> Result<Option<W>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let fault = || format!("`{text}`: expected one of {}", names::<W>().join(", "));
+    W::find(&text).map(Some).ok_or_else(|| D::Error::custom(fault()))
+}
+
+/// Data from a table in TOML; `name` is for messages.
+///
+/// # Errors
+/// It is not TOML, or not such a table; the message names the field.
+pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
+    let fault = |error| ForecastError::Table { name: name.to_owned(), error: Box::new(error) };
+    let table: Table = toml::from_str(text).map_err(fault)?;
+    let of = |size: Option<Size>, default: f64| size.map_or(default, |Size(bytes)| bytes);
+    let usual = Window::default();
+    let window = Window {
+        bytes: of(table.window, usual.bytes),
+        chunk: of(table.chunk, usual.chunk),
+        delay: table.delay.map_or(usual.delay, |Duration(seconds)| seconds),
+    };
+    let tunnel = tunnel(table.tunnel.unwrap_or(Encapsulation::None));
+    let acks = if table.both_sides { ACKS } else { 0.0 };
+    let mtu = of(table.mtu, f64::from(crate::setup::MTU_DEFAULT));
+    let line_bps = table.line.map(|Rate(bps)| Line { bps, mtu, tunnel, acks }.payload_bps());
+    let point = |row: Row| Point {
+        name: format!("q{}.s{}", row.queues, row.flows),
+        queues: row.queues,
+        flows: row.flows,
+        splits: ways(row.queues, row.flows, placed(row.placement.unwrap_or(Placement::Random))),
+        bps: row.throughput.0,
+        half_width_bps: row.interval.map_or(0.0, |Rate(bps)| bps),
+        cpus_used: row.cpus_used,
+    };
+    let points = table.point.into_iter().map(point).collect();
+    Ok(Data { points, line_bps, window, cpus: table.cpus })
+}
+
+/// Acknowledgements for each segment: one for every other.
+const ACKS: f64 = 0.5;
+
+fn tunnel(word: Encapsulation) -> Tunnel {
+    match word {
+        Encapsulation::None => Tunnel::None,
+        Encapsulation::Vxlan => Tunnel::Vxlan,
+        Encapsulation::Gre => Tunnel::Gre,
+    }
+}
+
+fn placed(word: Placement) -> Placed {
+    match word {
+        Placement::Random | Placement::Stratified => Placed::Random,
+        Placement::Ideal => Placed::Evenly,
+    }
+}
+
+/// Data from the cells of records that have all values of `filter`.
+///
+/// # Errors
+/// There are no such cells, or they differ in more than the model knows.
+pub fn of_records(records: &Records, filter: &Cell) -> Result<Data, ForecastError> {
+    let analysis = Analysis::of(records);
+    let cells = analysis.of_primary().filter(|cell| cell.cell.matches(filter));
+    let cells: Vec<&CellSummary> = cells.filter(|it| it.values.contains_key(METRIC)).collect();
+    let first = cells.first().ok_or(ForecastError::Empty)?;
+    let other = |cell: &&CellSummary| rest(&cell.cell) != rest(&first.cell);
+    if let Some(other) = cells.iter().copied().find(other) {
+        let differs = |(name, _): &(&String, &_)| other.cell.get(name) != first.cell.get(name);
+        let rest = rest(&first.cell);
+        let (axis, value) = rest.0.iter().find(differs).ok_or(ForecastError::Empty)?;
+        return Err(ForecastError::Varied { axis: axis.clone(), value: value.to_string() });
+    }
+    data(records, &cells).ok_or(ForecastError::Empty)
+}
+
+/// What must be equal in all points of a fit.
+fn rest(cell: &Cell) -> Cell {
+    cell.retained(|name| !AXES.contains(&name))
+}
+
+/// The data of some cells that differ only in what the model knows; `None` without any.
+fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
+    let setup = Setup::of(&records.study, &cells.first()?.cell).ok()?;
+    let points: Vec<Point> = cells.iter().filter_map(|cell| point(records, cell)).collect();
+    let is_shared = records.study.topology.kind.has_router();
+    let acks = if is_shared && setup.encapsulation != Encapsulation::None { ACKS } else { 0.0 };
+    let (mtu, tunnel) = (f64::from(setup.mtu), tunnel(setup.encapsulation));
+    let line = |bps| Line { bps: ringway_stats::float(bps), mtu, tunnel, acks }.payload_bps();
+    let usual = Window::default();
+    let window = Window {
+        bytes: setup.window.map_or(usual.bytes, ringway_stats::float),
+        delay: usual.delay + 2.0 * setup.delay.as_secs_f64(),
+        ..usual
+    };
+    // The CPUs of two machines do not add up to one station.
+    let host = records.peer.is_none().then(|| (ALL_CPUS.to_owned(), f64::from(records.host.cpus)));
+    let cpus = host.into_iter().collect();
+    (!points.is_empty()).then(|| Data { points, line_bps: setup.line_bps.map(line), window, cpus })
+}
+
+fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
+    let setup = Setup::of(&records.study, &cell.cell).ok()?;
+    // Guests have queues of their own, which the model has not.
+    if setup.guests > 1 {
+        return None;
+    }
+    let summary = cell.values.get(METRIC)?;
+    let counted = cell.cpus_used.iter().filter(|(name, _)| !NOT_COUNTED.contains(&name.as_str()));
+    let used: f64 = counted.map(|(_, cpus)| cpus).sum();
+    let (queues, flows) = (usize::from(setup.queues), setup.streams * usize::from(setup.targets));
+    let odds = || ways(queues, flows, placed(setup.placement));
+    Some(Point {
+        name: cell.label.clone(),
+        queues,
+        flows,
+        splits: observed(records, cell).unwrap_or_else(odds),
+        bps: summary.mean,
+        half_width_bps: summary.interval.map_or(0.0, |it| (it.high - it.low) / 2.0),
+        cpus_used: [(ALL_CPUS.to_owned(), used)].into(),
+    })
+}
+
+/// How the streams of each run fell on queues; `None` if that is not known of every run.
+fn observed(records: &Records, cell: &CellSummary) -> Option<Vec<Split>> {
+    let runs: Vec<_> = records.of_cell(cell.subject, &cell.cell).collect();
+    let probability = 1.0 / ringway_stats::float(runs.len());
+    let split = |run| Some(Split { parts: split(run)?, probability });
+    runs.into_iter().map(split).collect()
+}
+
+/// An estimate in the unit of its scale: `6.25 (6.20 to 6.30)`, or `1.80 to 8.80`.
+pub fn show(estimate: &Estimate, scale: f64) -> String {
+    let (low, high) = (estimate.low / scale, estimate.high / scale);
+    let [shown_low, shown_high] = [low, high].map(number);
+    let ends = match high.is_infinite() {
+        true => format!("more than {shown_low}"),
+        false => format!("{shown_low} to {shown_high}"),
+    };
+    match estimate.value.map(|value| number(value / scale)) {
+        Some(value) if shown_low != shown_high => format!("{value} ({ends})"),
+        Some(value) => value,
+        None => ends,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "line = '10Gbit/s'\ntunnel = 'vxlan'\nboth-sides = true\n\
+        [[point]]\nqueues = 1\nflows = 6\nthroughput = '3.23Gbit/s'\n\
+        [[point]]\nqueues = 2\nflows = 6\nthroughput = '6Gbit/s'\n";
+
+    #[test]
+    fn a_table_of_figures_becomes_data() {
+        let data = of_table("node.toml", TABLE).expect("a table");
+        assert_eq!((data.points.len(), data.points[1].bps), (2, 6e9));
+        assert!((data.line_bps.expect("a line") / 8.83e9 - 1.0).abs() < 1e-3);
+        assert_eq!(data.window, Window::default());
+    }
+
+    #[test]
+    fn a_wrong_table_names_the_field() {
+        let fault = |text: &str| of_table("node.toml", text).expect_err("wrong").to_string();
+        let bare = fault(&TABLE.replace("6Gbit/s", "6"));
+        assert!(bare.contains("throughput = '6'") && bare.contains("such as 10Gbit/s"), "{bare}");
+        let missing = fault(&TABLE.replace("queues = 2\n", ""));
+        assert!(missing.contains("node.toml") && missing.contains("`queues`"), "{missing}");
+        let unknown = fault(&format!("mtus = '9000B'\n{TABLE}"));
+        assert!(unknown.contains("mtus"), "{unknown}");
+    }
+}

@@ -1,0 +1,338 @@
+//! `ringway model`: what many queues should achieve, from records or from published figures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use ringway_lab::analysis::forecast::{self, show};
+use ringway_lab::metric::number;
+use ringway_lab::record::Records;
+use ringway_lab::value::Cell;
+use ringway_model::fit::{Data, Fit};
+use ringway_model::line::Line;
+use ringway_model::plan::{self, Target};
+use ringway_model::predict::Placed;
+use ringway_model::published::{self, Role};
+use ringway_model::units::{Duration, Rate, Size};
+use ringway_terminal::options::number as count;
+use ringway_terminal::output::{print, print_json};
+use ringway_terminal::table;
+use serde::Serialize;
+use serde_json::json;
+
+const EXAMPLES: &str = "Examples:
+  ringway model published
+  ringway model fit results --where offloads=all
+  ringway model predict results --queues 8 --streams 8
+  ringway model plan results --target 9.4Gbit/s --streams 8 --line 10Gbit/s
+
+A table of figures in TOML stands for records:
+  line = '10Gbit/s'     # also mtu, tunnel, both-sides, window, chunk, delay, and [cpus]
+  [[point]]
+  queues = 1
+  flows = 8
+  throughput = '6.25Gbit/s'     # also interval, placement, and cpus-used";
+
+/// Predict throughput, and plan queues, CPUs and workers
+///
+/// The model is calibrated on runs with few queues. What the runs do not identify is printed as a
+/// range, with the run that would identify it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Model {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Find the model's parameters in records
+    Fit(FitArgs),
+    /// Predict throughput, the use of each station, and the round trip under load
+    Predict(PredictArgs),
+    /// Plan for a target: queues, CPUs, workers, MTU, memory, grants, and what limits next
+    Plan(PlanArgs),
+    /// Compare published figures with the model
+    Published(PublishedArgs),
+}
+
+/// What the model is fitted to.
+#[derive(Debug, Args)]
+struct Known {
+    /// Directories with the lab's records, or TOML files with figures
+    #[arg(required = true, value_name = "RECORDS")]
+    records: Vec<PathBuf>,
+    /// Use only cells with this value, where records vary more than queues and streams
+    #[arg(long = "where", value_name = "AXIS=VALUE", value_parser = axis)]
+    filter: Vec<(String, String)>,
+    /// Rate of the wire, such as 10Gbit/s [default: that of the records]
+    #[arg(long, value_name = "RATE")]
+    line: Option<Rate>,
+    /// MTU of that wire
+    #[arg(long, value_name = "SIZE", default_value = "1500B", requires = "line")]
+    mtu: Size,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct FitArgs {
+    #[command(flatten)]
+    known: Known,
+}
+
+#[derive(Debug, Args)]
+struct PredictArgs {
+    #[command(flatten)]
+    known: Known,
+    /// Queues
+    #[arg(long, value_name = "N", value_parser = count::<u16>(1..=256))]
+    queues: u16,
+    /// Streams
+    #[arg(long, value_name = "N", value_parser = count::<u16>(1..=10_000))]
+    streams: u16,
+    /// Spread streams over queues as evenly as possible, not at random
+    #[arg(long)]
+    evenly: bool,
+}
+
+#[derive(Debug, Args)]
+struct PlanArgs {
+    #[command(flatten)]
+    known: Known,
+    /// The throughput to reach, such as 9.4Gbit/s
+    #[arg(long, value_name = "RATE")]
+    target: Rate,
+    /// Streams
+    #[arg(long, value_name = "N", value_parser = count::<u16>(1..=10_000))]
+    streams: u16,
+    /// The probability in percent with which the placement of streams must allow it
+    #[arg(long, value_name = "PERCENT", default_value_t = 90.0)]
+    probability: f64,
+    /// Interfaces that are planned alike
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    vifs: u16,
+}
+
+#[derive(Debug, Args)]
+struct PublishedArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Model) -> Result<()> {
+    match &args.verb {
+        Verb::Fit(args) => fit(args),
+        Verb::Predict(args) => predict(args),
+        Verb::Plan(args) => make_plan(args),
+        Verb::Published(args) => show_published(args),
+    }
+}
+
+fn axis(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected AXIS=VALUE, such as queues=4")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Known {
+    fn filter(&self) -> Cell {
+        let add = |cell: Cell, (name, value): &(String, String)| match value.parse::<u64>() {
+            Ok(count) => cell.with(name, count),
+            Err(_) => cell.with(name, value.as_str()),
+        };
+        self.filter.iter().fold(Cell::default(), add)
+    }
+
+    fn data(&self) -> Result<Data> {
+        let mut all: Option<Data> = None;
+        for path in &self.records {
+            let data = self.read(path)?;
+            match &mut all {
+                None => all = Some(data),
+                Some(all) if all.line_bps == data.line_bps && all.window == data.window => {
+                    all.points.extend(data.points);
+                }
+                Some(_) => bail!("{}: another line or window than in the others", path.display()),
+            }
+        }
+        let mut data = all.context("no records given")?;
+        if let Some(Rate(bps)) = self.line {
+            data.line_bps = Some(Line::plain(bps, self.mtu.0).payload_bps());
+        }
+        Ok(data)
+    }
+
+    fn read(&self, path: &Path) -> Result<Data> {
+        if path.extension().is_some_and(|end| end == "toml") {
+            let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            return Ok(forecast::of_table(&path.display().to_string(), &text)?);
+        }
+        let records = Records::read(path)?;
+        let data = forecast::of_records(&records, &self.filter());
+        data.map_err(|error| anyhow!("{}: {error}", path.display()))
+    }
+
+    fn fit(&self) -> Result<Fit> {
+        Ok(Fit::of(&self.data()?)?)
+    }
+}
+
+fn fit(args: &FitArgs) -> Result<()> {
+    let fit = args.known.fit()?;
+    if args.known.json {
+        return print_json(&json!({ "parameters": fit.parameters, "stations": fit.stations }));
+    }
+    let rows = fit.parameters.iter().map(|one| {
+        let (scale, unit) = match one.unit {
+            "bit/s" => (1e9, "Gbit/s"),
+            "s" => (1e-6, "us"),
+            other => (1.0, other),
+        };
+        let missing = one.missing.as_ref().map(|run| format!("not identified: measure {run}"));
+        vec![
+            one.name.to_owned(),
+            format!("{} {unit}", show(&one.estimate, scale)).trim_end().to_owned(),
+            missing.unwrap_or_default(),
+        ]
+    });
+    print(&table::render(&["PARAMETER", "VALUE", "NOTE"], rows))?;
+    let rows = fit.stations.iter().map(|station| {
+        let cost = station.cpus_per_bps * 1e9;
+        let cost = if cost > 0.0 { format!("{} CPUs", number(cost)) } else { String::new() };
+        vec![station.name.clone(), Rate(station.bps).to_string(), cost]
+    });
+    print(&format!("\n{}", table::render(&["SHARED", ">MOST", ">PER GBIT/S"], rows)))
+}
+
+fn predict(args: &PredictArgs) -> Result<()> {
+    let fit = args.known.fit()?;
+    let (queues, streams) = (usize::from(args.queues), usize::from(args.streams));
+    let placed = if args.evenly { Placed::Evenly } else { Placed::Random };
+    let found = fit.predict(queues, streams, placed);
+    let outcome = &found.outcome;
+    let round_trip = outcome.round_trip(streams, fit.best.window);
+    let stations = fit.used(outcome.mean_bps);
+    let stations: Vec<(&str, f64, f64)> =
+        stations.map(|(it, used)| (it.name.as_str(), used, it.cpus)).collect();
+    if args.known.json {
+        let stations = stations.iter().map(|(name, used, _)| json!({ "name": name, "used": used }));
+        return print_json(&json!({
+            "throughput-bps": found.throughput,
+            "sd-by-placement-bps": outcome.sd_bps,
+            "busy-queues": outcome.busy,
+            "round-trip-seconds": round_trip,
+            "stations": stations.collect::<Vec<_>>(),
+            "missing": fit.missing().and_then(|one| one.missing.as_ref()),
+        }));
+    }
+    let mut text = format!(
+        "throughput    {} Gbit/s\nby placement  ±{} Gbit/s (standard deviation)\n\
+         busy queues   {} of {queues}\nround trip    {} under load\n",
+        show(&found.throughput, 1e9),
+        number(outcome.sd_bps / 1e9),
+        number(outcome.busy),
+        Duration(round_trip),
+    );
+    for (name, used, cpus) in stations {
+        text += &match cpus > 0.0 {
+            true => format!("{name}: {} of {cpus:.0} CPUs\n", number(used)),
+            false => format!("{name}: {:.0} % full\n", used * 100.0),
+        };
+    }
+    if let (None, Some(missing)) = (found.throughput.value, fit.missing()) {
+        let run = missing.missing.as_deref().unwrap_or_default();
+        text +=
+            &format!("This is a range: the {} is not identified. Measure {run}.\n", missing.name);
+    }
+    print(&text)
+}
+
+fn make_plan(args: &PlanArgs) -> Result<()> {
+    if !(args.probability > 0.0 && args.probability < 100.0) {
+        bail!("--probability {}: expected more than 0 and less than 100", args.probability);
+    }
+    let fit = args.known.fit()?;
+    let target = Target {
+        bps: args.target.0,
+        flows: usize::from(args.streams),
+        probability: args.probability / 100.0,
+        vifs: usize::from(args.vifs),
+    };
+    let plan = plan::plan(&fit, &target);
+    let line = args.known.line.map(|Rate(bps)| Line::plain(bps, args.known.mtu.0));
+    let mtu = line.map(|line| plan::mtu_for(target.bps, line));
+    if args.known.json {
+        return print_json(&json!({ "plan": plan, "mtu": mtu.flatten() }));
+    }
+    let queues = match plan.queues {
+        Some(queues) => format!("{queues} queues"),
+        None => format!("no number of queues reaches {}", args.target),
+    };
+    let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
+    let mut text = format!(
+        "{queues}: {} on average, {} or more with {:.0} % of placements\n\
+         limited by {}\nworkers  {}\nmemory   {netback} in netback of Linux, {vhost} with vhost\n\
+         grants   {} a guest\noffloads as in the records\n",
+        Rate(plan.throughput_bps),
+        args.target,
+        plan.probability * 100.0,
+        plan.binding,
+        plan.workers,
+        plan.grants,
+    );
+    for (station, cpus) in &plan.cpus {
+        text += &format!("{station}: {cpus}\n");
+    }
+    text += &match mtu {
+        Some(Some(mtu)) => format!("MTU      {mtu:.0} B is enough\n"),
+        Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
+        None => String::new(),
+    };
+    for (name, change) in &plan.sensitivity {
+        text += &format!("with 10 % better {name}: {:+.1} %\n", change * 100.0);
+    }
+    if let Some(run) = &plan.next_run {
+        text += &format!("The run that would tell most: {run}.\n");
+    }
+    print(&text)
+}
+
+/// A figure with its error, for scripts.
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    figure: published::Figure,
+    error: Option<f64>,
+}
+
+fn show_published(args: &PublishedArgs) -> Result<()> {
+    let figures = published::figures()?;
+    if args.json {
+        let row = |figure: published::Figure| Row { error: figure.error(), figure };
+        return print_json(&figures.into_iter().map(row).collect::<Vec<_>>());
+    }
+    let sources: Vec<&str> = figures.iter().map(|figure| figure.source).collect();
+    let rows = figures.iter().map(|figure| {
+        let role = match figure.role {
+            Role::CalibratedOn => "calibrated on",
+            Role::Predicted => "predicted",
+            Role::Fitted => "fitted",
+            Role::NotPredicted => "not predicted",
+        };
+        let error = figure.error().map(|error| format!("{:+.1} %", error * 100.0));
+        vec![
+            figure.what.to_owned(),
+            format!("{} {}", number(figure.published), figure.unit).trim_end().to_owned(),
+            figure.model.map_or_else(|| "-".to_owned(), |model| show(&model, 1.0)),
+            role.to_owned(),
+            error.unwrap_or_else(|| "-".to_owned()),
+            figure.note.to_owned(),
+        ]
+    });
+    let head = ["FIGURE", ">PUBLISHED", ">MODEL", "ROLE", ">ERROR", "WHY"];
+    print(&table::render(&head, rows))?;
+    print(&format!("\n{}", ringway_sources::titles(sources.into_iter())))
+}
