@@ -17,6 +17,7 @@ use ringway_steering::placement::split_of;
 use serde::Serialize;
 
 use self::disturbance::Disturbances;
+use self::forecast::Forecast;
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};
@@ -89,6 +90,10 @@ pub struct CellSummary {
     pub splits: BTreeMap<String, usize>,
     /// Mean seconds of CPU time per second, by station.
     pub cpus_used: BTreeMap<String, f64>,
+    /// What the model says of its throughput; nothing if the cells with few queues do not calibrate
+    /// it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Forecast>,
     /// Reasons to doubt its figures.
     pub warnings: Vec<Warning>,
 }
@@ -213,6 +218,8 @@ impl Analysis {
                 cells.push(summarise(records, subject, &cell, &runs));
             }
         }
+        let forecasts = forecast::of_cells(records, &cells);
+        cells.iter_mut().zip(forecasts).for_each(|(cell, forecast)| cell.predicted = forecast);
         let mut analysis = Analysis {
             study: study.id.clone(),
             title: study.title.clone(),
@@ -379,6 +386,7 @@ fn summarise(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) ->
         values: names.into_iter().filter_map(summary).collect(),
         splits,
         cpus_used: cpus_used(runs),
+        predicted: None,
         warnings: warnings(records, subject, cell, runs),
     }
 }

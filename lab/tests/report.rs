@@ -42,6 +42,29 @@ fn reported(study: &Study, cpus: u32) -> (tempfile::TempDir, PathBuf, Records) {
 }
 
 #[test]
+fn cells_with_many_queues_are_predicted_from_those_with_few() {
+    let study = short("transmit", 10);
+    let (_temporary, dir, records) = reported(&study, 64);
+    let analysis = Analysis::of(&records);
+    let of = |label: &str| {
+        let cell = analysis.of_primary().find(|cell| cell.label == label).expect(label);
+        (cell.predicted.expect("one and two queues calibrate it"), cell.values["throughput-bps"])
+    };
+    let (one, measured) = of("q1.s8");
+    let value = one.throughput.value.expect("it was measured");
+    assert!(one.is_calibration && (value / measured.mean - 1.0).abs() < 0.02, "{one:?}");
+    for label in ["q4.s8", "q8.s8"] {
+        let (many, measured) = of(label);
+        let value = many.throughput.value.expect("two queues identify it");
+        assert!(!many.is_calibration, "{label}");
+        assert!((value / measured.mean - 1.0).abs() < 0.15, "{label}: {many:?} {measured:?}");
+        assert!(many.throughput.low <= value && value <= many.throughput.high);
+    }
+    let page = fs::read_to_string(dir.join("report.html")).expect("a page");
+    assert!(page.contains("Predicted"));
+}
+
+#[test]
 fn every_study_has_a_complete_report() {
     for id in ids() {
         let study = short(id, 3);

@@ -1,14 +1,15 @@
-//! What the model needs of records: its data from cells, or from a table in TOML.
+//! What the model says of records: its data from cells or from a table in TOML, and a prediction
+//! for each cell of a study that was not used.
 
 use std::collections::BTreeMap;
 
-use ringway_model::fit::{Data, Estimate, Point};
+use ringway_model::fit::{Data, Estimate, Fit, Point};
 use ringway_model::line::{Line, Tunnel};
 use ringway_model::placement::Split;
 use ringway_model::predict::{Placed, Window, ways};
 use ringway_model::units::{Duration, Rate, Size};
 use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::analysis::{Analysis, CellSummary, split};
 use crate::metric::number;
@@ -21,6 +22,8 @@ use crate::word::{Encapsulation, Placement, Word, names};
 pub const METRIC: &str = "throughput-bps";
 /// The parameters that a point has; all others must be equal in all points of a fit.
 const AXES: [&str; 4] = ["queues", "streams", "targets", "placement"];
+/// Queues up to which a study's own cells calibrate its predictions.
+const CALIBRATION_QUEUES_MAX: usize = 2;
 /// The station for all CPUs of one machine.
 const ALL_CPUS: &str = "all CPUs";
 /// CPU time that is no work of the path, or that is part of another station's.
@@ -212,6 +215,17 @@ fn observed(records: &Records, cell: &CellSummary) -> Option<Vec<Split>> {
     runs.into_iter().map(split).collect()
 }
 
+/// What the model says of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Forecast {
+    /// In bit/s.
+    #[serde(flatten)]
+    pub throughput: Estimate,
+    /// Whether the model was calibrated on this cell.
+    pub is_calibration: bool,
+}
+
 /// An estimate in the unit of its scale: `6.25 (6.20 to 6.30)`, or `1.80 to 8.80`.
 pub fn show(estimate: &Estimate, scale: f64) -> String {
     let (low, high) = (estimate.low / scale, estimate.high / scale);
@@ -225,6 +239,32 @@ pub fn show(estimate: &Estimate, scale: f64) -> String {
         Some(value) => value,
         None => ends,
     }
+}
+
+/// What the model says of each cell, in their order, if the cells with one and two queues and equal
+/// values of all else calibrate it.
+pub fn of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast>> {
+    let is_known =
+        |cell: &&CellSummary| !cell.subject.is_baseline() && cell.values.contains_key(METRIC);
+    let mut fits: Vec<(Cell, Option<Fit>)> = Vec::new();
+    for cell in cells.iter().filter(is_known) {
+        let rest = rest(&cell.cell);
+        if !fits.iter().any(|(of, _)| *of == rest) {
+            let own = |it: &&CellSummary| is_known(it) && self::rest(&it.cell) == rest;
+            let own: Vec<&CellSummary> = cells.iter().filter(own).collect();
+            let mut data = data(records, &own).unwrap_or_default();
+            data.points.retain(|point| point.queues <= CALIBRATION_QUEUES_MAX);
+            fits.push((rest, Fit::of(&data).ok()));
+        }
+    }
+    let forecast = |cell: &CellSummary| {
+        let point = Some(cell).filter(is_known).and_then(|cell| point(records, cell))?;
+        let (_, fit) = fits.iter().find(|(of, _)| *of == rest(&cell.cell))?;
+        let fit = fit.as_ref()?;
+        let throughput = fit.predict_over(&point.splits).throughput;
+        Some(Forecast { throughput, is_calibration: point.queues <= CALIBRATION_QUEUES_MAX })
+    };
+    cells.iter().map(forecast).collect()
 }
 
 #[cfg(test)]

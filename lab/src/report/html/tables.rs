@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use ringway_stats::{Interval, Method, Summary, float};
 
 use crate::analysis::disturbance::{FOREIGN_SHARE_MAX, STEAL_SHARE_MAX, Spread};
-use crate::analysis::{Analysis, CellSummary, Warning};
+use crate::analysis::{Analysis, CellSummary, Warning, forecast};
 use crate::metric::{self, Metric, number};
 use crate::placement;
 use crate::record::Records;
@@ -226,11 +226,19 @@ pub(super) fn comparisons(analysis: &Analysis) -> Markup {
 pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
     html! {
         h2 { "Every cell" }
+        @if analysis.cells.iter().any(|cell| cell.predicted.is_some()) {
+            p {
+                "Predicted: by a model that is calibrated on the cells with one and two queues, "
+                "whose predictions are therefore in brackets, for streams that fall on queues as "
+                "they did. A range without a mean means that these do not identify it."
+            }
+        }
         div.scroll {
             table {
                 tr {
                     th { "Cell" } th { "Subject" } th { "Metric" }
                     (summary_head())
+                    th.n { "Predicted" }
                     th { "Warnings" }
                 }
                 @for cell in &analysis.cells {
@@ -240,6 +248,7 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
                             td { @if index == 0 { (cell.subject.title()) } }
                             td { (metric.axis_title()) }
                             (summary_cells(metric, summary))
+                            td.n { (predicted(metric, cell)) }
                             td.warn { @if index == 0 { (warnings(cell)) } }
                         }
                     }
@@ -253,6 +262,15 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
             }
         }
     }
+}
+
+/// What the model says of a cell, if it is about this metric.
+fn predicted(metric: &Metric, cell: &CellSummary) -> String {
+    let forecast = cell.predicted.as_ref().filter(|_| metric.name == forecast::METRIC);
+    forecast.map_or_else(String::new, |one| {
+        let text = forecast::show(&one.throughput, metric.scale);
+        if one.is_calibration { format!("({text})") } else { text }
+    })
 }
 
 /// The metrics that the study is about; the summary has the others.
