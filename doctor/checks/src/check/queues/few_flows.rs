@@ -43,6 +43,8 @@ const HUNGRY: f64 = 0.8;
 const COUNTS: f64 = 0.05;
 /// Fraction of the wire's rate from which it is full (D09).
 const WIRE_FULL: f64 = 0.97;
+/// Connections for each queue that the advice asks for.
+const FLOWS_PER_QUEUE: usize = 4;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
 
@@ -90,12 +92,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         .quote([queue_quote])
         .quote(quotes())
         .confidence(Confidence::Medium)
+        .gain(gain(flows.len(), queues))
         .advise(Advice::by_hand(
             format!(
                 "Use more threads or connections in the application, about four for each queue. \
                  Test whether that helps: iperf3 -c HOST -P {connections}. Windows and messages \
                  may limit it as well (D11).",
-                connections = queues.saturating_mul(4)
+                connections = queues.saturating_mul(FLOWS_PER_QUEUE)
             ),
             &[],
         ))
@@ -105,6 +108,17 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         ));
     out.add([finding]);
     Ok(())
+}
+
+/// What more connections gain: at most as many times as more queues are busy.
+fn gain(flows: usize, queues: usize) -> String {
+    let more = queues.saturating_mul(FLOWS_PER_QUEUE);
+    let busy = busy_mean(more, queues);
+    let times = busy / busy_mean(flows, queues);
+    format!(
+        "1 to {times:.1} times with {more} connections, which use {busy:.1} of {queues} queues on \
+         average"
+    )
 }
 
 /// The interface with the most packets that is not a guest's.
