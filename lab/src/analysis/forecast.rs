@@ -98,7 +98,16 @@ fn word<'de, W: Word, D: Deserializer<'de>>(deserializer: D) -> Result<Option<W>
 /// It is not TOML, or not such a table; the message names the field.
 pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     let fault = |error| ForecastError::Table { name: name.to_owned(), error: Box::new(error) };
-    let table: Table = toml::from_str(text).map_err(fault)?;
+    let table: Table = toml::from_str(text).map_err(&fault)?;
+    let wrong = |text: String| fault(toml::de::Error::custom(text));
+    for row in &table.point {
+        let limits = [("queues", row.queues, QUEUES_MAX), ("flows", row.flows, FLOWS_MAX)];
+        if let Some((field, value, most)) = limits.iter().find(|it| !(1..=it.2).contains(&it.1)) {
+            return Err(wrong(format!("`{field} = {value}`: expected a number from 1 to {most}")));
+        }
+        check_cpus("cpus-used", &row.cpus_used).map_err(wrong)?;
+    }
+    check_cpus("cpus", &table.cpus).map_err(wrong)?;
     let of = |size: Option<Size>, default: f64| size.map_or(default, |Size(bytes)| bytes);
     let usual = Window::default();
     let window = Window {
@@ -121,6 +130,19 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     };
     let points = table.point.into_iter().map(point).collect();
     Ok(Data { points, line_bps, window, cpus: table.cpus })
+}
+
+/// What a table may have at most.
+const QUEUES_MAX: usize = 256;
+const FLOWS_MAX: usize = 10_000;
+
+fn check_cpus(field: &str, cpus: &BTreeMap<String, f64>) -> Result<(), String> {
+    match cpus.iter().find(|(_, number)| !(**number > 0.0 && number.is_finite())) {
+        Some((name, number)) => {
+            Err(format!("`{field}.{name} = {number}`: expected a number of CPUs above 0"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Acknowledgements for each segment: one for every other.
@@ -292,5 +314,11 @@ mod tests {
         assert!(missing.contains("node.toml") && missing.contains("`queues`"), "{missing}");
         let unknown = fault(&format!("mtus = '9000B'\n{TABLE}"));
         assert!(unknown.contains("mtus"), "{unknown}");
+        let none = fault(&TABLE.replace("queues = 2", "queues = 0"));
+        assert!(none.contains("`queues = 0`: expected a number from 1 to 256"), "{none}");
+        let many = fault(&TABLE.replace("flows = 6", "flows = 1000000000"));
+        assert!(many.contains("`flows = 1000000000`"), "{many}");
+        let cpus = fault(&format!("{TABLE}[cpus]\nguest = -1.0\n"));
+        assert!(cpus.contains("`cpus.guest = -1`"), "{cpus}");
     }
 }
