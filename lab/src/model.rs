@@ -66,7 +66,7 @@ struct Known {
     /// Use only cells with this value, where records vary more than queues and streams
     #[arg(long = "where", value_name = "AXIS=VALUE", value_parser = axis)]
     filter: Vec<(String, String)>,
-    /// Rate of the wire, such as 10Gbit/s [default: that of the records]
+    /// Rate of the wire that is asked about, such as 10Gbit/s [default: that of the records]
     #[arg(long, value_name = "RATE")]
     line: Option<Rate>,
     /// MTU of that wire
@@ -158,11 +158,7 @@ impl Known {
                 Some(_) => bail!("{}: another line or window than in the others", path.display()),
             }
         }
-        let mut data = all.context("no records given")?;
-        if let Some(Rate(bps)) = self.line {
-            data.line_bps = Some(Line::plain(bps, self.mtu.0).payload_bps());
-        }
-        Ok(data)
+        all.context("no records given")
     }
 
     fn read(&self, path: &Path) -> Result<Data> {
@@ -176,7 +172,13 @@ impl Known {
     }
 
     fn fit(&self) -> Result<Fit> {
-        Ok(Fit::of(&self.data()?)?)
+        let fit = Fit::of(&self.data()?)?;
+        let Some(Rate(bps)) = self.line else { return Ok(fit) };
+        let payload = Line::plain(bps, self.mtu.0).payload_bps();
+        if payload <= 0.0 {
+            bail!("--mtu {}: no segment fits into such a frame", self.mtu);
+        }
+        Ok(fit.on_line(payload))
     }
 }
 
@@ -267,18 +269,16 @@ fn make_plan(args: &PlanArgs) -> Result<()> {
     if args.known.json {
         return print_json(&json!({ "plan": plan, "mtu": mtu.flatten() }));
     }
-    let queues = match plan.queues {
-        Some(queues) => format!("{queues} queues"),
-        None => format!("no number of queues reaches {}", args.target),
-    };
+    let queues = queues(&plan, args.target);
     let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
     let mut text = format!(
-        "{queues}: {} on average, {} or more with {:.0} % of placements\n\
+        "{queues}\n{} to {} on average, {} or more with {:.0} % of placements\n\
          limited by {}\nworkers  {}\nmemory   {netback} in netback of Linux, {vhost} with vhost\n\
          grants   {} a guest\noffloads as in the records\n",
-        Rate(plan.throughput_bps),
+        Rate(plan.throughput_range_bps[0]),
+        Rate(plan.throughput_range_bps[1]),
         args.target,
-        plan.probability * 100.0,
+        plan.probability.max(0.0) * 100.0,
         plan.binding,
         plan.workers,
         plan.grants,
@@ -287,7 +287,7 @@ fn make_plan(args: &PlanArgs) -> Result<()> {
         text += &format!("{station}: {cpus}\n");
     }
     text += &match mtu {
-        Some(Some(mtu)) => format!("MTU      {mtu:.0} B is enough\n"),
+        Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),
         Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
         None => String::new(),
     };
@@ -298,6 +298,19 @@ fn make_plan(args: &PlanArgs) -> Result<()> {
         text += &format!("The run that would tell most: {run}.\n");
     }
     print(&text)
+}
+
+/// How many queues a plan has, or may need.
+fn queues(plan: &plan::Plan, target: Rate) -> String {
+    match (plan.queues, plan.queues_range) {
+        (None, [None, _]) => format!("no number of queues reaches {target}"),
+        (_, [least, Some(most)]) if least == Some(most) => format!("{most} queues"),
+        (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
+        (_, [Some(least), None]) => {
+            format!("{least} queues or more; if contention is worst, no number reaches {target}")
+        }
+        (Some(queues), _) => format!("{queues} queues"),
+    }
 }
 
 /// A figure with its error, for scripts.

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::contention::Contention;
 use crate::placement::Split;
 use crate::predict::{Outcome, Parameters, Placed, Window, ways};
+use crate::search::{least, root};
 
 /// What was measured at one point.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,10 +160,10 @@ const SPREAD_MAX: f64 = 0.25;
 const FULL: f64 = 0.97;
 /// The most serial work that a range allows: as many queues carry no more than one.
 const SERIAL_MAX: f64 = 1.0;
-/// Steps of a search for a root: to 10^-12 of its interval.
-const STEPS: usize = 40;
-/// Steps of a search for a minimum: to 10^-5 of its interval.
-const GOLDEN_STEPS: usize = 24;
+/// The station that is the wire.
+const LINE: &str = "line";
+/// The parameter that is a queue's.
+const CAPACITY: &str = "capacity of a queue";
 /// A capacity that stands for any that is larger than what is shared, as a multiple of that.
 const AMPLE: f64 = 10.0;
 
@@ -216,6 +217,30 @@ impl Fit {
         Prediction { throughput, outcome, least_certain }
     }
 
+    /// On another wire, with so much payload in bit/s: what was measured says what queues carry.
+    #[must_use]
+    pub fn on_line(mut self, bps: f64) -> Fit {
+        let before = self.best.shared_bps;
+        self.stations.retain(|station| station.name != LINE);
+        self.stations.push(Station { name: LINE.to_owned(), bps, cpus_per_bps: 0.0, cpus: 0.0 });
+        self.stations.sort_by(|a, b| a.bps.total_cmp(&b.bps));
+        let shared_bps = self.stations.first().map_or(bps, |station| station.bps);
+        if self.parameters.iter().any(|it| it.name == CAPACITY && it.estimate.value.is_none()) {
+            // A queue that filled the other wire may carry no more than that.
+            self.possible.push(Parameters { queue_bps: before, ..self.best });
+            self.best.queue_bps = self.best.queue_bps.max(shared_bps * AMPLE);
+        }
+        let others = self.possible.iter_mut().chain(self.other_form.as_mut());
+        let others = others.chain(self.shifted.iter_mut().map(|(_, it)| it));
+        others.chain([&mut self.best]).for_each(|it| it.shared_bps = shared_bps);
+        self
+    }
+
+    /// All parameters that the data leave possible, the best first.
+    pub fn possible(&self) -> impl Iterator<Item = &Parameters> {
+        [&self.best].into_iter().chain(&self.possible).chain(self.other_form.as_ref())
+    }
+
     /// The use of each station at some throughput: CPUs, or a fraction of a wire.
     pub fn used(&self, bps: f64) -> impl Iterator<Item = (&Station, f64)> {
         self.stations.iter().map(move |station| match station.cpus > 0.0 {
@@ -261,7 +286,7 @@ fn single(data: &Data) -> Result<&Point, FitError> {
 /// The shared limits: the line, and each station whose CPUs are known, by the utilisation law.
 fn stations(data: &Data, base: &Point) -> Vec<Station> {
     let line = data.line_bps.map(|bps| Station {
-        name: "line".to_owned(),
+        name: LINE.to_owned(),
         bps,
         cpus_per_bps: 0.0,
         cpus: 0.0,
@@ -395,33 +420,6 @@ fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f6
     points.iter().map(move |point| parameters.over(&point.splits).mean_bps / point.bps - 1.0)
 }
 
-/// Where a rising function crosses 0 in an interval; the nearer end if it does not.
-fn root(mut low: f64, mut high: f64, rising: impl Fn(f64) -> f64) -> f64 {
-    for _ in 0..STEPS {
-        let middle = f64::midpoint(low, high);
-        if rising(middle) < 0.0 {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    f64::midpoint(low, high)
-}
-
-/// Where a function with one minimum in an interval has it, by golden section.
-fn least(mut low: f64, mut high: f64, function: impl Fn(f64) -> f64) -> f64 {
-    const GOLDEN: f64 = 0.618_033_988_749_895;
-    for _ in 0..GOLDEN_STEPS {
-        let span = (high - low) * GOLDEN;
-        if function(high - span) <= function(low + span) {
-            high = low + span;
-        } else {
-            low = high - span;
-        }
-    }
-    f64::midpoint(low, high)
-}
-
 impl Solved {
     fn named(&self, shifted: &[(String, Parameters)], data: &Data) -> Vec<Named> {
         let flows = data.points.iter().map(|point| point.flows).max().unwrap_or(1);
@@ -468,7 +466,7 @@ impl Solved {
         };
         let named = |name, unit, (estimate, missing)| Named { name, unit, estimate, missing };
         vec![
-            named("capacity of a queue", "bit/s", queue),
+            named(CAPACITY, "bit/s", queue),
             named("serial part of the work", "", serial),
             named("cost of each pair of queues", "", pairwise),
             named("delay of a flow", "s", delay),
@@ -514,11 +512,10 @@ mod tests {
     fn parameters_are_found_again_in_what_they_predict() {
         let cells = [(1, 1), (1, 8), (2, 8), (4, 8), (8, 8)];
         let fit = Fit::of(&measured(&cells, 0.0)).expect("enough");
-        let found = fit.best;
-        assert!((found.window.delay / 50e-6 - 1.0).abs() < 0.02, "{found:?}");
-        assert!((found.queue_bps / TRUE.queue_bps - 1.0).abs() < 1e-3, "{found:?}");
-        assert!((found.contention.serial - 0.1).abs() < 5e-3, "{found:?}");
-        assert!((found.contention.pairwise - 0.01).abs() < 1e-3, "{found:?}");
+        assert!((fit.best.window.delay / 50e-6 - 1.0).abs() < 0.02, "{fit:?}");
+        assert!((fit.best.queue_bps / TRUE.queue_bps - 1.0).abs() < 1e-3, "{fit:?}");
+        assert!((fit.best.contention.serial - 0.1).abs() < 5e-3, "{fit:?}");
+        assert!((fit.best.contention.pairwise - 0.01).abs() < 1e-3, "{fit:?}");
         assert_eq!(fit.missing(), None);
         let predicted = fit.predict(6, 8, Placed::Evenly).throughput.value.expect("identified");
         let expected = TRUE.outcome(6, 8, Placed::Evenly).mean_bps;
@@ -573,6 +570,19 @@ mod tests {
         assert!(capacity.estimate.value.is_none() && capacity.missing.is_some());
         let one = fit.predict(1, 8, Placed::Random).throughput.value.expect("measured");
         assert!((one / data.points[0].bps - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn another_line_limits_what_was_measured_without_it() {
+        let fit = Fit::of(&measured(&[(1, 8), (2, 8)], 0.0)).expect("enough").on_line(4e9);
+        assert_eq!((fit.stations[0].name.as_str(), fit.stations.len()), ("line", 1));
+        let many = fit.predict(8, 32, Placed::Random).throughput;
+        assert!(many.value.is_some_and(|bps| bps > 3.9e9) && many.high < 4e9 * 1.000_001);
+        let mut data = measured(&[(1, 8)], 0.0);
+        data.line_bps = Some(data.points[0].bps * 1.01);
+        let fast = Fit::of(&data).expect("enough").on_line(20e9);
+        let one = fast.predict(1, 8, Placed::Random).throughput;
+        assert!(one.value.is_none() && one.low < 3.1e9 && one.high > 19e9, "{one}");
     }
 
     #[test]

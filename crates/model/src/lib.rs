@@ -18,4 +18,5 @@ pub mod placement;
 pub mod plan;
 pub mod predict;
 pub mod published;
+mod search;
 pub mod units;

@@ -26,6 +26,11 @@ pub struct Target {
 pub struct Plan {
     /// The fewest queues that suffice; nothing if no number does.
     pub queues: Option<usize>,
+    /// The fewest and the most queues that suffice with parameters that the data leave possible;
+    /// nothing where no number does.
+    pub queues_range: [Option<usize>; 2],
+    /// The throughput's ends over these parameters and the intervals of the data, in bit/s.
+    pub throughput_range_bps: [f64; 2],
     /// The probability with which these, or else the best number, reach the target.
     pub probability: f64,
     /// The throughput of these, or else of the best number, in bit/s.
@@ -61,8 +66,14 @@ const QUEUE_GRANTS: usize = 2 + 2 * 256;
 /// The fewest queues for a target.
 pub fn plan(fit: &Fit, target: &Target) -> Plan {
     let of = |queues: usize| fit.best.outcome(queues, target.flows, Placed::Random);
-    let reaches = |queues: usize| of(queues).reaches(target.bps);
-    let queues = (1..=QUEUES_MAX).find(|queues| reaches(*queues) >= target.probability);
+    let fewest = |it: &Parameters| {
+        let odds = |queues: usize| it.outcome(queues, target.flows, Placed::Random);
+        (1..=QUEUES_MAX).find(|queues| odds(*queues).reaches(target.bps) >= target.probability)
+    };
+    let queues = fewest(&fit.best);
+    let all: Vec<Option<usize>> = fit.possible().map(fewest).collect();
+    let least = all.iter().copied().flatten().min();
+    let most = all.iter().copied().max_by_key(|it| it.unwrap_or(usize::MAX)).flatten();
     let best = || {
         let mean = |queues: &usize| of(*queues).mean_bps;
         // The fewest of those that are equally good within a percent.
@@ -71,11 +82,14 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
     };
     let chosen = queues.unwrap_or_else(best);
     let outcome = of(chosen);
+    let ends = fit.predict(chosen, target.flows, Placed::Random).throughput;
     let carried = outcome.mean_bps.min(target.bps);
     let cpus = fit.used(carried).filter(|(station, _)| station.cpus > 0.0);
     let cpus = cpus.map(|(station, used)| (station.name.clone(), whole(used / CPU_USE).max(1)));
     Plan {
         queues,
+        queues_range: [least, most],
+        throughput_range_bps: [ends.low, ends.high],
         probability: outcome.reaches(target.bps),
         throughput_bps: outcome.mean_bps,
         busy: outcome.busy,
@@ -210,8 +224,12 @@ mod tests {
     #[test]
     fn the_next_run_is_the_one_that_identifies_what_is_unknown() {
         let alone = plan(&fit(&[(1, 8, 3.0)], None), &target(9.0, 8));
-        let next = alone.next_run.expect("contention is unknown");
+        let next = alone.next_run.as_deref().expect("contention is unknown");
         assert!(next.starts_with("2 queues with 8 flows"), "{next}");
+        // With the most contention no number of queues is enough.
+        assert!(matches!(alone.queues_range, [Some(_), None]), "{alone:?}");
+        let few = plan(&fit(&[(1, 8, 3.0)], None), &target(2.0, 8));
+        assert_eq!(few.queues_range, [Some(1), Some(1)]);
         let both = plan(&fit(&[(1, 8, 3.0), (2, 8, 5.5)], None), &target(5.0, 8));
         assert!(both.next_run.is_some_and(|next| next.starts_with("more repeats of q")));
     }
