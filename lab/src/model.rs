@@ -204,7 +204,8 @@ fn fit(args: &FitArgs) -> Result<()> {
     let rows = fit.stations.iter().map(|station| {
         let cost = station.cpus_per_bps * 1e9;
         let cost = if cost > 0.0 { format!("{} CPUs", number(cost)) } else { String::new() };
-        vec![station.name.clone(), Rate(station.bps).to_string(), cost]
+        let most = Some(station.bps).filter(|bps| bps.is_finite()).map(|bps| Rate(bps).to_string());
+        vec![station.name.clone(), most.unwrap_or_default(), cost]
     });
     print(&format!("\n{}", table::render(&["SHARED", ">MOST", ">PER GBIT/S"], rows)))
 }
@@ -240,6 +241,7 @@ fn predict(args: &PredictArgs) -> Result<()> {
     );
     for (name, used, cpus) in stations {
         text += &match cpus > 0.0 {
+            true if cpus.is_infinite() => format!("{name}: {} CPUs\n", number(used)),
             true => format!("{name}: {} of {cpus:.0} CPUs\n", number(used)),
             false => format!("{name}: {:.0} % full\n", used * 100.0),
         };
@@ -284,7 +286,7 @@ fn make_plan(args: &PlanArgs) -> Result<()> {
         plan.grants,
     );
     for (station, cpus) in &plan.cpus {
-        text += &format!("{station}: {cpus}\n");
+        text += &format!("{station}: {cpus} CPUs\n");
     }
     text += &match mtu {
         Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringway_lab::analysis::Analysis;
+use ringway_lab::analysis::{Analysis, forecast};
 use ringway_lab::plan::Plan;
 use ringway_lab::record::{Disturbance, Records};
 use ringway_lab::study::{Study, Subject, ids, shipped};
+use ringway_lab::value::Cell;
 use ringway_lab::{assert, compare, report};
+use ringway_model::fit::Fit;
 use serde_json::Value;
 
 /// A browser that has not started by then never will.
@@ -62,6 +64,14 @@ fn cells_with_many_queues_are_predicted_from_those_with_few() {
     }
     let page = fs::read_to_string(dir.join("report.html")).expect("a page");
     assert!(page.contains("Predicted"));
+    let data = forecast::of_records(&records, &Cell::default()).expect("good cells");
+    let fit = Fit::of(&data).expect("it has one queue");
+    let used = |name: &str| {
+        let (_, used) = fit.used(1e9).find(|(station, _)| station.name == name).expect(name);
+        used
+    };
+    let (all, parts) = (used("all CPUs"), used("netback") + used("guest system"));
+    assert!(all > 0.0 && (all / parts - 1.0).abs() < 1e-9, "{all} {parts}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ pub struct Station {
     pub bps: f64,
     /// CPUs in use for each bit/s; 0 for a wire.
     pub cpus_per_bps: f64,
-    /// How many CPUs it has; 0 for a wire.
+    /// How many CPUs it has; 0 for a wire, infinite if that is not known.
     pub cpus: f64,
 }
 
@@ -283,7 +283,7 @@ fn single(data: &Data) -> Result<&Point, FitError> {
     ones.max_by_key(|point| point.flows).ok_or_else(|| FitError::NoSingleQueue { flows: flows() })
 }
 
-/// The shared limits: the line, and each station whose CPUs are known, by the utilisation law.
+/// The line, and each station by the utilisation law; without known CPUs it limits nothing.
 fn stations(data: &Data, base: &Point) -> Vec<Station> {
     let line = data.line_bps.map(|bps| Station {
         name: LINE.to_owned(),
@@ -292,9 +292,10 @@ fn stations(data: &Data, base: &Point) -> Vec<Station> {
         cpus: 0.0,
     });
     let of_cpus = base.cpus_used.iter().filter_map(|(name, used)| {
-        let cpus = data.cpus.get(name).copied().filter(|cpus| *cpus > 0.0 && *used > 0.0)?;
+        let cpus = data.cpus.get(name).copied().unwrap_or(f64::INFINITY);
         let cpus_per_bps = used / base.bps;
-        Some(Station { name: name.clone(), bps: cpus / cpus_per_bps, cpus_per_bps, cpus })
+        let station = Station { name: name.clone(), bps: cpus / cpus_per_bps, cpus_per_bps, cpus };
+        (*used > 0.0 && cpus > 0.0).then_some(station)
     });
     let mut all: Vec<Station> = line.into_iter().chain(of_cpus).collect();
     all.sort_by(|a, b| a.bps.total_cmp(&b.bps));
@@ -518,8 +519,7 @@ mod tests {
         assert!((fit.best.contention.pairwise - 0.01).abs() < 1e-3, "{fit:?}");
         assert_eq!(fit.missing(), None);
         let predicted = fit.predict(6, 8, Placed::Evenly).throughput.value.expect("identified");
-        let expected = TRUE.outcome(6, 8, Placed::Evenly).mean_bps;
-        assert!((predicted / expected - 1.0).abs() < 5e-3);
+        assert!((predicted / TRUE.outcome(6, 8, Placed::Evenly).mean_bps - 1.0).abs() < 5e-3);
     }
 
     #[test]

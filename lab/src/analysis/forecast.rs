@@ -215,7 +215,9 @@ fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
     }
     let summary = cell.values.get(METRIC)?;
     let counted = cell.cpus_used.iter().filter(|(name, _)| !NOT_COUNTED.contains(&name.as_str()));
-    let used: f64 = counted.map(|(_, cpus)| cpus).sum();
+    let mut cpus_used: BTreeMap<String, f64> =
+        counted.map(|(name, cpus)| (name.clone(), *cpus)).collect();
+    cpus_used.insert(ALL_CPUS.to_owned(), cpus_used.values().sum());
     let (queues, flows) = (usize::from(setup.queues), setup.streams * usize::from(setup.targets));
     let odds = || ways(queues, flows, placed(setup.placement));
     Some(Point {
@@ -225,7 +227,7 @@ fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
         splits: observed(records, cell).unwrap_or_else(odds),
         bps: summary.mean,
         half_width_bps: summary.interval.map_or(0.0, |it| (it.high - it.low) / 2.0),
-        cpus_used: [(ALL_CPUS.to_owned(), used)].into(),
+        cpus_used,
     })
 }
 
