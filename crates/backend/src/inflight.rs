@@ -48,11 +48,16 @@ impl InflightArea {
         Ok(Some(InflightArea { file, rings, size, begun: BTreeSet::new() }))
     }
 
-    /// Notes that a pair starts. The first time, the area determines where its packed rings
-    /// continue, because another process may have served them; later the front-end does, because it
-    /// may have restarted them elsewhere. A split ring keeps this in its own memory.
-    pub(crate) fn starts(&mut self, format: Format, pair: u16) {
-        if self.begun.insert(pair) || format == Format::Split {
+    /// Notes that a pair is served from now on.
+    pub(crate) fn is_served(&mut self, pair: u16) {
+        self.begun.insert(pair);
+    }
+
+    /// Notes that a pair starts. Until it has been served, the area determines where its packed
+    /// rings continue, because another process may have served them; later the front-end does,
+    /// because it may have restarted them elsewhere. A split ring keeps this in its own memory.
+    pub(crate) fn starts(&self, format: Format, pair: u16) {
+        if !self.begun.contains(&pair) || format == Format::Split {
             return;
         }
         let parts = [2 * pair, 2 * pair + 1].map(|ring| self.part(format, ring, 0));
@@ -100,8 +105,12 @@ mod tests {
         let version =
             |part: &InflightPlace| part.pages.load_u16(inflight_packed::VERSION, Ordering::Relaxed);
         set();
-        noted.starts(Format::Packed, 1);
-        assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
+        // The front-end enables them after it has passed them, which starts them once more.
+        for _ in 0..2 {
+            noted.starts(Format::Packed, 1);
+            assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
+        }
+        noted.is_served(1);
         noted.starts(Format::Packed, 1);
         assert_eq!(parts.each_ref().map(version), [1, 1, 0, 0]);
         set();

@@ -292,7 +292,7 @@ impl<H: Hypervisor> Device for Serving<'_, '_, H> {
 
     fn start(&mut self, plan: PairPlan) -> Result<(), String> {
         self.detach();
-        if let Some(area) = &mut self.parts.area {
+        if let Some(area) = &self.parts.area {
             area.starts(QueueOptions::of(plan.features).format, plan.pair);
         }
         self.parts.plans.insert(plan.pair, plan);
@@ -498,7 +498,9 @@ impl<H: Hypervisor> Serving<'_, '_, H> {
             counters: Arc::clone(&counters),
             calls: self.parts.calls.clone(),
         };
-        Ok((QueuePair::attach(parts).map_err(io::Error::other)?, counters))
+        let queues = QueuePair::attach(parts).map_err(io::Error::other)?;
+        self.parts.area.iter_mut().for_each(|area| area.is_served(plan.pair));
+        Ok((queues, counters))
     }
 
     fn queue(
