@@ -38,6 +38,9 @@ pub struct QueueStatus {
     /// Slots of its tx ring without a response, each up to 4096 bytes of a frame. A backend reports
     /// the current number, a frontend that of its last transmission.
     pub tx_unanswered: u64,
+    /// Metadata of received frames that a frontend did not know and ignored.
+    #[serde(default)]
+    pub extras_skipped: u64,
     /// How long slots of its tx ring waited for a response, since the backend first saw them.
     /// Sampled from a few of all slots; empty for a frontend.
     #[serde(default, rename = "tx_answer_times")] // as scripts know it
@@ -63,6 +66,7 @@ impl QueueStatus {
             tx_long: totals.tx_long,
             tx_lent: totals.tx_lent,
             tx_unanswered: totals.tx_unanswered,
+            extras_skipped: totals.extras_skipped,
             tx_response_times: Times::read(&counters.tx_response_times),
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }

@@ -176,6 +176,7 @@ pub struct QueueCounters {
     tx_lent: AtomicU64,
     /// Slots of the tx ring that were consumed and had no response when last counted.
     tx_unanswered: AtomicU64,
+    extras_skipped: AtomicU64,
     /// Times from a backend's first sight of a tx slot to its response, sampled for a few slots.
     pub tx_response_times: TimeCounters,
     /// Frames dropped in this queue.
@@ -203,6 +204,8 @@ pub struct QueueTotals {
     pub tx_lent: u64,
     /// Slots of the tx ring that wait for a response: a current value, not a count.
     pub tx_unanswered: u64,
+    /// Extras of received packets whose type the frontend does not know.
+    pub extras_skipped: u64,
 }
 
 impl QueueCounters {
@@ -243,6 +246,11 @@ impl QueueCounters {
         self.tx_unanswered.store(slots, Ordering::Relaxed);
     }
 
+    /// Adds extras that were passed over.
+    pub fn add_extras_skipped(&self, extras: u64) {
+        bump(&self.extras_skipped, extras);
+    }
+
     /// The totals now.
     pub fn totals(&self) -> QueueTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -258,6 +266,7 @@ impl QueueCounters {
             tx_long: read(&self.tx_long),
             tx_lent,
             tx_unanswered: read(&self.tx_unanswered),
+            extras_skipped: read(&self.extras_skipped),
         }
     }
 }

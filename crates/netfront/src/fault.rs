@@ -23,12 +23,6 @@ pub enum ResponseFault {
         /// The status as read.
         status: i16,
     },
-    /// An extra that was not negotiated.
-    #[error("rx ring: extra of type {kind}")]
-    BadExtra {
-        /// The type as read.
-        kind: u8,
-    },
     /// An invalid GSO extra.
     #[error("rx ring: GSO of type {kind} with segments of {size} bytes")]
     BadGso {

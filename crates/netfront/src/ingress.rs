@@ -36,7 +36,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
         let count = self.rx.peek_responses(&mut *self.rx_responses).map_err(QueueDown::peer)?;
-        let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
+        let (mut consumed, mut packets, mut bytes, mut skipped) = (0, 0, 0, 0);
         while consumed < count && into.len() < frames_end && bytes < bytes_max {
             let window = &self.rx_responses[consumed..count];
             let first_slot = usize::from(self.rx.response_slot()) + consumed;
@@ -63,11 +63,13 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 in_place.consumed(first_slot % RX_RING_SLOTS, packet.slots);
             }
             consumed += packet.slots;
+            skipped += packet.skipped;
         }
         if consumed == 0 {
             return Ok(());
         }
         self.counters.add_rx(packets, bytes);
+        self.counters.add_extras_skipped(skipped);
         self.rx.consume(consumed);
         if self.in_place.is_some() {
             return self.post_returned();
@@ -180,6 +182,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 struct Packet {
     slots: usize,
     extras: usize,
+    /// Those of the extras whose type is not known here.
+    skipped: u64,
     len: usize,
     offload: Offload,
     is_whole: bool,
@@ -200,6 +204,7 @@ fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
     let mut packet = Packet {
         slots: 1,
         extras: 0,
+        skipped: 0,
         len: bytes_of(&first),
         offload: Offload { checksum: checksum_of(first.flags), gso: None },
         is_whole: true,
@@ -221,11 +226,13 @@ fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
             packet.extras += 1;
             let (extra, _) =
                 ExtraInfo::read_from_prefix(slot.as_bytes()).expect("an extra fits a slot");
-            if extra.kind != EXTRA_TYPE_GSO {
-                return Err(ResponseFault::BadExtra { kind: extra.kind });
+            //= netif.h:extras-skipped
+            if extra.kind == EXTRA_TYPE_GSO {
+                packet.offload.gso = Some(gso_of(&extra)?);
+                packet.offload.checksum = Checksum::Blank;
+            } else {
+                packet.skipped += 1;
             }
-            packet.offload.gso = Some(gso_of(&extra)?);
-            packet.offload.checksum = Checksum::Blank;
             more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
         } else {
             check_range(slot)?;

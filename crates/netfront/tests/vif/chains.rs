@@ -60,6 +60,7 @@ fn letters() -> Vec<RxResponse> {
         extra(gso(0)),
         extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..gso(100) }),
         extra(hash),
+        extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..hash }),
     ]
 }
 
@@ -89,7 +90,6 @@ impl Chain<'_, RxResponse> {
         }
         for extra in &self.extras {
             let is_gso = extra.kind == EXTRA_TYPE_GSO;
-            check(!is_gso, ResponseFault::BadExtra { kind: extra.kind });
             let (size, kind) = extra.gso();
             let is_sound = size > 0 && (1..=2).contains(&kind);
             check(is_gso && !is_sound, ResponseFault::BadGso { kind, size });
@@ -111,7 +111,8 @@ impl Chain<'_, RxResponse> {
             let start = usize::from(slot.offset);
             bytes.extend(&page[start..start + len_of(slot.status)]);
         }
-        let gso = self.extras.last();
+        //= netif.h:extras-skipped
+        let gso = self.extras.iter().rfind(|extra| extra.kind == EXTRA_TYPE_GSO);
         let gso = gso.map(|extra| Gso::from_extra(extra).expect("the rules were checked"));
         let checksum = match self.first.flags {
             _ if gso.is_some() => Checksum::Blank,

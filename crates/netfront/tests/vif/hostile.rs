@@ -197,13 +197,29 @@ fn frames_too_short_for_an_ethernet_header_are_dropped() {
 }
 
 #[test]
-fn extras_that_were_not_negotiated_are_a_fault() {
-    for kind in [0, 2, 3, EXTRA_TYPE_HASH, 5, 255] {
-        let mut bench = Bench::new();
-        let _ = bench.respond(response(0, NETRXF_EXTRA_INFO, 60));
-        let _ = bench.respond(ExtraInfo { kind, flags: 0, payload: [0; 6] });
-        assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::BadExtra { kind });
+fn extras_of_other_types_are_skipped_and_counted() {
+    //= netif.h:extras-skipped
+    let mut bench = Bench::new();
+    let kinds = [0, 2, 3, EXTRA_TYPE_HASH, 5, 255];
+    let chain = kinds.map(|kind| ExtraInfo { kind, flags: EXTRA_FLAG_MORE, payload: [0xff; 6] });
+    let data = pattern(1, 100);
+    bench.fill(0, 0, &data[..60]);
+    bench.fill(8, 0, &data[60..]);
+    let _ = bench.respond(response(0, NETRXF_EXTRA_INFO | MORE, 60));
+    for extra in chain {
+        let _ = bench.respond(extra);
     }
+    let _ = bench.respond(ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4));
+    let _ = bench.respond(response(8, 0, 40));
+    let frames = bench.ingress().expect("an extra is no fault");
+    assert_eq!(frames[0].bytes(), data);
+    assert_eq!(frames[0].offload.gso, Some(Gso { kind: GsoKind::TcpV4, size: 1448 }));
+    assert_eq!(bench.counters.totals().extras_skipped, 6);
+    assert_eq!(bench.rx.pending(), Ok(9), "all pages are posted again");
+}
+
+#[test]
+fn segments_of_zero_bytes_or_of_an_unknown_protocol_are_a_fault() {
     for (size, kind) in [(0, 1), (100, 0), (100, 3)] {
         let mut bench = Bench::new();
         let _ = bench.respond(response(0, NETRXF_EXTRA_INFO, 60));
