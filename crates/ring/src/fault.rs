@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{ring} ring: producer {produced} is {ahead} ahead of consumer, the ring has {slots}")]
 pub struct RingFault {
-    /// The name of the ring's [`Layout`](crate::Layout): "tx" or "rx".
+    /// The name of the ring's [`Layout`](crate::Layout): "tx", "rx" or "control".
     pub ring: &'static str,
     /// The index as read.
     pub produced: u32,

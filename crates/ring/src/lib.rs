@@ -64,8 +64,8 @@ pub use front::FrontRing;
 pub use memory::RingMemory;
 pub use ringway_sys::{OutOfMemory, SharedPages};
 use ringway_wire::netif::{
-    RX_RING_SLOTS, RX_SLOT_LEN, RxRequest, RxResponse, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest,
-    TxResponse,
+    CTRL_RING_SLOTS, CTRL_SLOT_LEN, CtrlRequest, CtrlResponse, RX_RING_SLOTS, RX_SLOT_LEN,
+    RxRequest, RxResponse, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest, TxResponse,
 };
 use ringway_wire::{PAGE_SIZE, ring};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -91,6 +91,10 @@ pub struct Tx;
 #[derive(Debug)]
 pub struct Rx;
 
+/// The ring on which a guest says how it wants to be served.
+#[derive(Debug)]
+pub struct Control;
+
 impl Layout for Tx {
     type Request = TxRequest;
     type Response = TxResponse;
@@ -105,6 +109,14 @@ impl Layout for Rx {
     const SLOT_LEN: usize = RX_SLOT_LEN;
     const SLOTS: u32 = slots(RX_RING_SLOTS);
     const NAME: &'static str = "rx";
+}
+
+impl Layout for Control {
+    type Request = CtrlRequest;
+    type Response = CtrlResponse;
+    const SLOT_LEN: usize = CTRL_SLOT_LEN;
+    const SLOTS: u32 = slots(CTRL_RING_SLOTS);
+    const NAME: &'static str = "control";
 }
 
 #[expect(clippy::as_conversions, reason = "a constant context has no try_from; checked by assert")]

@@ -18,10 +18,15 @@ pub fn slots_max(len: usize) -> usize {
     len.div_ceil(PAGE_SIZE) + 1
 }
 
+/// Slots in a control ring.
+pub const CTRL_RING_SLOTS: usize = ring::slot_count(CTRL_SLOT_LEN);
+
 /// Bytes from one tx slot to the next: the union of request and response.
 pub const TX_SLOT_LEN: usize = size_of::<TxRequest>();
 /// Bytes from one rx slot to the next.
 pub const RX_SLOT_LEN: usize = size_of::<RxRequest>();
+/// Bytes from one control slot to the next.
+pub const CTRL_SLOT_LEN: usize = size_of::<CtrlRequest>();
 
 /// The largest frame a tx request chain can describe (`XEN_NETIF_MAX_TX_SIZE`).
 pub const MAX_TX_SIZE: u16 = 0xffff;
@@ -152,11 +157,86 @@ pub const GSO_TYPE_TCPV4: u8 = 1;
 /// TCP over IPv6 (`XEN_NETIF_GSO_TYPE_TCPV6`).
 pub const GSO_TYPE_TCPV6: u8 = 2;
 
+/// A message of the guest on the control ring (`xen_netif_ctrl_request`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CtrlRequest {
+    /// Chosen by the guest, echoed in the response.
+    pub id: u16,
+    /// `CTRL_TYPE_*` (the C field is `type`).
+    pub kind: u16,
+    /// What they mean depends on `kind`.
+    pub data: [u32; 3],
+}
+
+/// The backend's response to one message (`xen_netif_ctrl_response`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CtrlResponse {
+    /// The request's id.
+    pub id: u16,
+    /// The request's `kind`.
+    pub kind: u16,
+    /// `CTRL_STATUS_*`.
+    pub status: u32,
+    /// What a successful request asked for, else zero.
+    pub data: u32,
+}
+
+/// Which hash types the backend knows (`XEN_NETIF_CTRL_TYPE_GET_HASH_FLAGS`).
+pub const CTRL_TYPE_GET_HASH_FLAGS: u16 = 1;
+/// Select hash types (`XEN_NETIF_CTRL_TYPE_SET_HASH_FLAGS`).
+pub const CTRL_TYPE_SET_HASH_FLAGS: u16 = 2;
+/// Replace the key (`XEN_NETIF_CTRL_TYPE_SET_HASH_KEY`).
+pub const CTRL_TYPE_SET_HASH_KEY: u16 = 3;
+/// The most entries of a mapping (`XEN_NETIF_CTRL_TYPE_GET_HASH_MAPPING_SIZE`).
+pub const CTRL_TYPE_GET_HASH_MAPPING_SIZE: u16 = 4;
+/// Begin another mapping (`XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING_SIZE`).
+pub const CTRL_TYPE_SET_HASH_MAPPING_SIZE: u16 = 5;
+/// Write a part of the mapping (`XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING`).
+pub const CTRL_TYPE_SET_HASH_MAPPING: u16 = 6;
+/// Select the algorithm (`XEN_NETIF_CTRL_TYPE_SET_HASH_ALGORITHM`).
+pub const CTRL_TYPE_SET_HASH_ALGORITHM: u16 = 7;
+
+/// Done (`XEN_NETIF_CTRL_STATUS_SUCCESS`).
+pub const CTRL_STATUS_SUCCESS: u32 = 0;
+/// No such message, or not in this state (`XEN_NETIF_CTRL_STATUS_NOT_SUPPORTED`).
+pub const CTRL_STATUS_NOT_SUPPORTED: u32 = 1;
+/// A value is not valid (`XEN_NETIF_CTRL_STATUS_INVALID_PARAMETER`).
+pub const CTRL_STATUS_INVALID_PARAMETER: u32 = 2;
+/// More than the backend has room for (`XEN_NETIF_CTRL_STATUS_BUFFER_OVERFLOW`).
+pub const CTRL_STATUS_BUFFER_OVERFLOW: u32 = 3;
+
+/// The backend steers as it likes (`XEN_NETIF_CTRL_HASH_ALGORITHM_NONE`).
+pub const HASH_ALGORITHM_NONE: u8 = 0;
+/// The backend steers by a Toeplitz hash (`XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`).
+pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
+/// The number of a hash of IPv4 addresses, and of its bit (`_XEN_NETIF_CTRL_HASH_TYPE_IPV4`).
+pub const HASH_TYPE_IPV4: u8 = 0;
+/// That of addresses and ports of TCP over IPv4 (`_XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP`).
+pub const HASH_TYPE_IPV4_TCP: u8 = 1;
+/// That of IPv6 addresses (`_XEN_NETIF_CTRL_HASH_TYPE_IPV6`).
+pub const HASH_TYPE_IPV6: u8 = 2;
+/// That of addresses and ports of TCP over IPv6 (`_XEN_NETIF_CTRL_HASH_TYPE_IPV6_TCP`).
+pub const HASH_TYPE_IPV6_TCP: u8 = 3;
+
 impl ExtraInfo {
     /// The extra that announces segmentation into payloads of `size` bytes of type `gso_type`.
     pub fn for_gso(size: u16, gso_type: u8) -> ExtraInfo {
         let [low, high] = size.to_le_bytes();
         ExtraInfo { kind: EXTRA_TYPE_GSO, flags: 0, payload: [low, high, gso_type, 0, 0, 0] }
+    }
+
+    /// The extra that says by which hash, of type `HASH_TYPE_*`, a packet was steered.
+    pub fn for_hash(value: u32, hash_type: u8, algorithm: u8) -> ExtraInfo {
+        //= netif.h:hash-extra
+        let [a, b, c, d] = value.to_le_bytes();
+        let payload = [hash_type, algorithm, a, b, c, d];
+        ExtraInfo { kind: EXTRA_TYPE_HASH, flags: 0, payload }
     }
 
     /// Segment size in bytes and `GSO_TYPE_*`, as the peer wrote them: unchecked.
@@ -169,5 +249,6 @@ const _: () = {
     assert!(size_of::<TxRequest>() == 12 && size_of::<TxResponse>() == 4);
     assert!(size_of::<RxRequest>() == 8 && size_of::<RxResponse>() == 8);
     assert!(size_of::<ExtraInfo>() == 8);
-    assert!(TX_RING_SLOTS == 256 && RX_RING_SLOTS == 256);
+    assert!(size_of::<CtrlRequest>() == 16 && size_of::<CtrlResponse>() == 12);
+    assert!(TX_RING_SLOTS == 256 && RX_RING_SLOTS == 256 && CTRL_RING_SLOTS == 128);
 };

@@ -56,6 +56,15 @@ static void netif(void)
     OFFSET(netif_extra_info, type);
     OFFSET(netif_extra_info, flags);
     OFFSET(netif_extra_info, u);
+    SIZE(xen_netif_ctrl_request);
+    OFFSET(xen_netif_ctrl_request, id);
+    OFFSET(xen_netif_ctrl_request, type);
+    OFFSET(xen_netif_ctrl_request, data);
+    SIZE(xen_netif_ctrl_response);
+    OFFSET(xen_netif_ctrl_response, id);
+    OFFSET(xen_netif_ctrl_response, type);
+    OFFSET(xen_netif_ctrl_response, status);
+    OFFSET(xen_netif_ctrl_response, data);
 
     VALUE(NETTXF_csum_blank);
     VALUE(NETTXF_data_validated);
@@ -80,6 +89,23 @@ static void netif(void)
     VALUE(XEN_NETIF_EXTRA_FLAG_MORE);
     VALUE(XEN_NETIF_GSO_TYPE_TCPV4);
     VALUE(XEN_NETIF_GSO_TYPE_TCPV6);
+    VALUE(XEN_NETIF_CTRL_TYPE_GET_HASH_FLAGS);
+    VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_FLAGS);
+    VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_KEY);
+    VALUE(XEN_NETIF_CTRL_TYPE_GET_HASH_MAPPING_SIZE);
+    VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING_SIZE);
+    VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING);
+    VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_ALGORITHM);
+    VALUE(XEN_NETIF_CTRL_STATUS_SUCCESS);
+    VALUE(XEN_NETIF_CTRL_STATUS_NOT_SUPPORTED);
+    VALUE(XEN_NETIF_CTRL_STATUS_INVALID_PARAMETER);
+    VALUE(XEN_NETIF_CTRL_STATUS_BUFFER_OVERFLOW);
+    VALUE(XEN_NETIF_CTRL_HASH_ALGORITHM_NONE);
+    VALUE(XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ);
+    VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV4);
+    VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP);
+    VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV6);
+    VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV6_TCP);
 
     struct netif_tx_request tx_request = {
         .gref = 0x11223344, .offset = 0x5566, .flags = 0x7788, .id = 0x99aa, .size = 0xbbcc,
@@ -89,7 +115,15 @@ static void netif(void)
     struct netif_rx_response rx_response = {
         .id = 0x99aa, .offset = 0x5566, .flags = 0x7788, .status = NETIF_RSP_ERROR,
     };
-    struct netif_extra_info gso, mcast;
+    struct netif_extra_info gso, mcast, hash;
+    struct xen_netif_ctrl_request ctrl_request = {
+        .id = 0x99aa, .type = XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING,
+        .data = { 0x11223344, 0x55667788, 0x99aabbcc },
+    };
+    struct xen_netif_ctrl_response ctrl_response = {
+        .id = 0x99aa, .type = XEN_NETIF_CTRL_TYPE_GET_HASH_FLAGS,
+        .status = XEN_NETIF_CTRL_STATUS_BUFFER_OVERFLOW, .data = 0x11223344,
+    };
 
     memset(&gso, 0, sizeof(gso));
     gso.type = XEN_NETIF_EXTRA_TYPE_GSO;
@@ -105,6 +139,14 @@ static void netif(void)
     bytes("netif_rx_response", &rx_response, sizeof(rx_response));
     bytes("netif_extra_info gso", &gso, sizeof(gso));
     bytes("netif_extra_info mcast", &mcast, sizeof(mcast));
+    memset(&hash, 0, sizeof(hash));
+    hash.type = XEN_NETIF_EXTRA_TYPE_HASH;
+    hash.u.hash.type = _XEN_NETIF_CTRL_HASH_TYPE_IPV6_TCP;
+    hash.u.hash.algorithm = XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ;
+    memcpy(hash.u.hash.value, "\x44\x33\x22\x11", 4);
+    bytes("netif_extra_info hash", &hash, sizeof(hash));
+    bytes("xen_netif_ctrl_request", &ctrl_request, sizeof(ctrl_request));
+    bytes("xen_netif_ctrl_response", &ctrl_response, sizeof(ctrl_response));
 }
 
 static void rings(void)
@@ -112,6 +154,7 @@ static void rings(void)
     static char page[4096] __attribute__((aligned(4096)));
     netif_tx_sring_t *tx = (netif_tx_sring_t *)page;
     netif_rx_sring_t *rx = (netif_rx_sring_t *)page;
+    xen_netif_ctrl_sring_t *ctrl = (xen_netif_ctrl_sring_t *)page;
 
     printf("offsetof sring.req_prod = %zu\n", offsetof(netif_tx_sring_t, req_prod));
     printf("offsetof sring.req_event = %zu\n", offsetof(netif_tx_sring_t, req_event));
@@ -120,8 +163,10 @@ static void rings(void)
     printf("offsetof sring.ring = %zu\n", (size_t)((char *)&tx->ring[0] - page));
     printf("stride tx = %zu\n", (size_t)((char *)&tx->ring[1] - (char *)&tx->ring[0]));
     printf("stride rx = %zu\n", (size_t)((char *)&rx->ring[1] - (char *)&rx->ring[0]));
+    printf("stride ctrl = %zu\n", (size_t)((char *)&ctrl->ring[1] - (char *)&ctrl->ring[0]));
     printf("entries tx = %zu\n", (size_t)__RING_SIZE(tx, 4096));
     printf("entries rx = %zu\n", (size_t)__RING_SIZE(rx, 4096));
+    printf("entries ctrl = %zu\n", (size_t)__RING_SIZE(ctrl, 4096));
 
     SHARED_RING_INIT(tx);
     bytes("sring new", page, 16);

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::{env, fs, process};
 
 use ringway_wire::grant::{self, GrantEntryV1, GrantStatus};
-use ringway_wire::netif::{self, ExtraInfo, RxRequest, RxResponse, TxRequest, TxResponse};
+use ringway_wire::netif::{
+    self, CtrlRequest, CtrlResponse, ExtraInfo, RxRequest, RxResponse, TxRequest, TxResponse,
+};
 use ringway_wire::ring;
 use ringway_wire::vnet::{self, VirtioNetHdr};
 use ringway_wire::xenstore::{self, Errno, Op, SockMsg};
@@ -80,6 +82,12 @@ fn netif_layouts(lines: &mut Lines) {
     layout!(lines, "netif_extra_info" = ExtraInfo {
         "type" = kind, "flags" = flags, "u" = payload,
     });
+    layout!(lines, "xen_netif_ctrl_request" = CtrlRequest {
+        "id" = id, "type" = kind, "data" = data,
+    });
+    layout!(lines, "xen_netif_ctrl_response" = CtrlResponse {
+        "id" = id, "type" = kind, "status" = status, "data" = data,
+    });
 }
 
 //= netif.h:flag-bits
@@ -107,6 +115,35 @@ fn netif_constants(lines: &mut Lines) {
     lines.value("XEN_NETIF_EXTRA_FLAG_MORE", netif::EXTRA_FLAG_MORE);
     lines.value("XEN_NETIF_GSO_TYPE_TCPV4", netif::GSO_TYPE_TCPV4);
     lines.value("XEN_NETIF_GSO_TYPE_TCPV6", netif::GSO_TYPE_TCPV6);
+    control_constants(lines);
+}
+
+fn control_constants(lines: &mut Lines) {
+    for (name, kind) in [
+        ("GET_HASH_FLAGS", netif::CTRL_TYPE_GET_HASH_FLAGS),
+        ("SET_HASH_FLAGS", netif::CTRL_TYPE_SET_HASH_FLAGS),
+        ("SET_HASH_KEY", netif::CTRL_TYPE_SET_HASH_KEY),
+        ("GET_HASH_MAPPING_SIZE", netif::CTRL_TYPE_GET_HASH_MAPPING_SIZE),
+        ("SET_HASH_MAPPING_SIZE", netif::CTRL_TYPE_SET_HASH_MAPPING_SIZE),
+        ("SET_HASH_MAPPING", netif::CTRL_TYPE_SET_HASH_MAPPING),
+        ("SET_HASH_ALGORITHM", netif::CTRL_TYPE_SET_HASH_ALGORITHM),
+    ] {
+        lines.value(&format!("XEN_NETIF_CTRL_TYPE_{name}"), kind);
+    }
+    for (name, status) in [
+        ("SUCCESS", netif::CTRL_STATUS_SUCCESS),
+        ("NOT_SUPPORTED", netif::CTRL_STATUS_NOT_SUPPORTED),
+        ("INVALID_PARAMETER", netif::CTRL_STATUS_INVALID_PARAMETER),
+        ("BUFFER_OVERFLOW", netif::CTRL_STATUS_BUFFER_OVERFLOW),
+    ] {
+        lines.value(&format!("XEN_NETIF_CTRL_STATUS_{name}"), status);
+    }
+    lines.value("XEN_NETIF_CTRL_HASH_ALGORITHM_NONE", netif::HASH_ALGORITHM_NONE);
+    lines.value("XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ", netif::HASH_ALGORITHM_TOEPLITZ);
+    lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV4", netif::HASH_TYPE_IPV4);
+    lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP", netif::HASH_TYPE_IPV4_TCP);
+    lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV6", netif::HASH_TYPE_IPV6);
+    lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV6_TCP", netif::HASH_TYPE_IPV6_TCP);
 }
 
 fn netif_bytes(lines: &mut Lines) {
@@ -124,6 +161,15 @@ fn netif_bytes(lines: &mut Lines) {
         payload: [0x01, 0x00, 0x5e, 0x00, 0x00, 0xfb],
     };
     lines.bytes("netif_extra_info mcast", &mcast);
+    //= netif.h:hash-extra
+    let hash = ExtraInfo::for_hash(gref, netif::HASH_TYPE_IPV6_TCP, netif::HASH_ALGORITHM_TOEPLITZ);
+    lines.bytes("netif_extra_info hash", &hash);
+    let kind = netif::CTRL_TYPE_SET_HASH_MAPPING;
+    let data = [gref, 0x5566_7788, 0x99aa_bbcc];
+    lines.bytes("xen_netif_ctrl_request", &CtrlRequest { id, kind, data });
+    let kind = netif::CTRL_TYPE_GET_HASH_FLAGS;
+    let status = netif::CTRL_STATUS_BUFFER_OVERFLOW;
+    lines.bytes("xen_netif_ctrl_response", &CtrlResponse { id, kind, status, data: gref });
 }
 
 fn ring_layout(lines: &mut Lines) {
@@ -134,8 +180,10 @@ fn ring_layout(lines: &mut Lines) {
     lines.value("offsetof sring.ring", ring::SLOTS);
     lines.value("stride tx", netif::TX_SLOT_LEN);
     lines.value("stride rx", netif::RX_SLOT_LEN);
+    lines.value("stride ctrl", netif::CTRL_SLOT_LEN);
     lines.value("entries tx", netif::TX_RING_SLOTS);
     lines.value("entries rx", netif::RX_RING_SLOTS);
+    lines.value("entries ctrl", netif::CTRL_RING_SLOTS);
     // req_prod, req_event, rsp_prod, rsp_event as `SHARED_RING_INIT` sets them; a test of the ring
     // crate checks that ours starts like this.
     lines.bytes("sring new", &[0_u32, 1, 0, 1]);

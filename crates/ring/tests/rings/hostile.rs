@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use ringway_ring::{BackRing, FrontRing, Layout, RingFault, Rx, Tx, Waiting};
+use ringway_ring::{BackRing, Control, FrontRing, Layout, RingFault, Rx, Tx, Waiting};
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
 use crate::page::{self, Numbered, set};
@@ -12,20 +12,22 @@ use crate::page::{self, Numbered, set};
 const STARTS: [u32; 4] = [0, 1000, u32::MAX - 100, u32::MAX];
 
 /// Distances of a producer from its consumer: half the range, behind by one, behind by a ring, one
-/// more than the ring holds.
-const JUMPS: [u32; 6] = [1 << 31, u32::MAX, u32::MAX - 255, 257, 300, (1 << 31) - 1];
+/// more than a ring of so many slots holds.
+fn jumps(slots: u32) -> [u32; 6] {
+    [1 << 31, u32::MAX, u32::MAX - (slots - 1), slots + 1, slots + 44, (1 << 31) - 1]
+}
 
 /// How often to read a producer that flips. The interpreter of Miri is slow.
 const READS: usize = if cfg!(miri) { 200 } else { 100_000 };
 
 fn overrun<L: Layout>(produced: u32, ahead: u32) -> RingFault {
-    RingFault { ring: L::NAME, produced, ahead, slots: 256 }
+    RingFault { ring: L::NAME, produced, ahead, slots: L::SLOTS }
 }
 
 //= netif.h:producer-bound
 fn hostile_request_producers<L: Numbered>() {
     for start in STARTS {
-        for jump in JUMPS {
+        for jump in jumps(L::SLOTS) {
             let [front, back, peer, again] = page::handles();
             let _front = FrontRing::<L>::starting_at(front, start);
             let mut back = BackRing::<L>::attach(back).expect("a new ring is sound");
@@ -37,17 +39,18 @@ fn hostile_request_producers<L: Numbered>() {
             assert_eq!(back.arm(1), Waiting::Enough, "or it would go unreported");
             assert_eq!(BackRing::<L>::attach(again).err(), Some(fault));
 
-            set(&peer, REQ_PROD, start.wrapping_add(256));
-            assert_eq!(back.pending(), Ok(256), "a full ring is no fault");
-            back.consume(256);
+            set(&peer, REQ_PROD, start.wrapping_add(L::SLOTS));
+            assert_eq!(back.pending(), Ok(L::SLOTS), "a full ring is no fault");
+            back.consume(usize::try_from(L::SLOTS).expect("a ring is small"));
         }
     }
 }
 
 #[test]
-fn a_request_producer_beyond_the_ring_is_a_fault_in_both_rings() {
+fn a_request_producer_beyond_the_ring_is_a_fault_in_every_ring() {
     hostile_request_producers::<Tx>();
     hostile_request_producers::<Rx>();
+    hostile_request_producers::<Control>();
 }
 
 #[test]

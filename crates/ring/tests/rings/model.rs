@@ -4,19 +4,18 @@
 use std::fmt::Debug;
 use std::sync::atomic::Ordering;
 
-use ringway_ring::{BackRing, FrontRing, Notify, Rx, Tx, Waiting};
+use ringway_ring::{BackRing, Control, FrontRing, Layout, Notify, Rx, Tx, Waiting};
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
 use crate::page::{self, Numbered};
 
-const SLOTS: u64 = 256;
 /// Steps of one schedule. The interpreter of Miri is slow.
 const STEPS: usize = if cfg!(miri) { 100 } else { 10_000 };
 /// Schedules from each starting index.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 4 };
 /// Entries that a schedule must have moved.
-const MOVED_MIN: u64 = if cfg!(miri) { 1 } else { 4 * SLOTS };
+const MOVED_MIN: u64 = if cfg!(miri) { 1 } else { 1024 };
 
 /// The progress of both sides. Each number counts entries since the ring began, plus the index at
 /// which it began; it is never less than the next one.
@@ -49,8 +48,8 @@ impl Model {
         }
     }
 
-    fn free(&self) -> u64 {
-        SLOTS - (self.requests_pushed - self.responses_consumed)
+    fn free<L: Layout>(&self) -> u64 {
+        u64::from(L::SLOTS) - (self.requests_pushed - self.responses_consumed)
     }
 }
 
@@ -102,10 +101,10 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
     }
 
     fn push_requests(&mut self) {
-        assert_eq!(self.front.free(), count(self.model.free()));
-        for _ in 0..self.random.u64(0..=self.model.free()) {
+        assert_eq!(self.front.free(), count(self.model.free::<L>()));
+        for _ in 0..self.random.u64(0..=self.model.free::<L>()) {
             let number = wrapped(self.model.requests_pushed);
-            assert_eq!(u32::from(self.front.next_slot()), number % 256);
+            assert_eq!(u32::from(self.front.next_slot()), number % L::SLOTS);
             self.front.push_request(L::request(number));
             self.model.requests_pushed += 1;
         }
@@ -158,7 +157,7 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
         for (number, response) in (self.model.responses_consumed..).zip(&window[..peeked]) {
             assert_eq!(*response, L::response(wrapped(number)));
         }
-        let slot = wrapped(self.model.responses_consumed) % 256;
+        let slot = wrapped(self.model.responses_consumed) % L::SLOTS;
         assert_eq!(u32::from(self.front.response_slot()), slot);
         let taken = self.random.usize(0..=peeked);
         self.front.consume(taken);
@@ -166,7 +165,7 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
     }
 
     fn arm(&mut self) {
-        let wanted = self.random.u64(1..=SLOTS);
+        let wanted = self.random.u64(1..=u64::from(L::SLOTS));
         let model = &mut self.model;
         if self.random.bool() {
             model.request_event = model.requests_consumed + wanted;
@@ -228,6 +227,11 @@ fn a_tx_ring_matches_the_model_even_when_indices_wrap() {
 #[test]
 fn an_rx_ring_matches_the_model_even_when_indices_wrap() {
     follow_the_model::<Rx>();
+}
+
+#[test]
+fn a_control_ring_matches_the_model_even_when_indices_wrap() {
+    follow_the_model::<Control>();
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use ringway_ring::{Layout, Rx, Tx};
+use ringway_ring::{Control, Layout, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::PAGE_SIZE;
-use ringway_wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+use ringway_wire::netif::{
+    CtrlRequest, CtrlResponse, RxRequest, RxResponse, TxRequest, TxResponse,
+};
 
 /// `N` handles of one page.
 pub(crate) fn handles<const N: usize>() -> [SharedPages; N] {
@@ -48,5 +50,15 @@ impl Numbered for Rx {
 
     fn response(number: u32) -> RxResponse {
         RxResponse { id: low(!number), offset: low(number >> 3), flags: 7, status: -2 }
+    }
+}
+
+impl Numbered for Control {
+    fn request(number: u32) -> CtrlRequest {
+        CtrlRequest { id: low(number), kind: low(number >> 3), data: [!number, number, 7] }
+    }
+
+    fn response(number: u32) -> CtrlResponse {
+        CtrlResponse { id: low(!number), kind: low(number >> 3), status: 3, data: number }
     }
 }
