@@ -11,6 +11,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 use ringway_datapath::headers::{Headers, IpVersion, Transport, parse};
+use ringway_wire::netif::{HASH_TYPE_IPV4, HASH_TYPE_IPV4_TCP, HASH_TYPE_IPV6, HASH_TYPE_IPV6_TCP};
 
 use crate::{FlowTuple, QueueIndex};
 
@@ -19,19 +20,17 @@ pub const KEY_LEN_MAX: usize = 40;
 /// Entries in the longest mapping table, the number that Linux offers.
 pub const MAPPING_LEN_MAX: usize = 128;
 
-/// Which fields of a packet were hashed. The discriminant is the bit number in netif's mask of
-/// types, and the type in its hash extra.
+/// Which fields of a packet were hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum HashType {
     /// The addresses of IPv4.
-    Ipv4 = 0,
+    Ipv4,
     /// Addresses and ports of TCP over IPv4.
-    Ipv4Tcp = 1,
+    Ipv4Tcp,
     /// The addresses of IPv6.
-    Ipv6 = 2,
+    Ipv6,
     /// Addresses and ports of TCP over IPv6.
-    Ipv6Tcp = 3,
+    Ipv6Tcp,
 }
 
 impl HashType {
@@ -39,14 +38,19 @@ impl HashType {
     pub const ALL: [HashType; 4] =
         [HashType::Ipv4, HashType::Ipv4Tcp, HashType::Ipv6, HashType::Ipv6Tcp];
 
+    /// Its number in netif.
+    pub const fn number(self) -> u8 {
+        match self {
+            HashType::Ipv4 => HASH_TYPE_IPV4,
+            HashType::Ipv4Tcp => HASH_TYPE_IPV4_TCP,
+            HashType::Ipv6 => HASH_TYPE_IPV6,
+            HashType::Ipv6Tcp => HASH_TYPE_IPV6_TCP,
+        }
+    }
+
     /// Its bit in the mask of types.
     pub const fn mask(self) -> u32 {
-        match self {
-            HashType::Ipv4 => 1 << 0,
-            HashType::Ipv4Tcp => 1 << 1,
-            HashType::Ipv6 => 1 << 2,
-            HashType::Ipv6Tcp => 1 << 3,
-        }
+        1 << self.number()
     }
 }
 
@@ -209,6 +213,19 @@ impl ToeplitzSteering {
         Ok(())
     }
 
+    /// Whether the mapping has this part.
+    ///
+    /// # Errors
+    /// [`SettingRefused::OutsideMapping`].
+    pub fn check_part(&self, offset: u32, count: usize) -> Result<(), SettingRefused> {
+        let len = self.mapping.len();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        match start.checked_add(count) {
+            Some(end) if end <= len => Ok(()),
+            _ => Err(SettingRefused::OutsideMapping { offset, count, len }),
+        }
+    }
+
     /// Writes a part of the mapping, for a vif of `queues` queues: all or nothing (netif.h, "set
     /// hash mapping").
     ///
@@ -220,16 +237,12 @@ impl ToeplitzSteering {
         entries: &[u32],
         queues: u16,
     ) -> Result<(), SettingRefused> {
-        let len = self.mapping.len();
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let part =
-            start.checked_add(entries.len()).and_then(|end| self.mapping.get_mut(start..end));
-        let part =
-            part.ok_or(SettingRefused::OutsideMapping { offset, count: entries.len(), len })?;
+        self.check_part(offset, entries.len())?;
         if let Some(&queue) = entries.iter().find(|&&queue| queue >= u32::from(queues)) {
             return Err(SettingRefused::NoSuchQueue { queue, queues });
         }
-        for (slot, &queue) in part.iter_mut().zip(entries) {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (slot, &queue) in self.mapping.iter_mut().skip(start).zip(entries) {
             *slot = u16::try_from(queue).or(Err(SettingRefused::NoSuchQueue { queue, queues }))?;
         }
         Ok(())
@@ -290,6 +303,7 @@ impl ToeplitzSteering {
         addresses: &[u8],
         ports: Option<[u8; 4]>,
     ) -> Option<(u32, HashType)> {
+        //= netif.h:hash-input
         let (with_ports, without) = match version {
             IpVersion::V4 => (HashType::Ipv4Tcp, HashType::Ipv4),
             IpVersion::V6 => (HashType::Ipv6Tcp, HashType::Ipv6),
