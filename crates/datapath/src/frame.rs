@@ -67,6 +67,15 @@ struct Space<Bytes: ?Sized = [u8]> {
     bytes: Bytes,
 }
 
+/// A hash of a frame's flow that its receiver has chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowHash {
+    /// The hash.
+    pub value: u32,
+    /// The number of its type in netif (`HASH_TYPE_*`).
+    pub kind: u8,
+}
+
 /// What is known about a frame besides its bytes: a [`Frame`] dereferences to it.
 #[derive(Debug, Default)]
 pub struct Metadata {
@@ -75,8 +84,8 @@ pub struct Metadata {
     pub offload: Offload,
     /// The VLAN that it belongs to, set by the switch.
     pub vlan: FrameVlan,
-    /// Hash of its L4 flow, if it has one; set by steering.
-    pub flow: Option<u32>,
+    /// The hash by which it was steered to a queue, if that is one which its receiver has chosen.
+    pub flow: Option<FlowHash>,
 }
 
 type Buffer = Box<Space>;

@@ -32,8 +32,8 @@ pub use body::{Body, PIECES_MAX, PagePool, Pages, Piece};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;
 pub use frame::{
-    BATCH, BODY_LEN_MAX, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, Lender, LentEnd,
-    LoanUse, MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
+    BATCH, BODY_LEN_MAX, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, Lender,
+    LentEnd, LoanUse, MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

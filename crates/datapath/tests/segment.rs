@@ -5,10 +5,11 @@ use std::sync::Arc;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use ringway_datapath::segment::{OUTPUT_LEN_MAX, SEGMENTS_MAX, prepare, refuse};
 use ringway_datapath::{
-    Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
-    PoolBudget,
+    Checksum, DropReason, FlowHash, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload,
+    OffloadCaps, PoolBudget,
 };
 
+const FLOW: FlowHash = FlowHash { value: 77, kind: 1 };
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
@@ -27,7 +28,7 @@ fn segments_reassemble_to_the_frame() {
             ..OffloadCaps::NONE
         };
         let mut frame = sample.frame(&mut pool);
-        frame.flow = Some(77);
+        frame.flow = Some(FLOW);
         prepare(frame, caps, &mut pool, &mut out).unwrap();
 
         let blank_taken = if sample.is_v4 { caps.checksum_v4 } else { caps.checksum_v6 };
@@ -37,7 +38,7 @@ fn segments_reassemble_to_the_frame() {
         let last = out.len() - 1;
         for (index, segment) in out.iter().enumerate() {
             assert_eq!(segment.offload, Offload { checksum, gso: None });
-            assert_eq!(segment.flow, Some(77));
+            assert_eq!(segment.flow, Some(FLOW));
             sample.check(segment.bytes(), index, index == last, checksum, &mut data);
         }
         assert!(data == sample.payload, "round {round}");

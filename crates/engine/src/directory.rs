@@ -9,6 +9,7 @@ use crate::bridge::Neighbors;
 use crate::gauge::Gauge;
 use crate::inbox::Inbox;
 use crate::slot::SlotId;
+use crate::steering::PortSteering;
 
 /// The location of a queue.
 #[derive(Debug, Clone)]
@@ -32,12 +33,19 @@ pub struct Directory {
     pub inboxes: Vec<Arc<Inbox>>,
     /// By port number: the devices on the same bridge of the host, if there are others.
     pub(crate) neighbors: Vec<Option<Arc<Neighbors>>>,
+    /// By port number: what guests may choose, up to the last port whose guest may.
+    pub(crate) steering: Vec<Option<Arc<PortSteering>>>,
 }
 
 impl Directory {
     /// The queues of a port, none if it is down.
     pub fn queues(&self, port: PortId) -> &[QueueAddress] {
         self.ports.get(usize::from(port.0)).map_or(&[], Vec::as_slice)
+    }
+
+    /// What the guest of a port may choose for its frames, if it may.
+    pub(crate) fn steering(&self, port: PortId) -> Option<&PortSteering> {
+        self.steering.get(usize::from(port.0))?.as_deref()
     }
 
     /// The gauge of the device that gets frames sent to this address by the device `port`, if both

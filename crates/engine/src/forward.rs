@@ -18,6 +18,7 @@ use crate::outbox::{Enqueue, Outboxes, Sums};
 use crate::share::{Handling, Stations, cost};
 use crate::slot::SlotId;
 use crate::source::{Held, Source};
+use crate::steering::PortSteering;
 
 /// Frames put into another engine's inbox between checks of how full it is.
 const PARCELS_PER_MEASURE: usize = 32;
@@ -104,6 +105,9 @@ impl<'a> Router<'a> {
         to: PortId,
         source: &mut Source<Q>,
     ) {
+        if self.directory.steering(to).is_some_and(PortSteering::is_set) {
+            return;
+        }
         let address = match self.directory.queues(to) {
             [only] => Some(only),
             queues => same_queue(source, queues),
@@ -160,9 +164,10 @@ impl<'a> Router<'a> {
             self.discard(frame, DropReason::NoRoute, source);
             return Ok(());
         }
+        let chosen = self.directory.steering(to);
         let address = match same_queue(source, queues) {
-            Some(address) => address,
-            None => steer(&mut frame, queues),
+            Some(address) if !chosen.is_some_and(PortSteering::is_set) => address,
+            _ => steer(&mut frame, queues, chosen),
         };
         let admission = match source.stations {
             Stations::Many => Admission::Shared,
@@ -214,7 +219,7 @@ impl<'a> Router<'a> {
             copy.bytes_mut().copy_from_slice(frame.bytes());
             copy.offload = frame.offload;
             copy.vlan = frame.vlan;
-            let address = steer(&mut copy, queues);
+            let address = steer(&mut copy, queues, self.directory.steering(port));
             self.hand_over(copy, Admission::Late, (port, address), source);
         }
         self.pool.recycle(frame);
@@ -284,7 +289,7 @@ impl<'a> Router<'a> {
             copy = self.fit_tag(copy, port, source)?;
         }
         self.mirrored += cost(&copy, Handling::Memory);
-        let address = steer(&mut copy, queues);
+        let address = steer(&mut copy, queues, self.directory.steering(output));
         let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
         if address.engine == self.number {
             self.outboxes.enqueue(parcel, self.pool, &self.at);
@@ -423,13 +428,21 @@ fn same_queue<'a, Q: PortQueue>(
     queues.get(usize::from(source.queue_index)).filter(|_| is_paired)
 }
 
-/// The queue of a port that a frame's flow belongs to; the port has at least one.
-fn steer<'a>(frame: &mut Frame, queues: &'a [QueueAddress]) -> &'a QueueAddress {
+/// The queue of a port that a frame's flow belongs to; the port has at least one. What its guest
+/// has chosen counts first.
+fn steer<'a>(
+    frame: &mut Frame,
+    queues: &'a [QueueAddress],
+    chosen: Option<&PortSteering>,
+) -> &'a QueueAddress {
     let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+    if let Some(queue) = chosen.and_then(|chosen| chosen.queue_of(frame, count)) {
+        return &queues[usize::from(queue.0)];
+    }
     if count == 1 {
         return &queues[0];
     }
     let headers = frame.headers();
-    frame.flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers));
-    &queues[usize::from(queue_of(frame.flow, count).0)]
+    let flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers));
+    &queues[usize::from(queue_of(flow, count).0)]
 }

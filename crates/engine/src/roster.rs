@@ -13,6 +13,7 @@
 //! 5. [`Engine::attach`](crate::Engine::attach) puts it into the new place, or
 //!    [`Engine::forget`](crate::Engine::forget) abandons the move if the queue failed meanwhile.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use crate::gauge::Gauge;
 use crate::hops::Hopped;
 use crate::inbox::Inbox;
 use crate::slot::SlotId;
+use crate::steering::PortSteering;
 
 /// A queue and its place.
 #[derive(Debug)]
@@ -84,6 +86,8 @@ pub struct Roster {
     placed: Vec<Placed>,
     places: Vec<Places>,
     bridges: Bridges,
+    /// By port number: what guests may choose for frames to them.
+    steering: BTreeMap<u16, Arc<PortSteering>>,
     next_generation: u64,
 }
 
@@ -169,6 +173,11 @@ impl Roster {
         self.bridges.join(port, at);
     }
 
+    /// Lets the guest of the port about to be attached choose the queues of its frames.
+    pub fn let_steer(&mut self, port: PortId, by: Arc<PortSteering>) {
+        self.steering.insert(port.0, by);
+    }
+
     /// Where the queues of a port on a bridge report; `None` for any other port.
     pub fn arrivals(&self, port: PortId) -> Option<Arc<BridgeBackpressure>> {
         self.bridges.arrivals(port)
@@ -180,6 +189,7 @@ impl Roster {
             std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
         self.placed = kept;
         self.bridges.leave(port);
+        self.steering.remove(&port.0);
         gone
     }
 
@@ -206,7 +216,12 @@ impl Roster {
         for placed in &self.placed {
             ports[usize::from(placed.port.0)].push(placed.address.clone());
         }
-        Directory { version, ports, inboxes, neighbors: self.bridges.neighbors() }
+        let steering_end = self.steering.keys().last().map_or(0, |port| usize::from(*port) + 1);
+        let mut steering = vec![None; steering_end];
+        for (port, by) in &self.steering {
+            steering[usize::from(*port)] = Some(Arc::clone(by));
+        }
+        Directory { version, ports, inboxes, neighbors: self.bridges.neighbors(), steering }
     }
 
     fn take_slot(&mut self, engine: usize) -> SlotId {

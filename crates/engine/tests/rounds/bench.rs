@@ -6,13 +6,13 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, MacAddr,
-    OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
-    Receipts, Result, VlanRules, Woken,
+    Body, Budget, Checksum, DropReason, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, Gso,
+    MacAddr, OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown,
+    QueueTraits, Receipts, Result, VlanRules, Woken,
 };
 use ringway_engine::{
     Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding, IfIdle, Inbox,
-    Limits, Roster, SlotId, Stations, Wait, Weight,
+    Limits, PortSteering, Roster, SlotId, Stations, Wait, Weight,
 };
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
@@ -73,6 +73,8 @@ pub(crate) struct Far {
     pub(crate) is_in_pages: bool,
     /// The peer that lends the ends of incoming frames.
     pub(crate) lender: Option<Arc<Lender>>,
+    /// The hash that the last frame that left has for its receiver.
+    pub(crate) last_hash: Option<FlowHash>,
     /// Frames that left with a lent end.
     pub(crate) lent: u64,
     /// The longest frame that left without one, without its addresses.
@@ -193,6 +195,7 @@ impl PortQueue for TestQueue {
             far.room = if far.room == usize::MAX { far.room } else { far.room - 1 };
             far.received += 1;
             far.last = frame.bytes()[12..].to_vec();
+            far.last_hash = frame.flow;
             far.lent += u64::from(frame.is_lent());
             if !frame.is_lent() && far.last.len() > far.longest.len() {
                 far.longest = far.last.clone();
@@ -371,6 +374,14 @@ impl Bench {
         });
         self.publish();
         ends
+    }
+
+    /// Lets the guest of a port choose the queues of its frames.
+    pub(crate) fn let_steer(&mut self, number: u8) -> Arc<PortSteering> {
+        let steering = Arc::new(PortSteering::default());
+        self.roster.let_steer(PortId(number.into()), Arc::clone(&steering));
+        self.publish();
+        steering
     }
 
     /// Shows all ports in the directory.

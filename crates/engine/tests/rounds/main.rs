@@ -6,6 +6,7 @@ mod bridges;
 mod lent;
 mod limits;
 mod mirrors;
+mod steering;
 mod vlans;
 
 use std::time::{Duration, Instant};
