@@ -2,31 +2,33 @@
 //!
 //! A frame is packed into as few of the guest's pages as possible: its own bytes from its buffer,
 //! and a body that another guest has lent from that guest's pages. If it has pending segmentation,
-//! an extra takes the slot after the first (`netif.h:slot-order`). A frame is begun only when
-//! enough pages are posted for all of it.
+//! or was steered by the guest's own hash, extras take the slots after the first
+//! (`netif.h:slot-order`). A frame is begun only when enough pages are posted for all of it.
 
 use std::io;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Body, Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown, Result,
+    Body, Checksum, DropReason, FlowHash, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown,
+    Result,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus, PageCopy,
 };
 use ringway_ring::{BackRing, Rx};
 use ringway_wire::netif::{
-    NETIF_RSP_ERROR, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA,
-    RX_RING_SLOTS, RxRequest, RxResponse,
+    EXTRA_FLAG_MORE, ExtraInfo, HASH_ALGORITHM_TOEPLITZ, NETIF_RSP_ERROR, NETRXF_CSUM_BLANK,
+    NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, RX_RING_SLOTS, RxRequest,
+    RxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::VifQueue;
 use crate::lending::LentPages;
 
-/// Slots that the longest frame takes: its pages and an extra.
+/// Slots that the longest frame takes: its pages and two extras.
 // not a limit: the longest frame
-const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 1;
+const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 2;
 /// Copies from page to page in one call: two for each page, as those of two guests seldom begin at
 /// the same byte of a frame.
 // not a limit: a batch, the rest follows
@@ -127,7 +129,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 pool.recycle(frame);
                 continue;
             }
-            let slots = pages + usize::from(frame.offload.gso.is_some());
+            let extras = extras_of(&frame, self.takes_hashes);
+            let slots = pages + extras;
             if slots > posted.len() {
                 self.rx_pages_wanted = u32::try_from(slots).expect("a frame has few pages");
                 from.push_front(frame);
@@ -135,7 +138,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             }
             let (own, others) = posted.split_at(slots);
             let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
-            if !plan_page_copies::<M>(bodies, &frame, own, &mut scratch.page_copies) {
+            if !plan_page_copies::<M>(bodies, &frame, (own, extras), &mut scratch.page_copies) {
                 if let Err(reason) = frame.linearize() {
                     self.counters.dropped.count(reason, 1);
                     pool.recycle(frame);
@@ -144,7 +147,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             }
             match own {
                 [only] => scratch.copies.push(copy_of(&frame, 0, only, local)),
-                several => plan_copies(&frame, several, local, &mut scratch.copies),
+                several => plan_copies(&frame, (several, extras), local, &mut scratch.copies),
             }
             scratch.leaving.push(frame);
             posted = others;
@@ -160,13 +163,18 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.rx.begin_responses();
         for frame in &scratch.leaving {
             let pages = frame.len().div_ceil(PAGE_SIZE);
-            let slots = pages + usize::from(frame.offload.gso.is_some());
+            let slots = pages + extras_of(frame, self.takes_hashes);
             let (own_copies, other_copies) =
                 copies.split_at(frame.bytes().len().div_ceil(PAGE_SIZE));
             let (own_requests, other_requests) = requests.split_at(slots);
             (copies, requests) = (other_copies, other_requests);
             let is_whole = if let ([copy], [request]) = (own_copies, own_requests) {
-                self.rx.push_response(response_of(copy.status, copy.len, request, flags_of(frame)));
+                self.rx.push_response(response_of(
+                    copy.status,
+                    copy.len,
+                    request,
+                    flags_of(frame, 0),
+                ));
                 copy.status == GrantStatus::Okay
             } else {
                 push_several(&mut self.rx, frame, own_copies, own_requests);
@@ -183,7 +191,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     }
 }
 
-/// Writes the responses of a frame of several slots: its first page, the extra if it has one, its
+/// Writes the responses of a frame of several slots: its first page, the extras if it has some, its
 /// other pages.
 #[inline(never)]
 fn push_several(
@@ -192,21 +200,43 @@ fn push_several(
     copies: &[GrantCopy],
     requests: &[RxRequest],
 ) {
-    let mut requests = requests.iter();
     let pages = frame.len().div_ceil(PAGE_SIZE);
+    let extras = requests.len() - pages;
+    let mut requests = requests.iter();
     for page in 0..pages {
         let Some(request) = requests.next() else { return };
         let more = if page + 1 < pages { NETRXF_MORE_DATA } else { 0 };
-        let flags = more | if page == 0 { flags_of(frame) } else { 0 };
+        let flags = more | if page == 0 { flags_of(frame, extras) } else { 0 };
         // Pages behind the frame's own bytes were copied from another guest's, without fault.
         let status = copies.get(page).map_or(GrantStatus::Okay, |copy| copy.status);
         let len = u16::try_from(chunk_len(frame.len(), page)).expect("a page is 4096 bytes");
         rx.push_response(response_of(status, len, request, flags));
-        if let (0, Some(gso)) = (page, frame.offload.gso) {
-            rx.push_response(gso.to_extra().expect("no frame of UDP comes whole"));
-            requests.next();
+        if page == 0 && extras > 0 {
+            push_extras(rx, frame, extras);
+            requests.by_ref().take(extras).for_each(drop);
         }
     }
+}
+
+/// How a frame is to be segmented, and the hash by which it was steered.
+fn push_extras(rx: &mut BackRing<Rx>, frame: &Frame, count: usize) {
+    let gso = frame.offload.gso.map(|gso| gso.to_extra().expect("no frame of UDP comes whole"));
+    let hash = frame
+        .flow
+        .map(|FlowHash { value, kind }| ExtraInfo::for_hash(value, kind, HASH_ALGORITHM_TOEPLITZ));
+    for (index, mut extra) in gso.into_iter().chain(hash).take(count).enumerate() {
+        if index + 1 < count {
+            extra.flags |= EXTRA_FLAG_MORE;
+        }
+        rx.push_response(extra);
+    }
+}
+
+/// The extras of a frame.
+#[inline]
+fn extras_of(frame: &Frame, takes_hashes: bool) -> usize {
+    let hash = takes_hashes && frame.flow.is_some();
+    usize::from(frame.offload.gso.is_some()) + usize::from(hash)
 }
 
 #[inline]
@@ -216,21 +246,21 @@ fn response_of(status: GrantStatus, len: u16, request: &RxRequest, flags: u16) -
     RxResponse { id: request.id, offset: 0, flags, status }
 }
 
-/// One copy per page of the frame's own bytes; the slot after the first is left for an extra.
+/// One copy per page of the frame's own bytes; the slots after the first are left for its extras.
 #[inline(never)]
 fn plan_copies(
     frame: &Frame,
-    slots: &[RxRequest],
+    (slots, extras): (&[RxRequest], usize),
     local: u16,
     copies: &mut impl Extend<GrantCopy>,
 ) {
     let pages = 0..frame.bytes().len().div_ceil(PAGE_SIZE);
-    copies.extend(pages.map(|page| copy_of(frame, page, &slots[slot_of(frame, page)], local)));
+    copies.extend(pages.map(|page| copy_of(frame, page, &slots[slot_of(page, extras)], local)));
 }
 
 /// The slot for a frame's `page`-th page, among those of the frame.
-fn slot_of(frame: &Frame, page: usize) -> usize {
-    if page > 0 && frame.offload.gso.is_some() { page + 1 } else { page }
+fn slot_of(page: usize, extras: usize) -> usize {
+    if page > 0 { page + extras } else { page }
 }
 
 /// The copy of the frame's own bytes in its `page`-th page.
@@ -254,7 +284,7 @@ fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> Grant
 fn plan_page_copies<M: 'static>(
     bodies: Bodies,
     frame: &Frame,
-    slots: &[RxRequest],
+    slots: (&[RxRequest], usize),
     copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
 ) -> bool {
     let is_planned = |body| bodies == Bodies::InPages && plan_body::<M>(frame, body, slots, copies);
@@ -265,7 +295,7 @@ fn plan_page_copies<M: 'static>(
 fn plan_body<M: 'static>(
     frame: &Frame,
     body: &Body,
-    slots: &[RxRequest],
+    (slots, extras): (&[RxRequest], usize),
     copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
 ) -> bool {
     let lent = lent_pages::<M>(body);
@@ -284,7 +314,7 @@ fn plan_body<M: 'static>(
                 from: lent.peer(),
                 from_gref: lent.gref(at),
                 from_offset: in_page(at),
-                to_gref: GrantRef(slots[slot_of(frame, to / PAGE_SIZE)].gref),
+                to_gref: GrantRef(slots[slot_of(to / PAGE_SIZE, extras)].gref),
                 to_offset: in_page(to),
                 len: u16::try_from(len).expect("a page is 4096 bytes"),
                 status: GrantStatus::GeneralError,
@@ -310,11 +340,11 @@ fn chunk_len(len: usize, page: usize) -> usize {
     (len - page * PAGE_SIZE).min(PAGE_SIZE)
 }
 
-fn flags_of(frame: &Frame) -> u16 {
+fn flags_of(frame: &Frame, extras: usize) -> u16 {
     let checksum = match frame.offload.checksum {
         Checksum::Blank => NETRXF_CSUM_BLANK | NETRXF_DATA_VALIDATED,
         Checksum::Validated => NETRXF_DATA_VALIDATED,
         Checksum::Unverified => 0,
     };
-    checksum | if frame.offload.gso.is_some() { NETRXF_EXTRA_INFO } else { 0 }
+    checksum | if extras > 0 { NETRXF_EXTRA_INFO } else { 0 }
 }

@@ -6,6 +6,7 @@
 //! transmits, `egress.rs` for one that it receives, and `lending.rs` for the ends of long packets,
 //! which go from one guest's pages to another's.
 
+mod control;
 mod egress;
 mod fault;
 mod ingress;
@@ -30,8 +31,10 @@ use ringway_ring::{BackRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest, slots_max};
 
+pub use control::{ControlParts, ControlRole};
 pub use fault::TxFault;
 
+use control::{ControlRing, Served};
 pub use interrupted::Interrupted;
 use lending::Lending;
 use stopwatch::Stopwatch;
@@ -83,6 +86,11 @@ pub struct VifQueue<M, E> {
     unanswered: Option<Unanswered>,
     /// For long packets that stay in the guest's pages; `None` if all are copied.
     lending: Option<Lending<M>>,
+    /// The vif's control ring, if this queue serves it.
+    control: Option<ControlRing<E>>,
+    /// Whether the frontend may enable hashing, and then takes the extra that says by which hash
+    /// a frame was steered.
+    takes_hashes: bool,
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
@@ -130,6 +138,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             interrupted,
             unanswered: None,
             lending: None,
+            control: None,
+            takes_hashes: false,
             stopwatch,
             rx_pages_wanted: 0,
             rx_pages_awaited: 0,
@@ -166,6 +176,25 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.unanswered.get_or_insert_with(Unanswered::new);
     }
 
+    /// Joins the vif's control ring.
+    ///
+    /// # Errors
+    /// [`QueueDown::Peer`] if its indices are invalid.
+    pub fn join_control(&mut self, role: ControlRole<E>) -> Result {
+        self.takes_hashes = !matches!(role, ControlRole::Absent);
+        if let ControlRole::Serves(parts) = role {
+            self.control = Some(ControlRing::attach(parts)?);
+        }
+        Ok(())
+    }
+
+    fn serve_control(&mut self) -> Result<Served> {
+        match &mut self.control {
+            None => Ok(Served::Nothing),
+            Some(control) => control.serve(self.peer, &mut self.memory),
+        }
+    }
+
     fn notify(&self, direction: Direction, notify: Notify) -> Result {
         match notify {
             Notify::Peer => self.kick(direction),
@@ -181,10 +210,10 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
 impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
-        match budget.is_nothing() {
-            true => self.respond_to_returned(),
-            false => self.take_packets(budget, pool, into),
+        if budget.is_nothing() || self.serve_control()? == Served::Message {
+            return self.respond_to_returned();
         }
+        self.take_packets(budget, pool, into)
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
@@ -206,16 +235,25 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
             None => Pending::Nothing,
             Some(unanswered) => unanswered.pending(self.tx.consumer()),
         };
-        let is_idle = [tx, rx] == [Waiting::TooFew; 2] && returned == Pending::Nothing;
+        let control = self.control.as_mut().map_or(Waiting::TooFew, ControlRing::arm);
+        let is_idle = [tx, rx, control] == [Waiting::TooFew; 3] && returned == Pending::Nothing;
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
     fn woken(&mut self, by: Woken) -> Result {
-        let of_peer = match by {
+        let of_rings = match by {
             Woken::By(index) => self.events.ack_one(index)?,
             Woken::Unknown => Some(self.events.ack()?),
         };
-        if of_peer == Some(true) {
+        let mut is_event = of_rings == Some(true);
+        if let (None, _) | (_, Woken::Unknown) = (of_rings, by) {
+            if let Some(control) = &self.control {
+                is_event |= control.event().ack()?;
+                // Frames of the guest may have to wait, but its messages concern what it receives.
+                self.serve_control()?;
+            }
+        }
+        if is_event {
             self.counters.add_event_received();
         }
         Ok(())
@@ -230,7 +268,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn room_for(&mut self, len: usize) -> Option<usize> {
         // A fault of the ring is reported when frames leave.
         let posted = self.rx.pending().ok()?;
-        let slots = u32::try_from(slots_max(len)).ok()?;
+        let slots = slots_max(len) + usize::from(self.takes_hashes);
+        let slots = u32::try_from(slots).ok()?;
         self.rx_pages_awaited = if posted < slots { slots } else { 0 };
         usize::try_from(posted / slots).ok()
     }
@@ -239,5 +278,6 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
 impl<M: ForeignMemory + 'static, E: EventChannel> Wakers for VifQueue<M, E> {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.events.visit(visit);
+        self.control.iter().filter_map(|control| control.event().waker()).for_each(visit);
     }
 }

@@ -2,6 +2,7 @@
 //! a guest writes, and the reaction to it).
 
 mod chains;
+mod control;
 mod frames;
 mod guest;
 mod interrupted;
