@@ -11,8 +11,8 @@ use ringway_fuzz::Input;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Preferences, QueueCount};
 use ringway_xenbus::{
-    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Reconnects,
-    Vif, XenbusState, backend, frontend,
+    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, Offered, QueueConfig,
+    Reconnects, Vif, XenbusState, backend, frontend,
 };
 
 const BACK_DIR: &str = "/local/domain/0/backend/vif/7/0";
@@ -53,6 +53,8 @@ const KEYS: [&str; 36] = [
     "feature-ipv6-csum-offload",
     "feature-rx-copy",
     "feature-split-event-channels",
+    "feature-ctrl-ring",
+    "ringway-control-ring",
     "multi-queue-max-queues",
     "request-rx-copy",
     "feature-rx-notify",
@@ -61,6 +63,8 @@ const KEYS: [&str; 36] = [
     "rx-ring-ref",
     "event-channel",
     "event-channel-tx",
+    "ctrl-ring-ref",
+    "event-channel-ctrl",
     "queue-0/tx-ring-ref",
     "queue-1/event-channel",
 ];
@@ -119,6 +123,7 @@ impl World {
         let offer = Offer {
             queues_max: input.u16() % (QUEUES_MAX + 1),
             split_event_channels: input.flag(),
+            control_ring: input.flag(),
             features: features(input),
         };
         let hotplug = hotplug(input);
@@ -135,11 +140,12 @@ impl World {
             has_back_finished: false,
         };
         let (own, peer) = (state(input), state(input));
-        let offered = input.flag().then(|| input.u16() % (QUEUES_MAX + 1));
-        world.offered = world.offered.max(offered.unwrap_or(0));
+        let queues_max = input.flag().then(|| input.u16() % (QUEUES_MAX + 1));
+        world.offered = world.offered.max(queues_max.unwrap_or(0));
         let reconnects = input.choose(&[Reconnects::Automatically, Reconnects::Never]);
-        let has_offered_split = input.flag();
-        let start = backend::Input::Start { own, peer, offered, has_offered_split, reconnects };
+        let (split_event_channels, control_ring) = (input.flag(), input.flag());
+        let offered = Offered { queues_max, split_event_channels, control_ring };
+        let start = backend::Input::Start { own, peer, offered, reconnects };
         world.feed_backend(start, input);
         let (own, peer) = (state(input), state(input));
         world.feed_frontend(frontend::Input::Start { own, peer }, input);
@@ -252,6 +258,9 @@ impl World {
                 }
             }
         }
+        if let Some(control) = config.control {
+            assert!(refs.insert(control.ring_ref.0) && ports.insert(control.event.0));
+        }
     }
 
     fn feed_frontend(&mut self, first: frontend::Input, input: &mut Input<'_>) {
@@ -304,6 +313,7 @@ impl World {
         for (dir, values) in [(BACK_DIR, &self.back_dir), (FRONT_DIR, &self.front_dir)] {
             let keys = keys(dir, values);
             let _ = (keys.mac(), keys.mtu_configured(), keys.rate(), keys.obsolete());
+            let _ = keys.wants_control_ring();
             let _ = (keys.is_online(), keys.script(), keys.bridge(), Hotplug::read(&keys));
             assert!(keys.mtu().is_ok_and(|mtu| mtu > 0) || keys.mtu().is_err());
             assert!(keys.max_queues_limit().ok().flatten().is_none_or(|wanted| wanted > 0));
@@ -411,6 +421,7 @@ fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
     set("feature-rx-copy", 1);
     set("multi-queue-max-queues", u32::from(input.u8() % 12));
     set("feature-split-event-channels", u32::from(input.u8() & 1));
+    set("feature-ctrl-ring", u32::from(input.u8() & 1));
     set("state", 2);
 }
 
@@ -428,6 +439,10 @@ fn write_keys_of_guest(input: &mut Input<'_>, dir: &mut Directory) {
         for name in ["tx-ring-ref", "rx-ring-ref"].iter().chain(ports) {
             set(&format!("{prefix}{name}"), input.u8() % 32);
         }
+    }
+    if input.flag() {
+        set("ctrl-ring-ref", input.u8() % 32);
+        set("event-channel-ctrl", input.u8() % 32);
     }
     set("state", 4);
 }

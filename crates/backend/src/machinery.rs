@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ringway_host::{Devices, HostConfig, Hosting, MemoryOf, Occupants, Parts, Shared, World};
 use ringway_hypervisor::Hypervisor;
-use ringway_netback::{Interrupted, QueueParts, VifQueue};
+use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenstore::{Client, Socket};
@@ -81,6 +81,7 @@ impl<H: Hypervisor> World for Machinery<H> {
     fn vif_queue(
         parts: QueueParts<H::Memory, H::Event>,
         lent: Option<MemoryOf<Self>>,
+        control: ControlRole<H::Event>,
         interrupted: &mut Interrupted,
         _engines: &mut Workers<AnyQueue<H>>,
     ) -> io::Result<AnyQueue<H>> {
@@ -89,6 +90,7 @@ impl<H: Hypervisor> World for Machinery<H> {
         if let Some(memory) = lent {
             queue.lend_pages(memory);
         }
+        queue.join_control(control).map_err(io::Error::other)?;
         Ok(VifOrTap::Vif(VifOrTrunk::Vif(queue)))
     }
 }

@@ -423,7 +423,11 @@ impl<H: Hypervisor> Serving<'_, '_, H> {
         let disabled = drained?.into_iter();
         let disabled = disabled.map(|(queue, counters)| self.attachment(queue, counters)).collect();
         let queues = enabled.len();
-        let connected = connect(self.state, NewQueues { enabled, disabled, caps }, self.hosting);
+        let connected = connect(
+            self.state,
+            NewQueues { enabled, disabled, steering: None, caps },
+            self.hosting,
+        );
         if let Err(error) = connected {
             self.note_bases();
             return Err(error);

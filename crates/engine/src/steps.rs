@@ -22,6 +22,7 @@ use crate::limits::Limits;
 use crate::roster::{Move, Roster};
 use crate::share::{Stations, Weight};
 use crate::slot::SlotId;
+use crate::steering::PortSteering;
 
 /// What a control plane asks of an engine.
 pub enum Command<Q> {
@@ -235,6 +236,8 @@ pub struct NewPort<'a> {
     pub policy: &'a Arc<PortPolicy>,
     /// Limits, from the first frame on.
     pub limits: &'a Limits,
+    /// What its guest chooses for the frames that it receives, if it may.
+    pub steering: Option<&'a Arc<PortSteering>>,
 }
 
 /// One queue to attach.
@@ -276,6 +279,9 @@ fn attach_at<E: Engines>(
     queues: Vec<(QueueAddress, Attachment<E::Queue>)>,
 ) -> Result<(), E::Gone> {
     let arrivals = engines.roster()?.arrivals(port.id);
+    if let Some(steering) = port.steering {
+        engines.roster()?.let_steer(port.id, Arc::clone(steering));
+    }
     let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
     let mut owners = BTreeSet::new();
     for (queue_index, (address, attachment)) in (0..).zip(queues) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ringway_datapath::OffloadCaps;
 use ringway_engine::steps::{self, Attachment, NewPort};
-use ringway_engine::{Forwarding, Limits};
-use ringway_switch::{PortId, PortPolicy};
+use ringway_engine::{Forwarding, PortSteering};
+use ringway_switch::PortId;
 
 use crate::connection::Connection;
 use crate::quarantine::Charged;
@@ -20,6 +20,8 @@ pub struct NewQueues<Q> {
     pub enabled: Vec<Attachment<Q>>,
     /// Those by which frames only come, and are dropped.
     pub disabled: Vec<Attachment<Q>>,
+    /// What the guest chooses for the frames that it receives, if it may.
+    pub steering: Option<Arc<PortSteering>>,
     /// The work that the guest may be left with.
     pub caps: OffloadCaps,
 }
@@ -34,7 +36,7 @@ pub fn connect<W: World>(
     new: NewQueues<QueueOf<W>>,
     hosting: &mut Hosting<'_, W>,
 ) -> io::Result<()> {
-    let NewQueues { enabled, disabled, caps } = new;
+    let NewQueues { enabled, disabled, steering, caps } = new;
     let now = hosting.now;
     let queues: Vec<_> = enabled.iter().map(|queue| Arc::clone(&queue.counters)).collect();
     let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
@@ -59,12 +61,20 @@ pub fn connect<W: World>(
         None => Forwarding::Switch(Arc::clone(&attaching.shared.switch)),
         Some(device_port) => Forwarding::Patch(device_port),
     };
-    attaching.attach(port, &forwarding, (&policy, &limits), enabled)?;
+    let new = NewPort {
+        id: port,
+        forwarding: &forwarding,
+        policy: &policy,
+        limits: &limits,
+        steering: steering.as_ref(),
+    };
+    steps::attach(attaching.engines, new, enabled)?;
     let mut drain = None;
     if !disabled.is_empty() {
         let port_of_disabled = attaching.new_port()?;
         let forwarding = Forwarding::Patch(port);
-        attaching.attach(port_of_disabled, &forwarding, (&policy, &limits), disabled)?;
+        let new = NewPort { id: port_of_disabled, forwarding: &forwarding, steering: None, ..new };
+        steps::attach(attaching.engines, new, disabled)?;
         drain = Some(port_of_disabled);
     }
     attaching.ports.clear();
@@ -98,16 +108,6 @@ impl<W: World> Attaching<'_, W> {
         self.ports.push(port);
         self.shared.occupants.insert(port, self.vif.clone());
         Ok(port)
-    }
-
-    fn attach(
-        &mut self,
-        id: PortId,
-        forwarding: &Forwarding,
-        (policy, limits): (&Arc<PortPolicy>, &Limits),
-        queues: Vec<Attachment<QueueOf<W>>>,
-    ) -> io::Result<()> {
-        steps::attach(self.engines, NewPort { id, forwarding, policy, limits }, queues)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The state of a vif of any kind, other than its handshake.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::Interrupted;
+use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
 use ringway_xenbus::{Keys, Offer, VifLimits};
 
@@ -35,6 +36,9 @@ pub struct VifState<W: World> {
     pub device: Option<DeviceOf<W>>,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
     pub limited: Limited,
+    /// What its guest has set over its control ring. It outlives connections: a guest that returns
+    /// may rely on it.
+    pub hashing: Arc<Mutex<HashControl>>,
     /// Whether it is quarantined because of panics.
     pub is_quarantined: bool,
     /// The connection, while queues are attached.
@@ -59,6 +63,7 @@ impl<W: World> VifState<W> {
             rules,
             device: None,
             limited: Limited::new(shared.switch.flood_budget(shared.ticks(now)), now),
+            hashing: Arc::default(),
             is_quarantined: false,
             connection: None,
             log: LogAllowance::new(now),
@@ -157,7 +162,13 @@ impl<W: World> VifState<W> {
             roster.join_bridge(port, BridgePort { bridge, address });
         }
         let (forwarding, limits) = (Forwarding::Patch(to), Limits::default());
-        let new = NewPort { id: port, forwarding: &forwarding, policy: &policy, limits: &limits };
+        let new = NewPort {
+            id: port,
+            forwarding: &forwarding,
+            policy: &policy,
+            limits: &limits,
+            steering: None,
+        };
         steps::attach(engines, new, attachments)?;
         if let Some(device) = &mut self.device {
             device.is_detached = false;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ringway_engine::steps::Engines;
 use ringway_hypervisor::Hypervisor;
-use ringway_netback::{Interrupted, QueueParts};
+use ringway_netback::{ControlRole, Interrupted, QueueParts};
 use ringway_xenstore::{Client, Transport};
 
 use crate::device::{Devices, Kernel, Tap, VifDevice};
@@ -30,13 +30,14 @@ pub trait World: Sized {
 
     /// Makes a queue of a vif, which adds to `interrupted` what an earlier backend has left in its
     /// rings. With `lent`, frames may stay in pages of the guest: another handle like that in
-    /// `parts`.
+    /// `parts`. `control` is the queue's part in the vif's control ring.
     ///
     /// # Errors
     /// The guest's rings are invalid, or the engines are gone.
     fn vif_queue(
         parts: QueueParts<MemoryOf<Self>, EventOf<Self>>,
         lent: Option<MemoryOf<Self>>,
+        control: ControlRole<EventOf<Self>>,
         interrupted: &mut Interrupted,
         engines: &mut Self::Engines,
     ) -> io::Result<QueueOf<Self>>;

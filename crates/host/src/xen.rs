@@ -3,18 +3,21 @@
 //! A [`XenVif`] owns all state of its vif, and is given what it may use. Nothing here accesses
 //! another vif.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
+use std::{io, mem};
 
 use ringway_datapath::MacAddr;
+use ringway_engine::PortSteering;
 use ringway_engine::steps::Attachment;
-use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
-use ringway_netback::{FrontendFeatures, Interrupted, QueueParts};
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
+use ringway_netback::{ControlParts, ControlRole, FrontendFeatures, Interrupted, QueueParts};
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
+use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
 use ringway_xenbus::{
-    BadKeys, EventPorts, FrontendConfig, Hotplug, Keys, QueueConfig, Vif, XenbusState,
+    BadKeys, ControlConfig, EventPorts, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Vif,
+    XenbusState,
 };
 use ringway_xenstore::{Client, Lost, unless_refused};
 use rustix::io::Errno;
@@ -86,7 +89,9 @@ impl<W: World> XenVif<W> {
                  frame: remove it"
             );
         }
+        let control_ring = wanted.as_ref().is_some_and(|wanted| wanted.control_ring);
         let offer = shared.offer(wanted.as_ref().map(|wanted| wanted.queues_max));
+        let offer = Offer { control_ring, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
         let state = VifState::new(charged, offer, rules, shared, now);
         let state = VifState { device, is_quarantined, ..state };
@@ -205,6 +210,8 @@ pub struct XenWanted {
     queues_max: u16,
     /// The queues of its network device, if it has one.
     pub queues: u16,
+    /// Whether to offer a control ring.
+    control_ring: bool,
 }
 
 impl XenWanted {
@@ -223,7 +230,8 @@ impl XenWanted {
         let queues_max = keys.max_queues_limit()?.unwrap_or(queues_max).max(1);
         // A connected guest keeps the offer of the backend's previous run.
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
-        Ok(XenWanted { rules, queues_max, queues })
+        let control_ring = keys.wants_control_ring()?;
+        Ok(XenWanted { rules, queues_max, queues, control_ring })
     }
 }
 
@@ -284,6 +292,7 @@ impl<W: World> XenActions<'_, '_, W> {
     ) -> io::Result<()> {
         let caps = config.features.caps();
         let features = FrontendFeatures { caps, rx_notify: config.rx_notify };
+        let (steering, mut control) = self.control_role(config)?;
         let mut enabled = Vec::new();
         for queue in &config.queues {
             let hypervisor = self.hosting.hypervisor;
@@ -291,19 +300,48 @@ impl<W: World> XenActions<'_, '_, W> {
             let counters = Arc::clone(&parts.counters);
             // Its frames may go to other vifs of this process.
             let lent = self.state.device.is_none().then(|| hypervisor.memory()).transpose()?;
-            let queue = W::vif_queue(parts, lent, interrupted, self.hosting.engines)?;
+            let others = match control {
+                ControlRole::Absent => ControlRole::Absent,
+                _ => ControlRole::ServedByAnother,
+            };
+            let role = mem::replace(&mut control, others);
+            let queue = W::vif_queue(parts, lent, role, interrupted, self.hosting.engines)?;
             let flood = Arc::clone(&self.state.limited.flood);
             let stations = self.state.limited.stations();
             enabled.push(Attachment { queue, counters, flood, stations });
         }
         let queues = enabled.len();
-        connect(self.state, NewQueues { enabled, disabled: Vec::new(), caps }, self.hosting)?;
+        let new = NewQueues { enabled, disabled: Vec::new(), steering, caps };
+        connect(self.state, new, self.hosting)?;
         if let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) {
             tracing::info!(vif = self.state.name, queues, left_out, "connected");
         }
         Ok(())
     }
 }
+
+impl<W: World> XenActions<'_, '_, W> {
+    /// What the guest may choose for the frames that it receives, and the part of its first queue
+    /// in that: it serves the control ring, if there is one.
+    fn control_role(&self, config: &FrontendConfig) -> io::Result<Control<EventOf<W>>> {
+        let Some(ControlConfig { ring_ref, event }) = config.control else {
+            return Ok((None, ControlRole::Absent));
+        };
+        let (hypervisor, peer) = (self.hosting.hypervisor, self.vif.frontend);
+        let steering = Arc::new(PortSteering::default());
+        let chosen = Arc::clone(&steering);
+        let parts = ControlParts {
+            ring: map_ring(&mut hypervisor.memory()?, peer, ring_ref)?,
+            event: bind(hypervisor, peer, event)?,
+            settings: Arc::clone(&self.state.hashing),
+            queues: u16::try_from(config.queues.len()).unwrap_or(u16::MAX),
+            publish: Box::new(move |by| chosen.set(by)),
+        };
+        Ok((Some(steering), ControlRole::Serves(parts)))
+    }
+}
+
+type Control<E> = (Option<Arc<PortSteering>>, ControlRole<E>);
 
 /// A failed attachment, and its reason.
 #[derive(Debug, thiserror::Error)]
@@ -347,19 +385,27 @@ fn queue_parts<W: World>(
 ) -> io::Result<QueueParts<MemoryOf<W>, EventOf<W>>> {
     let peer = vif.frontend;
     let mut memory = hypervisor.memory()?;
-    let mut map = |gref| {
-        let mapped = memory.map(peer, gref, Access::ReadWrite);
-        mapped.map_err(|error| AttachError::of(format!("ring page with grant {gref}"), error))
-    };
+    let mut map = |gref| map_ring(&mut memory, peer, gref);
     let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
-    let bind = |port| {
-        let bound = hypervisor.bind_interdomain(peer, port);
-        bound.map_err(|error| AttachError::of(format!("event channel {port}"), error))
-    };
+    let bind = |port| bind(hypervisor, peer, port);
     let events = match queue.events {
         EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
         EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
     };
     let counters = Arc::default();
     Ok(QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters })
+}
+
+fn map_ring(
+    memory: &mut impl ForeignMemory,
+    peer: DomId,
+    gref: GrantRef,
+) -> io::Result<ForeignPage> {
+    let mapped = memory.map(peer, gref, Access::ReadWrite);
+    mapped.map_err(|error| AttachError::of(format!("ring page with grant {gref}"), error))
+}
+
+fn bind<H: Hypervisor>(hypervisor: &H, peer: DomId, port: EvtchnPort) -> io::Result<H::Event> {
+    let bound = hypervisor.bind_interdomain(peer, port);
+    bound.map_err(|error| AttachError::of(format!("event channel {port}"), error))
 }

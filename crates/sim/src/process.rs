@@ -14,7 +14,7 @@ use ringway_host::{
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
-use ringway_netback::{Interrupted, QueueParts, VifQueue};
+use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_switch::PortId;
 use ringway_vif_shell::device;
 use ringway_wire::{DomId, EvtchnPort};
@@ -49,6 +49,7 @@ impl World for Simulated {
     fn vif_queue(
         parts: QueueParts<MemoryOf<Self>, EventOf<Self>>,
         lent: Option<MemoryOf<Self>>,
+        control: ControlRole<EventOf<Self>>,
         interrupted: &mut Interrupted,
         plane: &mut DataPlane,
     ) -> io::Result<Port> {
@@ -66,6 +67,7 @@ impl World for Simulated {
         if let Some(memory) = lent {
             queue.lend_pages(memory.for_bodies());
         }
+        queue.join_control(control).map_err(io::Error::other)?;
         Ok(Port::of_vif(queue, counters, events, owner, plane.canary, rings))
     }
 }

@@ -405,7 +405,7 @@ impl World {
         });
         let forwarding = Forwarding::Switch(Arc::clone(&shared.switch));
         let (limits, policy) = (ringway_engine::Limits::default(), &policy);
-        let port = NewPort { id, forwarding: &forwarding, policy, limits: &limits };
+        let port = NewPort { id, forwarding: &forwarding, policy, limits: &limits, steering: None };
         steps::attach(&mut self.plane, port, queues.collect())?;
         let uplink = |station: &&Station| self.plane.devices[station.device].kind == Kind::Uplink;
         for station in self.plane.stations.iter().filter(uplink) {

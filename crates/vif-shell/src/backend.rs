@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ringway_xenbus::backend::{Action, Handshake, Input, NotAttached};
-use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Reconnects, Vif, XenbusState};
+use ringway_xenbus::{
+    FrontendConfig, Hotplug, KeySet, Keys, Offer, Offered, Reconnects, Vif, XenbusState,
+};
 use ringway_xenstore::{
     Client, Errno, Lost, RateLimit, Refusal, Transport, XsError, or_refusal, unless_refused,
 };
@@ -134,8 +136,7 @@ impl BackendEnd {
         let start = Input::Start {
             own: own.state(),
             peer: peer.state(),
-            offered: own.queues_offered(),
-            has_offered_split: own.has_offered_split(),
+            offered: Offered::read(own),
             reconnects: Reconnects::read(&peer),
         };
         self.feed(store, process, start, now)

@@ -107,7 +107,7 @@ fn with_vif() -> LocalStore {
 
 fn offer() -> Offer {
     let features = Features::from(OffloadCaps::ALL);
-    Offer { queues_max: 4, split_event_channels: false, features }
+    Offer { queues_max: 4, split_event_channels: false, control_ring: false, features }
 }
 
 /// What a backend finds in its directory.

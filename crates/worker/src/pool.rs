@@ -159,7 +159,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         limits: &Limits,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        steps::attach(self, NewPort { id: port, forwarding, policy, limits }, queues)
+        steps::attach(
+            self,
+            NewPort { id: port, forwarding, policy, limits, steering: None },
+            queues,
+        )
     }
 
     /// Declares the port about to be attached as a device on a bridge of the host; frames from it

@@ -19,7 +19,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::config::{FrontendConfig, Offer, Reconnects};
+use crate::config::{FrontendConfig, Offer, Offered, Reconnects};
 use crate::hotplug::Hotplug;
 use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys, QUEUES_ACCEPTED};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
@@ -33,10 +33,8 @@ pub enum Input {
         own: XenbusState,
         /// The frontend's state as found in XenStore.
         peer: XenbusState,
-        /// The most queues that an earlier run offered, as found in XenStore.
-        offered: Option<u16>,
-        /// Whether that run offered an event channel for each direction.
-        has_offered_split: bool,
+        /// What an earlier run offered, as found in XenStore.
+        offered: Offered,
         /// What the frontend does when it is offered the vif again, according to its keys.
         reconnects: Reconnects,
     },
@@ -141,8 +139,11 @@ pub struct Handshake {
     offer: Offer,
     /// The most queues of all offers that the frontend's next keys may refer to.
     accepted_max: u16,
-    /// Whether an earlier run offered an event channel for each direction.
-    has_offered_split: bool,
+    /// What an earlier run offered.
+    offered: Offered,
+    /// Whether the offer that the frontend sees has a control ring. One that an earlier run made
+    /// stays as it was: the frontend may have read it, and its keys do not say which it read.
+    control_ring: bool,
     hotplug: Hotplug,
     phase: Phase,
     own: XenbusState,
@@ -194,7 +195,8 @@ impl Handshake {
         Handshake {
             offer: Offer { queues_max, ..offer },
             accepted_max: queues_max,
-            has_offered_split: false,
+            offered: Offered::default(),
+            control_ring: offer.control_ring,
             hotplug,
             phase: Phase::Idle,
             own: XenbusState::Unknown,
@@ -229,10 +231,13 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer, offered, has_offered_split, reconnects }, Phase::Idle) => {
+            (Input::Start { own, peer, offered, reconnects }, Phase::Idle) => {
                 (self.own, self.peer, self.reconnects) = (own, peer, reconnects);
-                self.has_offered_split = has_offered_split;
-                self.start(offered);
+                self.offered = offered;
+                if offered.queues_max.is_some() {
+                    self.control_ring = offered.control_ring;
+                }
+                self.start();
             }
             (Input::Refused(reason), Phase::Idle) => self.refuse(reason),
             (Input::Offline, _) => self.offline(),
@@ -302,10 +307,10 @@ impl Handshake {
         matches!(self.hotplug, Hotplug::Failed(_))
     }
 
-    fn start(&mut self, offered: Option<u16>) {
+    fn start(&mut self) {
         let (own, peer) = (self.own, self.peer);
         // The frontend's keys may refer to the offer of an earlier run.
-        let accepted_max = self.offer.queues_max.max(offered.unwrap_or(1));
+        let accepted_max = self.offer.queues_max.max(self.offered.queues_max.unwrap_or(1));
         self.accepted_max = accepted_max;
         if let Hotplug::Failed(reason) = &self.hotplug {
             self.actions.push(Action::ReportError(reason.clone()));
@@ -393,10 +398,11 @@ impl Handshake {
     /// The offers that the frontend's keys may refer to.
     fn accepted_offer(&self, attachment: Attachment) -> Offer {
         let split_event_channels = match attachment {
-            Attachment::Reattach => self.has_offered_split,
+            Attachment::Reattach => self.offered.split_event_channels,
             Attachment::Fresh => self.offer.split_event_channels,
         };
-        Offer { queues_max: self.accepted_max, split_event_channels, ..self.offer }
+        let (queues_max, control_ring) = (self.accepted_max, self.control_ring);
+        Offer { queues_max, split_event_channels, control_ring, ..self.offer }
     }
 
     fn attach(&mut self, config: FrontendConfig, attachment: Attachment) {
@@ -478,6 +484,7 @@ impl Handshake {
 
     /// Writes the offer and waits for the frontend's keys.
     fn make_offer(&mut self) {
+        self.control_ring = self.offer.control_ring;
         self.offer_up_to(self.offer.queues_max);
     }
 
@@ -502,7 +509,7 @@ impl Handshake {
     /// Writes the newest offer and, for the next backend, how many queues the frontend's keys may
     /// have.
     fn write_offer(&mut self) {
-        let mut changes = self.offer.changes();
+        let mut changes = Offer { control_ring: self.control_ring, ..self.offer }.changes();
         changes.push(match self.accepted_max > self.offer.queues_max {
             true => KeyChange::number(QUEUES_ACCEPTED, self.accepted_max),
             false => KeyChange::Remove(QUEUES_ACCEPTED.to_owned()),

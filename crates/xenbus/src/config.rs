@@ -10,10 +10,10 @@ use ringway_wire::{EvtchnPort, GrantRef};
 
 use crate::features::Features;
 use crate::keys::{
-    Absent, BadKeys, EVENT_CHANNEL, EVENT_CHANNEL_RX, EVENT_CHANNEL_TX, FEATURE_RX_COPY,
-    FEATURE_RX_FLIP, FEATURE_RX_NOTIFY, FEATURE_SPLIT_EVENT_CHANNELS, KeyChange, Keys,
-    MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, QUEUE_KEYS, RECONNECT, REQUEST_RX_COPY,
-    RX_RING_REF, TX_RING_REF, queue_dir,
+    Absent, BadKeys, CTRL_RING_REF, EVENT_CHANNEL, EVENT_CHANNEL_CTRL, EVENT_CHANNEL_RX,
+    EVENT_CHANNEL_TX, FEATURE_CTRL_RING, FEATURE_RX_COPY, FEATURE_RX_FLIP, FEATURE_RX_NOTIFY,
+    FEATURE_SPLIT_EVENT_CHANNELS, KeyChange, Keys, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES,
+    QUEUE_KEYS, RECONNECT, REQUEST_RX_COPY, RX_RING_REF, TX_RING_REF, queue_dir,
 };
 
 /// What a backend offers.
@@ -23,6 +23,8 @@ pub struct Offer {
     pub queues_max: u16,
     /// Whether a queue may have one event channel per direction. Absent means no.
     pub split_event_channels: bool,
+    /// `feature-ctrl-ring`: whether the vif may have a control ring. Absent means no.
+    pub control_ring: bool,
     /// What the backend can receive.
     pub features: Features,
 }
@@ -40,6 +42,8 @@ impl Offer {
         Ok(Offer {
             queues_max: u16::try_from(queues_max).unwrap_or(u16::MAX).max(1),
             split_event_channels: keys.flag(FEATURE_SPLIT_EVENT_CHANNELS, Absent::False)?,
+            //= netif.h:ctrl-ring
+            control_ring: keys.flag(FEATURE_CTRL_RING, Absent::False)?,
             features: Features::read(keys)?,
         })
     }
@@ -49,10 +53,33 @@ impl Offer {
             KeyChange::flag(FEATURE_RX_COPY, true),
             KeyChange::flag(FEATURE_RX_FLIP, false),
             KeyChange::flag(FEATURE_SPLIT_EVENT_CHANNELS, self.split_event_channels),
+            KeyChange::flag(FEATURE_CTRL_RING, self.control_ring),
             KeyChange::number(MULTI_QUEUE_MAX_QUEUES, self.queues_max),
         ];
         changes.extend(self.features.changes());
         changes
+    }
+}
+
+/// What an earlier run of a backend offered, according to its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offered {
+    /// The most queues; `None` if it offered nothing.
+    pub queues_max: Option<u16>,
+    /// An event channel for each direction.
+    pub split_event_channels: bool,
+    /// A control ring.
+    pub control_ring: bool,
+}
+
+impl Offered {
+    /// Reads the keys of the backend's own directory.
+    pub fn read(own: &Keys) -> Offered {
+        Offered {
+            queues_max: own.queues_offered(),
+            split_event_channels: own.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1"),
+            control_ring: own.text(FEATURE_CTRL_RING) == Some("1"),
+        }
     }
 }
 
@@ -79,6 +106,15 @@ pub struct QueueConfig {
     pub rx_ring_ref: GrantRef,
     /// Its event channels.
     pub events: EventPorts,
+}
+
+/// What a backend needs to attach to the control ring of a vif.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// The page of the ring.
+    pub ring_ref: GrantRef,
+    /// Its event channel, by the frontend's port.
+    pub event: EvtchnPort,
 }
 
 /// How a frontend writes its number of queues.
@@ -139,6 +175,8 @@ pub struct FrontendConfig {
     /// `feature-rx-notify`: whether the frontend notifies when it posts rx requests. Absent means
     /// no, so a backend without room must poll.
     pub rx_notify: bool,
+    /// Its control ring, if it has one.
+    pub control: Option<ControlConfig>,
 }
 
 impl FrontendConfig {
@@ -158,8 +196,10 @@ impl FrontendConfig {
         };
         let mut reader = QueueReader { keys, offer, refs: BTreeMap::new(), ports: BTreeMap::new() };
         let queues = (0..count).map(|index| reader.queue(&prefix(index, count)));
+        let queues = queues.collect::<Result<_, _>>()?;
         Ok(FrontendConfig {
-            queues: queues.collect::<Result<_, _>>()?,
+            queues,
+            control: reader.control()?,
             features: Features::read(keys)?,
             rx_notify: keys.flag(FEATURE_RX_NOTIFY, Absent::False)?,
         })
@@ -169,7 +209,9 @@ impl FrontendConfig {
     /// connection, so that these are not mistaken for part of this one.
     pub(crate) fn changes(&self, stale_max: usize, count_key: QueueCountKey) -> Vec<KeyChange> {
         let count = self.queues.len();
-        let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));
+        let of_vif = [CTRL_RING_REF, EVENT_CHANNEL_CTRL];
+        let flat = QUEUE_KEYS.into_iter().chain(of_vif);
+        let flat = flat.map(|key| KeyChange::Remove(key.to_owned()));
         let dirs = (0..stale_max.max(count)).map(queue_dir).map(KeyChange::Remove);
         let mut changes: Vec<KeyChange> = flat.chain(dirs).collect();
         changes.push(KeyChange::flag(REQUEST_RX_COPY, true));
@@ -179,6 +221,11 @@ impl FrontendConfig {
             QueueCountKey::OneQueue => KeyChange::Remove(MULTI_QUEUE_NUM_QUEUES.to_owned()),
         });
         changes.extend(self.features.changes());
+        //= netif.h:ctrl-ring
+        if let Some(ControlConfig { ring_ref, event }) = self.control {
+            changes.push(KeyChange::number(CTRL_RING_REF, ring_ref.0));
+            changes.push(KeyChange::number(EVENT_CHANNEL_CTRL, event.0));
+        }
         for (index, queue) in self.queues.iter().enumerate() {
             let prefix = prefix(index, count);
             let mut set = |key: &str, value: u32| {
@@ -233,6 +280,17 @@ impl QueueReader<'_> {
         let (tx_ring_ref, rx_ring_ref) = (GrantRef(tx_ring_ref), GrantRef(rx_ring_ref));
         Ok(QueueConfig { tx_ring_ref, rx_ring_ref, events })
     }
+
+    /// The control ring. Its keys may be those of an earlier connection if none is offered.
+    fn control(&mut self) -> Result<Option<ControlConfig>, BadKeys> {
+        //= netif.h:ctrl-ring
+        if !self.offer.control_ring || !self.keys.has(CTRL_RING_REF) {
+            return Ok(None);
+        }
+        let ring_ref = GrantRef(take(self.keys, &mut self.refs, CTRL_RING_REF)?);
+        let event = EvtchnPort(take(self.keys, &mut self.ports, EVENT_CHANNEL_CTRL)?);
+        Ok(Some(ControlConfig { ring_ref, event }))
+    }
 }
 
 /// A number that no other key of its kind may have.
@@ -257,6 +315,7 @@ mod tests {
     const OFFER: Offer = Offer {
         queues_max: 4,
         split_event_channels: true,
+        control_ring: true,
         features: Features {
             scatter_gather: true,
             checksum_v4: true,
@@ -357,10 +416,12 @@ mod tests {
             events: EventPorts::Split { tx: EvtchnPort(n), rx: EvtchnPort(n + 1) },
         };
         let mut store: BTreeMap<String, String> = BTreeMap::new();
-        for count in [1, 4, 2, 1, 3] {
+        for (count, has_control) in [(1, true), (4, false), (2, true), (1, true), (3, false)] {
             let queues = (0..count).map(|n| queue(n * 2)).collect();
             let features = Features::from(OffloadCaps::NONE);
-            let config = FrontendConfig { queues, features, rx_notify: true };
+            let control = ControlConfig { ring_ref: GrantRef(100), event: EvtchnPort(100) };
+            let control = has_control.then_some(control);
+            let config = FrontendConfig { queues, features, rx_notify: true, control };
             for change in config.changes(4, QueueCountKey::MultiQueue) {
                 match change {
                     KeyChange::Set(key, value) => drop(store.insert(key, value)),
@@ -383,6 +444,8 @@ mod tests {
         assert_eq!(Offer::read(&Keys::new("/b", changes)), Ok(OFFER));
         let bare = Offer::read(&keys(&[("feature-rx-copy", "1")], &[])).expect("it is enough");
         assert_eq!((bare.queues_max, bare.split_event_channels), (1, false));
+        //= netif.h:ctrl-ring
+        assert!(!bare.control_ring);
         assert!(Offer::read(&keys(&[], &[])).is_err());
     }
 
@@ -433,6 +496,38 @@ mod tests {
         }
         let long = "\u{7}".repeat(4000);
         assert!(refusal(TWO_QUEUES, &[("queue-0/tx-ring-ref", Some(&long))]).len() < 150);
+    }
+
+    #[test]
+    fn a_control_ring_is_one_of_its_own_and_only_where_it_is_offered() {
+        //= netif.h:ctrl-ring
+        let read = |changed: &[_], offer: &Offer| {
+            let read = FrontendConfig::read(&keys(TWO_QUEUES, changed), offer);
+            read.map(|config| config.control).map_err(|bad| bad.to_string())
+        };
+        let (ring, event) = (("ctrl-ring-ref", Some("8")), ("event-channel-ctrl", Some("9")));
+        let control = ControlConfig { ring_ref: GrantRef(8), event: EvtchnPort(9) };
+        assert_eq!(read(&[ring, event], &OFFER), Ok(Some(control)));
+        assert_eq!(read(&[event], &OFFER), Ok(None), "as Linux's backend reads it");
+        let without = Offer { control_ring: false, ..OFFER };
+        for stale in [("ctrl-ring-ref", Some("8")), ("ctrl-ring-ref", Some("none"))] {
+            assert_eq!(read(&[stale], &without), Ok(None));
+        }
+        for (changed, text) in [
+            ([ring, ("event-channel-ctrl", None)], "/f/event-channel-ctrl is missing"),
+            ([("ctrl-ring-ref", Some("-8")), event], "/f/ctrl-ring-ref is \"-8\", expected"),
+            (
+                [("ctrl-ring-ref", Some("1035")), event],
+                "/f/ctrl-ring-ref is 1035, as is /f/queue-1/rx-ring-ref",
+            ),
+            (
+                [ring, ("event-channel-ctrl", Some("15"))],
+                "/f/event-channel-ctrl is 15, as is /f/queue-0/event-channel-tx",
+            ),
+        ] {
+            let refusal = read(&changed, &OFFER).expect_err("the keys are wrong");
+            assert!(refusal.contains(text), "{refusal}");
+        }
     }
 
     #[test]

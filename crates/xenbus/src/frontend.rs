@@ -296,7 +296,7 @@ impl Handshake {
             Ok(queues) => {
                 self.is_granted = true;
                 let features = self.preferences.features;
-                let config = FrontendConfig { queues, features, rx_notify: true };
+                let config = FrontendConfig { queues, features, rx_notify: true, control: None };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
                 self.actions.push(Action::WriteKeys(config.changes(self.written_max, count_key)));

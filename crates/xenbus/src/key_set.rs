@@ -6,7 +6,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, BRIDGE, COMPLETION, ERROR, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6,
+    BACKEND, BACKEND_ID, BRIDGE, COMPLETION, CONTROL_RING_WANTED, CTRL_RING_REF, ERROR,
+    EVENT_CHANNEL_CTRL, FEATURE_CTRL_RING, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6,
     FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY,
     FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, MAC,
     MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, ONLINE, QUEUE_KEYS,
@@ -50,6 +51,8 @@ impl KeySet {
                 HOTPLUG_ERROR,
                 MAX_QUEUES_WANTED,
                 COMPLETION,
+                CONTROL_RING_WANTED,
+                FEATURE_CTRL_RING,
                 FEATURE_SPLIT_EVENT_CHANNELS,
                 MULTI_QUEUE_MAX_QUEUES,
                 QUEUES_ACCEPTED,
@@ -61,6 +64,7 @@ impl KeySet {
                 ERROR,
                 FEATURE_RX_COPY,
                 FEATURE_SPLIT_EVENT_CHANNELS,
+                FEATURE_CTRL_RING,
                 MULTI_QUEUE_MAX_QUEUES,
                 FEATURE_SG,
                 FEATURE_GSO_TCPV4,
@@ -74,6 +78,7 @@ impl KeySet {
                 RECONNECT,
                 REQUEST_RX_COPY,
                 FEATURE_RX_NOTIFY,
+                CTRL_RING_REF,
                 FEATURE_SG,
                 FEATURE_GSO_TCPV4,
                 FEATURE_GSO_TCPV6,
@@ -86,19 +91,21 @@ impl KeySet {
         own.iter().copied().chain(of_vif.into_iter().flatten())
     }
 
-    /// The names of the queues' keys, which depend on the number of queues among the keys already
-    /// read. Empty for a number that will be refused anyway.
+    /// The names of the keys that depend on those already read: those of so many queues as there
+    /// are, none for a number that will be refused anyway, and that of a control ring's event.
     pub fn queue_keys(self, read: &Keys) -> Vec<String> {
         let KeySet::FrontendKeys { queues_max } = self else { return Vec::new() };
         let count = read.number(MULTI_QUEUE_NUM_QUEUES).map(|count| count.unwrap_or(1));
-        match count {
+        let mut keys = match count {
             Ok(1) => QUEUE_KEYS.map(str::to_owned).to_vec(),
             Ok(count) if count <= queues_max.into() => (0..)
                 .take(usize::try_from(count).unwrap_or(0))
                 .flat_map(|index| QUEUE_KEYS.map(|key| format!("{}/{key}", queue_dir(index))))
                 .collect(),
             _ => Vec::new(),
-        }
+        };
+        keys.extend(read.has(CTRL_RING_REF).then(|| EVENT_CHANNEL_CTRL.to_owned()));
+        keys
     }
 }
 

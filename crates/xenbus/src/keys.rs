@@ -49,6 +49,8 @@ pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 /// The most queues to offer for a vif; in the backend's directory.
 pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
+/// Whether to offer a control ring; in the backend's directory.
+pub(crate) const CONTROL_RING_WANTED: &str = "ringway-control-ring";
 /// Of an earlier version, without effect; in the backend's directory.
 pub(crate) const COMPLETION: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
@@ -62,6 +64,7 @@ pub(crate) const FEATURE_IPV6_CSUM_OFFLOAD: &str = "feature-ipv6-csum-offload";
 pub(crate) const FEATURE_RX_COPY: &str = "feature-rx-copy";
 pub(crate) const FEATURE_RX_FLIP: &str = "feature-rx-flip";
 pub(crate) const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-channels";
+pub(crate) const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";
 pub(crate) const MULTI_QUEUE_MAX_QUEUES: &str = "multi-queue-max-queues";
 
 pub(crate) const QUEUES_ACCEPTED: &str = "ringway-queues-accepted";
@@ -74,6 +77,8 @@ pub(crate) const RX_RING_REF: &str = "rx-ring-ref";
 pub(crate) const EVENT_CHANNEL: &str = "event-channel";
 pub(crate) const EVENT_CHANNEL_TX: &str = "event-channel-tx";
 pub(crate) const EVENT_CHANNEL_RX: &str = "event-channel-rx";
+pub(crate) const CTRL_RING_REF: &str = "ctrl-ring-ref";
+pub(crate) const EVENT_CHANNEL_CTRL: &str = "event-channel-ctrl";
 
 /// The keys with the rules for what a vif's guest may send ([`Keys::rules`]).
 pub(crate) const RULES: [&str; 16] = [
@@ -404,9 +409,12 @@ impl Keys {
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
     }
 
-    /// Whether the backend offered an event channel for each direction.
-    pub fn has_offered_split(&self) -> bool {
-        self.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1")
+    /// Whether to offer a control ring (`ringway-control-ring`, ours). Absent means yes.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] if it is no number.
+    pub fn wants_control_ring(&self) -> Result<bool, BadKeys> {
+        self.flag(CONTROL_RING_WANTED, Absent::True)
     }
 
     /// The most queues that the backend of this directory may have offered; `None` if it offered

@@ -70,7 +70,9 @@ mod rate;
 mod state;
 mod vif;
 
-pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig, Reconnects};
+pub use config::{
+    ControlConfig, EventPorts, FrontendConfig, Offer, Offered, QueueConfig, Reconnects,
+};
 pub use features::Features;
 pub use hotplug::Hotplug;
 pub use key_set::KeySet;

@@ -7,7 +7,9 @@ mod world;
 use explore::{Explored, explore};
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
-use ringway_xenbus::{Features, Hotplug, Keys, Offer, Reconnects, Vif, XenbusState, backend};
+use ringway_xenbus::{
+    Features, Hotplug, Keys, Offer, Offered, Reconnects, Vif, XenbusState, backend,
+};
 use store::VIF;
 use world::{Disturbance, ENDS, End, Script, World};
 
@@ -158,13 +160,12 @@ fn a_failed_script_may_be_run_again_by_hand() {
 #[test]
 fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
     let _ = machine.handle(backend::Input::Start {
         own: XenbusState::Initialising,
         peer: XenbusState::Initialising,
-        offered: None,
-        has_offered_split: false,
+        offered: Offered::default(),
         reconnects: Reconnects::Never,
     });
     assert_eq!(machine.state(), XenbusState::InitWait);
@@ -180,7 +181,7 @@ fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
 #[test]
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
     let closed = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
     let actions = machine.handle(backend::Input::Refused("the name is taken".to_owned()));
@@ -409,16 +410,10 @@ fn a_backend_whose_directory_was_removed_writes_nothing() {
 #[test]
 fn a_frontend_may_be_initialised_before_it_is_connected() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let (own, reconnects) = (XenbusState::Initialising, Reconnects::Never);
-    let start = backend::Input::Start {
-        own,
-        peer: own,
-        offered: None,
-        has_offered_split: false,
-        reconnects,
-    };
+    let start = backend::Input::Start { own, peer: own, offered: Offered::default(), reconnects };
     let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
         machine.handle(start)[..]
     else {
@@ -458,7 +453,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
 #[test]
 fn a_backend_that_finds_its_vif_offline_closes_it() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let actions = machine.handle(backend::Input::Offline);
     let states = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);

@@ -29,7 +29,7 @@ backend_keys() {
             feature-{multicast-control,rx-copy,rx-flip,sg,split-event-channels,xdp-headroom} \
             multi-queue-max-queues
     else
-        echo feature-{gso-tcpv4,gso-tcpv6,ipv6-csum-offload,rx-copy,rx-flip,sg} \
+        echo feature-{ctrl-ring,gso-tcpv4,gso-tcpv6,ipv6-csum-offload,rx-copy,rx-flip,sg} \
             feature-split-event-channels multi-queue-max-queues
     fi
 }

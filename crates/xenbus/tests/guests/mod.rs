@@ -12,7 +12,8 @@ use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::XenbusState::{self, Closed, Connected};
 use ringway_xenbus::backend::{Action, Handshake, Input, Reconnect};
 use ringway_xenbus::{
-    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Reconnects,
+    ControlConfig, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer,
+    QueueConfig, Reconnects,
 };
 
 use crate::explore::Explored;
@@ -131,6 +132,7 @@ struct Guest {
     wanted: u16,
     is_notified: bool,
     queues: Vec<QueueConfig>,
+    control: Option<ControlConfig>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +150,7 @@ pub(crate) struct Side<'a> {
     wanted: u16,
     has_split: bool,
     queues: &'a mut Vec<QueueConfig>,
+    control: &'a mut Option<ControlConfig>,
     is_notified: &'a mut bool,
     is_backend_notified: &'a mut bool,
 }
@@ -173,6 +176,7 @@ impl Side<'_> {
 
     pub(crate) fn forget_queues(&mut self) {
         self.queues.clear();
+        *self.control = None;
     }
 
     /// Creates rings and writes their keys, in response to the backend's current offer.
@@ -202,6 +206,21 @@ impl Side<'_> {
             }
         }
         store::change(self.store, &VIF.frontend_dir(), changes);
+    }
+
+    /// Creates a control ring and writes its keys, if the backend offers one.
+    pub(crate) fn write_control_keys(&mut self) {
+        let offer = Offer::read(&store::keys(self.store, &VIF.backend_dir()));
+        let offers_ring = offer.is_ok_and(|offer| offer.control_ring);
+        *self.control = offers_ring.then(|| {
+            *self.next_ref += 1;
+            let number = *self.next_ref + 1;
+            ControlConfig { ring_ref: GrantRef(number), event: EvtchnPort(number) }
+        });
+        let Some(ControlConfig { ring_ref, event }) = *self.control else { return };
+        let set = |key: &str, value: u32| KeyChange::Set(key.to_owned(), value.to_string());
+        let changes = [set("ctrl-ring-ref", ring_ref.0), set("event-channel-ctrl", event.0)];
+        store::change(self.store, &VIF.frontend_dir(), changes.into());
     }
 
     pub(crate) fn remove_keys(&mut self) {
@@ -248,7 +267,7 @@ impl World {
             policy,
             store: store::with_vif(),
             backend: Backend::new(offered),
-            guest: Guest { driver, wanted, is_notified: true, queues: Vec::new() },
+            guest: Guest { driver, wanted, is_notified: true, queues: Vec::new(), control: None },
             next_ref: 8,
             cut_off_count: 0,
         };
@@ -259,10 +278,12 @@ impl World {
     /// Both are connected, on the same rings.
     pub(crate) fn check_connected(&self) -> Result<(), String> {
         let attached = self.backend.attached.as_ref().map(|config| config.queues.as_slice());
+        let control = self.backend.attached.as_ref().and_then(|config| config.control);
         let is_true = [
             ("backend connected", self.state(&VIF.backend_state()) == Connected),
             ("guest connected", self.state(&VIF.frontend_state()) == Connected),
             ("same rings", attached == Some(self.guest.queues.as_slice())),
+            ("same control ring", control == self.guest.control),
             ("driver up", self.guest.is_up()),
             ("no error", !self.store.contains_key(&VIF.backend_errors()[1])),
         ];
@@ -317,8 +338,7 @@ impl World {
         self.backend.inputs.push_back(Input::Start {
             own: own_state,
             peer: front.state(),
-            offered: own.queues_offered(),
-            has_offered_split: own.has_offered_split(),
+            offered: ringway_xenbus::Offered::read(&own),
             reconnects: Reconnects::read(&front),
         });
     }
@@ -407,6 +427,7 @@ impl World {
             wanted: if has_split { guest.wanted } else { 1 },
             has_split,
             queues: &mut guest.queues,
+            control: &mut guest.control,
             is_notified: &mut guest.is_notified,
             is_backend_notified: &mut backend.is_notified,
         };
@@ -442,8 +463,12 @@ impl Guest {
 impl Backend {
     fn new(offered: Offered) -> Backend {
         let features = Features::from(OffloadCaps::ALL);
-        let offer =
-            Offer { queues_max: offered.limit, split_event_channels: offered.split, features };
+        let offer = Offer {
+            queues_max: offered.limit,
+            split_event_channels: offered.split,
+            control_ring: offered.split,
+            features,
+        };
         Backend {
             machine: Handshake::new(offer, Hotplug::Absent),
             offered,

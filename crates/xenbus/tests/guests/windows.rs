@@ -37,6 +37,7 @@ impl Windows {
                     Closing => side.set(Closed),
                     InitWait => {
                         side.write_keys();
+                        side.write_control_keys();
                         side.poll_again();
                         return Windows::Connecting(Unknown);
                     }

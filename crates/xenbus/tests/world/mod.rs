@@ -6,7 +6,7 @@ use ringway_datapath::OffloadCaps;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Carrier, Preferences, QueueCount};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, QueueConfig,
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, Offered, QueueConfig,
     Reconnects, XenbusState, backend, frontend,
 };
 
@@ -195,7 +195,7 @@ impl World {
 
     pub(crate) fn with_script(queues_max: u16, wanted: QueueCount, script: Script) -> World {
         let features = Features::from(OffloadCaps::ALL);
-        let offer = Offer { queues_max, split_event_channels: true, features };
+        let offer = Offer { queues_max, split_event_channels: true, control_ring: true, features };
         let preferences = Preferences { queues: wanted, features };
         let unknown = XenbusState::Unknown;
         let idle = backend::Input::Hotplug(Hotplug::Absent);
@@ -290,8 +290,7 @@ impl World {
             true => backend::Input::Start {
                 own: own.state(),
                 peer: peer.state(),
-                offered: own.queues_offered(),
-                has_offered_split: own.has_offered_split(),
+                offered: Offered::read(&own),
                 reconnects: Reconnects::read(&peer),
             },
             false => backend::Input::Offline,
