@@ -26,7 +26,7 @@ const ACTIONS_MAX: usize = 32;
 const QUEUES_MAX: u16 = 8;
 
 /// Keys with a meaning.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 40] = [
     "state",
     "online",
     "frontend",

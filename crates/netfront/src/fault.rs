@@ -23,6 +23,12 @@ pub enum ResponseFault {
         /// The status as read.
         status: i16,
     },
+    /// A response to a control message that is not outstanding.
+    #[error("control ring: response with id {id}, which is not outstanding")]
+    NoMessage {
+        /// The id as read.
+        id: u16,
+    },
     /// An invalid GSO extra.
     #[error("rx ring: GSO of type {kind} with segments of {size} bytes")]
     BadGso {

@@ -64,11 +64,13 @@
 //! ```
 
 mod buffers;
+mod control;
 mod egress;
 mod fault;
 mod in_place;
 mod ingress;
 mod sending;
+mod setup;
 mod slabs;
 
 use std::io;
@@ -84,12 +86,15 @@ use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvent
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
-use ringway_xenbus::{EventPorts, QueueConfig};
+use ringway_xenbus::{ControlConfig, EventPorts, QueueConfig};
 
+pub use control::Progress;
 pub use fault::ResponseFault;
+pub use setup::{HashWish, WishRefused};
 pub use slabs::Slabs;
 
 use buffers::Buffers;
+use control::ControlRing;
 use in_place::InPlace;
 use sending::Sending;
 
@@ -123,6 +128,8 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_responses_per_wake: u32,
     /// Slabs that may contain frames to send; `None` if all bytes are copied.
     sending: Option<Sending>,
+    /// The vif's control ring, if this queue owns it.
+    control: Option<ControlRing<E>>,
     /// Pages that frames refer to; `None` if all bytes are copied.
     in_place: Option<InPlace>,
     /// Working memory of one call, kept so that calls do not allocate.
@@ -178,6 +185,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             tx_reserve: 0,
             tx_responses_per_wake: egress::responses_per_wake(TX_RING_SLOTS),
             sending: None,
+            control: None,
             in_place: None,
             tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
             rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
@@ -224,6 +232,32 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.sending = Some(Sending::new(slabs.shared()));
     }
 
+    /// Makes a control ring for the vif, by which [`wish`](VifQueue::wish) reaches `backend`. Only
+    /// one of the vif's queues may have it, and only if the backend offers it.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when pages or grants run out.
+    pub fn add_control(&mut self, backend: DomId, event: E) -> io::Result<ControlConfig> {
+        let control = ControlRing::new(&mut self.grants, backend, event)?;
+        let config = control.config();
+        self.control = Some(control);
+        Ok(config)
+    }
+
+    /// Begins to have the backend hash and steer like this; without a control ring, nothing
+    /// happens. The backend must be connected.
+    ///
+    /// # Errors
+    /// [`QueueDown`](ringway_datapath::QueueDown) when the queue can no longer be used.
+    pub fn wish(&mut self, wish: HashWish) -> Result {
+        self.control.as_mut().map_or(Ok(()), |control| control.wish(wish))
+    }
+
+    /// How far the backend has got with the last wish.
+    pub fn progress(&self) -> Progress {
+        self.control.as_ref().map_or(Progress::Done, ControlRing::progress)
+    }
+
     /// Ends every grant and frees the pages.
     ///
     /// # Errors
@@ -238,7 +272,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             }
             _ => self.rx_buffers.end(&mut self.grants),
         };
-        rings.and(tx).and(rx)
+        let control = self.control.map_or(Ok(()), |control| control.end(&mut self.grants));
+        rings.and(tx).and(rx).and(control)
     }
 
     fn notify(&self, direction: Direction, notify: Notify) -> Result {
@@ -258,6 +293,9 @@ fn buffer_numbers() -> ArrayVec<u16, TX_RING_SLOTS> {
 
 impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
+        if let Some(control) = &mut self.control {
+            control.advance()?;
+        }
         self.take_packets(budget, pool, into)
     }
 
@@ -282,7 +320,8 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
             0 => Waiting::TooFew,
             responses => self.tx.arm(responses),
         };
-        let is_idle = [tx, rx] == [Waiting::TooFew; 2] && returned == Pending::Nothing;
+        let control = self.control.as_mut().map_or(Waiting::TooFew, ControlRing::arm);
+        let is_idle = [tx, rx, control] == [Waiting::TooFew; 3] && returned == Pending::Nothing;
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
@@ -291,13 +330,18 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
             Woken::By(index) => self.events.ack_one(index)?,
             Woken::Unknown => Some(self.events.ack()?),
         };
-        if of_peer == Some(true) {
-            self.counters.add_event_received();
-        }
+        let mut is_event = of_peer == Some(true);
         if let (None, _) | (_, Woken::Unknown) = (of_peer, by) {
             if let Some(in_place) = &self.in_place {
                 in_place.woken();
             }
+            if let Some(control) = &mut self.control {
+                is_event |= control.event().ack()?;
+                control.advance()?;
+            }
+        }
+        if is_event {
+            self.counters.add_event_received();
         }
         Ok(())
     }
@@ -327,5 +371,6 @@ impl<G: GrantTable, E: EventChannel> Wakers for VifQueue<G, E> {
         if let Some(in_place) = &self.in_place {
             visit(in_place.waker());
         }
+        self.control.iter().filter_map(|control| control.event().waker()).for_each(visit);
     }
 }

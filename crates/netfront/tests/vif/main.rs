@@ -3,6 +3,7 @@
 
 mod backend;
 mod chains;
+mod control;
 #[path = "../../../netback/tests/vif/frames.rs"]
 mod frames;
 mod hostile;

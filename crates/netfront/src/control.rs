@@ -1,0 +1,159 @@
+//! The control ring of a vif, by which a guest has its backend hash and steer as it wishes.
+//!
+//! The first of the vif's queues owns it. One message is in flight at a time, and its key or
+//! mapping is in a page of its own.
+
+use std::io;
+
+use ringway_datapath::QueueDown;
+use ringway_hypervisor::{Access, EventChannel, GrantTable, StillInUse};
+use ringway_ring::{Control, FrontRing, Notify, Waiting};
+use ringway_wire::DomId;
+use ringway_wire::netif::{CtrlRequest, CtrlResponse};
+use ringway_xenbus::ControlConfig;
+
+use crate::ResponseFault;
+use crate::buffers::Buffers;
+use crate::setup::{HashSetup, HashWish, WishRefused};
+
+/// How far the backend has got with a wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It has carried it out, or there was none.
+    Done,
+    /// It has a message without a response.
+    Waiting,
+    /// It refused a message; those before it have been carried out.
+    Refused(WishRefused),
+}
+
+/// The guest's end of a control ring.
+pub(crate) struct ControlRing<E> {
+    ring: FrontRing<Control>,
+    ring_page: Buffers,
+    /// What a message names.
+    message_page: Buffers,
+    event: E,
+    /// The messages of the newest wish.
+    setup: Option<HashSetup>,
+    /// The message without a response, and whether it is of an older wish.
+    outstanding: Option<(CtrlRequest, Age)>,
+    last_id: u16,
+    refused: Option<WishRefused>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Age {
+    Current,
+    Superseded,
+}
+
+impl<E: EventChannel> ControlRing<E> {
+    /// Makes the ring and grants it to `backend`.
+    pub(crate) fn new(
+        grants: &mut impl GrantTable,
+        backend: DomId,
+        event: E,
+    ) -> io::Result<ControlRing<E>> {
+        let runs = [(1, Access::ReadWrite), (1, Access::ReadOnly)];
+        let [ring_page, message_page] = Buffers::grant_each(grants, backend, runs)?;
+        Ok(ControlRing {
+            ring: FrontRing::new(ring_page.page(0)),
+            ring_page,
+            message_page,
+            event,
+            setup: None,
+            outstanding: None,
+            last_id: 0,
+            refused: None,
+        })
+    }
+
+    pub(crate) fn config(&self) -> ControlConfig {
+        ControlConfig { ring_ref: self.ring_page.gref(0), event: self.event.port() }
+    }
+
+    pub(crate) fn event(&self) -> &E {
+        &self.event
+    }
+
+    /// Begins to have the backend carry out a wish, in place of one that is in flight.
+    pub(crate) fn wish(&mut self, wish: HashWish) -> Result<(), QueueDown> {
+        (self.setup, self.refused) = (Some(HashSetup::new(wish)), None);
+        if let Some((_, age)) = &mut self.outstanding {
+            *age = Age::Superseded;
+        }
+        self.advance()
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        match (self.outstanding, self.refused) {
+            (Some(_), _) => Progress::Waiting,
+            (None, Some(refused)) => Progress::Refused(refused),
+            (None, None) => Progress::Done,
+        }
+    }
+
+    /// Takes the response to the message in flight, if it has come, and sends the next.
+    pub(crate) fn advance(&mut self) -> Result<(), QueueDown> {
+        self.take_response()?;
+        self.send_next()
+    }
+
+    /// Asks for an event when the response comes.
+    pub(crate) fn arm(&mut self) -> Waiting {
+        match self.outstanding {
+            Some(_) => self.ring.arm(1),
+            None => Waiting::TooFew,
+        }
+    }
+
+    /// Ends the grants and frees the pages.
+    pub(crate) fn end(self, grants: &mut impl GrantTable) -> Result<(), StillInUse> {
+        let ring = self.ring_page.end(grants);
+        ring.and(self.message_page.end(grants))
+    }
+
+    fn take_response(&mut self) -> Result<(), QueueDown> {
+        let mut response = [CtrlResponse::default()];
+        if self.ring.peek_responses(&mut response).map_err(QueueDown::peer)? == 0 {
+            return Ok(());
+        }
+        self.ring.consume(1);
+        let [response] = response;
+        //= netif.h:ctrl-response
+        let asked = self.outstanding.take();
+        let Some((_, age)) =
+            asked.filter(|(request, _)| (request.id, request.kind) == (response.id, response.kind))
+        else {
+            return Err(QueueDown::peer(ResponseFault::NoMessage { id: response.id }));
+        };
+        if let (Age::Current, Some(setup)) = (age, &mut self.setup) {
+            if let Err(refused) = setup.respond(response) {
+                (self.setup, self.refused) = (None, Some(refused));
+            }
+        }
+        Ok(())
+    }
+
+    fn send_next(&mut self) -> Result<(), QueueDown> {
+        let (None, Some(setup)) = (self.outstanding, &self.setup) else { return Ok(()) };
+        let id = self.last_id.wrapping_add(1);
+        let Some((request, bytes)) = setup.next(id, self.message_page.gref(0)) else {
+            self.setup = None;
+            return Ok(());
+        };
+        // No message is in flight, so the backend reads nothing of the page now.
+        self.message_page.fill(0, &bytes);
+        self.last_id = id;
+        self.outstanding = Some((request, Age::Current));
+        self.ring.push_request(request);
+        if self.ring.publish_requests() == Notify::None {
+            return Ok(());
+        }
+        match self.event.notify() {
+            Err(error) if error.kind() != io::ErrorKind::NotConnected => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
