@@ -17,7 +17,7 @@ use ringway_steering::placement::split_of;
 use serde::Serialize;
 
 use self::disturbance::Disturbances;
-use self::forecast::Forecast;
+use self::forecast::{Errors, Forecast};
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Contradiction, Host, Records, Run};
@@ -50,6 +50,8 @@ pub struct Analysis {
     pub runs: usize,
     /// The cells that have runs.
     pub cells: Vec<CellSummary>,
+    /// How well the model predicts the cells on which it was not calibrated, if it predicts any.
+    pub prediction_errors: Option<Errors>,
     /// Cells without any run, by their short names.
     pub missing: Vec<String>,
     /// Cells that this machine cannot measure.
@@ -239,6 +241,7 @@ impl Analysis {
                 .filter(|one| !study.is_around_router() || one.published.is_none())
                 .map(|one| compare_cells(records, one))
                 .collect(),
+            prediction_errors: Errors::of(&cells),
             cells,
             missing,
             left_out: left_out(study),

@@ -64,6 +64,15 @@ fn cells_with_many_queues_are_predicted_from_those_with_few() {
     }
     let page = fs::read_to_string(dir.join("report.html")).expect("a page");
     assert!(page.contains("Predicted"));
+    let error = |label: &str| of(label).0.error.expect("it has a value");
+    let (many, measured) = of("q8.s8");
+    let value = many.throughput.value.expect("two queues identify it");
+    assert!((error("q8.s8") - (value / measured.mean - 1.0)).abs() < 1e-9);
+    let errors = analysis.prediction_errors.as_ref().expect("some cells were predicted");
+    assert!(errors.cells > 4 && errors.median <= errors.worst.abs(), "{errors:?}");
+    assert!((error(&errors.worst_cell) - errors.worst).abs() < 1e-9, "{errors:?}");
+    assert!(page.contains(&format!("Over {} cells on which", errors.cells)), "{errors:?}");
+    assert!(page.contains(&format!("{:+.1} % at worst, at", errors.worst * 100.0)));
     let data = forecast::of_records(&records, &Cell::default()).expect("good cells");
     let fit = Fit::of(&data).expect("it has one queue");
     let used = |name: &str| {

@@ -8,6 +8,7 @@ use ringway_model::line::{Line, Tunnel};
 use ringway_model::placement::Split;
 use ringway_model::predict::{Placed, Window, ways};
 use ringway_model::units::{Duration, Rate, Size};
+use ringway_stats::Summary;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -248,6 +249,38 @@ pub struct Forecast {
     pub throughput: Estimate,
     /// Whether the model was calibrated on this cell.
     pub is_calibration: bool,
+    /// By how much the prediction is too high, relative to the measured mean; nothing for a range.
+    pub error: Option<f64>,
+}
+
+/// How well the model predicts the cells on which it was not calibrated.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Errors {
+    /// The predicted cells; those with a range do not count.
+    pub cells: usize,
+    /// The median of the errors without their signs, relative.
+    pub median: f64,
+    /// The error that is farthest from 0, with its sign.
+    pub worst: f64,
+    /// The short name of the cell that has it.
+    pub worst_cell: String,
+}
+
+impl Errors {
+    /// Of all cells that were predicted; `None` without any.
+    pub fn of(cells: &[CellSummary]) -> Option<Errors> {
+        let error = |cell: &CellSummary| {
+            let one = cell.predicted.filter(|one| !one.is_calibration)?;
+            Some((one.error?, cell.label.clone()))
+        };
+        let all: Vec<(f64, String)> = cells.iter().filter_map(error).collect();
+        let sizes: Vec<f64> = all.iter().map(|(error, _)| error.abs()).collect();
+        let median = Summary::of(&sizes)?.median;
+        let cells = all.len();
+        let worst = all.into_iter().max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
+        worst.map(|(worst, worst_cell)| Errors { cells, median, worst, worst_cell })
+    }
 }
 
 /// An estimate in the unit of its scale: `6.25 (6.20 to 6.30)`, or `1.80 to 8.80`.
@@ -286,7 +319,9 @@ pub fn of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast
         let (_, fit) = fits.iter().find(|(of, _)| *of == rest(&cell.cell))?;
         let fit = fit.as_ref()?;
         let throughput = fit.predict_over(&point.splits).throughput;
-        Some(Forecast { throughput, is_calibration: point.queues <= CALIBRATION_QUEUES_MAX })
+        let error = throughput.value.map(|value| value / point.bps - 1.0);
+        let is_calibration = point.queues <= CALIBRATION_QUEUES_MAX;
+        Some(Forecast { throughput, is_calibration, error })
     };
     cells.iter().map(forecast).collect()
 }

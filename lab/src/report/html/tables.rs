@@ -4,7 +4,8 @@ use maud::{Markup, html};
 use ringway_stats::{Interval, Method, Summary, float};
 
 use crate::analysis::disturbance::{FOREIGN_SHARE_MAX, STEAL_SHARE_MAX, Spread};
-use crate::analysis::{Analysis, CellSummary, Warning, forecast};
+use crate::analysis::forecast::{self, Errors, Forecast};
+use crate::analysis::{Analysis, CellSummary, Warning};
 use crate::metric::{self, Metric, number};
 use crate::placement;
 use crate::record::Records;
@@ -230,15 +231,19 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
             p {
                 "Predicted: by a model that is calibrated on the cells with one and two queues, "
                 "whose predictions are therefore in brackets, for streams that fall on queues as "
-                "they did. A range without a mean means that these do not identify it."
+                "they did. A range without a mean means that these do not identify it. Error: the "
+                "predicted mean against the measured one."
             }
+        }
+        @if let Some(errors) = &analysis.prediction_errors {
+            p { (prediction_errors(errors)) }
         }
         div.scroll {
             table {
                 tr {
                     th { "Cell" } th { "Subject" } th { "Metric" }
                     (summary_head())
-                    th.n { "Predicted" }
+                    th.n { "Predicted" } th.n { "Error" }
                     th { "Warnings" }
                 }
                 @for cell in &analysis.cells {
@@ -248,7 +253,13 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
                             td { @if index == 0 { (cell.subject.title()) } }
                             td { (metric.axis_title()) }
                             (summary_cells(metric, summary))
-                            td.n { (predicted(metric, cell)) }
+                            @let forecast = forecast_of(metric, cell);
+                            td.n { @if let Some(one) = forecast { (predicted(metric, one)) } }
+                            td.n {
+                                @if let Some(error) = forecast.and_then(|one| one.error) {
+                                    (signed_percent(error))
+                                }
+                            }
                             td.warn { @if index == 0 { (warnings(cell)) } }
                         }
                     }
@@ -265,12 +276,30 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
 }
 
 /// What the model says of a cell, if it is about this metric.
-fn predicted(metric: &Metric, cell: &CellSummary) -> String {
-    let forecast = cell.predicted.as_ref().filter(|_| metric.name == forecast::METRIC);
-    forecast.map_or_else(String::new, |one| {
-        let text = forecast::show(&one.throughput, metric.scale);
-        if one.is_calibration { format!("({text})") } else { text }
-    })
+fn forecast_of<'a>(metric: &Metric, cell: &'a CellSummary) -> Option<&'a Forecast> {
+    cell.predicted.as_ref().filter(|_| metric.name == forecast::METRIC)
+}
+
+/// In brackets where the model was calibrated on the cell.
+fn predicted(metric: &Metric, one: &Forecast) -> String {
+    let text = forecast::show(&one.throughput, metric.scale);
+    if one.is_calibration { format!("({text})") } else { text }
+}
+
+fn prediction_errors(errors: &Errors) -> String {
+    let cells = if errors.cells == 1 { "cell" } else { "cells" };
+    format!(
+        "Over {} {cells} on which the model was not calibrated, the error is {:.1} % in the median \
+         and {} at worst, at {}.",
+        errors.cells,
+        errors.median * 100.0,
+        signed_percent(errors.worst),
+        errors.worst_cell
+    )
+}
+
+fn signed_percent(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
 }
 
 /// The metrics that the study is about; the summary has the others.
