@@ -207,9 +207,10 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     if has_machine(study) {
         programs.insert(machine::PROGRAM);
     }
-    let sets_gso = study.settings.values().any(|settings| settings.contains_key("gso"));
+    let offloads = ["gso", "gro"];
+    let sets_offload = |name| study.settings.values().any(|settings| settings.contains_key(name));
     let is_limited = |blueprint: &Blueprint| blueprint.offloads != Offloads::All;
-    if sets_gso || blueprints.iter().any(is_limited) {
+    if offloads.into_iter().any(sets_offload) || blueprints.iter().any(is_limited) {
         programs.insert(("ethtool", "ethtool"));
     }
     programs

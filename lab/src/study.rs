@@ -54,7 +54,7 @@ pub struct Study {
     #[serde(default)]
     pub bundle: BTreeMap<String, Cell>,
     /// Kernel settings under one name, which is a value of `tcp`: a sysctl and its value, or
-    /// `txqueuelen` or `gso` of the interface.
+    /// `txqueuelen`, `gso` or `gro` of the interface.
     #[serde(default)]
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
     /// Figures that were published.

@@ -339,6 +339,18 @@ mod tests {
     }
 
     #[test]
+    fn old_settings_have_their_offloads() {
+        let study = shipped("tcp-settings").expect("it is shipped");
+        let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));
+        let value = |label: &str, name: &str| of(label).settings.get(name).cloned();
+        assert_eq!(value("s8.d0.guide-defaults", "gro").as_deref(), Some("off"));
+        assert_eq!(value("s8.d0.demo-etch", "gso").as_deref(), Some("off"));
+        let wmem = value("s8.d0.demo-etch", "net.ipv4.tcp_wmem");
+        assert_eq!(wmem.as_deref(), Some("4096 16384 262144"));
+        assert!(of("s8.d0.today").settings.is_empty());
+    }
+
+    #[test]
     fn a_router_has_two_interfaces_of_all_queues() {
         let study = shipped("network-node").expect("it is shipped");
         let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));

@@ -91,7 +91,7 @@ fn set(
     value: &str,
 ) -> Result<Option<String>, PartError> {
     match name {
-        "gso" => ethtool(launcher, end, &["gso", value]).map(|()| None),
+        "gso" | "gro" => ethtool(launcher, end, &[name, value]).map(|()| None),
         "txqueuelen" => {
             let len = value.parse().map_err(|_| {
                 PartError::Failed(format!("txqueuelen = {value}: expected a number"))
@@ -121,7 +121,8 @@ fn set_sysctl(pid: u32, name: &str, value: &str) -> Result<Option<String>, PartE
             ) =>
         {
             Ok(Some(format!(
-                "{name} applies to the whole machine with this kernel, and was not changed"
+                "{name} is not {value}: with this kernel it applies to the whole machine, or has \
+                 no such value"
             )))
         }
         Err(error) => Err(PartError::Io { what: format!("set {name} to {value}"), error }),
