@@ -3,6 +3,8 @@
 mod change;
 mod knob;
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +68,9 @@ pub struct Finding {
     /// The expected gain, with the source of the figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<String>,
+    /// The interval of what the gain is as a factor of throughput, if the model has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Forecast>,
     /// How certain the finding is.
     pub confidence: Confidence,
     /// The check whose finding is the cause of this one. Reports show this finding below that one.
@@ -74,6 +79,34 @@ pub struct Finding {
     /// The other network namespace that it is about, if all were checked; its commands run there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
+}
+
+/// By how many times throughput grows: the ends of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Forecast {
+    /// The least.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+/// Neither end is NaN.
+impl Eq for Forecast {}
+
+impl Forecast {
+    /// From the ends, with the digits that a report can use.
+    pub fn new(ends: [f64; 2]) -> Forecast {
+        let short = |end: f64| if end.is_finite() { (end * 100.0).round() / 100.0 } else { 1.0 };
+        let [low, high] = ends.map(short);
+        Forecast { low, high }
+    }
+}
+
+/// As in `1 to 4 times`.
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {} times", self.low, self.high)
+    }
 }
 
 /// One way to fix it.
@@ -141,6 +174,7 @@ impl Finding {
             evidence: Vec::new(),
             advice: Vec::new(),
             gain: None,
+            forecast: None,
             confidence: Confidence::High,
             follows: None,
             netns: None,
@@ -177,6 +211,16 @@ impl Finding {
     #[must_use]
     pub fn gain(mut self, gain: impl Into<String>) -> Finding {
         self.gain = Some(gain.into());
+        self
+    }
+
+    /// Adds a gain by the model, which holds under a condition, before what sources say of it.
+    #[must_use]
+    pub fn forecast(mut self, ends: [f64; 2], condition: &str) -> Finding {
+        let forecast = Forecast::new(ends);
+        let said = self.gain.take().map(|said| format!("; {said}")).unwrap_or_default();
+        self.gain = Some(format!("throughput {forecast}, {condition}{said}"));
+        self.forecast = Some(forecast);
         self
     }
 

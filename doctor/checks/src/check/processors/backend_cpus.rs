@@ -13,6 +13,7 @@ use ringway_evidence::fact::{
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::domains::XlInfo;
+use ringway_model::contention::gain;
 
 pub(crate) const CHECK: Check = Check {
     id: "D24",
@@ -94,7 +95,7 @@ fn threads(facts: &Facts, out: &mut Verdicts) -> Judged {
         .quote([quote.clone()])
         .quote(cpu_quote)
         .confidence(if *basis == Basis::Samples { Confidence::Medium } else { Confidence::Low });
-    out.add([advise(finding, facts, count, cpus)]);
+    out.add([advise(finding, facts, count, (cpus, is_full))]);
     Ok(())
 }
 
@@ -121,7 +122,7 @@ fn few_groups(groups: usize, cpus: u64, threads: &[BackendThread]) -> Option<Fin
     )
 }
 
-fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
+fn advise(finding: Finding, facts: &Facts, threads: u64, (cpus, is_full): (u64, bool)) -> Finding {
     if facts.kind.kind != Kind::XenDom0 {
         return finding.advise(Advice::by_hand(
             "Use fewer queues for guests with little traffic: ethtool -L in the guest, or its \
@@ -140,7 +141,7 @@ fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
     if wanted <= cpus {
         return finding.advise(fewer);
     }
-    finding
+    more(finding, is_full, (cpus, wanted))
         .advise(Advice::by_hand(
             format!(
                 "Give domain 0 more CPUs, up to the number that it was started with; permanently \
@@ -151,6 +152,14 @@ fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
             &[&format!("xl vcpu-set 0 {wanted}")],
         ))
         .advise(fewer)
+}
+
+/// What more CPUs gain, where those that there are limit: each thread uses one at most.
+fn more(finding: Finding, is_full: bool, (cpus, wanted): (u64, u64)) -> Finding {
+    match is_full && cpus > 0 {
+        true => finding.forecast(gain(float(cpus), float(wanted)), "if these CPUs are the limit"),
+        false => finding,
+    }
 }
 
 fn real_cpus(facts: &Facts) -> Option<u64> {

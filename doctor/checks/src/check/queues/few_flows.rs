@@ -10,6 +10,7 @@ use ringway_evidence::parse::ethtool::Settings;
 use ringway_evidence::parse::nic::{Moved, NicCounters};
 use ringway_evidence::parse::sockets::{Socket, Sockets};
 use ringway_evidence::{Gap, Quote};
+use ringway_model::contention::gain;
 use ringway_model::placement::busy_mean;
 
 pub(crate) const CHECK: Check = Check {
@@ -80,6 +81,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         return Ok(());
     }
     let busy = busy_mean(flows.len(), queues);
+    let more = queues.saturating_mul(FLOWS_PER_QUEUE);
+    let condition = format!(
+        "with {more} connections, which use {:.1} of {queues} queues on average",
+        busy_mean(more, queues)
+    );
     let summary = format!(
         "{} connections have more to send and use {busy:.1} of {queues} queues of {nic} on average",
         flows.len()
@@ -92,13 +98,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         .quote([queue_quote])
         .quote(quotes())
         .confidence(Confidence::Medium)
-        .gain(gain(flows.len(), queues))
+        .forecast(gain(busy, busy_mean(more, queues)), &condition)
         .advise(Advice::by_hand(
             format!(
                 "Use more threads or connections in the application, about four for each queue. \
                  Test whether that helps: iperf3 -c HOST -P {connections}. Windows and messages \
                  may limit it as well (D11).",
-                connections = queues.saturating_mul(FLOWS_PER_QUEUE)
+                connections = more
             ),
             &[],
         ))
@@ -108,17 +114,6 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         ));
     out.add([finding]);
     Ok(())
-}
-
-/// What more connections gain: at most as many times as more queues are busy.
-fn gain(flows: usize, queues: usize) -> String {
-    let more = queues.saturating_mul(FLOWS_PER_QUEUE);
-    let busy = busy_mean(more, queues);
-    let times = busy / busy_mean(flows, queues);
-    format!(
-        "1 to {times:.1} times with {more} connections, which use {busy:.1} of {queues} queues on \
-         average"
-    )
 }
 
 /// The interface with the most packets that is not a guest's.

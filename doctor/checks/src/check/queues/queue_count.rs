@@ -4,11 +4,12 @@ use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, more_queues, ru
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use ringway_evidence::fact::{
     CommandLine, FrontendStores, HostKind, Interfaces, Kind, ModuleOptions, ModuleQueues, NicRole,
-    OnlineCpus, Release, Tried, VifStore,
+    OnlineCpus, Release, Tried, VifStore, float,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::xenstore::Nodes;
 use ringway_evidence::{Gap, Quote, Text};
+use ringway_model::contention::gain;
 
 pub(crate) const CHECK: Check = Check {
     id: "D15",
@@ -133,17 +134,24 @@ fn judge_module(
         "The value was changed later, or the module was loaded before the setting was made."
             .to_owned()
     };
-    Some(
-        Finding::new(Severity::Warning, module, summary)
-            .cause(cause)
-            .quote([asked_quote.clone(), quote.clone()])
-            .advise(Advice::by_change(
-                "Set it while the module runs. The change takes effect when a vif reconnects.",
-                // Also if that is fewer: it is the requested number.
-                more_queues(&facts.modules, module, *asked)
-                    .or_else(|| fewer_queues(&facts.modules, module, *asked)),
-            )),
-    )
+    let finding = Finding::new(Severity::Warning, module, summary)
+        .cause(cause)
+        .quote([asked_quote.clone(), quote.clone()])
+        .advise(Advice::by_change(
+            "Set it while the module runs. The change takes effect when a vif reconnects.",
+            // Also if that is fewer: it is the requested number.
+            more_queues(&facts.modules, module, *asked)
+                .or_else(|| fewer_queues(&facts.modules, module, *asked)),
+        ));
+    Some(more(finding, *queues, *asked))
+}
+
+/// What more queues gain.
+fn more(finding: Finding, used: u64, wanted: u64) -> Finding {
+    if wanted <= used || used == 0 {
+        return finding;
+    }
+    finding.forecast(gain(float(used), float(wanted)), "if queues are the limit")
 }
 
 /// Vifs that were offered another number, and guests that request more than they are offered.
@@ -241,7 +249,7 @@ fn frontends(facts: &Facts, allowed: u64, quote: &Quote, out: &mut Verdicts) -> 
                 ),
                 &[],
             ));
-        out.add([finding]);
+        out.add([more(finding, used, allowed.min(cpus))]);
     }
     Ok(())
 }

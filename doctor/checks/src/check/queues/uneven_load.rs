@@ -14,6 +14,7 @@ use ringway_evidence::parse::qdisc::Qdiscs;
 use ringway_evidence::parse::sockets::{Socket, Sockets};
 use ringway_evidence::parse::threads::Threads;
 use ringway_evidence::{Gap, Quote};
+use ringway_model::contention::gain;
 use ringway_model::placement::fullest_mean;
 
 pub(crate) const CHECK: Check = Check {
@@ -49,6 +50,8 @@ facts! {
 const UNEVEN: f64 = 1.5;
 /// How much worse than by chance it must be.
 const OVER_CHANCE: f64 = 1.2;
+/// Flows for each queue that the advice asks for.
+const FLOWS_PER_QUEUE: usize = 4;
 /// Bytes per second below which an uneven spread costs nothing.
 const BYTES_PER_SECOND_MIN: f64 = 1_000_000.0;
 /// Ticks of CPU time a second of a thread that is worth spreading; 100 are a whole CPU.
@@ -173,6 +176,7 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     let severity = if is_chance { Severity::Note } else { Severity::Warning };
     let is_of_host =
         direction == "receive" && facts.nics.driver(nic).as_deref() == Some("virtio_net");
+    let even = fullest_mean(queues.saturating_mul(FLOWS_PER_QUEUE), queues);
     let (cause, advice) = match is_of_host {
         true => (
             "The host chooses the receive queue of a virtio guest: by a hash of the flow, or, \
@@ -195,7 +199,8 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
         .cause(cause)
         .quote(loads.quotes.iter().cloned())
         .confidence(if flows.is_some() { Confidence::Medium } else { Confidence::Low })
-        .advise(Advice::by_hand(advice, &[]));
+        .advise(Advice::by_hand(advice, &[]))
+        .forecast(gain(even, uneven), "with four flows a queue, if the fullest queue is the limit");
     Some(finding)
 }
 
@@ -230,7 +235,8 @@ fn threads(facts: &Facts) -> Result<Option<Finding>, Gap> {
             "Recreate the vifs with the most traffic, one after the other, so that they get \
              different threads; or use a kernel of 3.12 or later, with a thread for each queue.",
             &[],
-        ));
+        ))
+        .forecast(gain(1.0, uneven), "if that thread is the limit and the others get even loads");
     Ok(Some(finding))
 }
 

@@ -7,7 +7,7 @@ use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::fact::{
     Channels, Interfaces, Machines, Namespace, NetfrontQueues, NicRole, OnlineCpus, RingwayVifs,
-    Tried, VifStore, XenDomains,
+    Tried, VifStore, XenDomains, float,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::Counters;
@@ -15,6 +15,7 @@ use ringway_evidence::parse::ethtool::{Setting, Settings};
 use ringway_evidence::parse::ringway::Vifs;
 use ringway_evidence::parse::xenstore::Nodes;
 use ringway_evidence::{Gap, Netns, Quote, Text};
+use ringway_model::contention::gain;
 
 /// Queues of the kernel's tap and macvtap devices: `MAX_TAP_QUEUES` of both drivers.
 const TAP_QUEUES_MAX: u64 = 256;
@@ -216,15 +217,25 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
         let knob = Knob::Channels { nic: nic.to_owned(), which: (*which).to_owned() };
         Change::raise(knob, current.value, cpus.min(max.value))
     };
+    // With queues for each direction, one of them gains.
+    let ends = |(_, current, max): &Kind| (current.value, cpus.min(max.value));
+    let (used, usable) = few.iter().map(ends).min().unwrap_or((1, 1));
     let summary = format!("{nic} uses {} available", said.join(" and "));
-    Finding::new(severity, nic, summary)
+    let finding = Finding::new(severity, nic, summary)
         .cause(UNUSED_CAUSE)
         .advise(Advice::by_change(
             "Use a queue for each CPU. You can change this while traffic flows, although some \
              drivers interrupt it for a moment. Also set it in the interface's configuration.",
             few.iter().filter_map(change),
         ))
-        .gain(GAIN)
+        .gain(GAIN);
+    more(finding, used, usable)
+}
+
+/// Adds what more queues gain.
+fn more(finding: Finding, used: u64, usable: u64) -> Finding {
+    let ends = gain(float(used.max(1)), float(usable.max(1)));
+    finding.forecast(ends, "if queues are the limit and there are flows for all")
 }
 
 fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
@@ -244,11 +255,13 @@ fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
             &[],
         ),
     };
-    Finding::new(Severity::Note, nic, format!("the host of {nic} offers one queue for {cpus} CPUs"))
+    let summary = format!("the host of {nic} offers one queue for {cpus} CPUs");
+    let finding = Finding::new(Severity::Note, nic, summary)
         .cause(SINGLE_CAUSE)
         .quote(quotes)
         .advise(advice)
-        .gain(GAIN)
+        .gain(GAIN);
+    more(finding, 1, cpus)
 }
 
 /// A guest's end of a vif, whose driver has no channels to be asked for. If the host is what offers
@@ -271,7 +284,7 @@ fn check_netfront(facts: &Facts, nic: &str, cpus: u64) -> Result<Option<Finding>
             )],
         ))
         .gain(VIF_GAIN);
-    Ok(Some(finding))
+    Ok(Some(more(finding, used, cpus)))
 }
 
 fn no_queues() -> Gap {
@@ -301,7 +314,7 @@ fn check_vif(facts: &Facts, vif: &str) -> Result<Option<Finding>, Gap> {
     let summary =
         format!("{vif} uses {used} queues; its guest has {vcpus} CPUs, the host offers {offered}");
     Ok((used < possible).then(|| {
-        Finding::new(Severity::Warning, vif, summary)
+        let finding = Finding::new(Severity::Warning, vif, summary)
             .cause("The guest asked for fewer queues than it has CPUs: an old or limited frontend.")
             .quote(nodes.line(&node).map(|line| store.quote(line)))
             .quote([domains.quote(line)])
@@ -310,7 +323,8 @@ fn check_vif(facts: &Facts, vif: &str) -> Result<Option<Finding>, Gap> {
                  of 3.16 or later, and reconnect.",
                 &[],
             ))
-            .gain(VIF_GAIN)
+            .gain(VIF_GAIN);
+        more(finding, used, possible)
     }))
 }
 

@@ -56,7 +56,8 @@ pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         .quote(more)
         .confidence(Confidence::High)
         .advise(advice);
-    out.add([finding]);
+    let count = |cpus: usize| u64::try_from(cpus).unwrap_or(u64::MAX);
+    out.add([super::more(finding, is_full, (count(online), count(all)))]);
     Ok(())
 }
 

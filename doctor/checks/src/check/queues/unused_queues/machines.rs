@@ -289,6 +289,7 @@ impl Judged<'_> {
             .quote(self.now.quotes())
             .quote(self.now.vif.map(|(vif, text)| numbers(vif, text)))
             .gain(super::GAIN);
+        let finding = super::more(finding, asked, most);
         let is_useful = |next: &Definition<'_>| {
             let limit = next.vif.map_or(next.limit(), |(vif, _)| vif.max_queues_next());
             (most..=limit).contains(&next.asked()) && faults::starts_well(next)

@@ -115,11 +115,12 @@ pub(super) fn idle(vif: &Vif, text: &Text, summary: String, usable: u64) -> Find
             ),
         )
     };
-    Finding::new(severity, &vif.name, summary)
+    let finding = Finding::new(severity, &vif.name, summary)
         .cause(cause)
         .quote([numbers(vif, text)])
         .advise(Advice::by_hand(advice, &[]))
-        .gain(super::GAIN)
+        .gain(super::GAIN);
+    super::more(finding, u64::try_from(vif.queues.len()).unwrap_or(1), usable)
 }
 
 /// Whether the guest of a virtio vif uses the feature for several queues; `None` if unknown.
