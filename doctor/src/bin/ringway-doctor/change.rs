@@ -146,7 +146,7 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
 
 fn apply(args: &Apply) -> Result<ExitCode> {
     let host = Host::new(collected(args.choice.interval, &args.choice.paths)?);
-    let plan = args.choice.plan(&host)?;
+    let plan = args.choice.plan(&args.choice.findings(&host))?;
     if let Some(tool) = args.emit {
         let format = tool.format();
         if format.is_for_start() {

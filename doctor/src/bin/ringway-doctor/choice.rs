@@ -9,7 +9,7 @@ use ringway_doctor::changes::journal::{DIRECTORY, Entry};
 use ringway_doctor::changes::plan::{Disruption, Plan, plan, proposals};
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::fact::Host;
-use ringway_doctor::finding::{Knob, Severity};
+use ringway_doctor::finding::{Finding, Knob, Severity};
 use ringway_doctor::report::Report;
 use ringway_terminal::options::number;
 
@@ -49,14 +49,19 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// The changes to make on this host.
-    pub(super) fn plan(&self, host: &Host) -> Result<Plan> {
-        let report = Report::of(host, &self.ids);
-        let wanted = report.findings.iter().filter(|finding| {
+    /// What the checks find on this host.
+    pub(super) fn findings(&self, host: &Host) -> Vec<Finding> {
+        let mut findings = Report::of(host, &self.ids).findings;
+        findings.retain(|finding| {
             finding.severity >= Severity::Note
                 && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
         });
-        let proposals = proposals(wanted).map_err(anyhow::Error::msg)?;
+        findings
+    }
+
+    /// The changes to make on this host.
+    pub(super) fn plan(&self, findings: &[Finding]) -> Result<Plan> {
+        let proposals = proposals(findings.iter()).map_err(anyhow::Error::msg)?;
         let disruption =
             if self.allow_disruptive { Disruption::Allowed } else { Disruption::Refused };
         Ok(plan(&Settings::live(), proposals, disruption, &guard::admin_links()))

@@ -1,7 +1,9 @@
 //! Decides from measurements before and after whether a change helps.
 
 use regex::Regex;
-use ringway_stats::{Ratio, mean, ratio, welch};
+use ringway_doctor::changes::journal::Entry;
+use ringway_doctor::finding::{Finding, Forecast};
+use ringway_stats::{Interval, Ratio, mean, ratio, welch};
 
 /// The probability of a difference by chance above which the difference does not count.
 const CHANCE_MAX: f64 = 0.05;
@@ -113,9 +115,72 @@ pub(super) fn judge(before: &[f64], after: &[f64], better: Better) -> Verdict {
     Verdict { call, before: mean_before, after: mean_after, gain, chance }
 }
 
+/// The interval over all forecasts of findings whose changes are made.
+pub(super) fn forecast(findings: &[Finding], entries: &[Entry]) -> Option<Forecast> {
+    let is_made = |finding: &&Finding| {
+        let mut changes = finding.advice.iter().flat_map(|advice| &advice.changes);
+        changes.any(|change| entries.iter().any(|entry| entry.knob == change.knob))
+    };
+    let made = findings.iter().filter(is_made).filter_map(|finding| finding.forecast);
+    made.reduce(|a, b| Forecast { low: a.low.min(b.low), high: a.high.max(b.high) })
+}
+
+/// What came, against the forecast.
+pub(super) fn compare(forecast: Forecast, gain: &Ratio) -> String {
+    let Interval { low, high } =
+        gain.interval.unwrap_or(Interval { low: gain.value, high: gain.value });
+    let call = if high < forecast.low {
+        "less came: something else is the limit"
+    } else if low > forecast.high {
+        "more came: the change does more than the model knows"
+    } else {
+        "what came agrees with it"
+    };
+    format!("The forecast was {forecast}; {call}.")
+}
+
 #[cfg(test)]
 mod tests {
+    use ringway_doctor::changes::journal::Step;
+    use ringway_doctor::finding::{Advice, Change, Knob, Severity};
+
     use super::*;
+
+    #[test]
+    fn what_came_is_compared_with_the_forecast() {
+        let said = |factor: f64| {
+            let after = BEFORE.map(|value| value * factor);
+            let gain = judge(&BEFORE, &after, Better::Higher).gain.expect("a ratio");
+            compare(Forecast { low: 1.0, high: 2.0 }, &gain)
+        };
+        assert_eq!(said(1.7), "The forecast was 1 to 2 times; what came agrees with it.");
+        assert!(said(2.01).ends_with("what came agrees with it."), "within its interval");
+        assert!(said(0.5).contains("less came"));
+        assert!(said(3.0).contains("more came"));
+    }
+
+    #[test]
+    fn only_changes_that_are_made_have_a_forecast() {
+        let knob = |nic: &str| Knob::Channels { nic: nic.to_owned(), which: "combined".to_owned() };
+        let finding = |nic: &str, most: f64| {
+            let advice = Advice::by_change("Use them.", Change::raise(knob(nic), 1, 8));
+            let finding = Finding::new(Severity::Warning, nic, "few queues").advise(advice);
+            finding.forecast([1.0, most], "if queues are the limit")
+        };
+        let entry = |nic: &str| Entry {
+            check: "D14".to_owned(),
+            knob: knob(nic),
+            old: "1".to_owned(),
+            new: "8".to_owned(),
+            reason: "few queues".to_owned(),
+            interface_index: None,
+            step: Step::Planned,
+        };
+        let findings = [finding("eth0", 2.0), finding("eth1", 8.0), finding("eth2", 4.0)];
+        assert_eq!(forecast(&findings, &[entry("eth3")]), None);
+        let both = forecast(&findings, &[entry("eth0"), entry("eth2")]);
+        assert_eq!(both, Some(Forecast { low: 1.0, high: 4.0 }));
+    }
 
     const BEFORE: [f64; 5] = [9.9, 10.1, 10.0, 10.2, 9.8];
 

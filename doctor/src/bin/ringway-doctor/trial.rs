@@ -13,7 +13,7 @@ use ringway_terminal::options::number;
 use ringway_terminal::output::print;
 
 use super::choice::{Choice, NOT_ALL, describe};
-use super::gauge::{Better, Call, Gauge, Verdict, judge};
+use super::gauge::{self, Better, Call, Gauge, Verdict, judge};
 use super::transaction::{give_up, make, outcomes, set_state};
 use super::{collected, expire};
 
@@ -43,10 +43,15 @@ pub(super) struct Try {
 
 pub(super) fn run(args: &Try) -> Result<ExitCode> {
     let host = examine_under_load(args)?;
-    let plan = args.choice.plan(&host)?;
+    let findings = args.choice.findings(&host);
+    let plan = args.choice.plan(&findings)?;
     print(&describe(&plan))?;
     if plan.entries.is_empty() {
         return Ok(ExitCode::from(NOT_ALL));
+    }
+    let forecast = gauge::forecast(&findings, &plan.entries);
+    if let Some(forecast) = forecast {
+        print(&format!("The forecast is {forecast} the throughput.\n"))?;
     }
     let before = measure(args, "before")?;
     let dir = &args.choice.place.journal;
@@ -60,6 +65,9 @@ pub(super) fn run(args: &Try) -> Result<ExitCode> {
     let after = measure(args, "after")?;
     let verdict = judge(&before, &after, args.gauge().better());
     print(&summary(&verdict))?;
+    if let Some((forecast, gain)) = forecast.zip(verdict.gain) {
+        print(&format!("{}\n", gauge::compare(forecast, &gain)))?;
+    }
     if verdict.call == Call::Better {
         set_state(dir, made.id, &[State::Applied], State::Confirmed)?;
         print(&format!("The change is kept as transaction {} until the next restart.\n", made.id))?;
