@@ -281,7 +281,8 @@ impl Bench<'_> {
             // Tools of both directions are in both places, in equal numbers.
             stations.far_tools.extend(loading.senders().chain(loading.receivers()));
         }
-        if let Some(cpus) = blueprint.cpus {
+        // What sends through a router runs on a host of its own.
+        if let Some(cpus) = blueprint.cpus.filter(|_| !blueprint.kind.has_router()) {
             for pid in &stations.near_tools {
                 tuning::pin_process(*pid, cpus).map_err(PartError::at("give a tool its CPUs"))?;
             }

@@ -355,7 +355,7 @@ mod tests {
         let study = shipped("network-node").expect("it is shipped");
         let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));
         let blueprint = of("t12.q8.xen");
-        assert_eq!((blueprint.targets, blueprint.guests), (12, 1));
+        assert_eq!((blueprint.targets, blueprint.guests, blueprint.cpus), (12, 1, Some(8)));
         let text = blueprint.description();
         assert_eq!(text.matches("[[guest]]").count(), 1, "{text}");
         assert_eq!(text.matches("[[guest.vif]]").count(), 2, "{text}");
