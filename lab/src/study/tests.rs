@@ -113,6 +113,20 @@ fn quick_keeps_the_cells_of_published_figures() {
 }
 
 #[test]
+fn figures_of_other_set_ups_stand_in_reports_and_are_not_compared() {
+    let of = |id: &str, source: &str| {
+        let study = shipped(id).expect("it is shipped");
+        let of = study.published.into_iter().filter(|one| one.source == source);
+        of.collect::<Vec<_>>()
+    };
+    let [interrupt] = &of("latency", "arm64-latency-report:rx")[..] else { panic!("one") };
+    assert_eq!((interrupt.low, interrupt.is_used()), (Some(30.0), false));
+    let tenants = of("aggregate", "network-node-blog:starving");
+    assert_eq!(tenants.len(), 2);
+    assert!(tenants.iter().all(|one| one.high == Some(2e9) && !one.is_used()));
+}
+
+#[test]
 fn a_study_of_ones_own_needs_no_quick_form() {
     let text = shipped_text("transmit").expect("it is shipped");
     let (without, _) = text.split_once("\n[quick]").expect("it has one");
