@@ -127,6 +127,15 @@ fn figures_of_other_set_ups_stand_in_reports_and_are_not_compared() {
 }
 
 #[test]
+fn pairs_of_guests_have_the_recommended_numbers() {
+    let study = shipped("pairs").expect("it is shipped");
+    assert_eq!(study.topology.kind, TopologyKind::Guests);
+    for label in ["g8.s2", "g4.s8"] {
+        assert!(study.cell_of_label(label).is_some(), "{label}");
+    }
+}
+
+#[test]
 fn a_study_of_ones_own_needs_no_quick_form() {
     let text = shipped_text("transmit").expect("it is shipped");
     let (without, _) = text.split_once("\n[quick]").expect("it has one");
