@@ -108,9 +108,11 @@ impl World {
         let seen = self.backend.as_ref().and_then(|backend| backend.seen_of(vif));
         let Some(wanted) = self.wanted.get_mut(&guest) else { return };
         // If it was not seen elsewhere in between, it may have lost its own bridge.
-        let is_unknown =
-            place == Place::Nowhere && is_own_gone && seen.is_none_or(|seen| seen < wanted.since);
-        wanted.place = if is_unknown { Place::Any } else { place };
+        let is_unseen = seen.is_none_or(|seen| seen < wanted.since);
+        let is_unknown = place == Place::Nowhere && is_own_gone && is_unseen;
+        // The process that opens it next may follow a note that is older than what it forgot.
+        let is_forgotten = wanted.place == Place::Any && seen.is_none();
+        wanted.place = if is_unknown || is_forgotten { Place::Any } else { place };
         wanted.since = since;
     }
 
