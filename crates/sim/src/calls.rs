@@ -1,14 +1,31 @@
 //! The calls of an administrator, and what the world knows of the replies.
 
-use ringway_calls::{BackendRequest, BackendStatus, VifStatus};
+use ringway_calls::{BackendRequest, BackendStatus, Reconnect, VifStatus};
 use ringway_host::{CallReply, NotDone, vif_name};
-use ringway_xenbus::{MIRROR_KEY, Vif};
+use ringway_xenbus::limits::Scope;
+use ringway_xenbus::{Limit, MIRROR_KEY, Vif};
 
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::marks::Mark;
-use crate::scenario::mac_of;
-use crate::toolstack::{WEIGHT, is_of, vif_of};
+use crate::scenario::{QUEUES_MAX, mac_of};
+use crate::toolstack::{is_of, vif_of};
 use crate::world::{World, lost};
+
+/// Limits by their names, some values, and what a refusal of them says. Floods of honest guests are
+/// below these.
+const CALLED: [(&str, &str, &[&str]); 8] = [
+    ("weight", "1", &[]),
+    ("weight", "7", &[]),
+    ("weight", "0", &["weight: expected"]),
+    ("rate", "a lot", &["rate: expected"]),
+    ("flood-rate", "1000000", &[]),
+    ("broadcast-mbit", "40000", &[]),
+    ("unknown-rate", "0", &[]),
+    ("bandwidth", "1", &["there is no limit"]),
+];
+
+/// The reply of a process that was killed meanwhile.
+const ENDED: &str = "the process has ended";
 
 impl World {
     /// An administrator makes a call.
@@ -20,12 +37,17 @@ impl World {
             true => vec!["is on the bridge", refusal],
             false => vec![refusal],
         };
-        match self.plane.choices.below(4) {
+        match self.plane.choices.below(7) {
             0 => self.check_status(false),
             1 => {
-                let weights = [("1", vec![]), ("7", vec![]), ("0", vec!["weight: expected"])];
-                let (weight, refusals) = &weights[self.plane.choices.below(weights.len())];
-                self.set(vif, ("weight", WEIGHT, weight), refusals)
+                let (name, value, refusals) = self.plane.choices.pick(&CALLED);
+                let limit = Limit::named(name);
+                let is_flood = limit.is_some_and(|limit| limit.is_of(Scope::Switch));
+                // A bridge floods by itself. A vif is known to be on one once it has its device.
+                if is_flood && self.scenario.are_patched[guest] {
+                    return Ok(());
+                }
+                self.set(vif, (name, limit.map_or("", |limit| limit.key), value), refusals)
             }
             2 if !self.plane.hostiles.is_empty() => {
                 let hostile = self.plane.choices.below(self.plane.hostiles.len());
@@ -38,6 +60,8 @@ impl World {
                 let refusals = of_bridged("copies of its own copies");
                 self.set(vif, ("mirror", MIRROR_KEY, &own), &refusals)
             }
+            3 => self.offer_queues(guest),
+            4 => self.release(guest),
             _ => {
                 let refusals = of_bridged("there is no port");
                 self.set(vif, ("mirror", MIRROR_KEY, "vif9.9"), &refusals)
@@ -95,6 +119,59 @@ impl World {
         }
     }
 
+    /// Offers a guest another number of queues, at once or when it reconnects.
+    fn offer_queues(&mut self, guest: usize) -> Checked {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let max_queues = self.plane.choices.pick(&[0, 1, QUEUES_MAX, QUEUES_MAX]);
+        let reconnect = self.plane.choices.pick(&[Reconnect::Now, Reconnect::Later]);
+        let is_more = self.scenario.are_patched[guest] && max_queues > self.scenario.queues_max;
+        // The kernel makes a device for so many queues, which may be there already.
+        let may_refuse = if is_more { "was created with so many" } else { "expected 1 or more" };
+        let request = BackendRequest::SetMaxQueues { vif: vif_name(vif), max_queues, reconnect };
+        if reconnect == Reconnect::Now {
+            self.plane.guests[guest].is_disturbed = true;
+        }
+        let is_known = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
+        match self.ask(&request)? {
+            Ok(CallReply::Done) if is_known && max_queues > 0 => {
+                self.plane.marks.hit(Mark::QueuesOffered);
+                self.settings.offered(vif, max_queues, reconnect == Reconnect::Now);
+                Ok(())
+            }
+            Err(reason) if !is_known && max_queues > 0 && reason.contains("there is no vif") => {
+                Ok(())
+            }
+            // It has written the key first, and the next process offers what is there.
+            Err(reason) if reason == ENDED => {
+                self.settings.offered(vif, max_queues, false);
+                Ok(())
+            }
+            Err(reason) if (max_queues == 0 || is_more) && reason.contains(may_refuse) => Ok(()),
+            reply => Err(Flaw::new(Rule::Calls, format!("{request:?}: {reply:?}"))),
+        }
+    }
+
+    /// Lets a vif be served again, if panics are charged to it.
+    pub(crate) fn release(&mut self, guest: usize) -> Checked {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let is_charged = self.panics[guest] > 0;
+        let is_known = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
+        let refusal = if is_known { "is not quarantined" } else { "there is no vif" };
+        match self.ask(&BackendRequest::Release { vif: vif_name(vif) })? {
+            // Panics over an earlier vif may be charged to it, if the backend did not see that go.
+            Ok(CallReply::Done) if is_known => {
+                self.panics[guest] = 0;
+                Ok(())
+            }
+            Err(reason) if !(is_known && is_charged) && reason.contains(refusal) => Ok(()),
+            reply => {
+                let panics = self.panics[guest];
+                let found = format!("guest {guest} with {panics} panics is released: {reply:?}");
+                Err(Flaw::new(Rule::Quarantine, found))
+            }
+        }
+    }
+
     fn status(&mut self) -> Checked<BackendStatus> {
         match self.ask(&BackendRequest::Status)? {
             Ok(CallReply::Status(status)) => Ok(*status),
@@ -108,6 +185,7 @@ impl World {
         match backend.as_mut().expect("the backend lives").call(request, plane, notes) {
             Ok(reply) => Ok(Ok(reply)),
             Err(NotDone::Refused(reason)) => Ok(Err(reason)),
+            Err(NotDone::Lost(_)) if !plane.is_alive.get() => Ok(Err(ENDED.to_owned())),
             Err(NotDone::Lost(error)) => Err(lost(&error)),
         }
     }
@@ -133,6 +211,7 @@ impl World {
                     is_made_so(shown)
                         && shown.error.is_none()
                         && self.settings.are_shown(vif, shown)
+                        && shown.queues.len() == self.plane.guests[guest].nics.len()
                 }
                 Some(shown) => is_made_so(shown),
                 None => !is_at_rest,

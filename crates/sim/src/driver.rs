@@ -67,8 +67,13 @@ impl Driver {
         self.store.has_events() || plane.guests[self.guest].fault.is_some()
     }
 
-    /// Disconnects and connects again.
-    pub(crate) fn reconnect(&mut self, plane: &mut DataPlane) -> Result<(), Lost> {
+    /// Disconnects and connects again, with other preferences.
+    pub(crate) fn reconnect(
+        &mut self,
+        preferences: Preferences,
+        plane: &mut DataPlane,
+    ) -> Result<(), Lost> {
+        self.preferences = preferences;
         let Driver { store, end, preferences, guest } = self;
         end.reconnect(store, &mut Process { plane, guest: *guest }, *preferences)
     }

@@ -93,6 +93,8 @@ marks! {
     CallDone => "call done",
     /// A call was refused.
     CallRefused => "call refused",
+    /// Another number of queues was offered to a guest.
+    QueuesOffered => "queues offered by a call",
     /// A vif was patched to its own device.
     Patched => "vif patched to a device",
     /// A device had no room for a frame.

@@ -59,7 +59,6 @@ impl World {
             if !is_quarantined {
                 continue;
             }
-            self.panics[guest] = 0;
             self.plane.marks.hit(Mark::Quarantined);
             let remedy = format!("ringway vif release {}", vif_name(vif));
             let error = self.toolstack.error(vif);
@@ -67,9 +66,7 @@ impl World {
             ensure(says_so, Rule::Quarantine, || {
                 format!("guest {guest} is not served, and its error is {error:?}")
             })?;
-            let host = self.backend.as_mut().map(|backend| &mut backend.host);
-            let is_released = host.is_some_and(|host| host.release(vif, &mut self.notes));
-            ensure(is_released, Rule::Quarantine, || format!("guest {guest} is not released"))?;
+            self.release(guest)?;
         }
         self.settle()
     }

@@ -1,40 +1,83 @@
 //! What is set of vifs, and how a status has to show it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ringway_calls::{RateStatus, VifStatus};
-use ringway_xenbus::{Keys, MIRROR_KEY, Rate, Vif, VifLimits};
+use ringway_calls::{FloodStatus, RateStatus, VifStatus};
+use ringway_xenbus::{FloodWish, Keys, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Vif, VifLimits};
 
-/// What the toolstack and calls have set, by the vif and the key in XenStore.
+/// What the toolstack and calls have set of vifs.
 #[derive(Debug, Default)]
-pub(crate) struct Settings(BTreeMap<Vif, BTreeMap<&'static str, String>>);
+pub(crate) struct Settings {
+    /// By the vif and the key in XenStore.
+    set: BTreeMap<Vif, BTreeMap<&'static str, String>>,
+    /// Vifs whose guests may have more queues than they are offered, until they reconnect.
+    keep_queues: BTreeSet<Vif>,
+}
 
 impl Settings {
     /// A vif was made, with this alone.
     pub(crate) fn made(&mut self, vif: Vif, key: &'static str, value: &str) {
-        self.0.remove(&vif);
+        self.set.remove(&vif);
+        self.reconnected(vif);
         self.set(vif, key, value);
     }
 
     pub(crate) fn set(&mut self, vif: Vif, key: &'static str, value: &str) {
-        self.0.entry(vif).or_default().insert(key, value.to_owned());
+        self.set.entry(vif).or_default().insert(key, value.to_owned());
+    }
+
+    /// Another number of queues is offered, which the guest has to take at once, or when it
+    /// reconnects.
+    pub(crate) fn offered(&mut self, vif: Vif, queues_max: u16, is_at_once: bool) {
+        self.set(vif, MAX_QUEUES_KEY, &queues_max.to_string());
+        self.keep_queues.insert(vif);
+        if is_at_once {
+            self.reconnected(vif);
+        }
+    }
+
+    /// The guest takes what is offered.
+    pub(crate) fn reconnected(&mut self, vif: Vif) {
+        self.keep_queues.remove(&vif);
     }
 
     /// The limits that are set. A value that is invalid sets none.
     pub(crate) fn limits(&self, vif: Vif) -> VifLimits {
-        let set = self.0.get(&vif).into_iter().flatten();
+        let set = self.set.get(&vif).into_iter().flatten();
         VifLimits::read(&Keys::new("", set.map(|(key, value)| ((*key).to_owned(), value.clone()))))
             .0
     }
 
-    /// Whether the limits and the mirror of a vif are shown as they are set.
+    /// Whether a vif is shown as it is set: limits, mirror, and the queues that it may have.
     pub(crate) fn are_shown(&self, vif: Vif, shown: &VifStatus) -> bool {
-        let limits = self.limits(vif);
+        let (limits, status) = (self.limits(vif), &shown.limits);
         let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
-        let mirror = self.0.get(&vif).and_then(|set| set.get(MIRROR_KEY));
-        shown.limits.weight == limits.weight.unwrap_or(1)
-            && shown.limits.rate == limits.rate.map(rate)
-            && shown.limits.rate_rx == limits.rate_rx.map(rate)
-            && shown.mirror.join(" ") == mirror.map_or("", String::as_str)
+        let value = |key| self.set.get(&vif).and_then(|set| set.get(key)).map(String::as_str);
+        let queues_max = value(MAX_QUEUES_KEY).and_then(|text| text.parse::<u16>().ok());
+        let flood = FloodStatus {
+            frames_per_second: status.flood_frames_per_second,
+            bytes_per_second: status.flood_bytes_per_second,
+        };
+        let are_allowed = shown.queues.len() <= usize::from(shown.max_queues);
+        status.weight == limits.weight.unwrap_or(1)
+            && status.rate == limits.rate.map(rate)
+            && status.rate_rx == limits.rate_rx.map(rate)
+            && flood == flood_shown(limits.flood)
+            && status.broadcast == flood_shown(limits.broadcast)
+            && status.multicast == flood_shown(limits.multicast)
+            && status.unknown == flood_shown(limits.unknown)
+            && shown.mirror.join(" ") == value(MIRROR_KEY).unwrap_or_default()
+            && queues_max.is_none_or(|queues_max| shown.max_queues == queues_max)
+            && (are_allowed || self.keep_queues.contains(&vif))
+    }
+}
+
+/// How a limit of floods is shown. A switch of a world has none for vifs without their own.
+fn flood_shown(wish: FloodWish) -> FloodStatus {
+    let limit = |set: Option<u32>| set.filter(|limit| *limit > 0);
+    let bytes = |mbit: u32| u64::from(mbit) * 125_000;
+    FloodStatus {
+        frames_per_second: limit(wish.rate),
+        bytes_per_second: limit(wish.mbit).map(bytes),
     }
 }

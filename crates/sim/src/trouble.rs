@@ -192,9 +192,11 @@ impl World {
         self.plane.journal.note(|| format!("guest {guest} leaves and comes back"));
         self.plane.marks.hit(Mark::Reconnected);
         self.plane.guests[guest].is_disturbed = true;
+        self.settings.reconnected(vif_of(self.plane.guests[guest].domid));
+        let preferences = self.preferences(guest);
         let World { plane, drivers, .. } = self;
         match &mut drivers[guest] {
-            Some(driver) => driver.reconnect(plane).map_err(|error| lost(&error)),
+            Some(driver) => driver.reconnect(preferences, plane).map_err(|error| lost(&error)),
             None => Ok(()),
         }
     }

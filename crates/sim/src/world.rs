@@ -161,9 +161,11 @@ impl World {
         Ok(())
     }
 
-    fn preferences(&self, guest: usize) -> Preferences {
+    /// What a guest wishes when it connects: another number of queues each time.
+    pub(crate) fn preferences(&mut self, guest: usize) -> Preferences {
+        let queues = self.plane.choices.from_to(1, usize::from(self.scenario.queues_wanted));
         Preferences {
-            queues: QueueCount::AtMost(self.scenario.queues_wanted),
+            queues: QueueCount::AtMost(u16::try_from(queues).unwrap_or(1)),
             features: Features::from(self.scenario.guest_caps[guest]),
         }
     }
