@@ -173,34 +173,6 @@ fn a_number_of_queues_that_is_not_offered_is_refused_and_changes_nothing() {
     assert_eq!(host.vif("vif1.0").expect("listed").error, None);
 }
 
-#[test]
-fn concurrent_changes_from_both_ends_end_with_the_last_one() {
-    let Some(_turn) = shared_turn(&["ping"]) else { return };
-    let host = Host::start(&pair());
-    let last = |count: u16| {
-        host.text(&["vif", "set", "vif1.0", "max-queues", "4", "--reconnect"]);
-        host.text(&["guest", "set", "a", "queues", &count.to_string()]);
-        host.wait(&format!("{count} queues"), SOON, |host| {
-            let vif = host.vif("vif1.0")?;
-            let guest = host.guest("a")?.vifs.pop()?;
-            let is_so = [&vif.state, &guest.state].iter().all(|state| *state == "Connected")
-                && vif.queues.len() == usize::from(count)
-                && vif.error.is_none();
-            is_so.then_some(())
-        });
-        host.ping("a", "10.77.0.2");
-    };
-    for step in 0_u16..12 {
-        // Some request more than is offered at the moment, and are refused.
-        let (queues, max) = ((step % 4 + 1).to_string(), (step / 3 + 1).to_string());
-        host.verb(&["guest", "set", "a", "queues", &queues]);
-        host.text(&["vif", "set", "vif1.0", "max-queues", &max, "--reconnect"]);
-        if step % 4 == 3 {
-            last(step / 4 + 1);
-        }
-    }
-}
-
 /// Like Linux's frontend, which connects only from `Initialising`.
 #[test]
 fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_backend() {
@@ -221,26 +193,4 @@ fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_back
     assert_eq!(host.node(&guest.vif().backend_state()).as_deref(), Some("4"));
     let vif = host.vif(&name).expect("it is served");
     assert_eq!((vif.error, vif.max_queues), (None, 2), "the limit outlives the backend");
-}
-
-#[test]
-fn a_backend_that_is_killed_repeatedly_is_restarted_each_time() {
-    let Some(_turn) = shared_turn(&["ping"]) else { return };
-    let host = Host::start(&pair());
-    for restarts in 1..=3_u64 {
-        // At the first kill, queues are being changed.
-        host.text(&["guest", "set", "a", "queues", &restarts.to_string()]);
-        send(host.pid_of("backend"), Signal::KILL);
-        host.wait("the restart", SOON, |host| {
-            host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
-        });
-        host.wait("both vifs", SOON, |host| {
-            let vifs = host.vifs();
-            let is_connected = vifs.len() == 2 && vifs.iter().all(|vif| vif.state == "Connected");
-            let guest = host.guest("a")?.vifs.pop()?;
-            (is_connected && guest.state == "Connected").then_some(())
-        });
-        host.ping("a", "10.77.0.2");
-    }
-    assert_eq!(host.vif("vif1.0").expect("it is there").queues.len(), 3);
 }

@@ -5,10 +5,8 @@ use std::time::Instant;
 
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
-use ringway_e2e::host::{Host, SOON, describe, pair, send};
-use ringway_e2e::traffic::Iperf;
-use ringway_e2e::{measured_turn, shared_turn};
-use rustix::process::Signal;
+use ringway_e2e::host::{Host, SOON, describe, pair};
+use ringway_e2e::shared_turn;
 
 use crate::hostile::Hostile;
 
@@ -55,8 +53,8 @@ fn a_guest_that_reconnects_repeatedly_floods_no_more_than_others() {
 }
 
 #[test]
-fn limits_can_be_set_at_run_time_and_outlive_the_backend() {
-    let Some(turn) = measured_turn(&["iperf3", "xenstore-read"]) else { return };
+fn the_command_line_sets_and_shows_each_limit() {
+    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
     let host = Host::start(&pair());
     let expect = |what: &str, is_so: &dyn Fn(&VifStatus) -> bool| {
         host.wait(what, SOON, |host| host.vif("vif1.0").filter(|vif| is_so(vif)))
@@ -93,19 +91,9 @@ fn limits_can_be_set_at_run_time_and_outlive_the_backend() {
     for line in ["rate          16Mb/s", "rate-rx       8Mb/s", "weight        4"] {
         assert!(shown.contains(line), "{shown}");
     }
-    for (to, from, most) in [("a", ("b", "10.77.0.2"), 8.0e6), ("b", ("a", "10.77.0.1"), 16.0e6)] {
-        let rate = Iperf::start(&host, to, from, 2).finish().rate();
-        println!("{to} receives {rate:.3e} bit/s");
-        // A burst of 128 KiB is half a megabit per second over two seconds.
-        assert!(rate < most * 1.1 + 1.0e6, "{rate} bit/s");
-        assert!(rate > 0.0 && (rate > most / 4.0 || !turn.is_quiet), "{rate} bit/s");
-    }
     let refused = host.verb(&["vif", "set", "vif1.0", "weight", "0"]);
     let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && complaint.contains("from 1 to 1000"), "{complaint}");
-    send(host.pid_of("backend"), Signal::KILL);
-    host.wait("the next backend", SOON, |host| host.event("backend-restarted"));
-    expect("the same limits", &|vif| vif.state == "Connected" && is_set(vif));
     host.text(&["vif", "set", "vif1.0", "rate", "none"]);
     expect("no limit", &|vif| vif.limits.rate.is_none());
 }
