@@ -265,10 +265,10 @@ END
 }
 
 # libxl kills its own hotplug script after 40 seconds, which it may need on a busy machine. Only then
-# is the domain created again: NAME
+# is the domain created again, until the scenario's own limit: NAME
 create_domain() {
-    local status=0 said=$state/$1.create
-    for _ in 1 2 3; do
+    local status said=$state/$1.create
+    while :; do
         status=0
         within 300 xl "${xl_options[@]}" create "$state/$1.cfg" 2> "$said" || status=$?
         cat "$said"
