@@ -11,6 +11,8 @@ const VHOST: &str = "vhost-";
 const FEATURES: &str = ".features";
 /// The suffix of files with changed limits.
 const LIMITS: &str = ".limits";
+/// The prefix of files with what guests of Xen have set.
+const HASHING: &str = "hashing-";
 
 /// A run directory: sockets and state of one emulated host.
 #[derive(Debug, Clone)]
@@ -122,14 +124,21 @@ impl RunDir {
         self.0.join(format!("{VHOST}{name}{FEATURES}"))
     }
 
+    /// What the guest of a Xen vif has set over its control ring, for the next backend.
+    pub fn hashing(&self, vif: &str) -> PathBuf {
+        self.0.join(format!("{HASHING}{vif}"))
+    }
+
     /// The limits of a virtio vif that a user has changed, for the next backend.
     pub fn vhost_limits(&self, name: &str) -> PathBuf {
         self.0.join(format!("{VHOST}{name}{LIMITS}"))
     }
 
-    /// Whether a file of this name in the directory is one of [`vhost_limits`](Self::vhost_limits).
-    pub fn has_vhost_limits(file_name: &str) -> bool {
-        file_name.starts_with(VHOST) && file_name.ends_with(LIMITS)
+    /// Whether a file of this name in the directory holds what was set of a vif:
+    /// [`vhost_limits`](Self::vhost_limits) or [`hashing`](Self::hashing).
+    pub fn has_settings(file_name: &str) -> bool {
+        let has_limits = file_name.starts_with(VHOST) && file_name.ends_with(LIMITS);
+        has_limits || file_name.starts_with(HASHING)
     }
 
     /// Whether a file of this name is one of a virtio vif.

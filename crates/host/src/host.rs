@@ -439,7 +439,7 @@ impl<W: World> Host<W> {
     fn drop_if_finished(&mut self, vif: Vif, parts: &mut Parts<'_, W>) {
         if self.vifs.get(&vif).is_some_and(|served| served.end.is_finished()) {
             if let Some(served) = self.vifs.remove(&vif) {
-                served.remove_device(parts.devices, parts.notes);
+                served.remove(parts.devices, parts.notes);
             }
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
         }

@@ -50,7 +50,7 @@ pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
 pub use mirrors::{refuse_mirror, refuse_ports, update_mirrors};
 pub use negotiated::Floor;
-pub use notes::{Note, Notes};
+pub use notes::{Note, Notes, Writer};
 pub use occupants::Occupants;
 pub use pairs::{refuse_pair, update_pairs};
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};

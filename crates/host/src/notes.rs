@@ -11,9 +11,15 @@ pub enum Note {
     Negotiated(String),
     /// The settings of the virtio vif with this name that a user has changed.
     Settings(String),
+    /// What the guest of the Xen vif with this name has set over its control ring.
+    Hashing(String),
     /// What was applied to network devices.
     Devices,
 }
+
+/// Writes a note, as [`Notes::write`] does, from any thread and at once: for what has to be noted
+/// before a guest learns that it is done. It waits for nothing but the disk.
+pub type Writer = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
 
 /// Where notes are kept.
 pub trait Notes {
@@ -27,6 +33,12 @@ pub trait Notes {
     /// # Errors
     /// The reason, with the name of the note.
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()>;
+
+    /// A writer of a note, for an engine.
+    ///
+    /// # Errors
+    /// The reason, with the name of the note.
+    fn writer(&mut self, note: &Note) -> io::Result<Writer>;
 
     /// Removes a note, if it exists.
     ///
@@ -44,7 +56,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Notes in memory, and the time.
+    /// Notes in memory, and the time. Engines write none.
     #[derive(Debug, Default)]
     pub(crate) struct Kept {
         pub(crate) notes: BTreeMap<Note, Vec<u8>>,
@@ -65,6 +77,10 @@ pub(crate) mod tests {
             *former = content.to_vec();
             former.resize(len, b'\n');
             Ok(())
+        }
+
+        fn writer(&mut self, _: &Note) -> io::Result<Writer> {
+            Err(io::ErrorKind::Unsupported.into())
         }
 
         fn remove(&mut self, note: &Note) -> io::Result<()> {

@@ -12,9 +12,8 @@ use ringway_datapath::QueueDown;
 use ringway_hypervisor::{EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantStatus};
 use ringway_ring::{BackRing, Control, Notify, RingFault, Waiting};
 use ringway_steering::control::{HashControl, Unreadable};
-use ringway_steering::toeplitz::ToeplitzSteering;
 use ringway_wire::netif::{
-    CTRL_RING_SLOTS, CTRL_STATUS_INVALID_PARAMETER, CtrlRequest, CtrlResponse,
+    CTRL_RING_SLOTS, CTRL_STATUS_INVALID_PARAMETER, CTRL_STATUS_SUCCESS, CtrlRequest, CtrlResponse,
 };
 use ringway_wire::{DomId, GrantRef};
 
@@ -39,10 +38,13 @@ pub struct ControlParts<E> {
     pub settings: Arc<Mutex<HashControl>>,
     /// The number of connected queues.
     pub queues: u16,
-    /// Is given what frames are to be steered by, at once and whenever the guest changes it;
-    /// `None` if the backend may steer as it likes.
-    pub publish: Box<dyn Fn(Option<ToeplitzSteering>) + Send>,
+    /// Is given the settings, at once and whenever the guest changes them, before the guest has
+    /// its response: to steer by them, and to note them for a backend that is started again.
+    pub publish: Publish,
 }
+
+/// Takes note of settings.
+pub type Publish = Box<dyn FnMut(&HashControl) + Send>;
 
 impl<E> fmt::Debug for ControlParts<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,7 +67,7 @@ pub(crate) struct ControlRing<E> {
     event: E,
     settings: Arc<Mutex<HashControl>>,
     queues: u16,
-    publish: Box<dyn Fn(Option<ToeplitzSteering>) + Send>,
+    publish: Publish,
     // Dropped last, so that the ring stops using the page before its grant ends.
     _page: ForeignPage,
 }
@@ -76,7 +78,7 @@ impl<E: EventChannel> ControlRing<E> {
         let ControlParts { ring: page, event, settings, queues, publish } = parts;
         let mut ring = BackRing::attach(page.pages().clone()).map_err(QueueDown::peer)?;
         publish_interrupted(&mut ring).map_err(QueueDown::peer)?;
-        let control = ControlRing { ring, event, settings, queues, publish, _page: page };
+        let mut control = ControlRing { ring, event, settings, queues, publish, _page: page };
         control.publish();
         control.kick()?;
         Ok(control)
@@ -94,9 +96,11 @@ impl<E: EventChannel> ControlRing<E> {
             return Ok(Served::Nothing);
         }
         self.ring.consume(count);
-        let response = self.respond(request[0], |gref, into| read(memory, peer, gref, into));
-        self.ring.push_response(response?);
-        self.publish();
+        let response = self.respond(request[0], |gref, into| read(memory, peer, gref, into))?;
+        self.ring.push_response(response);
+        if response.status == CTRL_STATUS_SUCCESS {
+            self.publish();
+        }
         if self.ring.publish_responses() == Notify::Peer {
             self.kick()?;
         }
@@ -121,9 +125,9 @@ impl<E: EventChannel> ControlRing<E> {
         failed.map_or(Ok(response), Err)
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.publish)(settings.steering().cloned());
+        (self.publish)(&settings);
     }
 
     fn kick(&self) -> Result<(), QueueDown> {

@@ -31,7 +31,7 @@ use ringway_ring::{BackRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest, slots_max};
 
-pub use control::{ControlParts, ControlRole};
+pub use control::{ControlParts, ControlRole, Publish};
 pub use fault::TxFault;
 
 use control::{ControlRing, Served};

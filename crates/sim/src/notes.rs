@@ -1,60 +1,64 @@
 //! What a backend's process leaves for the next one.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringway_host::{Charged, Note, Notes, panic_line};
+use ringway_host::{Charged, Note, Notes, Writer, panic_line};
 
 /// Notes that outlive the process. Clones are handles of one.
 #[derive(Debug, Default, Clone)]
 pub struct KeptNotes {
-    notes: Rc<RefCell<BTreeMap<Note, Vec<u8>>>>,
+    notes: Arc<Mutex<BTreeMap<Note, Vec<u8>>>>,
     /// Whether there is no room for anything more.
-    is_full: Rc<Cell<bool>>,
+    is_full: Arc<AtomicBool>,
     /// Whether the last note about devices found no room.
-    lacks_devices: Rc<Cell<bool>>,
+    lacks_devices: Arc<AtomicBool>,
 }
 
 impl KeptNotes {
     /// Adds a line for a panic, as a process does that ends because of it. Returns whether there
     /// was room.
     pub(crate) fn add_panic(&mut self, vif: &Charged) -> bool {
-        if !self.is_full.get() {
+        let has_room = !self.is_full.load(Relaxed);
+        if has_room {
             let line = panic_line(self.seconds(), vif);
-            self.notes.borrow_mut().entry(Note::Panics).or_default().extend(line.into_bytes());
+            self.all().entry(Note::Panics).or_default().extend(line.into_bytes());
         }
-        !self.is_full.get()
+        has_room
     }
 
     /// Whether what was last known of network devices is not in the notes.
     pub(crate) fn lack_devices(&self) -> bool {
-        self.lacks_devices.get()
+        self.lacks_devices.load(Relaxed)
     }
 
     /// Fills the disk, or frees it again. Returns whether it is full now.
     pub(crate) fn toggle_room(&mut self) -> bool {
-        self.is_full.set(!self.is_full.get());
-        self.is_full.get()
+        !self.is_full.fetch_not(Relaxed)
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Note, Vec<u8>>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Notes for KeptNotes {
     fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8> {
-        let mut content = self.notes.borrow().get(note).cloned().unwrap_or_default();
+        let mut content = self.all().get(note).cloned().unwrap_or_default();
         content.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
         content
     }
 
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
         if *note == Note::Devices {
-            self.lacks_devices.set(self.is_full.get());
+            self.lacks_devices.store(self.is_full.load(Relaxed), Relaxed);
         }
-        if self.is_full.get() {
+        if self.is_full.load(Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let mut notes = self.notes.borrow_mut();
+        let mut notes = self.all();
         let kept = notes.entry(note.clone()).or_default();
         // It is written in place, and not made shorter.
         let len = kept.len().max(content.len());
@@ -63,8 +67,13 @@ impl Notes for KeptNotes {
         Ok(())
     }
 
+    fn writer(&mut self, note: &Note) -> io::Result<Writer> {
+        let (mut notes, note) = (self.clone(), note.clone());
+        Ok(Box::new(move |content| notes.write(&note, content)))
+    }
+
     fn remove(&mut self, note: &Note) -> io::Result<()> {
-        self.notes.borrow_mut().remove(note);
+        self.all().remove(note);
         Ok(())
     }
 

@@ -4,6 +4,9 @@
 //! A message names a page of the frontend for what does not fit into it, a key or a part of the
 //! mapping. The caller reads it: nothing here does I/O.
 
+use core::fmt;
+
+use arrayvec::ArrayVec;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{
     CTRL_STATUS_BUFFER_OVERFLOW, CTRL_STATUS_INVALID_PARAMETER, CTRL_STATUS_NOT_SUPPORTED,
@@ -18,12 +21,21 @@ use crate::toeplitz::{
 };
 
 /// What a frontend has set by its messages.
+///
+/// Its text, as of [`Display`](fmt::Display), is for a backend that is started again:
+/// [`from_text`](HashControl::from_text) reads it.
 #[derive(Debug, Clone, Default)]
 pub struct HashControl {
     algorithm: Algorithm,
     /// Kept while no algorithm is selected, as by Linux' backend.
     steering: ToeplitzSteering,
+    /// The key of `steering`.
+    key: ArrayVec<u8, KEY_LEN_MAX>,
 }
+
+/// Bytes in the longest text of settings: two numbers, each byte of the key and each queue of the
+/// mapping, with what separates them.
+pub const TEXT_LEN_MAX: usize = 16 + 2 * KEY_LEN_MAX + 6 * MAPPING_LEN_MAX; // not a limit: our text
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Algorithm {
@@ -43,6 +55,31 @@ impl HashControl {
             Algorithm::None => None,
             Algorithm::Toeplitz => Some(&self.steering),
         }
+    }
+
+    /// Reads settings from their text, which may be followed by white space. A mapping may name
+    /// queues that do not exist now: [`ToeplitzSteering::queue_of`] returns none of those.
+    ///
+    /// Returns `None` if it is damaged.
+    pub fn from_text(text: &str) -> Option<HashControl> {
+        let mut words = text.split_ascii_whitespace();
+        let mut control = HashControl::default();
+        control.set_algorithm(words.next()?.parse().ok()?).ok()?;
+        control.steering.set_types(words.next()?.parse().ok()?).ok()?;
+        let digits = words.next()?.strip_prefix("key=")?.as_bytes();
+        for pair in digits.chunks(2) {
+            let pair = core::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+            control.key.try_push(u8::from_str_radix(pair, 16).ok()?).ok()?;
+        }
+        control.steering.set_key(&control.key).ok()?;
+        let entries = words.next()?.strip_prefix("mapping=")?;
+        let mut mapping = ArrayVec::<u32, MAPPING_LEN_MAX>::new();
+        for entry in entries.split(',').filter(|entry| !entry.is_empty()) {
+            mapping.try_push(entry.parse::<u16>().ok()?.into()).ok()?;
+        }
+        control.steering.set_mapping_size(u32::try_from(mapping.len()).ok()?).ok()?;
+        control.steering.set_mapping(0, &mapping, u16::MAX).ok()?;
+        words.next().is_none().then_some(control)
     }
 
     /// Carries out one message of a frontend with `queues` connected queues. `read` fills a buffer
@@ -111,7 +148,10 @@ impl HashControl {
         if !key.is_empty() {
             read(GrantRef(gref), key).map_err(|Unreadable| CTRL_STATUS_INVALID_PARAMETER)?;
         }
-        done(self.steering.set_key(key))
+        done(self.steering.set_key(key))?;
+        self.key.clear();
+        self.key.extend(key.iter().copied());
+        Ok(0)
     }
 
     fn set_mapping(
@@ -135,6 +175,24 @@ impl HashControl {
             *entry = bytes.try_into().map(u32::from_le_bytes).unwrap_or(u32::MAX);
         }
         done(self.steering.set_mapping(offset, entries, queues))
+    }
+}
+
+impl fmt::Display for HashControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let algorithm = match self.algorithm {
+            Algorithm::None => HASH_ALGORITHM_NONE,
+            Algorithm::Toeplitz => HASH_ALGORITHM_TOEPLITZ,
+        };
+        write!(f, "{algorithm} {} key=", self.steering.types())?;
+        self.key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(" mapping=")?;
+        let mut separator = "";
+        self.steering.mapping().iter().try_for_each(|queue| {
+            write!(f, "{separator}{queue}")?;
+            separator = ",";
+            Ok(())
+        })
     }
 }
 

@@ -200,6 +200,11 @@ impl ToeplitzSteering {
         self.types
     }
 
+    /// The queue of each hash, modulo the length; empty if there is no mapping.
+    pub fn mapping(&self) -> &[u16] {
+        &self.mapping
+    }
+
     /// Creates a mapping of `len` zeros; 0 removes it (netif.h, "set hash mapping size").
     ///
     /// # Errors

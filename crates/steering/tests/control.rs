@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use ringway_datapath::headers::Transport;
-use ringway_steering::control::{HashControl, Unreadable};
+use ringway_steering::control::{HashControl, TEXT_LEN_MAX, Unreadable};
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, HashType, MAPPING_LEN_MAX};
 use ringway_steering::{FlowTuple, QueueIndex};
 use ringway_wire::GrantRef;
@@ -333,5 +333,60 @@ fn any_messages_have_the_statuses_of_the_model() {
                 assert!(mapped.iter().map(|queue| u32::from(*queue)).eq(model.mapping.clone()));
             }
         }
+    }
+}
+
+#[test]
+fn settings_are_the_same_after_a_backend_has_read_their_text() {
+    let mut bench = Bench::default();
+    assert_eq!(bench.control.to_string(), "0 0 key= mapping=");
+    bench.send(SET_ALGORITHM, [TOEPLITZ, 0, 0]);
+    bench.page = KEY.to_vec();
+    bench.send(SET_KEY, [PAGE, 40, 0]);
+    bench.send(SET_MAPPING_SIZE, [u32::try_from(MAPPING_LEN_MAX).expect("small"), 0, 0]);
+    bench.page = [3, 0, 2].map(u32::to_le_bytes).concat();
+    bench.send(SET_MAPPING, [PAGE, 3, 125]);
+    bench.send(SET_FLAGS, [HASH_TYPES_KNOWN, 0, 0]);
+    let text = bench.control.to_string();
+    assert!(text.len() < TEXT_LEN_MAX, "{text}");
+    let read = HashControl::from_text(&format!("{text}\n\n")).expect("it is whole");
+    assert_eq!(read.to_string(), text);
+    let (before, after) = (bench.control.steering(), read.steering());
+    let (before, after) = (before.expect("it is set"), after.expect("it is set"));
+    let tuple = FlowTuple {
+        src: FLOW.0.parse().expect("an address"),
+        dst: FLOW.1.parse().expect("an address"),
+        transport: Transport::Tcp,
+    };
+    assert_eq!(after.tuple_hash(&tuple), Some((FLOW.2, HashType::Ipv4Tcp)));
+    for hash in 0..256 {
+        assert_eq!(before.queue_of(Some(hash), QUEUES), after.queue_of(Some(hash), QUEUES));
+        // The guest has come back with fewer.
+        assert!(after.queue_of(Some(hash), 2) < QueueIndex(2));
+    }
+}
+
+#[test]
+fn a_damaged_text_is_refused() {
+    let long = format!("1 15 key={} mapping=", "00".repeat(41));
+    let large = format!("1 15 key= mapping={}", "0,".repeat(MAPPING_LEN_MAX + 1));
+    for text in [
+        "",
+        "1",
+        "2 0 key= mapping=",
+        "1 16 key= mapping=",
+        "1 15 key=6 mapping=",
+        "1 15 key=6x mapping=",
+        "1 15 key=\u{e9}\u{e9} mapping=",
+        "1 15 key=6d",
+        "1 15 key=6d mapping=1,x",
+        "1 15 key=6d mapping=70000",
+        "1 15 key=6d mapping=65535",
+        "1 15 key=6d mapping=1 2",
+        "1 15 mapping=1 key=6d",
+        &long,
+        &large,
+    ] {
+        assert!(HashControl::from_text(text).is_none(), "{text:?}");
     }
 }

@@ -72,7 +72,8 @@ impl Guest {
             event: event.expect("the port is for the host"),
             settings: Arc::clone(&self.settings),
             queues: QUEUES,
-            publish: Box::new(move |steering| {
+            publish: Box::new(move |settings| {
+                let steering = settings.steering().cloned();
                 let mut published = published.lock().expect("no test panics with the lock");
                 *published = (steering, published.1 + 1);
             }),

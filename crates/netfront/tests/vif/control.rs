@@ -59,7 +59,8 @@ fn our_backend_carries_out_a_wish_and_shows_the_hash() {
         event: event.expect("the port is for the host"),
         settings: Arc::default(),
         queues: 4,
-        publish: Box::new(move |steering| {
+        publish: Box::new(move |settings| {
+            let steering = settings.steering().cloned();
             *publish_to.lock().expect("no test panics with the lock") = steering;
         }),
     }));

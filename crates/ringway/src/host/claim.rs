@@ -94,13 +94,13 @@ impl Claim {
     }
 
     /// Removes what a killed host leaves to the next one about its vifs: panics over them, virtio
-    /// vifs that were added, and limits of virtio vifs that were changed.
+    /// vifs that were added, and what was set of vifs.
     pub(crate) fn forget_vifs(&self) {
         let _ = fs::remove_file(self.dir.vhosts());
         for of_process in of_processes(&self.dir) {
             let _ = fs::remove_file(of_process.panics());
             for entry in fs::read_dir(of_process.path()).into_iter().flatten().flatten() {
-                if RunDir::has_vhost_limits(&entry.file_name().to_string_lossy()) {
+                if RunDir::has_settings(&entry.file_name().to_string_lossy()) {
                     let _ = fs::remove_file(entry.path());
                 }
             }
