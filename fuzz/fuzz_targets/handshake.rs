@@ -295,9 +295,11 @@ impl World {
                 self.is_granted = !is_refused;
                 let queues = allocation.queues.min(QUEUES_MAX);
                 let split = allocation.split_event_channels;
+                let made = (0..u32::from(queues)).map(|index| queue(index, split));
+                let made: Vec<QueueConfig> = made.collect();
                 return Some(frontend::Input::Allocated(match is_refused {
                     true => Err("no page left".to_owned()),
-                    false => Ok((0..u32::from(queues)).map(|index| queue(index, split)).collect()),
+                    false => Ok(made.into()),
                 }));
             }
             frontend::Action::Release => self.is_granted = false,

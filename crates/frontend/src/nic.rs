@@ -15,7 +15,7 @@ use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
 use ringway_worker::Placement;
-use ringway_xenbus::frontend::{Allocation, Input, Preferences, QueueCount};
+use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences, QueueCount};
 use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, unless_refused};
 
@@ -221,7 +221,7 @@ impl<H: Hypervisor> NicLink<H> {
 
     /// Makes queues, fewer than wanted if there is no room for more, and returns what the backend
     /// must know about them.
-    fn make_queues(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Vec<QueueConfig>> {
+    fn make_queues(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Allocated> {
         self.caps = wanted.backend.caps().and(self.interface.offloads);
         for _ in 0..wanted.queues {
             match self.make_queue(hypervisor, wanted) {
@@ -233,7 +233,8 @@ impl<H: Hypervisor> NicLink<H> {
                 }
             }
         }
-        Ok(self.idle.iter().map(VifQueue::config).collect())
+        let queues: Vec<QueueConfig> = self.idle.iter().map(VifQueue::config).collect();
+        Ok(queues.into())
     }
 
     /// Makes the slabs. Without them, every frame is copied. It is called after the queues of all
@@ -314,7 +315,7 @@ struct Serving<'a, H: Hypervisor> {
 }
 
 impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
-    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         let Serving { link, host } = self;
         let made = link.make_device(&mut host.netlink, own).map_err(|error| error.to_string());
         let made = made.and_then(|()| {

@@ -3,8 +3,8 @@
 use ringway_datapath::PortQueue as _;
 use ringway_datapath::Woken;
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note};
-use ringway_xenbus::frontend::{Allocation, Input, Preferences};
-use ringway_xenbus::{Keys, QueueConfig, Vif, XenbusState};
+use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences};
+use ringway_xenbus::{Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Watched, or_refusal};
 
 use crate::flaw::{Flaw, Rule};
@@ -92,10 +92,11 @@ struct Process<'a> {
 }
 
 impl FrontendProcess for Process<'_> {
-    fn allocate(&mut self, _own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+    fn allocate(&mut self, _own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         let guest = &mut self.plane.guests[self.guest];
         let allocated = guest.allocate(HOST, wanted).map_err(|error| error.to_string());
-        allocated.map(|()| guest.nics.iter().map(|nic| nic.queue.config()).collect())
+        let queues = || guest.nics.iter().map(|nic| nic.queue.config()).collect::<Vec<_>>();
+        allocated.map(|()| queues().into())
     }
 
     fn release(&mut self) {

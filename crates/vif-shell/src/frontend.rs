@@ -1,8 +1,10 @@
 //! The frontend's end of a vif.
 
 use ringway_wire::DomId;
-use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, Preferences};
-use ringway_xenbus::{KeySet, Keys, QueueConfig, Vif, XenbusState};
+use ringway_xenbus::frontend::{
+    Action, Allocated, Allocation, Carrier, Handshake, Input, Preferences,
+};
+use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, Refusal, Transport, XsError, unless_refused};
 
 use crate::Note;
@@ -11,11 +13,12 @@ use crate::drive::{OnRefusal, Shell, drive};
 
 /// What a guest's process does for one vif, apart from XenStore.
 pub trait FrontendProcess {
-    /// Makes queues and grants their rings, for a vif with these keys from the toolstack.
+    /// Makes queues and grants their rings, for a vif with these keys from the toolstack; also a
+    /// control ring, if one is wanted and offered.
     ///
     /// # Errors
     /// The reason for a failure; nothing is then allocated.
-    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String>;
+    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String>;
 
     /// Ends all grants and event channels.
     fn release(&mut self);

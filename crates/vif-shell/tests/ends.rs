@@ -6,7 +6,7 @@ use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, device};
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
-use ringway_xenbus::frontend::{Allocation, Preferences, QueueCount};
+use ringway_xenbus::frontend::{Allocated, Allocation, Preferences, QueueCount};
 use ringway_xenbus::{
     Device, EventPorts, Features, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Vif,
     XenbusState,
@@ -72,14 +72,15 @@ impl BackendProcess for Process {
 }
 
 impl FrontendProcess for Process {
-    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         assert_eq!(own.mac(), Ok(Some(MacAddr([0, 0x16, 0x3e, 0, 0, 3]))));
         let queue = |n: u32| QueueConfig {
             tx_ring_ref: GrantRef(2 * n),
             rx_ring_ref: GrantRef(2 * n + 1),
             events: EventPorts::Single(EvtchnPort(n)),
         };
-        Ok((8..8 + u32::from(wanted.queues)).map(queue).collect())
+        let queues: Vec<QueueConfig> = (8..8 + u32::from(wanted.queues)).map(queue).collect();
+        Ok(queues.into())
     }
 
     fn release(&mut self) {}

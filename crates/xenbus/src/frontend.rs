@@ -16,7 +16,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::config::{FrontendConfig, Offer, QueueConfig, QueueCountKey, Reconnects};
+use crate::config::{ControlConfig, FrontendConfig, Offer, QueueConfig, QueueCountKey, Reconnects};
 use crate::features::Features;
 use crate::keys::{KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
@@ -58,7 +58,7 @@ pub enum Input {
     /// The result of [`Action::ReadBackend`].
     BackendKeys(Keys),
     /// The result of [`Action::Allocate`]. After an error nothing is allocated.
-    Allocated(Result<Vec<QueueConfig>, String>),
+    Allocated(Result<Allocated, String>),
     /// Reconnect with other wishes.
     Reconnect(Preferences),
     /// This end cannot continue, for this reason: it stays closed until [`Input::Reconnect`].
@@ -99,6 +99,24 @@ pub struct Allocation {
     pub split_event_channels: bool,
     /// What the backend can receive.
     pub backend: Features,
+    /// Whether the vif may have a control ring.
+    pub control_ring: bool,
+}
+
+/// What was created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocated {
+    /// The queues, at least one.
+    pub queues: Vec<QueueConfig>,
+    /// The control ring, if the vif has one.
+    pub control: Option<ControlConfig>,
+}
+
+impl From<Vec<QueueConfig>> for Allocated {
+    /// Queues without a control ring.
+    fn from(queues: Vec<QueueConfig>) -> Allocated {
+        Allocated { queues, control: None }
+    }
 }
 
 /// The state of the link for the guest's network stack.
@@ -280,6 +298,7 @@ impl Handshake {
                     queues,
                     split_event_channels: offer.split_event_channels,
                     backend: offer.features,
+                    control_ring: offer.control_ring,
                 }));
             }
             Err(bad) => self.give_up(bad.to_string()),
@@ -288,15 +307,15 @@ impl Handshake {
 
     fn allocated(
         &mut self,
-        outcome: Result<Vec<QueueConfig>, String>,
+        outcome: Result<Allocated, String>,
         offer: Offer,
         count_key: QueueCountKey,
     ) {
         match outcome {
-            Ok(queues) => {
+            Ok(Allocated { queues, control }) => {
                 self.is_granted = true;
                 let features = self.preferences.features;
-                let config = FrontendConfig { queues, features, rx_notify: true, control: None };
+                let config = FrontendConfig { queues, features, rx_notify: true, control };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
                 self.actions.push(Action::WriteKeys(config.changes(self.written_max, count_key)));

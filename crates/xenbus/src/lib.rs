@@ -48,7 +48,7 @@
 //!     rx_ring_ref: GrantRef(9),
 //!     events: EventPorts::Single(EvtchnPort(5)),
 //! };
-//! let actions = handshake.handle(Input::Allocated(Ok(vec![queue])));
+//! let actions = handshake.handle(Input::Allocated(Ok(vec![queue].into())));
 //! assert!(matches!(actions[0], Action::WriteKeys(_)), "rings and events, in one transaction");
 //! assert_eq!(actions.last(), Some(&Action::SetState(XenbusState::Connected)));
 //! ```

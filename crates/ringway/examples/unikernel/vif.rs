@@ -14,8 +14,8 @@ use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor};
 use ringway_hypervisor::{Hypervisor as _, QueueEvents};
 use ringway_netfront::VifQueue;
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
-use ringway_xenbus::frontend::{Allocation, Input, Preferences, QueueCount};
-use ringway_xenbus::{KeySet, Keys, QueueConfig, Vif};
+use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences, QueueCount};
+use ringway_xenbus::{KeySet, Keys, Vif};
 use ringway_xenstore::{Client, Watched};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -152,11 +152,11 @@ struct Serving<'a> {
 }
 
 impl FrontendProcess for Serving<'_> {
-    fn allocate(&mut self, _: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+    fn allocate(&mut self, _: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         let queue = self.link.make_queue(wanted).map_err(|error| error.to_string())?;
         let config = queue.config();
         self.link.idle = Some(queue);
-        Ok(vec![config])
+        Ok(vec![config].into())
     }
 
     fn release(&mut self) {

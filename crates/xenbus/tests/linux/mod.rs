@@ -327,8 +327,8 @@ impl Stock {
             }
             Action::Allocate(wanted) => {
                 assert!(self.frontend.queues.is_empty(), "allocated twice");
-                let queues = (0..wanted.queues).map(|_| self.queue()).collect();
-                self.frontend.inputs.push_front(Input::Allocated(Ok(queues)));
+                let queues: Vec<QueueConfig> = (0..wanted.queues).map(|_| self.queue()).collect();
+                self.frontend.inputs.push_front(Input::Allocated(Ok(queues.into())));
             }
             Action::Release => {
                 let Stock { backend, frontend, granted, .. } = self;

@@ -526,7 +526,7 @@ impl World {
                 self.queues = (0..allocation.queues).map(|_| self.queue()).collect();
                 self.granted.extend(refs(&self.queues));
                 let queues = Ok(self.queues.clone());
-                self.frontend.inputs.push_front(frontend::Input::Allocated(queues));
+                self.frontend.inputs.push_front(frontend::Input::Allocated(queues.map(Into::into)));
             }
             frontend::Action::Release => {
                 let mapped = self.attached.iter().flat_map(|config| refs(&config.queues));
