@@ -30,6 +30,7 @@ impl World {
         self.repair()?;
         self.release_quarantined()?;
         self.reconnect_closed()?;
+        self.check_wishes()?;
         self.check_connected()?;
         self.check_links()?;
         self.check_ports()?;

@@ -94,9 +94,7 @@ struct Process<'a> {
 impl FrontendProcess for Process<'_> {
     fn allocate(&mut self, _own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         let guest = &mut self.plane.guests[self.guest];
-        let allocated = guest.allocate(HOST, wanted).map_err(|error| error.to_string());
-        let queues = || guest.nics.iter().map(|nic| nic.queue.config()).collect::<Vec<_>>();
-        allocated.map(|()| queues().into())
+        guest.allocate(HOST, wanted).map_err(|error| error.to_string())
     }
 
     fn release(&mut self) {
@@ -125,6 +123,9 @@ impl FrontendProcess for Process<'_> {
         let announcement = announcement(guest.mac, &mut guest.pool);
         if let (Some(nic), Some(frame)) = (guest.nics.first_mut(), announcement) {
             nic.backlog.push_back(frame);
+        }
+        if let (Some(nic), Some(wish)) = (guest.nics.first_mut(), guest.wish.clone()) {
+            nic.queue.wish(wish).map_err(|down| down.to_string())?;
         }
         for nic in &mut guest.nics {
             nic.is_awake = true;

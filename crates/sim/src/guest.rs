@@ -11,10 +11,11 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
-use ringway_netfront::{Slabs, VifQueue};
+use ringway_netfront::{HashWish, Slabs, VifQueue};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort};
-use ringway_xenbus::frontend::Allocation;
+use ringway_xenbus::QueueConfig;
+use ringway_xenbus::frontend::{Allocated, Allocation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The most frames per queue that applications leave with the guest's network stack.
@@ -41,6 +42,10 @@ pub(crate) struct Guest {
     /// The offloads that the backend accepts.
     pub(crate) caps: OffloadCaps,
     pub(crate) pace: Pace,
+    /// How it wishes to receive, if it says so by a control ring.
+    pub(crate) wish: Option<HashWish>,
+    /// Whether its backend has to know the wish: its connection has a control ring.
+    pub(crate) is_wish_known: bool,
     /// The reason why a queue had to stop.
     pub(crate) fault: Option<String>,
     /// Since the last balance, frames may have been lost with a connection.
@@ -85,6 +90,8 @@ impl Guest {
             is_up: false,
             caps: OffloadCaps::NONE,
             pace: Pace::Fast,
+            wish: None,
+            is_wish_known: false,
             fault: None,
             is_disturbed: false,
             is_impersonated: false,
@@ -92,7 +99,11 @@ impl Guest {
     }
 
     /// Makes queues for a backend.
-    pub(crate) fn allocate(&mut self, backend: DomId, wanted: Allocation) -> std::io::Result<()> {
+    pub(crate) fn allocate(
+        &mut self,
+        backend: DomId,
+        wanted: Allocation,
+    ) -> std::io::Result<Allocated> {
         self.caps = wanted.backend.caps();
         for _ in 0..wanted.queues {
             match self.make_nic(backend, wanted.split_event_channels) {
@@ -112,7 +123,17 @@ impl Guest {
                 (slabs, page_pool)
             });
         }
-        Ok(())
+        let queues: Vec<QueueConfig> = self.nics.iter().map(|nic| nic.queue.config()).collect();
+        let wants_control = self.wish.is_some() && wanted.control_ring;
+        let control = self.nics.first_mut().filter(|_| wants_control).map(|nic| {
+            let config = nic.queue.add_control(backend, self.domain.alloc_unbound(backend)?)?;
+            nic.events.push(config.event);
+            std::io::Result::Ok(config)
+        });
+        // Without pages for it, the backend hashes as it likes.
+        let control = control.and_then(Result::ok);
+        self.is_wish_known = control.is_some();
+        Ok(Allocated { queues, control })
     }
 
     /// Puts the end of a long frame into pages, as a device does.

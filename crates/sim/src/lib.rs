@@ -38,6 +38,7 @@ mod settings;
 mod toolstack;
 mod traffic;
 mod trouble;
+mod wishes;
 mod witness;
 mod worker;
 mod workers;

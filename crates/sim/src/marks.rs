@@ -95,6 +95,11 @@ marks! {
     CallRefused => "call refused",
     /// Another number of queues was offered to a guest.
     QueuesOffered => "queues offered by a call",
+    /// A guest's frames are hashed as it wishes.
+    Hashed => "wish carried out over a control ring",
+    /// A message was refused, for example because a backend was killed before it published the
+    /// response, and the guest wished again.
+    WishRepeated => "wish repeated after a refusal",
     /// A vif was patched to its own device.
     Patched => "vif patched to a device",
     /// A device had no room for a frame.

@@ -13,6 +13,8 @@ pub struct KeptNotes {
     notes: Arc<Mutex<BTreeMap<Note, Vec<u8>>>>,
     /// Whether there is no room for anything more.
     is_full: Arc<AtomicBool>,
+    /// Whether there was ever no room.
+    was_full: Arc<AtomicBool>,
     /// Whether the last note about devices found no room.
     lacks_devices: Arc<AtomicBool>,
 }
@@ -34,8 +36,14 @@ impl KeptNotes {
         self.lacks_devices.load(Relaxed)
     }
 
+    /// Whether some note may be older than what it is about.
+    pub(crate) fn may_be_old(&self) -> bool {
+        self.was_full.load(Relaxed)
+    }
+
     /// Fills the disk, or frees it again. Returns whether it is full now.
     pub(crate) fn toggle_room(&mut self) -> bool {
+        self.was_full.store(true, Relaxed);
         !self.is_full.fetch_not(Relaxed)
     }
 

@@ -33,6 +33,8 @@ const TURNS_TO_APPLY_MAX: usize = 1000;
 const BUDGET_LOW: usize = 64 << 10;
 /// One round in so many is the last of its process, if that may be killed: about one in a world.
 const KILLED_ONE_IN: usize = 256;
+/// One round in so many, while a message of a guest has no response.
+const KILLED_OVER_MESSAGE_ONE_IN: usize = 16;
 /// Frames at which an inbox holds senders back.
 const INBOX_HIGH: usize = 256;
 
@@ -216,7 +218,9 @@ impl DataPlane {
             Effort::Some if choices.is_one_in(3) => IfIdle::Poll,
             _ => IfIdle::Sleep,
         };
-        let is_last = effort == Effort::Some && self.may_die && choices.is_one_in(KILLED_ONE_IN);
+        let has_messages = self.witness.has_messages();
+        let one_in = if has_messages { KILLED_OVER_MESSAGE_ONE_IN } else { KILLED_ONE_IN };
+        let is_last = effort == Effort::Some && self.may_die && choices.is_one_in(one_in);
         let published = is_last.then(|| self.witness.published());
         worker.round(self.now, if_idle);
         if let Some(published) = published {
@@ -457,7 +461,7 @@ impl DataPlane {
     }
 
     /// An honest guest's queue must never blame its backend. The machine may inject faults.
-    fn unless_down(&mut self, guest: usize, done: Result<(), QueueDown>) -> Checked {
+    pub(crate) fn unless_down(&mut self, guest: usize, done: Result<(), QueueDown>) -> Checked {
         match done {
             Ok(()) => Ok(()),
             Err(QueueDown::Host(error)) => {

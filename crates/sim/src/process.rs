@@ -55,13 +55,20 @@ impl World for Simulated {
     ) -> io::Result<Port> {
         let guest = parts.peer;
         let owner = plane.guests.iter().position(|honest| honest.domid == guest);
-        let rings = owner.map(|_| plane.witness.show(guest, &parts.tx_ring, &parts.rx_ring));
+        let served = match &control {
+            ControlRole::Serves(parts) => Some((&parts.ring, parts.event.port())),
+            _ => None,
+        };
+        let (control_ring, control_event) = served.unzip();
+        let rings = [&parts.tx_ring, &parts.rx_ring];
+        let rings = owner.map(|_| plane.witness.show(guest, rings, control_ring));
         let owner = owner.map(|guest| (Owner::Guest(guest), plane.ledger.clone()));
         let counters = Arc::clone(&parts.counters);
-        let events = match &parts.events {
+        let mut events = match &parts.events {
             QueueEvents::Split { tx, rx } => vec![tx.port(), rx.port()],
             QueueEvents::Single(both) => vec![both.port()],
         };
+        events.extend(control_event);
         let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
         *interrupted += queue.interrupted();
         if let Some(memory) = lent {

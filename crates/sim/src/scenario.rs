@@ -2,6 +2,7 @@
 
 use ringway_datapath::{LockingMode, MacAddr, OffloadCaps};
 use ringway_host::HostConfig;
+use ringway_netfront::HashWish;
 use ringway_switch::{FloodLimit, StormLimits, SwitchConfig};
 use ringway_wire::DomId;
 
@@ -27,6 +28,9 @@ pub(crate) struct Scenario {
     pub(crate) guests: usize,
     pub(crate) queues_wanted: u16,
     pub(crate) guest_caps: Vec<OffloadCaps>,
+    /// How each guest wishes to receive, if it says so by a control ring. Only guests with one
+    /// queue do: with more, a frame that is steered by half of a wish overtakes an earlier one.
+    pub(crate) wishes: Vec<Option<HashWish>>,
     /// By guest: whether its vif is patched to its own device, as on a bridge.
     pub(crate) are_patched: Vec<bool>,
     /// The switch's uplink, if it has one.
@@ -133,6 +137,12 @@ impl Scenario {
         ];
         let has_ample_memory = !choices.is_one_in(4);
         let hostiles = choices.pick(&[0, 0, 1, 2]);
+        let queues_wanted = choices.from_to(1, usize::from(QUEUES_MAX));
+        let wishes = (0..guests).map(|_| match queues_wanted == 1 && choices.is_one_in(2) {
+            true => Some(choose_wish(choices)),
+            false => None,
+        });
+        let wishes = wishes.collect();
         let uplink = choices.is_one_in(2).then(|| Uplink {
             queues: choices.from_to(1, usize::from(QUEUES_MAX)),
             stations: choices.from_to(1, 2),
@@ -141,7 +151,8 @@ impl Scenario {
             // An end stays in pages only on its way to a guest of the same engine.
             engines: choices.from_to(1, if is_bulk { 2 } else { 3 }),
             guests,
-            queues_wanted: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
+            queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
+            wishes,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
             are_patched: (0..guests).map(|_| choices.is_one_in(4)).collect(),
             uplink,
@@ -187,6 +198,15 @@ impl Scenario {
     pub(crate) fn may_need_time(&self) -> bool {
         self.disturbances.have_rates() || self.budget_bytes < BUDGET_AMPLE || self.hostiles > 0
     }
+}
+
+/// Some wish of a guest with one queue.
+pub(crate) fn choose_wish(choices: &mut Choices) -> HashWish {
+    let key_len = choices.from_to(0, HashWish::default().key.capacity());
+    let key = (0..key_len).map(|_| u8::try_from(choices.below(256)).unwrap_or_default());
+    let key = key.collect();
+    let types = u32::try_from(choices.below(16)).unwrap_or_default();
+    HashWish { key, types, mapping: (0..choices.below(5)).map(|_| 0).collect() }
 }
 
 /// The offloads that a simple network stack accepts.

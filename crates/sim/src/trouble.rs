@@ -60,6 +60,7 @@ impl World {
                 self.pause_engine();
                 Ok(())
             }
+            16 if self.plane.guests[guest].wish.is_some() => self.change_wish(guest),
             16..=17 => self.call(guest),
             18.. if disturbances.have_links() => {
                 self.change_links(guest);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, PageCopy};
 use ringway_loopback::{Loopback, LoopbackMemory};
 use ringway_sys::SharedPages;
-use ringway_wire::netif::{TX_RING_SLOTS, TX_SLOT_LEN};
+use ringway_wire::netif::{CTRL_RING_SLOTS, CTRL_SLOT_LEN, TX_RING_SLOTS, TX_SLOT_LEN};
 use ringway_wire::ring::{PAGE_END, REQ_PROD, RSP_PROD, SLOTS};
 use ringway_wire::{DomId, GrantRef};
 
@@ -39,7 +39,25 @@ struct Seen {
 struct Rings {
     tx: SharedPages,
     rx: SharedPages,
+    /// The control ring, if the queue serves it.
+    control: Option<SharedPages>,
 }
+
+impl Rings {
+    /// The pages that requests without a response name.
+    fn requests(&self) -> impl Iterator<Item = u32> + '_ {
+        requests(&self.tx, (TX_RING_SLOTS, TX_SLOT_LEN, 0)).chain(self.messages())
+    }
+
+    /// The pages of messages without a response.
+    fn messages(&self) -> impl Iterator<Item = u32> + '_ {
+        let of_control = |ring| requests(ring, (CTRL_RING_SLOTS, CTRL_SLOT_LEN, MESSAGE_PAGE));
+        self.control.iter().flat_map(of_control)
+    }
+}
+
+/// Where a message names its page: after its id and its type.
+const MESSAGE_PAGE: usize = 4;
 
 /// What was read from pages that guests have lent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,11 +79,17 @@ pub(crate) struct ShownRings {
 
 impl Witness {
     /// Shows it the rings of a queue of an honest guest.
-    pub(crate) fn show(&self, peer: DomId, tx: &ForeignPage, rx: &ForeignPage) -> ShownRings {
+    pub(crate) fn show(
+        &self,
+        peer: DomId,
+        [tx, rx]: [&ForeignPage; 2],
+        control: Option<&ForeignPage>,
+    ) -> ShownRings {
         let mut seen = self.seen();
         seen.rings_shown += 1;
         let number = seen.rings_shown;
-        let rings = Rings { tx: tx.pages().clone(), rx: rx.pages().clone() };
+        let [tx, rx] = [tx, rx].map(|ring| ring.pages().clone());
+        let rings = Rings { tx, rx, control: control.map(|ring| ring.pages().clone()) };
         seen.rings.entry(peer).or_default().push((number, rings));
         ShownRings { witness: self.clone(), peer, number }
     }
@@ -73,9 +97,17 @@ impl Witness {
     /// How far the responses in each ring of honest guests are published now.
     pub(crate) fn published(&self) -> Published {
         let seen = self.seen();
-        let rings = seen.rings.values().flatten().flat_map(|(_, Rings { tx, rx })| [tx, rx]);
+        let rings = seen.rings.values().flatten();
+        let rings = rings.flat_map(|(_, it)| [&it.tx, &it.rx].into_iter().chain(&it.control));
         let index = |ring: &SharedPages| (ring.clone(), ring.load(RSP_PROD, Ordering::Relaxed));
         Published(rings.map(index).collect())
+    }
+
+    /// Whether a message of a guest has no response yet.
+    pub(crate) fn has_messages(&self) -> bool {
+        let seen = self.seen();
+        let mut rings = seen.rings.values().flatten().map(|(_, rings)| rings);
+        rings.any(|rings| rings.messages().next().is_some())
     }
 
     /// Takes what was read since the last call, and the first read that was not permitted.
@@ -94,7 +126,7 @@ impl Seen {
     fn check(&mut self, peer: DomId, grefs: impl Iterator<Item = GrantRef>) {
         let Some(rings) = self.rings.get(&peer) else { return };
         let unanswered: BTreeSet<u32> =
-            rings.iter().flat_map(|(_, rings)| requests(&rings.tx)).collect();
+            rings.iter().flat_map(|(_, rings)| rings.requests()).collect();
         for gref in grefs.filter(|gref| !unanswered.contains(&gref.0)) {
             let of = match rings.is_empty() {
                 true => "whose queue is detached",
@@ -107,13 +139,16 @@ impl Seen {
 
 /// The pages that requests without a response name. A response that is in its slot and not yet
 /// published counts: the request is no longer there.
-fn requests(ring: &SharedPages) -> impl Iterator<Item = u32> + '_ {
+fn requests(
+    ring: &SharedPages,
+    (slots, slot_len, at): (usize, usize, usize),
+) -> impl Iterator<Item = u32> + '_ {
     let [begin, end] = [RSP_PROD, REQ_PROD].map(|index| ring.load(index, Ordering::Acquire));
-    let count = usize::try_from(end.wrapping_sub(begin)).map_or(0, |it| it.min(TX_RING_SLOTS));
+    let count = usize::try_from(end.wrapping_sub(begin)).map_or(0, |it| it.min(slots));
     let begin = usize::try_from(begin).expect("32 bits fit");
     (0..count).map(move |ahead| {
-        let slot = begin.wrapping_add(ahead) % TX_RING_SLOTS;
-        ring.load(SLOTS + slot * TX_SLOT_LEN, Ordering::Relaxed)
+        let slot = begin.wrapping_add(ahead) % slots;
+        ring.load(SLOTS + slot * slot_len + at, Ordering::Relaxed)
     })
 }
 

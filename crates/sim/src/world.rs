@@ -174,7 +174,9 @@ impl World {
         let domid = DomId(u16::try_from(number).expect("a world is small") * LIVES_MAX + 1);
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let domain = domain.expect("the number is free");
-        self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
+        let mut guest = Guest::new(domid, mac_of(number), domain);
+        guest.wish = self.scenario.wishes[number].clone();
+        self.plane.guests.push(guest);
         self.drivers.push(None);
         self.panics.push(0);
         self.unwritten.push(VecDeque::new());
@@ -311,6 +313,7 @@ impl World {
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let mut reborn = Guest::new(domid, mac_of(guest), domain.expect("the number is free"));
         reborn.is_disturbed = true;
+        reborn.wish = self.scenario.wishes[guest].clone();
         reborn.is_impersonated = self.plane.guests[guest].is_impersonated;
         self.plane.guests[guest] = reborn;
         self.make_vif(guest)
@@ -464,6 +467,7 @@ impl World {
                 // It is another vif to the backend.
                 self.plane.marks.hit(Mark::StateTwice);
                 self.panics[guest] = 0;
+                self.plane.guests[guest].is_wish_known = false;
             }
             self.toolstack.write(vif, &key).map_err(|error| refused(&error))?;
         }
