@@ -87,4 +87,12 @@ pub enum GuestRequest {
         /// Refused, and nothing changes, unless the backend offers so many now.
         queues: u16,
     },
+    /// Reconnect a vif and have the backend hash its frames in another way (`ethtool -X`).
+    SetHash {
+        /// The vif's number in the guest.
+        handle: u32,
+        /// Key and mapping of a Toeplitz hash over addresses and ports of TCP; `None` if the
+        /// backend may hash as it likes.
+        hash: Option<(Vec<u8>, Vec<u16>)>,
+    },
 }

@@ -148,6 +148,9 @@ pub struct VifStatus {
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
     pub offloads: Vec<String>,
+    /// How its guest has its frames hashed, if it has chosen that over a control ring.
+    #[serde(default)]
+    pub hash: Option<HashStatus>,
     /// Its limits.
     #[serde(default)]
     pub limits: LimitsStatus,
@@ -190,6 +193,30 @@ pub struct VirtioStatus {
     /// Whether all files of this memory are sealed against truncation.
     #[serde(default)]
     pub memory_sealed: bool,
+}
+
+/// How a guest of Xen has its frames hashed: by a Toeplitz hash.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HashStatus {
+    /// What is hashed: `ipv4`, `ipv4-tcp`, `ipv6`, `ipv6-tcp`.
+    pub types: Vec<String>,
+    /// The key, in hexadecimal digits.
+    pub key: String,
+    /// The queue of each hash, modulo the length; empty for the remainder by the number of queues.
+    pub mapping: Vec<u16>,
+}
+
+impl HashStatus {
+    /// A hash with these types, as bits in the order of netif.h, and this key.
+    pub fn new(types: u32, key: &[u8], mapping: &[u16]) -> HashStatus {
+        let names = ["ipv4", "ipv4-tcp", "ipv6", "ipv6-tcp"].into_iter().enumerate();
+        let types = names.filter(|(bit, _)| types & (1 << bit) != 0);
+        HashStatus {
+            types: types.map(|(_, name)| name.to_owned()).collect(),
+            key: key.iter().map(|octet| format!("{octet:02x}")).collect(),
+            mapping: mapping.to_vec(),
+        }
+    }
 }
 
 /// The role of a port in multicast.
@@ -353,6 +380,9 @@ pub struct GuestVifStatus {
     pub max_queues: u16,
     /// The offloads that both sides use.
     pub offloads: Vec<String>,
+    /// How the backend is to hash frames, if the guest has chosen that and the backend lets it.
+    #[serde(default)]
+    pub hash: Option<HashStatus>,
     /// Why the backend closed it, if it did.
     pub error: Option<String>,
     /// The queues in use.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ringway_datapath::OffloadCaps;
+use ringway_netfront::HashWish;
 use ringway_worker::WorkersConfig;
 
 /// A guest's settings. These do not include its vifs, which are found in XenStore with their
@@ -35,6 +36,8 @@ pub struct Interface {
     /// Pages of frames that may wait for responses before a queue sends more; all pages of its ring
     /// if `None` (see `ringway_netfront::VifQueue::limit_unanswered`).
     pub max_unanswered: Option<u16>,
+    /// How the backend is to hash the frames that it receives; as the backend likes if `None`.
+    pub hash: Option<HashWish>,
     /// Work that the backend may leave to the guest.
     pub offloads: OffloadCaps,
 }
@@ -47,6 +50,7 @@ impl Default for Interface {
             gateway: None,
             queues: None,
             max_unanswered: None,
+            hash: None,
             offloads: OffloadCaps::ALL,
         }
     }

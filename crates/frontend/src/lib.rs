@@ -151,20 +151,33 @@ impl<H: Hypervisor> Frontend<H> {
                     vifs,
                 })
             }
-            GuestRequest::SetQueues { handle, queues } => match self.nics.get_mut(&handle) {
-                Some(nic) => match nic.set_queues(queues, &mut self.services)? {
-                    Ok(()) => Reply::ok(&()),
-                    Err(reason) => Reply::error(&reason),
-                },
-                None => {
-                    let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
-                    let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-                    Reply::error(&format!("there is no vif {handle}; there is {known}"))
-                }
-            },
+            GuestRequest::SetQueues { handle, queues } => {
+                self.set(handle, |nic, services| nic.set_queues(queues, services))?
+            }
+            GuestRequest::SetHash { handle, ref hash } => {
+                let hash = hash.clone();
+                self.set(handle, |nic, services| nic.set_hash(hash, services))?
+            }
         };
         call.reply(reply);
         Ok(())
+    }
+
+    /// Sets something of a vif. Replies with the reason if that is refused.
+    fn set(
+        &mut self,
+        handle: u32,
+        set: impl FnOnce(&mut Nic<H>, &mut Services<H>) -> Result<Result<(), String>, Lost>,
+    ) -> Result<Reply, Lost> {
+        let Some(nic) = self.nics.get_mut(&handle) else {
+            let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            return Ok(Reply::error(&format!("there is no vif {handle}; there is {known}")));
+        };
+        Ok(match set(nic, &mut self.services)? {
+            Ok(()) => Reply::ok(&()),
+            Err(reason) => Reply::error(&reason),
+        })
     }
 
     /// Closes each vif, and waits briefly for the backends to close as well.

@@ -6,11 +6,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_control::{GuestVifStatus, QueueStatus};
+use ringway_control::{GuestVifStatus, HashStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
 use ringway_net::Netlink;
-use ringway_netfront::{Slabs, VifQueue};
+use ringway_netfront::{HashWish, Slabs, VifQueue};
+use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
@@ -51,6 +52,8 @@ struct NicLink<H: Hypervisor> {
     slabs: Option<Slabs>,
     counters: Vec<Arc<QueueCounters>>,
     caps: OffloadCaps,
+    /// Whether this connection has a control ring.
+    has_control: bool,
     /// The number of queues that was last reported as too small.
     short: Option<usize>,
     /// Why a worker gave up a queue, until that is handled.
@@ -86,6 +89,7 @@ impl<H: Hypervisor> Nic<H> {
             slabs: None,
             counters: Vec::new(),
             caps: OffloadCaps::NONE,
+            has_control: false,
             short: None,
             fault: None,
         };
@@ -125,6 +129,29 @@ impl<H: Hypervisor> Nic<H> {
             )));
         }
         self.preferences = Preferences { queues: QueueCount::Exactly(queues), ..self.preferences };
+        let Services { store, host } = services;
+        let mut serving = Serving { link: &mut self.link, host };
+        self.end.reconnect(store, &mut serving, self.preferences).map(Ok)
+    }
+
+    /// Connects again with another hash, on a user's request.
+    pub(crate) fn set_hash(
+        &mut self,
+        hash: Option<(Vec<u8>, Vec<u16>)>,
+        services: &mut Services<H>,
+    ) -> Result<Result<(), String>, Lost> {
+        let queues = self.link.counters.len();
+        let wish = hash.map(|(key, mapping)| wish(&key, &mapping, queues)).transpose();
+        let wish = match wish {
+            Ok(wish) => wish,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let keys = self.backend_keys(&mut services.store)?;
+        let offer = keys.and_then(|keys| Offer::read(&keys).ok());
+        if wish.is_some() && offer.is_some_and(|offer| !offer.control_ring) {
+            return Ok(Err("the backend offers no control ring, so it hashes as it likes".into()));
+        }
+        self.link.interface.hash = wish;
         let Services { store, host } = services;
         let mut serving = Serving { link: &mut self.link, host };
         self.end.reconnect(store, &mut serving, self.preferences).map(Ok)
@@ -179,10 +206,31 @@ impl<H: Hypervisor> Nic<H> {
             state: self.end.state().to_string(),
             max_queues: offer.map_or(1, |offer| offer.queues_max),
             offloads: ringway_control::offload_names(link.caps),
+            hash: link
+                .interface
+                .hash
+                .as_ref()
+                .filter(|_| link.has_control)
+                .map(|wish| HashStatus::new(wish.types, &wish.key, &wish.mapping)),
             error: self.end.error().map(str::to_owned).or(refusal),
             queues: (0..).zip(&link.counters).map(queue).collect(),
         })
     }
+}
+
+/// A wish for a hash over all that can be hashed, of a vif with so many queues, or with none now.
+fn wish(key: &[u8], mapping: &[u16], queues: usize) -> Result<HashWish, String> {
+    if let Some(queue) = mapping.iter().find(|it| queues > 0 && usize::from(**it) >= queues) {
+        return Err(format!("the mapping has queue {queue}, expected less than {queues}"));
+    }
+    let too_long = |what, len, max| format!("{what} has {len} entries, expected at most {max}");
+    Ok(HashWish {
+        key: key.try_into().map_err(|_| too_long("the key", key.len(), KEY_LEN_MAX))?,
+        types: HASH_TYPES_KNOWN,
+        mapping: mapping
+            .try_into()
+            .map_err(|_| too_long("the mapping", mapping.len(), MAPPING_LEN_MAX))?,
+    })
 }
 
 impl<H: Hypervisor> NicLink<H> {
@@ -234,7 +282,14 @@ impl<H: Hypervisor> NicLink<H> {
             }
         }
         let queues: Vec<QueueConfig> = self.idle.iter().map(VifQueue::config).collect();
-        Ok(queues.into())
+        let wants_control = self.interface.hash.is_some() && wanted.control_ring;
+        let first = self.idle.first_mut().filter(|_| wants_control);
+        let backend = self.vif.backend;
+        let control = first
+            .map(|queue| queue.add_control(backend, hypervisor.alloc_unbound(backend)?))
+            .transpose()?;
+        self.has_control = control.is_some();
+        Ok(Allocated { queues, control })
     }
 
     /// Makes the slabs. Without them, every frame is copied. It is called after the queues of all
@@ -367,6 +422,9 @@ impl<H: Hypervisor> Serving<'_, H> {
     fn join(&mut self) -> io::Result<()> {
         let Serving { link, host } = self;
         link.make_slabs(&host.hypervisor);
+        if let (Some(queue), Some(wish)) = (link.idle.first_mut(), &link.interface.hash) {
+            queue.wish(wish.clone()).map_err(io::Error::other)?;
+        }
         let Some(tap) = &link.tap else { return Ok(()) };
         let ports = Ports { tap: link.tap_port, vif: link.vif_port };
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());

@@ -1,15 +1,16 @@
 //! What users are shown of vifs and of the switch.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use ringway_calls::{
-    BackendStatus, FdbStatus, FloodStatus, GroupStatus, LimitsStatus, MulticastStatus, QueueStatus,
-    RateStatus, VifStatus, offload_names,
+    BackendStatus, FdbStatus, FloodStatus, GroupStatus, HashStatus, LimitsStatus, MulticastStatus,
+    QueueStatus, RateStatus, VifStatus, offload_names,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
 use ringway_engine::Roster;
 use ringway_engine::steps::Engines;
+use ringway_steering::control::HashControl;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch, Ticks};
 use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
@@ -36,6 +37,11 @@ impl OtherPort<'_> {
             ..VifStatus::default()
         }
     }
+}
+
+fn hash_status(set: &HashControl) -> Option<HashStatus> {
+    let steering = set.steering()?;
+    Some(HashStatus::new(steering.types(), set.key(), steering.mapping()))
 }
 
 /// What vifs without a network device are attached to.
@@ -102,6 +108,7 @@ impl<W: World> View<'_, W> {
             handle: vif.handle,
             // Its guest may accept more than we do.
             offloads: offload_names(caps.and(self.shared.config.offloads)),
+            hash: hash_status(&state.hashing.lock().unwrap_or_else(PoisonError::into_inner)),
             ..status
         }
     }

@@ -57,6 +57,11 @@ impl HashControl {
         }
     }
 
+    /// The key that frames are hashed with; octets that it lacks are zero.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// Reads settings from their text, which may be followed by white space. A mapping may name
     /// queues that do not exist now: [`ToeplitzSteering::queue_of`] returns none of those.
     ///

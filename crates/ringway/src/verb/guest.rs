@@ -93,9 +93,11 @@ enum Verb {
     Exec(Exec),
     #[command(hide = true)]
     Become(Become),
-    /// Change a vif of a guest, as `ethtool -L` does
+    /// Change a vif of a guest, as `ethtool -L` and `ethtool -X` do
     #[command(after_help = "The guest reconnects; `ringway guest list` shows the outcome.\n\n\
-                            Example:\n  ringway guest set a queues 2")]
+                            Examples:\n  ringway guest set a queues 2\n  \
+                            ringway guest set a hash 6d5a56da255b0ec2 --mapping 0,1,1,1\n  \
+                            ringway guest set a hash none")]
     Set(Set),
     #[command(hide = true)]
     Run(RunOne),
@@ -123,15 +125,19 @@ struct Set {
     vif: u32,
     /// What to change
     setting: Setting,
-    /// The new value; `guest list` says so if the backend does not offer that many
-    #[arg(value_parser = number(0..=u16::MAX))]
-    value: u16,
+    /// A number of queues; a key of up to 40 bytes in hexadecimal digits, or `none`
+    value: String,
+    /// The queue of each hash, modulo the number of entries [default: modulo the queues]
+    #[arg(long, value_name = "Q,Q,...", value_delimiter = ',', value_parser = number(0..=u16::MAX))]
+    mapping: Vec<u16>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Setting {
     /// Queues to request
     Queues,
+    /// The key by which the backend chooses a queue, with `--mapping`
+    Hash,
 }
 
 /// What becomes the command of `guest exec`, so that it dies with it.
@@ -280,9 +286,41 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 fn set(args: &Set) -> Result<()> {
-    let Setting::Queues = args.setting;
-    let request = GuestRequest::SetQueues { handle: args.vif, queues: args.value };
+    let (handle, value) = (args.vif, args.value.as_str());
+    let request = match args.setting {
+        Setting::Queues if !args.mapping.is_empty() => bail!("--mapping is only for hash"),
+        Setting::Queues => {
+            let queues = value.parse();
+            let queues =
+                queues.with_context(|| format!("queues is {value:?}, expected a number"))?;
+            GuestRequest::SetQueues { handle, queues }
+        }
+        Setting::Hash if value == "none" && !args.mapping.is_empty() => {
+            bail!("--mapping is only for a hash with a key")
+        }
+        Setting::Hash => {
+            let hash = hash_key(value)?.map(|key| (key, args.mapping.clone()));
+            GuestRequest::SetHash { handle, hash }
+        }
+    };
     args.target.ask_guest(&args.name, &request)
+}
+
+/// The key of a hash, or `None`.
+fn hash_key(text: &str) -> Result<Option<Vec<u8>>> {
+    if text == "none" {
+        return Ok(None);
+    }
+    // As ethtool prints it.
+    let digits: Vec<char> = text.chars().filter(|it| *it != ':').collect();
+    let octet = |pair: &[char]| match pair {
+        [high, low] => u8::try_from(high.to_digit(16)? << 4 | low.to_digit(16)?).ok(),
+        _ => None,
+    };
+    let key: Option<Vec<u8>> = digits.chunks(2).map(octet).collect();
+    let key = key.filter(|key| !key.is_empty());
+    let expected = || format!("hash is {text:?}, expected `none` or pairs of hexadecimal digits");
+    key.with_context(expected).map(Some)
 }
 
 fn run_one(args: &RunOne) -> Result<()> {
@@ -356,6 +394,7 @@ fn interfaces(guest: &Description) -> BTreeMap<u32, Interface> {
         gateway: vif.gateway,
         queues: vif.queues,
         max_unanswered: vif.max_unanswered,
+        hash: None,
         offloads: vif.offloads.caps(),
     };
     (0..).zip(guest.vifs.iter().map(interface)).collect()
@@ -364,6 +403,17 @@ fn interfaces(guest: &Description) -> BTreeMap<u32, Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_pairs_of_digits_as_ethtool_prints_it() {
+        let key = |text| hash_key(text).map_err(|error| error.to_string());
+        assert_eq!(key("6d5A"), Ok(Some(vec![0x6d, 0x5a])));
+        assert_eq!(key("6d:5a"), Ok(Some(vec![0x6d, 0x5a])));
+        assert_eq!(key("none"), Ok(None));
+        for text in ["", ":", "6", "6d5", "6dx5", "no", "\u{e9}\u{e9}"] {
+            assert!(key(text).is_err_and(|error| error.contains("pairs of hexadecimal")), "{text}");
+        }
+    }
 
     #[test]
     fn an_exit_status_is_passed_on_as_a_shell_does() {

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use ringway_control::{
-    BackendRequest, FloodStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect, VifStatus,
-    VirtioStatus,
+    BackendRequest, FloodStatus, HashStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect,
+    VifStatus, VirtioStatus,
 };
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
@@ -397,6 +397,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
         ("offloads", &offloads),
+        ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
         text += &format!("{key:13} {}\n", table::shown(value));
@@ -417,6 +418,14 @@ fn max_queues(vif: &VifStatus) -> String {
         next if next == now || next == 0 => now.to_string(),
         next => format!("{now}, {next} from the next start of its machine"),
     }
+}
+
+/// The hash that a guest has chosen, for people.
+fn hash(hash: &HashStatus) -> String {
+    let types = if hash.types.is_empty() { "nothing".to_owned() } else { hash.types.join(" ") };
+    let mapping: Vec<String> = hash.mapping.iter().map(ToString::to_string).collect();
+    let mapping = if mapping.is_empty() { "none".to_owned() } else { mapping.join(",") };
+    format!("toeplitz of {types}, key {}, mapping {mapping}", hash.key)
 }
 
 /// The memory of a virtio vif's guest, for people.

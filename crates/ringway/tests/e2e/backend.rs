@@ -194,3 +194,43 @@ fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_back
     let vif = host.vif(&name).expect("it is served");
     assert_eq!((vif.error, vif.max_queues), (None, 2), "the limit outlives the backend");
 }
+
+#[test]
+fn a_guests_flows_go_to_the_queue_of_its_choice_also_after_the_backend_was_killed() {
+    const CHOSEN: usize = 2;
+    let Some(_turn) = shared_turn(&["iperf3"]) else { return };
+    let host = Host::start(&pair());
+    let refused = host.verb(&["guest", "set", "a", "hash", "6d5a", "--mapping", "0,4"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("less than 4"), "{complaint}");
+    host.text(&["guest", "set", "a", "hash", "6d:5a:56:da", "--mapping", "2,2"]);
+    let chosen = |host: &Host| {
+        let hash = host.vif("vif1.0").filter(|vif| vif.state == "Connected")?.hash?;
+        (hash.types.len() == 4).then_some(hash)
+    };
+    let set = host.wait("the hash", SOON, chosen);
+    assert_eq!((set.key.as_str(), &set.mapping[..]), ("6d5a56da", &[2, 2][..]));
+    assert_eq!(host.guest("a").and_then(|it| it.vifs[0].hash.clone()), Some(set.clone()));
+    assert!(host.text(&["vif", "show", "vif1.0"]).contains("key 6d5a56da, mapping 2,2"));
+    let received = || -> Vec<u64> {
+        let guest = host.guest("a").expect("it runs");
+        guest.vifs[0].queues.iter().map(|queue| queue.rx_packets).collect()
+    };
+    for _ in 0..2 {
+        let before = received();
+        let streams = ["-P", "8"];
+        let transfer = Iperf::start_with(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED, &streams);
+        transfer.expect_progress(&host);
+        drop(transfer);
+        let after = received();
+        assert_eq!((after[1], after[3]), (0, 0), "{after:?}");
+        assert!(after[CHOSEN] > before[CHOSEN], "{after:?}");
+        send(host.pid_of("backend"), Signal::KILL);
+        host.wait("the restart", SOON, |host| host.event("backend-restarted"));
+        assert_eq!(host.wait("the hash", SOON, chosen), set);
+    }
+    host.text(&["guest", "set", "a", "hash", "none"]);
+    host.wait("no control ring", SOON, |host| {
+        host.guest("a")?.vifs.pop().filter(|vif| vif.state == "Connected" && vif.hash.is_none())
+    });
+}
