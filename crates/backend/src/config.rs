@@ -3,13 +3,11 @@
 use ringway_control::RunDir;
 use std::path::PathBuf;
 
-use ringway_datapath::{LockingMode, MacAddr, OffloadCaps, PortRules};
-use ringway_host::{Bridged, LowMtu, Purpose, Uplink};
+use ringway_datapath::{LockingMode, OffloadCaps};
+use ringway_host::{Uplink, VirtioWanted};
 use ringway_switch::SwitchConfig;
 use ringway_vhost_shell::Mode;
-use ringway_wire::virtio::Features;
 use ringway_worker::WorkersConfig;
-use ringway_xenbus::VifLimits;
 use serde_json::Value;
 
 use crate::Service;
@@ -46,43 +44,12 @@ pub struct BackendConfig {
 /// A vif whose guest is behind a vhost-user socket.
 #[derive(Debug, Clone)]
 pub struct VhostVif {
-    /// Its name for people.
-    pub name: String,
+    /// What is served.
+    pub wanted: VirtioWanted,
     /// The path of its socket.
     pub socket: PathBuf,
     /// Which end creates the socket.
     pub mode: Mode,
-    /// Queues that the guest may have.
-    pub queues: u16,
-    /// Work that this guest may leave to the host, in addition to what all guests may.
-    pub offloads: OffloadCaps,
-    /// The Linux bridge that it is on instead of the switch.
-    pub bridge: Option<String>,
-    /// Virtio features that may be offered.
-    pub features: Features,
-    /// Protocol features that may be offered.
-    pub protocol: u64,
     /// Bytes of its guest's memory that the front-end may share, if not the default.
     pub max_memory: Option<u64>,
-    /// The guest's address, if it is known.
-    pub mac: Option<MacAddr>,
-    /// What the guest may send.
-    pub rules: PortRules,
-    /// Its limits.
-    pub limits: VifLimits,
-}
-
-impl VhostVif {
-    /// The device that it is to have, if it is to have one.
-    pub(crate) fn bridged(&self, low_mtu: LowMtu) -> Option<Bridged> {
-        Some(Bridged {
-            purpose: Purpose::Virtio(self.name.clone()),
-            name: self.name.clone(),
-            bridge: self.bridge.clone()?,
-            queues: self.queues,
-            mtu: self.limits.mtu,
-            mtu_min: 0,
-            low_mtu,
-        })
-    }
 }

@@ -39,7 +39,7 @@ impl DeviceKeeper {
     /// Makes the device of a virtio vif of the description, or takes it over, if the vif is to have
     /// one. If it cannot be made now, that is tried again.
     pub fn make_virtio(&mut self, config: &VhostVif) {
-        if let Some(wanted) = config.bridged(LowMtu::Warn) {
+        if let Some(wanted) = config.wanted.bridged(LowMtu::Warn) {
             self.devices.make_virtio(wanted, Instant::now());
         }
     }
@@ -49,7 +49,7 @@ impl DeviceKeeper {
     /// # Errors
     /// Why it cannot have its device: then it is not known, and nothing is tried again.
     pub fn add_virtio(&mut self, config: &VhostVif) -> Result<(), String> {
-        let wanted = config.bridged(LowMtu::Refuse);
+        let wanted = config.wanted.bridged(LowMtu::Refuse);
         wanted.map_or(Ok(()), |wanted| self.devices.add_virtio(wanted, Instant::now()))
     }
 

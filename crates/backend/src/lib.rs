@@ -2,7 +2,7 @@
 //!
 //! It is one control thread around the workers. The thread watches XenStore for vifs, runs a
 //! handshake with each guest, attaches the resulting queues, and serves the command line. What it
-//! does about vifs of Xen is decided by [`Host`]; this crate is the process around it. Frames never
+//! does about vifs is decided by [`Host`]; this crate is the process around it. Frames never
 //! pass through it. All state of a backend can be recovered from XenStore and the shared rings, so
 //! it may be killed and restarted at any time.
 
@@ -22,12 +22,11 @@ mod purpose;
 mod reports;
 mod scope;
 mod service;
+mod session;
 mod sockets;
 mod switch_process;
 mod uplink;
-mod vhost;
 mod vif_or_trunk;
-mod virtio_features;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -44,14 +43,10 @@ pub use liveness::Liveness;
 pub use notes::NoteFiles;
 pub use purpose::for_tenant;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
-use ringway_datapath::Mirrored;
 pub use ringway_host::{
-    DeviceChange, DeviceState, Purpose, Uplink, delete_devices, uplink_obstacle,
+    DeviceChange, DeviceState, Purpose, Uplink, VirtioWanted, delete_devices, uplink_obstacle,
 };
-use ringway_host::{
-    Devices, Event, Followed, Host, Link, Scope, Shared, VifState, refuse_mirror, refuse_pair,
-    refuse_ports, update_mirrors, update_pairs, watch,
-};
+use ringway_host::{Devices, Event, Followed, Host, Link, Scope, SessionEventOf, Shared, watch};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_vif_shell::device::remove_stale_errors;
@@ -91,7 +86,6 @@ struct Backend<H: Hypervisor> {
     links: Option<LinkWatch>,
     /// In the process of a tenant.
     orders: Option<Orders>,
-    vhosts: Vec<vhost::VhostVif<H>>,
     opener: Option<Arc<ControlLink>>,
     uplink: Option<UplinkPort>,
     reports: Reports,
@@ -192,7 +186,6 @@ impl<H: Hypervisor> Backend<H> {
             config,
             links: None,
             orders: None,
-            vhosts: Vec::new(),
             opener: None,
             uplink: None,
             reports,
@@ -261,7 +254,8 @@ impl<H: Hypervisor> Backend<H> {
             let others = self.links.as_ref().map(AsFd::as_fd).into_iter();
             let others = others.chain(self.orders.as_ref().map(AsFd::as_fd));
             fds.extend(others.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
-            let sockets = self.vhosts.iter().filter_map(vhost::VhostVif::waker);
+            let open = self.host.virtio().filter(|vif| !vif.is_closed());
+            let sockets = open.filter_map(|vif| vif.session.waker());
             fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             fds.extend(self.opener_waker());
             self.wait(&mut fds, pause, busy)?;
@@ -280,8 +274,8 @@ impl<H: Hypervisor> Backend<H> {
         self.machinery.hosting(&mut self.host.shared, Instant::now())
     }
 
-    /// Notes what has happened to vifs of Xen.
-    fn on(&mut self, event: Event) -> Result<(), Lost> {
+    /// Notes what has happened to vifs.
+    fn on(&mut self, event: Event<SessionEventOf<Machinery<H>>>) -> Result<(), Lost> {
         let Backend { host, store, machinery, .. } = self;
         host.on(event, Instant::now(), &mut machinery.parts(store))
     }
@@ -291,42 +285,30 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(moved) = self.machinery.workers.rebalance() {
             tracing::debug!(?moved, "queue moved to another worker");
         }
-        let Backend { host, store, machinery, vhosts, .. } = self;
+        let Backend { host, store, machinery, .. } = self;
         host.housekeep(now, &mut machinery.parts(store));
-        let mut hosting = machinery.hosting(&mut host.shared, now);
-        for vhost in vhosts {
-            vhost.state.assign_refused(&mut hosting);
-            vhost.state.log_refusals(hosting.shared, now);
-            vhost.log_unshared();
-        }
         self.report_counts();
-        self.release_expired();
+        self.host.release_expired(&mut self.machinery.notes);
     }
 
     /// Follows what has become of the network devices of this process.
     fn follow_links(&mut self) {
         let now = Instant::now();
-        let has_devices = self.uplink.as_ref().is_some_and(UplinkPort::has_device)
-            || self.all_states().any(|state| state.device.is_some());
-        let Backend { host, store, machinery, vhosts, uplink, .. } = self;
-        host.follow_all(has_devices, now, &mut machinery.parts(store), |links, hosting| {
-            let vhosts = vhosts.iter_mut().map(|it| it.state.follow_device(links, hosting)).max();
-            let uplink = uplink.as_mut().map(|it| it.follow_device(links, hosting));
-            vhosts.max(uplink).unwrap_or(Followed::Done)
+        let has_uplink = self.uplink.as_ref().is_some_and(UplinkPort::has_device);
+        let Backend { host, store, machinery, uplink, .. } = self;
+        host.follow_all(has_uplink, now, &mut machinery.parts(store), |links, hosting| {
+            let followed = uplink.as_mut().map(|it| it.follow_device(links, hosting));
+            followed.unwrap_or(Followed::Done)
         });
     }
 
     /// Deletes network devices of vifs that were removed while no backend ran, or that the
     /// description no longer names. A failure does not affect other vifs.
     fn delete_stale_devices(&mut self) {
-        let Backend { host, machinery, vhosts, uplink, .. } = self;
+        let Backend { host, machinery, uplink, .. } = self;
         let is_kept = |purpose: &Purpose, link: &Link| match purpose {
-            Purpose::Xen(vif) => host.needs_device(*vif, link),
-            Purpose::Virtio(name) => {
-                let vhost = vhosts.iter().find(|vhost| vhost.state.name == *name);
-                vhost.is_some_and(|it| it.config.bridge.is_some() && it.state.needs_device(link))
-            }
             Purpose::Uplink => uplink.is_some(),
+            purpose => host.needs_device(purpose, link),
         };
         machinery.devices.delete_stale(is_kept, &mut machinery.notes);
     }
@@ -352,41 +334,10 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Vifs of all kinds.
-    pub(crate) fn all_states(&self) -> impl Iterator<Item = &VifState<Machinery<H>>> + Clone {
-        self.host.states().chain(self.vhosts.iter().map(|vhost| &vhost.state))
-    }
-
     /// Updates the switch's mirrors and pairs to the present ports.
     fn follow_ports(&self) {
-        let switch = &self.host.shared.switch;
         let uplink = self.uplink.as_ref().map(|uplink| (uplink.name.as_str(), uplink.port));
-        update_mirrors(switch, self.all_states(), uplink);
-        update_pairs(switch, self.all_states());
-    }
-
-    /// Why a new vif cannot be the output of such a mirror; `None` if it can.
-    fn refuse_mirror(&self, output: &str, wanted: &[Mirrored]) -> Option<String> {
-        refuse_mirror(self.all_states(), output, wanted)
-    }
-
-    /// Why one of these ports cannot be mirrored now; `None` if all can.
-    fn refuse_ports(&self, wanted: &[Mirrored]) -> Option<String> {
-        let uplink = self.uplink.as_ref().map(|uplink| uplink.name.as_str());
-        refuse_ports(self.all_states(), uplink, wanted)
-    }
-
-    /// Why a new vif cannot be the partner of the one that it names.
-    fn refuse_link(&self, config: &VhostVif) -> Option<String> {
-        refuse_pair(self.all_states(), &config.name, config.rules.link_local_to.as_deref())
-    }
-
-    /// Serves vifs again once their panics are forgotten.
-    fn release_expired(&mut self) {
-        if self.host.release_expired(&mut self.machinery.notes) {
-            let shared = &self.host.shared;
-            self.vhosts.iter_mut().for_each(|vhost| vhost.check_quarantine(shared));
-        }
+        self.host.follow_ports(uplink);
     }
 
     /// Notes the watch events that have arrived.
@@ -405,8 +356,7 @@ impl<H: Hypervisor> Backend<H> {
     fn note_due(&mut self, pause_max: Duration) -> Duration {
         let now = Instant::now();
         self.host.note_due(now);
-        let due = self.vhosts.iter().filter_map(vhost::VhostVif::due);
-        let due = due.chain(self.host.shared.comparison.due()).chain(self.host.due()).min();
+        let due = self.host.shared.comparison.due().into_iter().chain(self.host.due()).min();
         let pause = due.map(|due| due.saturating_duration_since(now));
         pause.map_or(pause_max, |pause| pause.min(pause_max))
     }
@@ -414,9 +364,10 @@ impl<H: Hypervisor> Backend<H> {
     /// Serves each virtio socket for one turn; returns whether there may be more to do.
     fn turn_vhosts(&mut self) -> io::Result<bool> {
         let mut has_more = false;
-        for vhost in &mut self.vhosts {
-            let mut hosting = self.machinery.hosting(&mut self.host.shared, Instant::now());
-            has_more |= vhost.turn(&mut hosting)?;
+        let Backend { host, store, machinery, .. } = self;
+        let count = host.virtio().len();
+        for place in 0..count {
+            has_more |= host.turn_virtio(place, Instant::now(), &mut machinery.parts(store))?;
             self.reports.liveness.beat();
         }
         Ok(has_more)
@@ -438,24 +389,13 @@ impl<H: Hypervisor> Backend<H> {
     /// Handles queues that workers gave up.
     fn take_queues_down(&mut self) -> io::Result<()> {
         while let Some(down) = self.host.shared.next_report(&mut self.machinery.workers) {
-            let port = down.port;
-            let is_lost = self.vhosts.iter().any(|it| it.state.has_lost_device(port));
-            if is_lost || self.uplink.as_ref().is_some_and(|uplink| uplink.has_lost_device(port)) {
-                self.host.shared.comparison.note_change(Instant::now());
-                continue;
-            }
-            let vif = self.host.vifs().find(|(_, vif)| vif.state.has_port(port));
-            if let Some((vif, _)) = vif {
-                self.on(Event::QueueDown(vif, down))?;
-                continue;
-            }
-            let Backend { host, machinery, vhosts, uplink, .. } = self;
-            let uplink = uplink.as_ref().filter(|uplink| uplink.port == port);
-            if let Some(vhost) = vhosts.iter_mut().find(|it| it.state.has_port(port)) {
-                let fault = format!("queue {}: {}", down.queue, down.reason);
-                vhost.close(&mut machinery.hosting(&mut host.shared, Instant::now()), &fault);
-            } else if let Some(uplink) = uplink {
-                return Err(uplink.failure(&down.reason));
+            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == down.port);
+            match uplink {
+                None => self.on(Event::QueueDown(down))?,
+                Some(uplink) if uplink.has_lost_device(down.port) => {
+                    self.host.shared.comparison.note_change(Instant::now());
+                }
+                Some(uplink) => return Err(uplink.failure(&down.reason)),
             }
         }
         Ok(())

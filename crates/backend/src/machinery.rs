@@ -14,6 +14,7 @@ use crate::BackendConfig;
 use crate::kernel::HostKernel;
 use crate::liveness::Liveness;
 use crate::notes::{NoteFiles, end_process};
+use crate::session::VhostSession;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// A queue of a vif, of a trunk or of a TAP device.
@@ -77,6 +78,7 @@ impl<H: Hypervisor> World for Machinery<H> {
     type Hypervisor = H;
     type Kernel = HostKernel;
     type Notes = NoteFiles;
+    type Session = VhostSession;
 
     fn vif_queue(
         parts: QueueParts<H::Memory, H::Event>,

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
-use ringway_host::{Rules, VifState};
+use ringway_host::{AddedVirtio, Event, Phase};
 use ringway_hypervisor::Hypervisor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::Backend;
-use crate::config::VhostVif as VhostConfig;
-use crate::machinery::Machinery;
+use crate::session::{SessionEvent, VhostSession};
 use crate::sockets::PassedOn;
-use crate::vhost::{Added, VhostVif};
 
 /// Messages that are taken in a turn.
 const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
@@ -23,13 +21,6 @@ const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How long the opener may take for the vifs of the description.
 const START_MAX: Duration = Duration::from_secs(10);
-
-/// Whether all ports are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Start,
-    Serving,
-}
 
 impl<H: Hypervisor> Backend<H> {
     /// Waits for all vifs of the description.
@@ -119,34 +110,23 @@ impl<H: Hypervisor> Backend<H> {
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
             }
             OpenerEvent::Removed { name } => {
-                let index = self.vhosts.iter().position(|vhost| vhost.state.name == name);
-                if let Some(vhost) = index.map(|index| self.vhosts.remove(index)) {
-                    vhost.end(&mut self.hosting());
-                }
+                self.on(Event::Removed(name.clone()))?;
                 opener.send(&OpenerOrder::Done { name, error: None }, &[])?;
             }
             OpenerEvent::Connected { name } => {
-                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.state.name == name);
-                if let (Some(vhost), Some(file)) = (vhost, files.into_iter().next()) {
-                    vhost.end.source().connected(file);
+                if let Some(file) = files.into_iter().next() {
+                    self.on(Event::Session(name, SessionEvent::Connected(file)))?;
                 }
             }
             OpenerEvent::AreaSent { name, error } => {
-                let Backend { host, machinery, vhosts, .. } = self;
-                let vhost = vhosts.iter_mut().find(|vhost| vhost.state.name == name);
-                if let Some(vhost) = vhost {
-                    let mut hosting = machinery.hosting(&mut host.shared, Instant::now());
-                    vhost.on_area_sent(&mut hosting, error.map_or(Ok(()), Err));
-                }
+                let outcome = error.map_or(Ok(()), Err);
+                self.on(Event::Session(name, SessionEvent::AreaSent(outcome)))?;
             }
             OpenerEvent::Waiting { name, reason, is_failure } => {
                 if is_failure {
                     tracing::warn!(vif = name, "waits: {reason}");
                 }
-                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.state.name == name);
-                if let Some(vhost) = vhost {
-                    vhost.end.source().waits(reason);
-                }
+                self.on(Event::Session(name, SessionEvent::Waits(reason)))?;
             }
         }
         Ok(())
@@ -160,60 +140,13 @@ impl<H: Hypervisor> Backend<H> {
         phase: Phase,
     ) -> Result<(), String> {
         let config = (self.config.read_vhost)(vhost)?;
-        if self.all_states().any(|state| state.name == config.name) {
-            return Err(format!("a vif {} exists already", config.name));
-        }
-        if self.uplink.as_ref().is_some_and(|uplink| uplink.name == config.name) {
-            return Err(format!("{} is the name of the uplink: choose another", config.name));
-        }
-        if let Some(refusal) = self.refuse_macs(&config).filter(|_| phase == Phase::Serving) {
-            return Err(refusal);
-        }
-        if let Some(refusal) = self.refuse_link(&config).filter(|_| phase == Phase::Serving) {
-            return Err(refusal);
-        }
-        let mirror = &config.rules.mirror;
-        let refusal = self.refuse_mirror(&config.name, mirror);
-        // At the start, other vifs are not known yet.
-        let is_known = phase == Phase::Serving;
-        let refusal = refusal.or_else(|| is_known.then(|| self.refuse_ports(mirror)).flatten());
-        if let Some(refusal) = refusal {
-            return Err(refusal);
-        }
-        let place = PassedOn::new(&config.name, Arc::clone(opener));
-        let mut hosting = self.hosting();
-        // A user sees at once that a bridge is missing; at the start it may appear later. So it may
-        // where a supervisor, which has seen that it is there, passes the device.
-        let may_wait = phase == Phase::Start || hosting.devices.keeper().is_none();
-        let added = Added { config, at_run_time, may_wait };
-        let vhost = VhostVif::begin(added, place, &mut hosting);
-        let vhost = vhost.map_err(|error| error.to_string())?;
-        if let Some(reason) = vhost.why_unattached() {
-            let vif = &vhost.state.name;
-            tracing::warn!(vif, "not attached until the reason is gone: {reason}");
-        }
-        self.vhosts.push(vhost);
-        Ok(())
-    }
-
-    /// Why a new vif cannot have its addresses: another has one, where frames of both could meet.
-    fn refuse_macs(&self, config: &VhostConfig) -> Option<String> {
-        let place = (config.bridge.as_deref(), config.rules.vlan.untagged);
-        let place_of = |state: &VifState<Machinery<H>>| {
-            let device = state.device.as_ref();
-            (device.map(|device| device.attached_to.clone()), state.rules.vlan().untagged)
-        };
-        let place = (place.0.map(str::to_owned), place.1);
-        let new = Rules { wanted: config.rules.clone(), mac: config.mac, ..Rules::default() };
-        let mut others = self.all_states().filter(|state| place_of(state) == place);
-        others.find_map(|other| {
-            let (key, mac, its_key) = new.conflict(&other.rules)?;
-            Some(format!(
-                "{key} {mac} is that of {}, in its {its_key}: choose another, remove that vif \
-                 first, or list it in shared-macs of both",
-                other.name
-            ))
-        })
+        let place = PassedOn::new(&config.wanted.name, Arc::clone(opener));
+        let session = || VhostSession::new(&config, place);
+        let Backend { host, store, machinery, uplink, .. } = self;
+        let uplink = uplink.as_ref().map(|uplink| uplink.name.as_str());
+        let wanted = config.wanted.clone();
+        let added = AddedVirtio { wanted, at_run_time, phase, uplink };
+        host.add_virtio(added, session, Instant::now(), &mut machinery.parts(store))
     }
 
     /// What to wait for.

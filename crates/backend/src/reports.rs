@@ -4,8 +4,6 @@
 use std::io;
 
 use ringway_hypervisor::Hypervisor;
-use ringway_vhost_shell::State;
-use ringway_xenbus::XenbusState;
 
 use crate::Backend;
 use crate::liveness::Liveness;
@@ -41,10 +39,7 @@ impl Reports {
 impl<H: Hypervisor> Backend<H> {
     /// Reports how many vifs there are, when that has changed.
     pub(crate) fn report_counts(&mut self) {
-        let states = self.host.vifs().map(|(_, vif)| vif.end.state());
-        let connected = states.filter(|state| *state == XenbusState::Connected).count();
-        let serving = self.vhosts.iter().filter(|vhost| vhost.end.state() == State::Serving);
-        let counts = (self.host.vifs().count() + self.vhosts.len(), connected + serving.count());
+        let counts = self.host.counts();
         if self.reports.counts.replace(counts) != Some(counts) {
             let (count, connected) = counts;
             self.reports.service.report(Report::Vifs { count, connected });

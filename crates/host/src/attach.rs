@@ -15,15 +15,15 @@ use crate::vif_state::VifState;
 use crate::world::{Hosting, QueueOf, World};
 
 /// The queues that a guest has set up.
-pub struct NewQueues<Q> {
+pub(crate) struct NewQueues<Q> {
     /// Those by which frames come and go.
-    pub enabled: Vec<Attachment<Q>>,
+    pub(crate) enabled: Vec<Attachment<Q>>,
     /// Those by which frames only come, and are dropped.
-    pub disabled: Vec<Attachment<Q>>,
+    pub(crate) disabled: Vec<Attachment<Q>>,
     /// What the guest chooses for the frames that it receives, if it may.
-    pub steering: Option<Arc<PortSteering>>,
+    pub(crate) steering: Option<Arc<PortSteering>>,
     /// The work that the guest may be left with.
-    pub caps: OffloadCaps,
+    pub(crate) caps: OffloadCaps,
 }
 
 /// Attaches all queues of a vif, which has none yet. Afterwards it is connected, or nothing was
@@ -31,7 +31,7 @@ pub struct NewQueues<Q> {
 ///
 /// # Errors
 /// The switch has no room, the network device was deleted, or this host lacks threads.
-pub fn connect<W: World>(
+pub(crate) fn connect<W: World>(
     vif: &mut VifState<W>,
     new: NewQueues<QueueOf<W>>,
     hosting: &mut Hosting<'_, W>,
@@ -84,7 +84,7 @@ pub fn connect<W: World>(
 
 /// Takes all queues of a vif back from their engines, which unmaps and unbinds them. Returns
 /// whether it was connected.
-pub fn disconnect<W: World>(vif: &mut VifState<W>, hosting: &mut Hosting<'_, W>) -> bool {
+pub(crate) fn disconnect<W: World>(vif: &mut VifState<W>, hosting: &mut Hosting<'_, W>) -> bool {
     let Some(connection) = vif.connection.take() else { return false };
     for port in connection.ports() {
         hosting.shared.release_port(port, hosting.engines);

@@ -63,7 +63,7 @@ enum Named {
 /// What the reply to a call is made from.
 struct Caller<'a, 'b, 'c, W: World> {
     host: &'a mut Host<W>,
-    around: Around<'b, W>,
+    around: Around<'b>,
     now: Instant,
     parts: &'a mut Parts<'c, W>,
 }
@@ -76,7 +76,7 @@ impl<W: World> Host<W> {
     pub fn call(
         &mut self,
         request: &BackendRequest,
-        around: Around<'_, W>,
+        around: Around<'_>,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<CallReply, NotDone> {
@@ -158,7 +158,7 @@ impl<W: World> Caller<'_, '_, '_, W> {
             Named::Xen(vif) => self.write_key(vif, key, value),
             Named::Virtio(index) => {
                 let hosting = &mut self.parts.split(&mut self.host.shared, self.now).1;
-                Ok(self.around.virtio[index].set(key, value, hosting)?)
+                Ok(self.host.virtio[index].set(key, value, hosting)?)
             }
         }
     }
@@ -181,8 +181,8 @@ impl<W: World> Caller<'_, '_, '_, W> {
             return Err(format!("{name} is on the bridge {bridge}: expected a vif on the switch"));
         }
         let uplink = self.around.uplink.as_ref().map(|uplink| uplink.name);
-        let refusal = refuse_ports(self.states(), uplink, &mirror);
-        let refusal = refusal.or_else(|| refuse_mirror(self.states(), name, &mirror));
+        let refusal = refuse_ports(self.host.states(), uplink, &mirror);
+        let refusal = refusal.or_else(|| refuse_mirror(self.host.states(), name, &mirror));
         refusal.map_or(Ok(()), Err)
     }
 
@@ -190,8 +190,8 @@ impl<W: World> Caller<'_, '_, '_, W> {
         let was_any = match self.find(name)? {
             Named::Xen(vif) => self.host.release(vif, self.parts.notes),
             Named::Virtio(index) => {
-                let (vif, shared) = (&mut self.around.virtio[index], &mut self.host.shared);
-                let was_any = shared.quarantine.release(&vif.state().charged, self.parts.notes);
+                let (vif, shared) = (&mut self.host.virtio[index], &mut self.host.shared);
+                let was_any = shared.quarantine.release(&vif.state.charged, self.parts.notes);
                 vif.check_quarantine(shared);
                 was_any
             }
@@ -230,23 +230,18 @@ impl<W: World> Caller<'_, '_, '_, W> {
     }
 
     fn find(&self, name: &str) -> Result<Named, String> {
-        let virtio = self.around.virtio.iter().position(|vif| vif.state().name == name);
+        let virtio = self.host.virtio.iter().position(|vif| vif.state.name == name);
         let xen = || Some(Named::Xen(self.host.vifs().find(|(_, it)| it.state.name == name)?.0));
         virtio.map(Named::Virtio).or_else(xen).ok_or_else(|| self.no_such_vif(name))
     }
 
     /// A vif of any kind.
     fn state(&self, name: &str) -> Option<&VifState<W>> {
-        self.states().find(|it| it.name == name)
-    }
-
-    /// Vifs of all kinds.
-    fn states(&self) -> impl Iterator<Item = &VifState<W>> + Clone {
-        self.host.states().chain(self.around.states())
+        self.host.states().find(|it| it.name == name)
     }
 
     fn no_such_vif(&self, name: &str) -> String {
-        let known: Vec<&str> = self.states().map(|state| state.name.as_str()).collect();
+        let known: Vec<&str> = self.host.states().map(|state| state.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         format!("there is no vif {name:?}; there is {known}")
     }

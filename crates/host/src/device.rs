@@ -71,6 +71,25 @@ pub struct HostDevice<K: Kernel> {
     seen: Seen<K::Port>,
 }
 
+/// Where a device is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its bridge, or if it is on none, its own name. Of one that was deleted, its bridge as
+    /// configured, where it will be again.
+    pub attached_to: String,
+    /// Whether it was set down.
+    pub is_down: bool,
+    /// Whether it was deleted.
+    pub is_gone: bool,
+}
+
+impl Place {
+    /// Why nothing passes there, if so.
+    pub fn fault(&self) -> Option<String> {
+        self.is_gone.then(|| "its network device was deleted".to_owned())
+    }
+}
+
 impl<K: Kernel> HostDevice<K> {
     /// Makes the device that the toolstack wants, if it wants one, or takes it over.
     pub(crate) fn make(
@@ -134,14 +153,16 @@ impl<K: Kernel> HostDevice<K> {
         }
     }
 
-    /// Where the device is, its bridge, or if it is on none, its own name; and whether it was set
-    /// down.
-    pub fn place(&self, links: &[Link]) -> (String, bool) {
+    /// Where the device is, by the links of the host, or where it should be if these could not be
+    /// read.
+    pub fn place(&self, links: Option<&[Link]>) -> Place {
+        let Some(links) = links else { return self.configured(self.tap.is_deleted()) };
         let Some(link) = links.iter().find(|link| link.index == self.index) else {
-            return (format!("{} (deleted)", self.tap.name()), false);
+            return self.configured(true);
         };
         let master = link.master.and_then(|index| links.iter().find(|it| it.index == index));
-        (master.map_or(&link.name, |master| &master.name).clone(), !link.is_up)
+        let attached_to = master.map_or(&link.name, |master| &master.name).clone();
+        Place { attached_to, is_down: !link.is_up, is_gone: false }
     }
 
     /// Deletes the device with its last queue: now, unless workers still have some.

@@ -13,12 +13,15 @@ use ringway_xenstore::{
 };
 
 use crate::comparison::Followed;
-use crate::device::{HostLinks, Keeper, Link};
+use crate::device::{HostLinks, Keeper, Link, Purpose};
+use crate::mirrors::update_mirrors;
+use crate::pairs::update_pairs;
 use crate::quarantine::Charged;
 use crate::round_robin::{RoundRobin, VifEvents};
 use crate::shared::{QueueDown, Shared};
 use crate::vif_state::VifState;
-use crate::world::{Hosting, Parts, World};
+use crate::virtio::VirtioVif;
+use crate::world::{Hosting, Parts, SessionEventOf, World};
 use crate::xen::XenVif;
 
 /// The token of the watch for new vifs.
@@ -33,31 +36,39 @@ pub enum Scope {
     Only(BTreeSet<Vif>),
 }
 
-/// Something that has happened to the vifs of Xen.
+/// Something that has happened to vifs. `S` is what the session of a virtio vif learns.
 #[derive(Debug)]
-pub enum Event {
+pub enum Event<S> {
     /// A watch of XenStore.
     Watch(Watched),
-    /// An engine gave up a queue of this vif.
-    QueueDown(Vif, QueueDown),
+    /// An engine gave up a queue.
+    QueueDown(QueueDown),
     /// The supervisor orders this host to serve the vif. One that is served was made again.
     Serve(Vif),
-    /// The supervisor has made a vif that is served again.
-    MadeAgain(Vif),
+    /// The supervisor has passed the device of a vif that is served once more, because it was made
+    /// again, or that of a virtio vif at last.
+    DevicePassed(Purpose),
+    /// The MTU of the device that the supervisor has passed of this vif.
+    DeviceMtu(Purpose, u32),
     /// The supervisor orders this host to stop serving the vif.
     Forget(Vif),
+    /// The session of the virtio vif with this name has to handle this.
+    Session(String, S),
+    /// The virtio vif with this name was removed.
+    Removed(String),
 }
 
-/// All vifs of Xen that this process serves, and what all vifs share.
+/// All vifs that this process serves, and what they share.
 ///
-/// An event is noted once per vif, however often it happens, and the vifs are served in
-/// [turns](Host::turn).
+/// An event of a vif of Xen is noted once per vif, however often it happens, and these vifs are
+/// served in [turns](Host::turn). Virtio vifs have [turns of their own](Host::turn_virtio).
 pub struct Host<W: World> {
     /// What all vifs share.
     pub shared: Shared,
     /// Which vifs are served.
     pub scope: Scope,
     vifs: BTreeMap<Vif, XenVif<W>>,
+    pub(crate) virtio: Vec<VirtioVif<W>>,
     turns: RoundRobin,
     /// Any vif may have been added, changed or removed.
     must_scan: bool,
@@ -115,48 +126,57 @@ impl<W: World> Host<W> {
     /// A host that has yet to find its vifs.
     pub fn new(shared: Shared, scope: Scope) -> Host<W> {
         let (vifs, turns) = (BTreeMap::new(), RoundRobin::default());
-        Host { shared, scope, vifs, turns, must_scan: true }
+        Host { shared, scope, vifs, virtio: Vec::new(), turns, must_scan: true }
     }
 
-    /// Its vifs.
+    /// Its vifs of Xen.
     pub fn vifs(&self) -> impl Iterator<Item = (Vif, &XenVif<W>)> {
         self.vifs.iter().map(|(vif, served)| (*vif, served))
     }
 
-    /// The states of its vifs.
+    /// The states of its vifs of all kinds.
     pub fn states(&self) -> impl Iterator<Item = &VifState<W>> + Clone {
-        self.vifs.values().map(|served| &served.state)
+        let virtio = self.virtio.iter().map(|served| &served.state);
+        self.vifs.values().map(|served| &served.state).chain(virtio)
     }
 
-    /// One of its vifs.
+    /// How many vifs there are, and how many of them are connected.
+    pub fn counts(&self) -> (usize, usize) {
+        let is_connected = |served: &&XenVif<W>| served.end.state() == XenbusState::Connected;
+        let connected = self.vifs.values().filter(is_connected).count();
+        let serving = self.virtio.iter().filter(|served| served.is_serving()).count();
+        (self.vifs.len() + self.virtio.len(), connected + serving)
+    }
+
+    /// One of its vifs of Xen.
     pub fn vif(&self, vif: Vif) -> Option<&XenVif<W>> {
         self.vifs.get(&vif)
     }
 
-    /// The state of one of its vifs.
+    /// The state of one of its vifs of Xen.
     pub fn state_mut(&mut self, vif: Vif) -> Option<&mut VifState<W>> {
         self.vifs.get_mut(&vif).map(|served| &mut served.state)
     }
 
-    /// What all vifs share, and the states of the vifs of Xen.
+    /// What all vifs share, and their states.
     pub fn states_mut(&mut self) -> (&mut Shared, impl Iterator<Item = &mut VifState<W>>) {
-        (&mut self.shared, self.vifs.values_mut().map(|served| &mut served.state))
+        let virtio = self.virtio.iter_mut().map(|served| &mut served.state);
+        (&mut self.shared, self.vifs.values_mut().map(|served| &mut served.state).chain(virtio))
     }
 
     /// Notes what has happened.
     ///
     /// # Errors
     /// The loss of XenStore.
-    pub fn on(&mut self, event: Event, now: Instant, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
+    pub fn on(
+        &mut self,
+        event: Event<SessionEventOf<W>>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
         match event {
             Event::Watch(watched) => self.note_watch(watched),
-            Event::QueueDown(vif, down) if self.has_lost_device(vif, down.port) => {
-                self.shared.comparison.note_change(now);
-            }
-            Event::QueueDown(vif, QueueDown { queue, reason, .. }) => {
-                let fault = Input::PeerFault(format!("queue {queue}: {reason}"));
-                self.feed(vif, fault, now, parts)?;
-            }
+            Event::QueueDown(down) => self.lose_queue(&down, now, parts)?,
             Event::Serve(vif) => {
                 let Scope::Only(vifs) = &mut self.scope else { return Ok(()) };
                 if vifs.insert(vif) {
@@ -164,7 +184,12 @@ impl<W: World> Host<W> {
                 }
                 self.begin_again(vif, now, parts)?;
             }
-            Event::MadeAgain(vif) => self.begin_again(vif, now, parts)?,
+            Event::DevicePassed(vif) => self.renew_device(&vif, now, parts)?,
+            Event::DeviceMtu(vif, mtu) => {
+                parts.devices.set_mtu(&vif, mtu);
+                let device = self.state_for(&vif).and_then(|state| state.device.as_mut());
+                device.into_iter().for_each(|device| device.mtu = mtu);
+            }
             Event::Forget(vif) => {
                 let Scope::Only(vifs) = &mut self.scope else { return Ok(()) };
                 if vifs.remove(&vif) {
@@ -172,8 +197,78 @@ impl<W: World> Host<W> {
                     self.note_device(vif);
                 }
             }
+            Event::Session(name, event) => {
+                let (_, mut hosting) = parts.split(&mut self.shared, now);
+                let served = self.virtio.iter_mut().find(|served| served.state.name == name);
+                if let Some(served) = served {
+                    served.on(event, &mut hosting);
+                }
+            }
+            Event::Removed(name) => self.remove_virtio(&name, now, parts),
         }
         Ok(())
+    }
+
+    /// Handles a queue that an engine gave up: its guest is disconnected, unless its vif has only
+    /// lost its network device.
+    fn lose_queue(
+        &mut self,
+        down: &QueueDown,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        if self.states().any(|state| state.has_lost_device(down.port)) {
+            self.shared.comparison.note_change(now);
+            return Ok(());
+        }
+        let fault = format!("queue {}: {}", down.queue, down.reason);
+        let xen = self.vifs.iter().find(|(_, served)| served.state.has_port(down.port));
+        if let Some(vif) = xen.map(|(vif, _)| *vif) {
+            return self.feed(vif, Input::PeerFault(fault), now, parts);
+        }
+        let (_, mut hosting) = parts.split(&mut self.shared, now);
+        let virtio = self.virtio.iter_mut().find(|served| served.state.has_port(down.port));
+        virtio.into_iter().for_each(|served| served.close(&fault, &mut hosting));
+        Ok(())
+    }
+
+    /// Serves a vif by other queues: its guest stays connected. A vif without a device begins with
+    /// it; a virtio vif may have waited for that.
+    fn renew_device(
+        &mut self,
+        vif: &Purpose,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        // If it was deleted meanwhile, its next queues follow.
+        let device = parts.devices.passed(vif);
+        let state = self.state_for(vif);
+        let is_quarantined = state.as_ref().is_some_and(|state| state.is_quarantined);
+        if state.is_some_and(|state| state.renew_device(device)) {
+            self.shared.comparison.note_made(now);
+            return Ok(());
+        }
+        match vif {
+            _ if is_quarantined => {}
+            Purpose::Xen(vif) => self.begin_again(*vif, now, parts)?,
+            Purpose::Virtio(name) => {
+                let served = self.virtio.iter_mut().find(|served| served.state.name == *name);
+                served.into_iter().for_each(|served| served.attach_next_turn(now));
+            }
+            Purpose::Uplink => {}
+        }
+        Ok(())
+    }
+
+    fn state_for(&mut self, vif: &Purpose) -> Option<&mut VifState<W>> {
+        match vif {
+            Purpose::Xen(vif) => self.state_mut(*vif),
+            Purpose::Virtio(name) => {
+                let served = self.virtio.iter_mut().find(|served| served.state.name == *name);
+                served.map(|served| &mut served.state)
+            }
+            Purpose::Uplink => None,
+        }
     }
 
     fn begin_again(
@@ -193,30 +288,35 @@ impl<W: World> Host<W> {
         self.must_scan || !self.turns.is_empty()
     }
 
-    fn has_lost_device(&self, vif: Vif, port: PortId) -> bool {
-        self.vifs.get(&vif).is_some_and(|served| served.state.has_lost_device(port))
-    }
-
-    /// Whether a vif needs a network device.
-    pub fn needs_device(&self, vif: Vif, link: &Link) -> bool {
-        self.vifs.get(&vif).is_some_and(|served| served.state.needs_device(link))
+    /// Whether a network device is needed for one of its vifs.
+    pub fn needs_device(&self, purpose: &Purpose, link: &Link) -> bool {
+        match purpose {
+            Purpose::Xen(vif) => {
+                self.vifs.get(vif).is_some_and(|served| served.state.needs_device(link))
+            }
+            Purpose::Virtio(name) => {
+                let served = self.virtio.iter().find(|served| served.state.name == *name);
+                served.is_some_and(|it| it.is_on_bridge() && it.state.needs_device(link))
+            }
+            Purpose::Uplink => false,
+        }
     }
 
     /// Follows what has become of the network devices of its vifs, if it is time to.
     pub fn follow_devices(&mut self, now: Instant, parts: &mut Parts<'_, W>) -> Option<Followed> {
-        let has_devices = self.vifs.values().any(|served| served.state.device.is_some());
-        self.follow_all(has_devices, now, parts, |_, _| Followed::Done)
+        self.follow_all(false, now, parts, |_, _| Followed::Done)
     }
 
     /// Follows what has become of the network devices of its vifs and, by `follow_others`, of
     /// others, if it is time to.
     pub fn follow_all(
         &mut self,
-        has_devices: bool,
+        has_others: bool,
         now: Instant,
         parts: &mut Parts<'_, W>,
         follow_others: impl FnOnce(Option<&HostLinks<W::Kernel>>, &mut Hosting<'_, W>) -> Followed,
     ) -> Option<Followed> {
+        let has_devices = has_others || self.states().any(|state| state.device.is_some());
         if !self.shared.comparison.take_due(has_devices, now) {
             return None;
         }
@@ -226,7 +326,8 @@ impl<W: World> Host<W> {
             links => {
                 let links = links.flatten();
                 let (_, mut hosting) = parts.split(&mut self.shared, now);
-                let states = self.vifs.values_mut().map(|served| &mut served.state);
+                let xen = self.vifs.values_mut().map(|served| &mut served.state);
+                let states = xen.chain(self.virtio.iter_mut().map(|served| &mut served.state));
                 let own = states.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
                 let others = follow_others(links.as_ref(), &mut hosting);
                 own.map_or(others, |own| own.max(others))
@@ -238,10 +339,11 @@ impl<W: World> Host<W> {
 
     /// When something is due that was deferred.
     pub fn due(&self) -> Option<Instant> {
-        self.vifs.values().filter_map(|served| served.end.due()).min()
+        let xen = self.vifs.values().filter_map(|served| served.end.due());
+        xen.chain(self.virtio.iter().filter_map(VirtioVif::due)).min()
     }
 
-    /// Gives turns to the vifs whose deferred work is due.
+    /// Gives turns to the vifs of Xen whose deferred work is due.
     pub fn note_due(&mut self, now: Instant) {
         for (vif, served) in &self.vifs {
             if served.end.due().is_some_and(|due| due <= now) {
@@ -250,7 +352,7 @@ impl<W: World> Host<W> {
         }
     }
 
-    /// Serves the next vif that has a turn. Returns false if there was none.
+    /// Serves the next vif of Xen that has a turn. Returns false if there was none.
     ///
     /// # Errors
     /// The loss of XenStore.
@@ -268,23 +370,32 @@ impl<W: World> Host<W> {
     pub fn housekeep(&mut self, now: Instant, parts: &mut Parts<'_, W>) {
         self.shared.switch.expire(self.shared.ticks(now));
         let (_, mut hosting) = parts.split(&mut self.shared, now);
-        for served in self.vifs.values_mut() {
-            served.state.assign_refused(&mut hosting);
-            served.state.log_refusals(hosting.shared, now);
+        let xen = self.vifs.values_mut().map(|served| &mut served.state);
+        for state in xen.chain(self.virtio.iter_mut().map(|served| &mut served.state)) {
+            state.assign_refused(&mut hosting);
+            state.log_refusals(hosting.shared, now);
         }
+        self.virtio.iter_mut().for_each(VirtioVif::housekeep);
     }
 
-    /// Serves vifs again once their panics are forgotten. Returns whether any were.
-    pub fn release_expired(&mut self, notes: &mut W::Notes) -> bool {
-        let is_any = self.shared.quarantine.expire(notes);
-        if is_any {
+    /// Updates the switch's mirrors and pairs to the present ports. The uplink is given with its
+    /// name.
+    pub fn follow_ports(&self, uplink: Option<(&str, PortId)>) {
+        update_mirrors(&self.shared.switch, self.states(), uplink);
+        update_pairs(&self.shared.switch, self.states());
+    }
+
+    /// Serves vifs again once their panics are forgotten.
+    pub fn release_expired(&mut self, notes: &mut W::Notes) {
+        if self.shared.quarantine.expire(notes) {
             let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
             vifs.into_iter().for_each(|vif| self.restart_if_released(vif));
+            let shared = &self.shared;
+            self.virtio.iter_mut().for_each(|served| served.check_quarantine(shared));
         }
-        is_any
     }
 
-    /// Forgets the panics over a vif, and serves it. Returns whether there were any.
+    /// Forgets the panics over a vif of Xen, and serves it. Returns whether there were any.
     pub fn release(&mut self, vif: Vif, notes: &mut W::Notes) -> bool {
         let was_any = self.shared.quarantine.release(&Charged::Xen(vif), notes);
         self.restart_if_released(vif);

@@ -28,36 +28,37 @@ mod policy;
 mod quarantine;
 mod round_robin;
 mod rules;
+mod session;
 mod settings;
 mod shared;
 mod status;
 mod vif_state;
+mod virtio;
+mod virtio_vifs;
 mod world;
 mod xen;
 
-pub use around::{Around, OtherPort, PlaceOf, VirtioVif};
-pub use attach::{NewQueues, connect, disconnect};
+pub use around::{Around, OtherPort};
 pub use calls::{CallReply, NotDone};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;
 pub use device::{
     Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
-    HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Purpose, Tap,
-    Uplink, VifDevice, delete_devices, open_uplink, uplink_obstacle,
+    HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place, Purpose,
+    Tap, Uplink, VifDevice, delete_devices, open_uplink, uplink_obstacle,
 };
 pub use host::{Event, Host, Scope, watch};
 pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
-pub use mirrors::{refuse_mirror, refuse_ports, update_mirrors};
-pub use negotiated::Floor;
 pub use notes::{Note, Notes, Writer};
 pub use occupants::Occupants;
-pub use pairs::{refuse_pair, update_pairs};
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};
 pub use rules::Rules;
-pub use settings::Settings;
+pub use session::{Rings, Session, SessionHost, SessionPlace};
 pub use shared::{HostConfig, QueueDown, Shared};
 pub use status::{fdb_status, groups_status};
 pub use vif_state::VifState;
-pub use world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, QueueOf, World};
+pub use virtio::{VirtioVif, VirtioWanted};
+pub use virtio_vifs::{AddedVirtio, Phase};
+pub use world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, QueueOf, SessionEventOf, World};
 pub use xen::{Unservable, XenVif, XenWanted};

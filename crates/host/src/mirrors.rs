@@ -10,7 +10,7 @@ use crate::vif_state::VifState;
 use crate::world::World;
 
 /// Updates the switch's mirrors to the present ports: those of vifs, and the uplink.
-pub fn update_mirrors<'a, W: World + 'a>(
+pub(crate) fn update_mirrors<'a, W: World + 'a>(
     switch: &Switch,
     states: impl Iterator<Item = &'a VifState<W>> + Clone,
     uplink: Option<(&str, PortId)>,
@@ -33,7 +33,7 @@ pub fn update_mirrors<'a, W: World + 'a>(
 }
 
 /// Why a vif cannot be the output of such a mirror; `None` if it can.
-pub fn refuse_mirror<'a, W: World + 'a>(
+pub(crate) fn refuse_mirror<'a, W: World + 'a>(
     states: impl Iterator<Item = &'a VifState<W>>,
     output: &str,
     wanted: &[Mirrored],
@@ -68,7 +68,7 @@ pub fn refuse_mirror<'a, W: World + 'a>(
 }
 
 /// Why one of these ports cannot be mirrored now; `None` if all can.
-pub fn refuse_ports<'a, W: World + 'a>(
+pub(crate) fn refuse_ports<'a, W: World + 'a>(
     states: impl Iterator<Item = &'a VifState<W>>,
     uplink: Option<&str>,
     wanted: &[Mirrored],

@@ -20,7 +20,7 @@ const LEN_MAX: u64 = 128; // not a limit: our own note
 
 /// The least that is offered to the front-end of a vif.
 #[derive(Debug)]
-pub struct Floor {
+pub(crate) struct Floor {
     note: Note,
     noted: Noted,
     /// The process at the other end of the present connection, if it is known.
@@ -36,7 +36,7 @@ struct Noted {
 
 impl Floor {
     /// Reads what a former process has noted of the vif with this name.
-    pub fn read(vif: &str, notes: &mut impl Notes) -> Floor {
+    pub(crate) fn read(vif: &str, notes: &mut impl Notes) -> Floor {
         let note = Note::Negotiated(vif.to_owned());
         let text = String::from_utf8(notes.read(&note, LEN_MAX)).unwrap_or_default();
         let nothing = Noted { negotiated: Negotiated::NONE, front_end: None };
@@ -46,7 +46,7 @@ impl Floor {
     /// The least to offer to the front-end that has connected.
     ///
     /// A process that is not known could be the same as before.
-    pub fn of(&mut self, front_end: Option<u32>) -> Negotiated {
+    pub(crate) fn of(&mut self, front_end: Option<u32>) -> Negotiated {
         self.front_end = front_end;
         match (self.noted.front_end, front_end) {
             (Some(before), Some(now)) if before != now => Negotiated::NONE,
@@ -56,12 +56,12 @@ impl Floor {
 
     /// The pairs that a former process has offered: the next front-end could be the same, so the
     /// vif's network device has to have a queue for each.
-    pub fn pairs(&self) -> u16 {
+    pub(crate) fn pairs(&self) -> u16 {
         self.noted.negotiated.pairs
     }
 
     /// The MTU that the front-end of a former process has set, which could be the next one, or 0.
-    pub fn mtu(&self) -> u16 {
+    pub(crate) fn mtu(&self) -> u16 {
         self.noted.negotiated.mtu
     }
 
@@ -69,7 +69,11 @@ impl Floor {
     ///
     /// # Errors
     /// The reason why the next process will not know it.
-    pub fn note(&mut self, negotiated: Negotiated, notes: &mut impl Notes) -> io::Result<()> {
+    pub(crate) fn note(
+        &mut self,
+        negotiated: Negotiated,
+        notes: &mut impl Notes,
+    ) -> io::Result<()> {
         // The front-end sets this feature when a migration begins and clears it when it ends.
         let features = negotiated.features.without(Features::of(&[VHOST_F_LOG_ALL]));
         let negotiated = Negotiated { features, ..negotiated };
@@ -85,7 +89,7 @@ impl Floor {
     ///
     /// # Errors
     /// The reason why a later vif with this name will offer it.
-    pub fn forget(&self, notes: &mut impl Notes) -> io::Result<()> {
+    pub(crate) fn forget(&self, notes: &mut impl Notes) -> io::Result<()> {
         notes.remove(&self.note)
     }
 }

@@ -9,7 +9,7 @@ use crate::vif_state::VifState;
 use crate::world::World;
 
 /// Updates the switch's pairs to the present ports.
-pub fn update_pairs<'a, W: World + 'a>(
+pub(crate) fn update_pairs<'a, W: World + 'a>(
     switch: &Switch,
     states: impl Iterator<Item = &'a VifState<W>> + Clone,
 ) {
@@ -37,7 +37,7 @@ pub fn update_pairs<'a, W: World + 'a>(
 }
 
 /// Why a new vif cannot have `wanted` as its partner.
-pub fn refuse_pair<'a, W: World + 'a>(
+pub(crate) fn refuse_pair<'a, W: World + 'a>(
     mut states: impl Iterator<Item = &'a VifState<W>>,
     name: &str,
     wanted: Option<&str>,

@@ -16,7 +16,7 @@ const LEN_MAX: u64 = 64 << 10; // not a limit: our own note
 
 /// The settings of a vif by their names in XenStore: those of its configuration, and changes.
 #[derive(Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     note: Note,
     configured: BTreeMap<String, String>,
     changes: BTreeMap<String, Change>,
@@ -28,7 +28,7 @@ type Change = (String, Option<String>);
 impl Settings {
     /// The settings in the configuration of the vif with this name, with the changes that a former
     /// process has noted.
-    pub fn read(
+    pub(crate) fn read(
         vif: &str,
         limits: &VifLimits,
         rules: &PortRules,
@@ -47,13 +47,13 @@ impl Settings {
     }
 
     /// The limits, as keys.
-    pub fn keys(&self) -> Keys {
+    pub(crate) fn keys(&self) -> Keys {
         let changes = self.changes.iter().map(|(key, (value, _))| (key.clone(), value.clone()));
         Keys::new(NO_DIR, self.configured.clone().into_iter().chain(changes))
     }
 
     /// The rules with the mirror that is set.
-    pub fn rules(&self, configured: &PortRules) -> PortRules {
+    pub(crate) fn rules(&self, configured: &PortRules) -> PortRules {
         let changed = self.changes.get(MIRROR_KEY).map(|(value, _)| value.as_str());
         let mirror = changed.and_then(|mirror| Mirrored::parse_list(mirror).ok());
         let mirror = mirror.unwrap_or_else(|| configured.mirror.clone());
@@ -64,7 +64,12 @@ impl Settings {
     ///
     /// # Errors
     /// The reason why the next process will not know it, as text.
-    pub fn set(&mut self, key: &str, value: &str, notes: &mut impl Notes) -> Result<(), String> {
+    pub(crate) fn set(
+        &mut self,
+        key: &str,
+        value: &str,
+        notes: &mut impl Notes,
+    ) -> Result<(), String> {
         let configured = self.configured.get(key).cloned();
         match configured.as_deref() == Some(value) {
             true => self.changes.remove(key),
@@ -79,7 +84,7 @@ impl Settings {
     ///
     /// # Errors
     /// The reason why a later vif with this name will have them.
-    pub fn forget(&self, notes: &mut impl Notes) -> io::Result<()> {
+    pub(crate) fn forget(&self, notes: &mut impl Notes) -> io::Result<()> {
         notes.remove(&self.note)
     }
 }

@@ -15,7 +15,8 @@ use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch, Tick
 use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::around::{Around, OtherPort, PlaceOf};
+use crate::around::{Around, OtherPort};
+use crate::device::{Link, Place};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
 use crate::shared::Shared;
@@ -48,24 +49,28 @@ fn hash_status(set: &HashControl) -> Option<HashStatus> {
 const SWITCH: &str = "switch";
 
 /// What the status of a vif is made from.
-struct View<'a, W: World> {
+struct View<'a> {
     shared: &'a Shared,
     now: Instant,
     roster: Option<&'a Roster>,
-    place_of: PlaceOf<'a, W>,
+    /// The links of the host, if it could read them.
+    links: Option<&'a [Link]>,
 }
 
 impl<W: World> Host<W> {
     /// The status of all vifs, of the uplink and of the switch.
     pub(crate) fn status(
         &self,
-        around: &Around<'_, W>,
+        around: &Around<'_>,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<BackendStatus, Lost> {
         let shared = &self.shared;
         let roster = parts.engines.roster().ok().map(|roster| &*roster);
-        let view = View { shared, now, roster, place_of: around.place_of };
+        // What is so, not what was configured: an administrator may move devices.
+        let has_devices = self.states().any(|state| state.device.is_some());
+        let links = has_devices.then(|| parts.devices.links()).flatten();
+        let view = View { shared, now, roster, links: links.as_deref() };
         let mut vifs = Vec::new();
         for (vif, served) in self.vifs() {
             let name = parts.store.read(&format!("/local/domain/{}/name", vif.frontend));
@@ -73,7 +78,7 @@ impl<W: World> Host<W> {
             let guest = unless_refused(name, None)?;
             vifs.push(view.xen_vif(vif, served, guest));
         }
-        vifs.extend(around.virtio.iter().map(|vif| vif.describe(view.vif(vif.state()))));
+        vifs.extend(self.virtio.iter().map(|vif| vif.describe(view.vif(&vif.state))));
         let name_of = |port| self.name_at(port, around);
         let uplink = around.uplink.as_ref();
         Ok(BackendStatus {
@@ -85,8 +90,8 @@ impl<W: World> Host<W> {
         })
     }
 
-    fn name_at(&self, port: PortId, around: &Around<'_, W>) -> String {
-        let vif = self.states().chain(around.states()).find(|state| state.has_port(port));
+    fn name_at(&self, port: PortId, around: &Around<'_>) -> String {
+        let vif = self.states().find(|state| state.has_port(port));
         let uplink = around.uplink.as_ref().filter(|uplink| uplink.port == port);
         let name = vif.map(|vif| vif.name.clone());
         let name = name.or_else(|| uplink.map(|uplink| uplink.name.to_owned()));
@@ -94,8 +99,8 @@ impl<W: World> Host<W> {
     }
 }
 
-impl<W: World> View<'_, W> {
-    fn xen_vif(&self, vif: Vif, served: &XenVif<W>, guest: Option<String>) -> VifStatus {
+impl View<'_> {
+    fn xen_vif<W: World>(&self, vif: Vif, served: &XenVif<W>, guest: Option<String>) -> VifStatus {
         let XenVif { end, state } = served;
         let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
         let status = self.vif(state);
@@ -114,17 +119,21 @@ impl<W: World> View<'_, W> {
     }
 
     /// The status of a vif of any kind.
-    fn vif(&self, state: &VifState<W>) -> VifStatus {
+    fn vif<W: World>(&self, state: &VifState<W>) -> VifStatus {
         let View { shared, now, roster, .. } = *self;
         let config = &shared.config;
         let rules = &state.rules;
         let connection = state.connection.as_ref();
-        let place = state.device.as_ref().map(self.place_of);
-        let (attached_to, is_down) = place.unwrap_or_else(|| (SWITCH.to_owned(), false));
+        let device = state.device.as_ref();
+        let on_switch = || Place { attached_to: SWITCH.to_owned(), is_down: false, is_gone: false };
+        let place = device.map_or_else(on_switch, |device| device.place(self.links));
         VifStatus {
             name: state.name.clone(),
             // Why it does not work as it should, although it is served.
-            error: state.fault().or_else(|| state.why_not_assigned(shared)),
+            error: state
+                .fault()
+                .or_else(|| place.fault())
+                .or_else(|| state.why_not_assigned(shared)),
             mac: rules.mac().map(|mac| mac.to_string()),
             locking_mode: rules
                 .mode(config.locking)
@@ -144,8 +153,8 @@ impl<W: World> View<'_, W> {
             multicast: connection
                 .filter(|it| it.device_port.is_none())
                 .and_then(|it| multicast_status(&shared.switch, it.port)),
-            attached_to,
-            is_down,
+            attached_to: place.attached_to,
+            is_down: place.is_down,
             max_queues: state.offer.queues_max,
             offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
             limits: limits_status(state, shared),

@@ -13,6 +13,7 @@ use ringway_xenstore::{Client, Transport};
 
 use crate::device::{Devices, Kernel, Tap, VifDevice};
 use crate::notes::Notes;
+use crate::session::Session;
 use crate::shared::Shared;
 
 /// The kinds of things that a host uses.
@@ -27,6 +28,8 @@ pub trait World: Sized {
     type Kernel: Kernel<Tap: Tap<Queue: Into<QueueOf<Self>>>>;
     /// Notes for the next process.
     type Notes: Notes;
+    /// The sessions of virtio vifs.
+    type Session: Session<QueueOf<Self>>;
 
     /// Makes a queue of a vif, which adds to `interrupted` what an earlier backend has left in its
     /// rings. With `lent`, frames may stay in pages of the guest: another handle like that in
@@ -47,6 +50,8 @@ pub trait World: Sized {
 pub type QueueOf<W> = <<W as World>::Engines as Engines>::Queue;
 /// A network device of a world.
 pub type DeviceOf<W> = VifDevice<<W as World>::Kernel>;
+/// What the session of a virtio vif of a world learns.
+pub type SessionEventOf<W> = <<W as World>::Session as Session<QueueOf<W>>>::Event;
 /// A handle on the memory of guests of a world.
 pub type MemoryOf<W> = <<W as World>::Hypervisor as Hypervisor>::Memory;
 /// An event channel of a world.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use ringway_backend::VhostVif;
+use ringway_backend::{VhostVif, VirtioWanted};
 use ringway_control::files;
 use ringway_vhost_shell::Mode;
 use ringway_xenbus::VifLimits;
@@ -28,18 +28,20 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
     // One on a bridge takes that of the bridge.
     let mtu = if described.vif.bridge.is_some() { described.vif.mtu } else { limits.mtu };
     VhostVif {
-        name: described.name.0.clone(),
+        wanted: VirtioWanted {
+            name: described.name.0.clone(),
+            queues: described.queues,
+            offloads: described.vif.offloads.caps(),
+            bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
+            features,
+            protocol,
+            mac: described.mac.map(|mac| mac.0),
+            rules: described.vif.rules(),
+            limits: VifLimits { mtu, ..limits },
+        },
         socket: PathBuf::from(&described.socket.0),
         mode: mode(described),
-        queues: described.queues,
-        offloads: described.vif.offloads.caps(),
-        bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
-        features,
-        protocol,
         max_memory: described.max_memory.map(|max| max.bytes),
-        mac: described.mac.map(|mac| mac.0),
-        rules: described.vif.rules(),
-        limits: VifLimits { mtu, ..limits },
     }
 }
 

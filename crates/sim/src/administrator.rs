@@ -253,7 +253,7 @@ impl World {
     }
 
     /// The device of a guest's vif.
-    fn device_link(&self, guest: usize) -> Option<Link> {
+    pub(crate) fn device_link(&self, guest: usize) -> Option<Link> {
         let note = format!("ringway {OWNER} {}", self.vif(guest).backend_dir());
         self.kernel.all().into_iter().find(|link| link.alias.as_ref() == Some(&note))
     }

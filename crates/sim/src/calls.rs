@@ -6,6 +6,7 @@ use ringway_xenbus::limits::Scope;
 use ringway_xenbus::{Limit, MIRROR_KEY, Vif};
 
 use crate::flaw::{Checked, Flaw, Rule, ensure};
+use crate::links::bridge_of;
 use crate::marks::Mark;
 use crate::scenario::{QUEUES_MAX, mac_of};
 use crate::toolstack::{is_of, vif_of};
@@ -190,6 +191,23 @@ impl World {
         }
     }
 
+    /// Whether a vif is shown where its device is.
+    fn is_shown_in_place(&self, guest: usize, shown: &VifStatus) -> bool {
+        if !self.scenario.are_patched[guest] {
+            return shown.attached_to == "switch";
+        }
+        let is_configured = shown.attached_to == bridge_of(guest);
+        let Some(link) = self.device_link(guest) else {
+            return is_configured && shown.error.is_some();
+        };
+        let master = link
+            .master
+            .and_then(|index| self.kernel.all().into_iter().find(|other| other.index == index));
+        let place = master.map_or(link.name, |master| master.name);
+        // The kernel may have refused to say where it is.
+        (shown.attached_to == place && shown.is_down != link.is_up) || is_configured
+    }
+
     /// Every vif that is connected is shown as it was made, and at rest all are connected and shown
     /// as they were set.
     pub(crate) fn check_status(&mut self, is_at_rest: bool) -> Checked {
@@ -198,13 +216,12 @@ impl World {
             let vif = vif_of(domid);
             let shown = status.vifs.iter().find(|shown| shown.name == vif_name(vif));
             let is_made_so = |shown: &VifStatus| {
-                let is_patched = shown.attached_to == format!("bridge{guest}");
                 // A vif may connect before its toolstack has written its address.
                 let is_its_own = match &shown.mac {
                     None => !is_at_rest,
                     Some(mac) => *mac == mac_of(guest).to_string(),
                 };
-                is_its_own && is_patched == self.scenario.are_patched[guest]
+                is_its_own && self.is_shown_in_place(guest, shown)
             };
             let is_right = match shown.filter(|shown| shown.state == "Connected") {
                 Some(shown) if is_at_rest => {

@@ -34,6 +34,7 @@ mod port;
 mod process;
 mod report;
 mod scenario;
+mod session;
 mod settings;
 mod toolstack;
 mod traffic;

@@ -8,9 +8,8 @@ use std::time::{Instant, SystemTime};
 
 use ringway_calls::BackendRequest;
 use ringway_host::{
-    Around, CallReply, Connection, DeviceOf, Devices, Event, EventOf, Followed, Host, HostConfig,
-    Link, MemoryOf, NotDone, OtherPort, Parts, Purpose, Scope, Shared, World, update_mirrors,
-    watch,
+    Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host, HostConfig, MemoryOf,
+    NotDone, OtherPort, Parts, Scope, SessionEventOf, Shared, World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -31,6 +30,7 @@ use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::port::Port;
 use crate::scenario::HOST;
+use crate::session::NoSession;
 use crate::witness::{WatchedMemory, Witness};
 
 /// How the devices of this host are marked.
@@ -45,6 +45,7 @@ impl World for Simulated {
     type Hypervisor = WatchedDomain;
     type Kernel = SimKernel<Tap>;
     type Notes = KeptNotes;
+    type Session = NoSession;
 
     fn vif_queue(
         parts: QueueParts<MemoryOf<Self>, EventOf<Self>>,
@@ -219,9 +220,7 @@ impl Process {
     ) -> Result<CallReply, NotDone> {
         let uplink = uplink_of(plane);
         let around = Around {
-            virtio: Vec::new(),
             uplink: uplink.map(|(name, port)| OtherPort { port, name, counters: &[], fault: None }),
-            place_of: &|device: &DeviceOf<Simulated>| (device.attached_to.clone(), false),
             wall: SystemTime::UNIX_EPOCH,
         };
         let now = plane.now;
@@ -237,12 +236,9 @@ impl Process {
         notes: &mut KeptNotes,
     ) -> Result<bool, Lost> {
         let now = plane.now;
-        update_mirrors(&self.host.shared.switch, self.host.states(), uplink_of(plane));
+        self.host.follow_ports(uplink_of(plane));
         if let Some(down) = self.host.shared.next_report(plane) {
-            let vif = self.host.vifs().find(|(_, vif)| vif.state.has_port(down.port));
-            if let Some(vif) = vif.map(|(vif, _)| vif) {
-                self.on(Event::QueueDown(vif, down), plane, notes)?;
-            }
+            self.on(Event::QueueDown(down), plane, notes)?;
             return Ok(true);
         }
         if self.follow_devices(plane, notes) {
@@ -270,11 +266,7 @@ impl Process {
         if has_run {
             plane.journal.note(|| "backend: a vif has had its turn".to_owned());
         } else if !std::mem::replace(&mut self.has_begun, true) {
-            let is_kept = |purpose: &Purpose, link: &Link| match purpose {
-                Purpose::Xen(vif) => host.needs_device(*vif, link),
-                Purpose::Virtio(_) | Purpose::Uplink => false,
-            };
-            devices.delete_stale(is_kept, notes);
+            devices.delete_stale(|purpose, link| host.needs_device(purpose, link), notes);
         }
         Ok(has_run)
     }
@@ -318,7 +310,7 @@ impl Process {
 
     fn on(
         &mut self,
-        event: Event,
+        event: Event<SessionEventOf<Simulated>>,
         plane: &mut DataPlane,
         notes: &mut KeptNotes,
     ) -> Result<(), Lost> {

@@ -287,10 +287,11 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
         if devices.is_empty() {
             return BTreeMap::new();
         }
-        let links = self.keeper.net.links().unwrap_or_default();
+        let links = self.keeper.net.links().ok();
         let state = |device: &HostDevice<K>| {
-            let (attached_to, is_down) = device.place(&links);
-            DeviceState { attached_to, is_down, fault: device.fault.clone() }
+            let place = device.place(links.as_deref());
+            let fault = device.fault.clone().or_else(|| place.fault());
+            DeviceState { attached_to: place.attached_to, is_down: place.is_down, fault }
         };
         devices.into_iter().map(|(vif, device)| (vif, state(device))).collect()
     }

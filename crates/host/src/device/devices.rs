@@ -143,9 +143,38 @@ impl<K: Kernel> Devices<K> {
         }
     }
 
-    /// All links of the host, for the places of devices.
-    pub fn links(&mut self) -> Vec<Link> {
-        self.keeper().and_then(|keeper| keeper.net.links().ok()).unwrap_or_default()
+    /// All links of the host, for the places of devices; `None` if another process keeps the
+    /// devices, or the links cannot be read.
+    pub(crate) fn links(&mut self) -> Option<Vec<Link>> {
+        self.keeper()?.net.links().ok()
+    }
+
+    /// Notes what the supervisor has passed of the device of a vif.
+    pub fn pass(&mut self, vif: Purpose, passed: Passed<K::Tap>) {
+        if let Devices::Passed(all) = self {
+            all.insert(vif, passed);
+        }
+    }
+
+    /// The supervisor passes nothing more for this vif.
+    pub fn forget(&mut self, vif: &Purpose) {
+        if let Devices::Passed(all) = self {
+            all.remove(vif);
+        }
+    }
+
+    /// The device that was passed for a vif, unless it was deleted meanwhile.
+    pub(crate) fn passed(&self, vif: &Purpose) -> Option<VifDevice<K>> {
+        let Devices::Passed(all) = self else { return None };
+        all.get(vif)?.open().ok().flatten().map(VifDevice::Passed)
+    }
+
+    /// The MTU of a device that was passed, or will be opened again.
+    pub(crate) fn set_mtu(&mut self, vif: &Purpose, mtu: u32) {
+        let Devices::Passed(all) = self else { return };
+        if let Some(Passed::Made(made, _)) = all.get_mut(vif) {
+            made.mtu = mtu;
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 
-use super::HostDevice;
-use super::kernel::{Kernel, Tap};
+use super::kernel::{Kernel, Link, Tap};
+use super::{HostDevice, Place};
 use crate::comparison::Followed;
 
 /// A network device, as a process serves by it.
@@ -41,6 +41,11 @@ impl<T> Device<T> {
         Device { tap, mtu, queues_made, attached_to, is_detached: false, fault: None }
     }
 
+    /// Where it should be.
+    pub(super) fn configured(&self, is_gone: bool) -> Place {
+        Place { attached_to: self.attached_to.clone(), is_down: false, is_gone }
+    }
+
     /// Shows users why it does not work as it should, if so, and logs that once.
     pub(crate) fn show(&mut self, name: &str, outcome: io::Result<()>) -> Followed {
         let fault = outcome.err().map(|error| error.to_string());
@@ -58,6 +63,15 @@ impl<K: Kernel> VifDevice<K> {
         match self {
             VifDevice::Kept(device) => Some(device),
             VifDevice::Passed(_) => None,
+        }
+    }
+
+    /// Where it is: see [`HostDevice::place`].
+    pub(crate) fn place(&self, links: Option<&[Link]>) -> Place {
+        match self {
+            VifDevice::Kept(device) => device.place(links),
+            // Its keeper knows better.
+            VifDevice::Passed(device) => device.configured(device.tap.is_deleted()),
         }
     }
 

@@ -128,11 +128,33 @@ fn a_device_that_was_deleted_or_has_lost_its_bridge_is_as_before() {
     net.add_bridge("br0").expect("a bridge");
     place.follow(&mut device);
     assert_eq!(place.master("vm1").as_deref(), Some("br1"));
-    assert_eq!(device.place(&net.all()), ("br1".to_owned(), false));
+    assert_eq!(shown(&device, &place), ("br1".to_owned(), false, None));
     net.remove("br0").expect("it exists");
     net.rename("br1", "br0").expect("the name is free");
     place.follow(&mut device);
     is_as_before(&place, &device);
+}
+
+/// Where users see a device, whether it is down, and its fault.
+fn shown(device: &Device, place: &Place) -> (String, bool, Option<String>) {
+    let found = device.place(Some(&place.net.all()));
+    (found.attached_to.clone(), found.is_down, found.fault())
+}
+
+#[test]
+fn a_deleted_device_is_shown_as_deleted_and_no_bridge_has_an_odd_name() {
+    let mut place = Place::with(&["br0"]);
+    let net = place.net.clone();
+    let mut device = place.made(&bridged("vm1", "br0", None)).expect("made");
+    assert_eq!(shown(&device, &place), ("br0".to_owned(), false, None));
+    net.remove("vm1").expect("it exists");
+    let gone = Some("its network device was deleted".to_owned());
+    assert_eq!(shown(&device, &place), ("br0".to_owned(), false, gone.clone()));
+    // Also if the links cannot be read, or another process may read them.
+    assert_eq!(device.place(None).fault(), gone);
+    place.follow(&mut device);
+    assert_eq!(shown(&device, &place), ("br0".to_owned(), false, None));
+    assert_eq!(device.place(None).fault(), None, "nothing says that it is gone");
 }
 
 #[test]
@@ -145,7 +167,7 @@ fn what_an_administrator_does_to_a_device_is_respected_whatever_happens_later() 
     place.put("vm1", None);
     net.set_up("vm1", false).expect("it exists");
     place.follow(&mut device);
-    assert_eq!(device.place(&net.all()), ("vm1".to_owned(), true));
+    assert_eq!(shown(&device, &place), ("vm1".to_owned(), true, None));
     for _ in 0..2 {
         net.remove("br0").expect("it exists");
         place.follow(&mut device);

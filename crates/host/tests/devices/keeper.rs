@@ -166,6 +166,9 @@ fn the_device_of_a_virtio_vif_is_made_when_it_can_be_and_kept_as_others_are() {
     assert_eq!(keeper.states()[&vm1].attached_to, "br0");
 
     net.remove("vm1").expect("it exists");
+    let state = keeper.states().remove(&vm1).expect("it has one");
+    assert_eq!(state.attached_to, "br0");
+    assert_eq!(state.fault.as_deref(), Some("its network device was deleted"));
     keeper.note_change(now);
     now += LATER;
     assert_eq!(keeper.follow(now), [(vm1.clone(), DeviceChange::Renewed)]);

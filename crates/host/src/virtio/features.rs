@@ -10,7 +10,7 @@ use ringway_wire::virtio::{
 };
 
 /// The virtio features that correspond to these offloads.
-pub(crate) fn offered(caps: OffloadCaps) -> Features {
+pub(super) fn offered(caps: OffloadCaps) -> Features {
     let without = |is_there: bool, bits: &[u32]| {
         if is_there { Features::NONE } else { Features::of(bits) }
     };

@@ -1,0 +1,223 @@
+//! Virtio vifs: guests behind vhost-user sockets.
+//!
+//! A [`VirtioVif`] has what a Xen vif has, except XenStore and the handshake over it: its
+//! [`Session`] determines what to serve. A turn may change several queues; all of them are detached
+//! from the engines when the first must stop, and attached again after the turn.
+
+mod actions;
+mod features;
+mod guest;
+mod status;
+mod unattached;
+
+use std::io;
+use std::time::Instant;
+
+use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, PortRules};
+use ringway_wire::virtio::Features;
+use ringway_xenbus::{MIRROR_KEY, VifLimits};
+
+use crate::device::{Bridged, LowMtu, Purpose};
+use crate::negotiated::Floor;
+use crate::quarantine::Charged;
+use crate::rules::Rules;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::vif_state::VifState;
+use crate::world::{Hosting, SessionEventOf, World};
+use actions::VirtioActions;
+use guest::Guest;
+use unattached::{Unattached, make_device};
+
+/// What is wanted of a virtio vif.
+#[derive(Debug, Clone)]
+pub struct VirtioWanted {
+    /// Its name for people.
+    pub name: String,
+    /// Queues that the guest may have.
+    pub queues: u16,
+    /// Work that this guest may leave to the host, in addition to what all guests may.
+    pub offloads: OffloadCaps,
+    /// The Linux bridge that it is on instead of the switch.
+    pub bridge: Option<String>,
+    /// Virtio features that may be offered.
+    pub features: Features,
+    /// Protocol features that may be offered.
+    pub protocol: u64,
+    /// The guest's address, if it is known.
+    pub mac: Option<MacAddr>,
+    /// What the guest may send.
+    pub rules: PortRules,
+    /// Its limits.
+    pub limits: VifLimits,
+}
+
+impl VirtioWanted {
+    /// The device that it is to have, if it is to have one.
+    pub fn bridged(&self, low_mtu: LowMtu) -> Option<Bridged> {
+        Some(Bridged {
+            purpose: Purpose::Virtio(self.name.clone()),
+            name: self.name.clone(),
+            bridge: self.bridge.clone()?,
+            queues: self.queues,
+            mtu: self.limits.mtu,
+            mtu_min: 0,
+            low_mtu,
+        })
+    }
+}
+
+/// A virtio vif that is served.
+pub struct VirtioVif<W: World> {
+    /// What it has in common with other vifs.
+    pub state: VifState<W>,
+    /// Its socket, its guest's memory and its rings.
+    pub session: W::Session,
+    wanted: VirtioWanted,
+    /// Whether it was added while the host ran.
+    at_run_time: bool,
+    guest: Guest,
+    settings: Settings,
+    /// Why no front-end is accepted: panics over its guests.
+    quarantined: Option<String>,
+    /// Why it has no device on its bridge, so that no front-end is accepted.
+    unattached: Option<Unattached>,
+}
+
+/// A vif to begin.
+pub(crate) struct Begun {
+    pub(crate) wanted: VirtioWanted,
+    pub(crate) at_run_time: bool,
+    /// Whether it may wait for its bridge.
+    pub(crate) may_wait: bool,
+}
+
+impl<W: World> VirtioVif<W> {
+    /// Starts waiting for a front-end.
+    ///
+    /// # Errors
+    /// Its device cannot be made, and it may not wait for that.
+    pub(crate) fn begin(
+        Begun { wanted, at_run_time, may_wait }: Begun,
+        session: W::Session,
+        hosting: &mut Hosting<'_, W>,
+    ) -> io::Result<VirtioVif<W>> {
+        let now = hosting.now;
+        let floor = Floor::read(&wanted.name, hosting.notes);
+        // A user sees at once that an MTU cannot be; a description is served as far as possible.
+        let low_mtu = if may_wait { LowMtu::Warn } else { LowMtu::Refuse };
+        let made = make_device(&wanted, &floor, low_mtu, hosting).transpose();
+        let (device, unattached) = match made {
+            Ok(device) => (device, None),
+            Err(error) if may_wait => (None, Some(Unattached::new(&error, now))),
+            Err(error) => return Err(error),
+        };
+        let settings = Settings::read(&wanted.name, &wanted.limits, &wanted.rules, hosting.notes);
+        let (of_port, mac) = (settings.rules(&wanted.rules), wanted.mac);
+        let rules = Rules { wanted: of_port, mac, ..Rules::default() };
+        let charged = Charged::Virtio(wanted.name.clone());
+        let offer = hosting.shared.offer(Some(wanted.queues));
+        let mut state = VifState::new(charged, offer, rules, hosting.shared, now);
+        state.device = device;
+        state.limited.mtu_min = floor.mtu();
+        state.set_limits(&settings.keys(), hosting);
+        let mut vif = VirtioVif {
+            state,
+            session,
+            wanted,
+            at_run_time,
+            guest: Guest::new(floor, now),
+            settings,
+            quarantined: None,
+            unattached,
+        };
+        vif.check_quarantine(hosting.shared);
+        Ok(vif)
+    }
+
+    /// Accepts front-ends, or not, according to the remembered panics.
+    pub(crate) fn check_quarantine(&mut self, shared: &Shared) {
+        self.quarantined = shared.quarantine.reason(&self.state.charged);
+        if let Some(reason) = &self.quarantined {
+            tracing::warn!(vif = self.state.name, "{reason}");
+        }
+        self.state.is_quarantined = self.quarantined.is_some();
+    }
+
+    /// Does pending work; returns whether there may be more.
+    pub(crate) fn turn(&mut self, hosting: &mut Hosting<'_, W>) -> io::Result<bool> {
+        if self.quarantined.is_some() || !self.attach(hosting) {
+            return Ok(false);
+        }
+        self.act(hosting, |session, actions, now| session.turn(actions, now))
+    }
+
+    /// Handles what its session learns from elsewhere.
+    pub(crate) fn on(&mut self, event: SessionEventOf<W>, hosting: &mut Hosting<'_, W>) {
+        self.act(hosting, |session, actions, now| session.on(event, actions, now));
+    }
+
+    /// Handles a queue that an engine gave up: the guest is disconnected, and may reconnect.
+    pub(crate) fn close(&mut self, reason: &str, hosting: &mut Hosting<'_, W>) {
+        self.act(hosting, |session, actions, now| session.close(reason, actions, now));
+    }
+
+    /// Ends it for good: a later vif with this name is a different one.
+    pub(crate) fn end(mut self, hosting: &mut Hosting<'_, W>) {
+        self.act(hosting, |session, actions, now| session.end(actions, now));
+        let notes = &mut *hosting.notes;
+        for forgotten in [self.guest.floor.forget(notes), self.settings.forget(notes)] {
+            let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
+        }
+        hosting.shared.quarantine.release(&self.state.charged, notes);
+        let device = self.state.device;
+        let removed = device.map(|device| hosting.devices.remove(device, hosting.notes));
+        if let Some(Err(error)) = removed {
+            tracing::debug!(%error, "the network device was already gone");
+        }
+    }
+
+    /// Sets a valid limit or mirror, by its key, for as long as it exists. It has no keys in
+    /// XenStore: a note has them for the next process.
+    ///
+    /// # Errors
+    /// Why this host cannot do that, or why the next process will not know it.
+    pub(crate) fn set(
+        &mut self,
+        key: &str,
+        value: &str,
+        hosting: &mut Hosting<'_, W>,
+    ) -> Result<(), String> {
+        if key != MIRROR_KEY {
+            let noted = self.settings.set(key, value, hosting.notes);
+            self.state.set_limits(&self.settings.keys(), hosting);
+            return noted;
+        }
+        let mirror = Mirrored::parse_list(value)?;
+        let rules = PortRules { mirror, ..self.state.rules.wanted.clone() };
+        let set = self.state.update_rules(rules, None, hosting);
+        let set = set.and_then(|()| self.settings.set(MIRROR_KEY, value, hosting.notes));
+        set.map_err(|reason| format!("{}: {reason}", self.state.name))
+    }
+
+    /// Does what is due from time to time.
+    pub(crate) fn housekeep(&mut self) {
+        self.guest.log_unshared(&self.state.name, &self.session.blank_pairs());
+    }
+
+    /// Whether it is to have a network device.
+    pub(crate) fn is_on_bridge(&self) -> bool {
+        self.wanted.bridge.is_some()
+    }
+
+    fn act<R>(
+        &mut self,
+        hosting: &mut Hosting<'_, W>,
+        act: impl FnOnce(&mut W::Session, &mut VirtioActions<'_, '_, W>, Instant) -> R,
+    ) -> R {
+        let now = hosting.now;
+        let VirtioVif { state, session, wanted, guest, .. } = self;
+        act(session, &mut VirtioActions { state, wanted, guest, hosting }, now)
+    }
+}

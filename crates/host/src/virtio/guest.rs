@@ -1,0 +1,99 @@
+//! What is known of the guest of a virtio vif.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::QueueCounters;
+use ringway_xenstore::RateLimit;
+
+use crate::negotiated::Floor;
+
+/// How often pairs may be attached in a burst, and the interval after that: attaching involves all
+/// engines, and a front-end causes it with each change. At its start, a front-end may cause it for
+/// each pair.
+const ATTACHES_BURST: u32 = 256;
+const ATTACH_INTERVAL: Duration = Duration::from_millis(50);
+/// Kicks of a pair from which on its driver has made chains available. QEMU itself kicks each of
+/// the two queues when the device starts.
+const KICKS_MIN: u64 = 3;
+
+/// What is known of the guest, and of its front-end.
+pub(super) struct Guest {
+    /// The least to offer.
+    pub(super) floor: Floor,
+    /// Pairs that should be served, and whether each is enabled.
+    pub(super) pairs: BTreeMap<u16, bool>,
+    /// How often they may be attached to engines.
+    pub(super) rate_limit: RateLimit,
+    /// When they will be attached, if that was deferred.
+    pub(super) due: Option<Instant>,
+    counters: BTreeMap<u16, Arc<QueueCounters>>,
+    /// An address that must be announced to the network.
+    pub(super) announced: Option<[u8; 6]>,
+    /// By pair: kicks before the guest last stopped it.
+    kicks_before: BTreeMap<u16, u64>,
+    has_logged_unshared: bool,
+}
+
+impl Guest {
+    pub(super) fn new(floor: Floor, now: Instant) -> Guest {
+        Guest {
+            floor,
+            pairs: BTreeMap::new(),
+            rate_limit: RateLimit::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
+            due: None,
+            counters: BTreeMap::new(),
+            announced: None,
+            kicks_before: BTreeMap::new(),
+            has_logged_unshared: false,
+        }
+    }
+
+    /// Another guest may come.
+    pub(super) fn forget(&mut self) {
+        self.pairs.clear();
+        self.counters.clear();
+        self.kicks_before.clear();
+        (self.due, self.announced, self.has_logged_unshared) = (None, None, false);
+    }
+
+    /// The counters of a pair, for as long as the front-end is connected.
+    pub(super) fn counters(&mut self, pair: u16) -> Arc<QueueCounters> {
+        Arc::clone(self.counters.entry(pair).or_default())
+    }
+
+    /// The guest has stopped a pair: kicks from now on are for other rings.
+    pub(super) fn note_stop(&mut self, pair: u16) {
+        self.kicks_before.insert(pair, self.kicks(pair));
+    }
+
+    fn kicks(&self, pair: u16) -> u64 {
+        self.counters.get(&pair).map_or(0, |counters| counters.totals().events_received)
+    }
+
+    /// The likely reason if the guest kicks, and the rings of these pairs stay zeros: it writes to
+    /// memory that is not shared with us.
+    pub(super) fn unshared(&self, blank_pairs: &[u16]) -> Option<String> {
+        let kicks = blank_pairs.iter().map(|pair| {
+            let before = self.kicks_before.get(pair).copied().unwrap_or_default();
+            // The counters of a new connection begin at zero.
+            self.kicks(*pair).saturating_sub(before)
+        });
+        let kicks = kicks.max().filter(|kicks| *kicks >= KICKS_MIN)?;
+        Some(format!(
+            "the guest has kicked {kicks} times, but its rings are all zeros, so its memory is \
+             probably not shared (QEMU: -object memory-backend-memfd,...,share=on; libvirt: \
+             <memoryBacking><access mode='shared'/></memoryBacking>)"
+        ))
+    }
+
+    /// Logs that once for each time that it happens.
+    pub(super) fn log_unshared(&mut self, vif: &str, blank_pairs: &[u16]) {
+        let reason = self.unshared(blank_pairs);
+        if let (Some(reason), false) = (&reason, self.has_logged_unshared) {
+            tracing::warn!(vif, "{reason}");
+        }
+        self.has_logged_unshared = reason.is_some();
+    }
+}

@@ -1,0 +1,70 @@
+//! What users are shown of a virtio vif.
+
+use ringway_calls::{VifStatus, VirtioStatus};
+use ringway_vhost::Backend;
+use ringway_vhost::backend::{FEATURES, Missing, PROTOCOL_FEATURES};
+use ringway_wire::vhost_user::protocol_names;
+use ringway_wire::virtio::Features;
+
+use super::VirtioVif;
+use crate::session::{Session as _, SessionPlace};
+use crate::world::World;
+
+impl<W: World> VirtioVif<W> {
+    /// Whether its guest is served.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.session.said().is_some_and(|said| said.missing() == Missing::Nothing)
+    }
+
+    /// Completes its status.
+    pub(crate) fn describe(&self, status: VifStatus) -> VifStatus {
+        let names = |features: Features| features.names().map(str::to_owned).collect();
+        let said = self.session.said();
+        let offered = said.map_or(Features::NONE, |said| said.offer().features());
+        let features = said.and_then(Backend::features).unwrap_or(Features::NONE);
+        let of_protocol = |set: u64| protocol_names(set).map(str::to_owned).collect();
+        let protocol_offered = said.map_or(0, |said| said.offer().protocol());
+        let protocol = said.map_or(0, Backend::protocol);
+        let regions = said.map_or(&[][..], Backend::regions);
+        let state = match said {
+            None => "Waiting",
+            Some(_) if self.is_serving() => "Connected",
+            Some(_) => "Initialising",
+        };
+        // Without a device, it waits for its bridge.
+        let awaited = self.wanted.bridge.clone().filter(|_| self.state.device.is_none());
+        let SessionPlace { socket, mode } = self.session.place();
+        VifStatus {
+            kind: "virtio".to_owned(),
+            state: state.to_owned(),
+            error: self.error().or(status.error),
+            attached_to: awaited.unwrap_or(status.attached_to),
+            max_queues: said.map_or(self.wanted.queues, |said| said.offer().pairs),
+            virtio: Some(VirtioStatus {
+                socket,
+                mode: mode.to_owned(),
+                at_run_time: self.at_run_time,
+                max_queues_next: self.wanted.queues,
+                features: names(features),
+                not_taken: names(offered.without(features)),
+                not_offered: said.map_or(Vec::new(), |_| names(FEATURES.without(offered))),
+                protocol: of_protocol(protocol),
+                protocol_not_taken: of_protocol(protocol_offered & !protocol),
+                protocol_not_offered: of_protocol(
+                    said.map_or(0, |_| PROTOCOL_FEATURES) & !protocol_offered,
+                ),
+                memory_mib: regions.iter().map(|region| region.size).sum::<u64>() >> 20,
+                memory_sealed: !self.session.may_lose_memory(),
+            }),
+            ..status
+        }
+    }
+
+    /// Why nothing is served, if so.
+    fn error(&self) -> Option<String> {
+        let unattached = || self.why_unattached().map(str::to_owned);
+        let unshared = || self.guest.unshared(&self.session.blank_pairs());
+        let of_guest = || self.session.error().or_else(unshared);
+        self.quarantined.clone().or_else(unattached).or_else(of_guest)
+    }
+}
