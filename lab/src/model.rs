@@ -1,5 +1,7 @@
 //! `ringway model`: what many queues should achieve, from records or from published figures.
 
+mod plan;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +13,6 @@ use ringway_lab::record::Records;
 use ringway_lab::value::Cell;
 use ringway_model::fit::{Data, Fit};
 use ringway_model::line::Line;
-use ringway_model::plan::{self, Target};
 use ringway_model::predict::Placed;
 use ringway_model::published::{self, Role};
 use ringway_model::units::{Duration, Rate, Size};
@@ -51,8 +52,9 @@ enum Verb {
     Fit(FitArgs),
     /// Predict throughput, the use of each station, and the round trip under load
     Predict(PredictArgs),
-    /// Plan for a target: queues, CPUs, workers, MTU, memory, grants, and what limits next
-    Plan(PlanArgs),
+    /// Plan for a target: queues, a guest's CPUs, workers, MTU, offloads, memory, grants, and what
+    /// limits next
+    Plan(plan::Plan),
     /// Compare published figures with the model
     Published(PublishedArgs),
 }
@@ -99,24 +101,6 @@ struct PredictArgs {
 }
 
 #[derive(Debug, Args)]
-struct PlanArgs {
-    #[command(flatten)]
-    known: Known,
-    /// The throughput to reach, such as 9.4Gbit/s
-    #[arg(long, value_name = "RATE")]
-    target: Rate,
-    /// Streams
-    #[arg(long, value_name = "N", value_parser = count::<u16>(1..=10_000))]
-    streams: u16,
-    /// The probability in percent with which the placement of streams must allow it
-    #[arg(long, value_name = "PERCENT", default_value_t = 90.0)]
-    probability: f64,
-    /// Interfaces that are planned alike
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    vifs: u16,
-}
-
-#[derive(Debug, Args)]
 struct PublishedArgs {
     /// Print JSON
     #[arg(long)]
@@ -127,7 +111,7 @@ pub(crate) fn run(args: &Model) -> Result<()> {
     match &args.verb {
         Verb::Fit(args) => fit(args),
         Verb::Predict(args) => predict(args),
-        Verb::Plan(args) => make_plan(args),
+        Verb::Plan(args) => plan::run(args),
         Verb::Published(args) => show_published(args),
     }
 }
@@ -146,10 +130,10 @@ impl Known {
         self.filter.iter().fold(Cell::default(), add)
     }
 
-    fn data(&self) -> Result<Data> {
+    fn data(&self, filter: &Cell) -> Result<Data> {
         let mut all: Option<Data> = None;
         for path in &self.records {
-            let data = self.read(path)?;
+            let data = read(path, filter)?;
             match &mut all {
                 None => all = Some(data),
                 Some(all) if all.line_bps == data.line_bps && all.window == data.window => {
@@ -161,18 +145,12 @@ impl Known {
         all.context("no records given")
     }
 
-    fn read(&self, path: &Path) -> Result<Data> {
-        if path.extension().is_some_and(|end| end == "toml") {
-            let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-            return Ok(forecast::of_table(&path.display().to_string(), &text)?);
-        }
-        let records = Records::read(path)?;
-        let data = forecast::of_records(&records, &self.filter());
-        data.map_err(|error| anyhow!("{}: {error}", path.display()))
+    fn fit(&self) -> Result<Fit> {
+        self.fit_of(&self.filter())
     }
 
-    fn fit(&self) -> Result<Fit> {
-        let fit = Fit::of(&self.data()?)?;
+    fn fit_of(&self, filter: &Cell) -> Result<Fit> {
+        let fit = Fit::of(&self.data(filter)?)?;
         let Some(Rate(bps)) = self.line else { return Ok(fit) };
         let payload = Line::plain(bps, self.mtu.0).payload_bps();
         if payload <= 0.0 {
@@ -180,6 +158,19 @@ impl Known {
         }
         Ok(fit.on_line(payload))
     }
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "toml")
+}
+
+fn read(path: &Path, filter: &Cell) -> Result<Data> {
+    if is_table(path) {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        return Ok(forecast::of_table(&path.display().to_string(), &text)?);
+    }
+    let data = forecast::of_records(&Records::read(path)?, filter);
+    data.map_err(|error| anyhow!("{}: {error}", path.display()))
 }
 
 fn fit(args: &FitArgs) -> Result<()> {
@@ -252,67 +243,6 @@ fn predict(args: &PredictArgs) -> Result<()> {
             &format!("This is a range: the {} is not identified. Measure {run}.\n", missing.name);
     }
     print(&text)
-}
-
-fn make_plan(args: &PlanArgs) -> Result<()> {
-    if !(args.probability > 0.0 && args.probability < 100.0) {
-        bail!("--probability {}: expected more than 0 and less than 100", args.probability);
-    }
-    let fit = args.known.fit()?;
-    let target = Target {
-        bps: args.target.0,
-        flows: usize::from(args.streams),
-        probability: args.probability / 100.0,
-        vifs: usize::from(args.vifs),
-    };
-    let plan = plan::plan(&fit, &target);
-    let line = args.known.line.map(|Rate(bps)| Line::plain(bps, args.known.mtu.0));
-    let mtu = line.map(|line| plan::mtu_for(target.bps, line));
-    if args.known.json {
-        return print_json(&json!({ "plan": plan, "mtu": mtu.flatten() }));
-    }
-    let queues = queues(&plan, args.target);
-    let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
-    let mut text = format!(
-        "{queues}\n{} to {} on average, {} or more with {:.0} % of placements\n\
-         limited by {}\nworkers  {}\nmemory   {netback} in netback of Linux, {vhost} with vhost\n\
-         grants   {} a guest\noffloads as in the records\n",
-        Rate(plan.throughput_range_bps[0]),
-        Rate(plan.throughput_range_bps[1]),
-        args.target,
-        plan.probability.max(0.0) * 100.0,
-        plan.binding,
-        plan.workers,
-        plan.grants,
-    );
-    for (station, cpus) in &plan.cpus {
-        text += &format!("{station}: {cpus} CPUs\n");
-    }
-    text += &match mtu {
-        Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),
-        Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
-        None => String::new(),
-    };
-    for (name, change) in &plan.sensitivity {
-        text += &format!("with 10 % better {name}: {:+.1} %\n", change * 100.0);
-    }
-    if let Some(run) = &plan.next_run {
-        text += &format!("The run that would tell most: {run}.\n");
-    }
-    print(&text)
-}
-
-/// How many queues a plan has, or may need.
-fn queues(plan: &plan::Plan, target: Rate) -> String {
-    match (plan.queues, plan.queues_range) {
-        (None, [None, _]) => format!("no number of queues reaches {target}"),
-        (_, [least, Some(most)]) if least == Some(most) => format!("{most} queues"),
-        (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
-        (_, [Some(least), None]) => {
-            format!("{least} queues or more; if contention is worst, no number reaches {target}")
-        }
-        (Some(queues), _) => format!("{queues} queues"),
-    }
 }
 
 /// A figure with its error, for scripts.

@@ -41,6 +41,8 @@ pub struct Plan {
     pub workers: usize,
     /// CPUs of each station that was measured, at four fifths of their time.
     pub cpus: Vec<(String, usize)>,
+    /// CPUs of a guest for its programs and its end of all queues; nothing if no run measured them.
+    pub guest_cpus: Option<usize>,
     /// Memory of the backend for all queues of all interfaces in bytes, for netback of Linux and
     /// for vhost.
     pub memory_bytes: [usize; 2],
@@ -58,6 +60,8 @@ pub struct Plan {
 const QUEUES_MAX: usize = 64;
 /// The part of a CPU's time that a plan uses.
 const CPU_USE: f64 = 0.8;
+/// How the names of the stations begin that a guest's CPUs are.
+const GUEST: [&str; 2] = ["guest", "netfront"];
 /// Memory of a queue in netback of Linux, and in vhost.
 const QUEUE_BYTES: [usize; 2] = [44_000, 65_536];
 /// Grants of a queue: two pages of rings, and a page for each of two rings' 256 slots.
@@ -84,6 +88,9 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
     let outcome = of(chosen);
     let ends = fit.predict(chosen, target.flows, Placed::Random).throughput;
     let carried = outcome.mean_bps.min(target.bps);
+    let is_of_guest = |it: &Station| GUEST.iter().any(|name| it.name.starts_with(name));
+    let of_guest = fit.used(carried).filter(|(station, _)| is_of_guest(station));
+    let of_guest: f64 = of_guest.map(|(_, used)| used).sum();
     let cpus = fit.used(carried).filter(|(station, _)| station.cpus > 0.0);
     let cpus = cpus.map(|(station, used)| (station.name.clone(), whole(used / CPU_USE).max(1)));
     Plan {
@@ -95,6 +102,7 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         busy: outcome.busy,
         workers: whole(outcome.busy) + 1,
         cpus: cpus.collect(),
+        guest_cpus: (of_guest > 0.0).then(|| whole(of_guest / CPU_USE).max(1)),
         memory_bytes: QUEUE_BYTES.map(|bytes| bytes * chosen * target.vifs),
         grants: QUEUE_GRANTS * chosen,
         binding: binding(fit, chosen, target, outcome.mean_bps),
@@ -185,7 +193,9 @@ mod tests {
             splits: ways(*queues, *flows, Placed::Random),
             bps: gbit * 1e9,
             half_width_bps: 0.01e9,
-            cpus_used: [("netback".to_owned(), 0.9)].into(),
+            cpus_used: [("netback", 0.9), ("guest system", 1.1), ("netfront", 0.7)]
+                .map(|(name, cpus)| (name.to_owned(), cpus))
+                .into(),
         };
         let cpus = [("netback".to_owned(), 16.0)].into();
         let points = points.iter().map(point).collect();
@@ -205,8 +215,9 @@ mod tests {
         let few = plan(&fit, &target(4.0, 4));
         assert_eq!((few.queues, few.workers, few.grants), (Some(1), 2, 514));
         assert_eq!(few.memory_bytes, [44_000, 65_536]);
-        // 0.9 CPUs for 5 Gbit/s, at four fifths of their time.
-        assert_eq!(found.cpus, [("netback".to_owned(), 2)]);
+        // 0.9 CPUs for 5 Gbit/s, at four fifths of their time; and 1.8 of the guest.
+        assert!(found.cpus.contains(&("netback".to_owned(), 2)), "{found:?}");
+        assert_eq!((found.guest_cpus, few.guest_cpus), (Some(4), Some(2)));
     }
 
     #[test]

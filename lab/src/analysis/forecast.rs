@@ -17,7 +17,7 @@ use crate::metric::number;
 use crate::record::Records;
 use crate::setup::Setup;
 use crate::value::Cell;
-use crate::word::{Encapsulation, Placement, Word, names};
+use crate::word::{Encapsulation, Placement, Word, name_of, names};
 
 /// The metric that the model predicts.
 pub const METRIC: &str = "throughput-bps";
@@ -181,6 +181,22 @@ pub fn of_records(records: &Records, filter: &Cell) -> Result<Data, ForecastErro
         return Err(ForecastError::Varied { axis: axis.clone(), value: value.to_string() });
     }
     data(records, &cells).ok_or(ForecastError::Empty)
+}
+
+/// The states of the offloads in the measured cells that have all values of `filter`, as studies
+/// spell them.
+pub fn offloads(records: &Records, filter: &Cell) -> Vec<&'static str> {
+    let primary = records.study.primary();
+    let mut found = Vec::new();
+    for cell in records.study.cells(primary).iter().filter(|cell| cell.matches(filter)) {
+        if records.of_cell(primary, cell).next().is_none() {
+            continue;
+        }
+        let setup = Setup::of(&records.study, cell);
+        let name = setup.map(|setup| name_of(setup.offloads)).ok();
+        found.extend(name.filter(|name| !found.contains(name)));
+    }
+    found
 }
 
 /// What must be equal in all points of a fit.

@@ -1,0 +1,157 @@
+//! `ringway model plan`: what a target needs, of everything that can be chosen.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use ringway_lab::analysis::forecast;
+use ringway_lab::record::Records;
+use ringway_lab::value::Cell;
+use ringway_model::line::Line;
+use ringway_model::plan::{self, Target};
+use ringway_model::units::{Rate, Size};
+use ringway_terminal::options::number as count;
+use ringway_terminal::output::{print, print_json};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Known, is_table};
+
+/// The parameter that a plan selects, if the records vary it.
+const OFFLOADS: &str = "offloads";
+
+#[derive(Debug, Args)]
+pub(super) struct Plan {
+    #[command(flatten)]
+    known: Known,
+    /// The throughput to reach, such as 9.4Gbit/s
+    #[arg(long, value_name = "RATE")]
+    target: Rate,
+    /// Streams
+    #[arg(long, value_name = "N", value_parser = count::<u16>(1..=10_000))]
+    streams: u16,
+    /// The probability in percent with which the placement of streams must allow it
+    #[arg(long, value_name = "PERCENT", default_value_t = 90.0)]
+    probability: f64,
+    /// Interfaces that are planned alike
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    vifs: u16,
+}
+
+/// A plan with one state of the offloads.
+#[derive(Debug, Serialize)]
+struct Variant {
+    /// As studies spell it; nothing if the figures do not say.
+    offloads: Option<&'static str>,
+    #[serde(flatten)]
+    plan: plan::Plan,
+}
+
+pub(super) fn run(args: &Plan) -> Result<()> {
+    if !(args.probability > 0.0 && args.probability < 100.0) {
+        bail!("--probability {}: expected more than 0 and less than 100", args.probability);
+    }
+    let line = args.known.line.map(|Rate(bps)| Line::plain(bps, args.known.mtu.0));
+    let mtu = line.map(|line| plan::mtu_for(args.target.0, line));
+    let variants = variants(args)?;
+    let Some((best, others)) = variants.split_first() else { bail!("no records given") };
+    if args.known.json {
+        return print_json(&json!({
+            "plan": best.plan,
+            "offloads": best.offloads,
+            "other-offloads": others,
+            "mtu": mtu.flatten(),
+        }));
+    }
+    print(&text(args, best, others, mtu))
+}
+
+/// A plan for each state of the offloads that the records have: the one with the fewest queues
+/// first, and of these the fastest.
+fn variants(args: &Plan) -> Result<Vec<Variant>> {
+    let target = Target {
+        bps: args.target.0,
+        flows: usize::from(args.streams),
+        probability: args.probability / 100.0,
+        vifs: usize::from(args.vifs),
+    };
+    let of = |(offloads, filter): (Option<&'static str>, Cell)| {
+        let plan = plan::plan(&args.known.fit_of(&filter)?, &target);
+        Ok(Variant { offloads, plan })
+    };
+    let mut all = states(&args.known)?.into_iter().map(of).collect::<Result<Vec<_>>>()?;
+    let queues = |it: &Variant| it.plan.queues.unwrap_or(usize::MAX);
+    let speed = |it: &Variant| it.plan.throughput_bps;
+    all.sort_by(|a, b| queues(a).cmp(&queues(b)).then(speed(b).total_cmp(&speed(a))));
+    Ok(all)
+}
+
+/// The states of the offloads in the records, with what selects the cells of each.
+fn states(known: &Known) -> Result<Vec<(Option<&'static str>, Cell)>> {
+    let filter = known.filter();
+    let mut found = Vec::new();
+    for path in known.records.iter().filter(|path| !is_table(path)) {
+        let records = Records::read(path)?;
+        for name in forecast::offloads(&records, &filter) {
+            let is_axis = records.study.axis(OFFLOADS).is_some();
+            let cells = if is_axis { filter.with(OFFLOADS, name) } else { filter.clone() };
+            let one = (Some(name), cells);
+            if !found.contains(&one) {
+                found.push(one);
+            }
+        }
+    }
+    Ok(if found.is_empty() { vec![(None, filter)] } else { found })
+}
+
+fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>>) -> String {
+    let plan = &best.plan;
+    let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
+    let guest = plan.guest_cpus.map(|cpus| format!("{cpus} CPUs for its programs and its queues"));
+    let mut text = format!(
+        "{}\n{} to {} on average, {} or more with {:.0} % of placements\n\
+         limited by {}\nguest    {}\nworkers  {}\n\
+         memory   {netback} in netback of Linux, {vhost} with vhost\n\
+         grants   {} a guest\noffloads {}\n",
+        queues(plan, args.target),
+        Rate(plan.throughput_range_bps[0]),
+        Rate(plan.throughput_range_bps[1]),
+        args.target,
+        plan.probability.max(0.0) * 100.0,
+        plan.binding,
+        guest.as_deref().unwrap_or("CPUs not known: no run measured them"),
+        plan.workers,
+        plan.grants,
+        best.offloads.unwrap_or("as where the figures were measured"),
+    );
+    for other in others {
+        let queues = queues(&other.plan, args.target);
+        text += &format!("with {OFFLOADS} {}: {queues}\n", other.offloads.unwrap_or_default());
+    }
+    for (station, cpus) in &plan.cpus {
+        text += &format!("{station}: {cpus} CPUs\n");
+    }
+    text += &match mtu {
+        Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),
+        Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
+        None => String::new(),
+    };
+    for (name, change) in &plan.sensitivity {
+        text += &format!("with 10 % better {name}: {:+.1} %\n", change * 100.0);
+    }
+    if let Some(run) = &plan.next_run {
+        text += &format!("The run that would tell most: {run}.\n");
+    }
+    text
+}
+
+/// How many queues a plan has, or may need.
+fn queues(plan: &plan::Plan, target: Rate) -> String {
+    match (plan.queues, plan.queues_range) {
+        (None, [None, _]) => format!("no number of queues reaches {target}"),
+        (_, [least, Some(most)]) if least == Some(most) => format!("{most} queues"),
+        (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
+        (_, [Some(least), None]) => {
+            format!("{least} queues or more; if contention is worst, no number reaches {target}")
+        }
+        (Some(queues), _) => format!("{queues} queues"),
+    }
+}
