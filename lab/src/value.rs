@@ -165,7 +165,8 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "encapsulation", domain: Domain::Word(names::<Encapsulation>) },
     Parameter { name: "placement", domain: Domain::Word(names::<Placement>) },
     // Placement of threads and interrupts on CPUs: left to the kernel; all on one; all of a queue
-    // on one, and different queues on different ones; every thread on its own.
+    // on one, and different queues on different ones; every thread on its own; those of a guest on
+    // one.
     Parameter { name: "layout", domain: Domain::Word(names::<Layout>) },
     // How the backend places queues on its workers.
     Parameter { name: "policy", domain: Domain::Word(names::<Policy>) },

@@ -183,6 +183,9 @@ pub enum Layout {
     Paired,
     /// Every thread on a CPU of its own, as far as CPUs suffice.
     Spread,
+    /// Those of each guest on one CPU, as interrupts fall that no one balances; the backend's where
+    /// the kernel puts them.
+    GuestOneCpu,
 }
 
 impl Word for Layout {
@@ -191,6 +194,7 @@ impl Word for Layout {
         ("one-cpu", Layout::OneCpu),
         ("paired", Layout::Paired),
         ("spread", Layout::Spread),
+        ("guest-one-cpu", Layout::GuestOneCpu),
     ];
 }
 

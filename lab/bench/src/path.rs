@@ -78,7 +78,7 @@ impl Path {
         match self.0.subject {
             Subject::Ringway => match self.0.layout {
                 Layout::OneCpu => "ringway (1 CPU)",
-                Layout::Free | Layout::Paired | Layout::Spread => "ringway",
+                Layout::Free | Layout::Paired | Layout::Spread | Layout::GuestOneCpu => "ringway",
             },
             Subject::TapRelay => match self.0.relay {
                 Some(_) => "relay (3 threads)",

@@ -136,6 +136,19 @@ fn pairs_of_guests_have_the_recommended_numbers() {
 }
 
 #[test]
+fn interrupts_on_one_cpu_are_an_axis_of_what_a_guest_receives() {
+    let study = shipped("receive-interrupts").expect("it is shipped");
+    let setup = |label: &str| study.setup(&study.cell_of_label(label).expect(label));
+    let of_one = setup("q8.s8.no-gro.guest-one-cpu");
+    assert_eq!(of_one.text("direction"), Some("receive"));
+    assert_eq!(of_one.text("layout"), Some("guest-one-cpu"));
+    // Both explanations of the published figure agree on q8.s8 and differ on these.
+    for label in ["q4.s8.no-gro.spread", "q8.s4.no-gro.spread"] {
+        assert_eq!(setup(label).text("layout"), Some("spread"));
+    }
+}
+
+#[test]
 fn a_study_of_ones_own_needs_no_quick_form() {
     let text = shipped_text("transmit").expect("it is shipped");
     let (without, _) = text.split_once("\n[quick]").expect("it has one");

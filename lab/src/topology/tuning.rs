@@ -136,7 +136,7 @@ fn place(backend: u32, guests: &[u32], blueprint: &Blueprint) -> io::Result<()> 
     let workers = threads(backend, "worker")?;
     for (number, thread) in workers.iter().enumerate() {
         match blueprint.layout {
-            Layout::Free => {}
+            Layout::Free | Layout::GuestOneCpu => {}
             Layout::OneCpu => pin(*thread, &of(0))?,
             Layout::Paired | Layout::Spread => pin(*thread, &of(number))?,
         }
@@ -148,7 +148,7 @@ fn place(backend: u32, guests: &[u32], blueprint: &Blueprint) -> io::Result<()> 
         for (number, thread) in threads(*guest, "guest")?.iter().enumerate() {
             match blueprint.layout {
                 Layout::Free => {}
-                Layout::OneCpu => pin(*thread, &of(0))?,
+                Layout::OneCpu | Layout::GuestOneCpu => pin(*thread, &of(0))?,
                 Layout::Paired => pin(*thread, &of(number))?,
                 Layout::Spread => pin(*thread, &of(workers.len() + number))?,
             }
