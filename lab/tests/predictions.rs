@@ -5,6 +5,9 @@ mod model;
 use std::path::Path;
 use std::process::Command;
 
+use ringway_lab::analysis::Analysis;
+use ringway_lab::record::Records;
+use ringway_lab::report;
 use ringway_lab::study::{Study, shipped};
 use serde_json::Value;
 
@@ -39,4 +42,30 @@ fn a_plan_selects_offloads_and_counts_the_cpus_of_a_guest() {
     assert!(plan["plan"]["guest-cpus"].as_u64().expect("they were measured") > 1, "{plan}");
     let selected = said(&[&words[..], &["--where", "offloads=no-gro"]].concat(), dir.path());
     assert!(selected.contains("offloads no-gro\n") && !selected.contains("with offloads"));
+}
+
+#[test]
+fn round_trips_under_load_are_predicted_from_the_throughput_of_the_load() {
+    let dir = tempfile::tempdir().expect("a directory");
+    model::fill(dir.path(), &quick("latency-under-load"), &model::host(64), 1, 1.0);
+    let records = Records::read(dir.path()).expect("good records");
+    let analysis = Analysis::of(&records);
+    let of = |label: &str| {
+        let cell = analysis.of_primary().find(|cell| cell.label == label).expect(label);
+        let one = cell.predicted.expect("the cells calibrate it");
+        assert_eq!(one.metric, "rtt-median-us");
+        (one, cell.values["rtt-median-us"].mean)
+    };
+    for label in ["q1.l0", "q1.l1"] {
+        assert!(of(label).0.is_calibration, "{label}");
+    }
+    for label in ["q1.l4", "q2.l4", "q4.l1", "q4.l4"] {
+        let (one, measured) = of(label);
+        let value = one.estimate.value.expect("two queues identify it");
+        assert!(!one.is_calibration && measured > 100.0, "{label}: {measured}");
+        assert!((value / measured - 1.0).abs() < 0.15, "{label}: {one:?} {measured}");
+    }
+    report::write(dir.path(), &records).expect("it has room");
+    let page = std::fs::read_to_string(dir.path().join("report.html")).expect("a page");
+    assert!(page.contains("It predicts the mean of round trips"), "{page}");
 }

@@ -53,20 +53,20 @@ fn cells_with_many_queues_are_predicted_from_those_with_few() {
         (cell.predicted.expect("one and two queues calibrate it"), cell.values["throughput-bps"])
     };
     let (one, measured) = of("q1.s8");
-    let value = one.throughput.value.expect("it was measured");
+    let value = one.estimate.value.expect("it was measured");
     assert!(one.is_calibration && (value / measured.mean - 1.0).abs() < 0.02, "{one:?}");
     for label in ["q4.s8", "q8.s8"] {
         let (many, measured) = of(label);
-        let value = many.throughput.value.expect("two queues identify it");
+        let value = many.estimate.value.expect("two queues identify it");
         assert!(!many.is_calibration, "{label}");
         assert!((value / measured.mean - 1.0).abs() < 0.15, "{label}: {many:?} {measured:?}");
-        assert!(many.throughput.low <= value && value <= many.throughput.high);
+        assert!(many.estimate.low <= value && value <= many.estimate.high);
     }
     let page = fs::read_to_string(dir.join("report.html")).expect("a page");
     assert!(page.contains("Predicted"));
     let error = |label: &str| of(label).0.error.expect("it has a value");
     let (many, measured) = of("q8.s8");
-    let value = many.throughput.value.expect("two queues identify it");
+    let value = many.estimate.value.expect("two queues identify it");
     assert!((error("q8.s8") - (value / measured.mean - 1.0)).abs() < 1e-9);
     let errors = analysis.prediction_errors.as_ref().expect("some cells were predicted");
     assert!(errors.cells > 4 && errors.median <= errors.worst.abs(), "{errors:?}");

@@ -106,8 +106,32 @@ impl Parameters {
         Outcome { mean_bps, sd_bps, busy, odds }
     }
 
+    /// Mean seconds for which a message that is too small to count waits in a random one of so many
+    /// queues and where all share, behind flows that are split so. It sees what one chunk more
+    /// would (the arrival theorem).
+    pub fn waiting(&self, queues: usize, splits: &[Split]) -> f64 {
+        let of_split = |parts: &[usize]| {
+            let (chunks, times, _) = self.network(parts);
+            let behind = |at: usize| {
+                let mut more = chunks.clone();
+                more.resize(chunks.len().max(at + 1), 0);
+                more[at] += 1;
+                float(more[at]) / rates(&more, times)[at] - times.own - times.shared - times.delay
+            };
+            (0..queues.max(1)).map(|at| behind(at.min(chunks.len()))).sum::<f64>()
+        };
+        let all = splits.iter().map(|split| of_split(&split.parts) * split.probability);
+        all.sum::<f64>() / float(queues.max(1))
+    }
+
     /// What flows carry that are split so over queues.
     fn of_split(&self, parts: &[usize]) -> f64 {
+        let (chunks, times, bits) = self.network(parts);
+        rates(&chunks, times).iter().sum::<f64>() * bits
+    }
+
+    /// Chunks of each queue, how long one takes, and its bits.
+    fn network(&self, parts: &[usize]) -> (Vec<usize>, Times, f64) {
         let (per_flow, bits) = self.window.chunks();
         let total = parts.iter().sum::<usize>() * per_flow;
         // Many flows have coarser chunks, and as many bytes in flight.
@@ -117,7 +141,7 @@ impl Parameters {
             parts.iter().map(|flows| (flows * per_flow).div_ceil(merged)).collect();
         let own = bits / (self.queue_bps * self.contention.efficiency(parts.len()));
         let times = Times { own, shared: bits / self.shared_bps, delay: self.window.delay };
-        rates(&chunks, times).iter().sum::<f64>() * bits
+        (chunks, times, bits)
     }
 }
 
@@ -214,5 +238,14 @@ mod tests {
         let alone = Parameters { window: Window { delay: 1.0, ..Window::default() }, ..PLAIN };
         let round_trip = alone.outcome(1, 1, Placed::Random).round_trip(1, alone.window);
         assert!((round_trip - 1.0).abs() < 0.01, "{round_trip}");
+    }
+
+    #[test]
+    fn a_message_waits_behind_what_is_in_flight_on_its_queue() {
+        let in_flight = 2.0 * PLAIN.window.bytes * 8.0 / PLAIN.queue_bps;
+        let of = |queues| PLAIN.waiting(queues, &ways(1, 2, Placed::Random));
+        assert!((of(1) / in_flight - 1.0).abs() < 0.01, "{}", of(1));
+        // On one of four queues it meets them, on the others nothing.
+        assert!((of(4) / of(1) - 0.25).abs() < 1e-6 && PLAIN.waiting(2, &[]).abs() < 1e-12);
     }
 }

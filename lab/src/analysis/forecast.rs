@@ -1,6 +1,8 @@
 //! What the model says of records: its data from cells or from a table in TOML, and a prediction
 //! for each cell of a study that was not used.
 
+pub mod round_trip;
+
 use std::collections::BTreeMap;
 
 use ringway_model::fit::{Data, Estimate, Fit, Point};
@@ -260,9 +262,11 @@ fn observed(records: &Records, cell: &CellSummary) -> Option<Vec<Split>> {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Forecast {
-    /// In bit/s.
+    /// Of which metric.
+    pub metric: &'static str,
+    /// In the metric's unit.
     #[serde(flatten)]
-    pub throughput: Estimate,
+    pub estimate: Estimate,
     /// Whether the model was calibrated on this cell.
     pub is_calibration: bool,
     /// By how much the prediction is too high, relative to the measured mean; nothing for a range.
@@ -314,9 +318,16 @@ pub fn show(estimate: &Estimate, scale: f64) -> String {
     }
 }
 
-/// What the model says of each cell, in their order, if the cells with one and two queues and equal
-/// values of all else calibrate it.
+/// What the model says of each cell, in their order: of its throughput, or else of its round trip.
 pub fn of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast>> {
+    let round_trips = round_trip::of_cells(records, cells);
+    let all = throughput_of_cells(records, cells).into_iter().zip(round_trips);
+    all.map(|(throughput, round_trip)| throughput.or(round_trip)).collect()
+}
+
+/// The throughput of each cell, if the cells with one and two queues and equal values of all else
+/// calibrate the model.
+fn throughput_of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast>> {
     let is_known =
         |cell: &&CellSummary| !cell.subject.is_baseline() && cell.values.contains_key(METRIC);
     let mut fits: Vec<(Cell, Option<Fit>)> = Vec::new();
@@ -334,10 +345,10 @@ pub fn of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast
         let point = Some(cell).filter(is_known).and_then(|cell| point(records, cell))?;
         let (_, fit) = fits.iter().find(|(of, _)| *of == rest(&cell.cell))?;
         let fit = fit.as_ref()?;
-        let throughput = fit.predict_over(&point.splits).throughput;
-        let error = throughput.value.map(|value| value / point.bps - 1.0);
+        let estimate = fit.predict_over(&point.splits).throughput;
+        let error = estimate.value.map(|value| value / point.bps - 1.0);
         let is_calibration = point.queues <= CALIBRATION_QUEUES_MAX;
-        Some(Forecast { throughput, is_calibration, error })
+        Some(Forecast { metric: METRIC, estimate, is_calibration, error })
     };
     cells.iter().map(forecast).collect()
 }

@@ -82,7 +82,8 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
     let carried: Vec<u64> = (0..queues).map(carried).collect();
     let sum: f64 = streams.iter().filter_map(|stream| stream.bps).sum();
     let rates: Vec<f64> = streams.iter().filter_map(|stream| stream.bps).collect();
-    let rtt = 42.0 / slowed(&setup) * noise();
+    let (load_bps, waiting) = loaded(&setup, capacity, queues);
+    let rtt = (42.0 + 2e6 * waiting) / slowed(&setup) * noise();
     let values = match setup.tool {
         Tool::Sockperf => {
             vec![("rtt-median-us", rtt), ("rtt-p99-us", 2.4 * rtt), ("rtt-max-us", 30.0 * rtt)]
@@ -96,6 +97,9 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         ],
     };
     let mut values = values;
+    if setup.load > 0 {
+        values.push(("load-bps", load_bps * noise()));
+    }
     if task.subject == Subject::Ringway && setup.sender != Sender::Host {
         let us = 4.0 * noise();
         values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
@@ -161,6 +165,18 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         notes: Vec::new(),
         differences: Vec::new(),
     }
+}
+
+/// Bytes that a stream of the load keeps in flight.
+const IN_FLIGHT: f64 = 400_000.0;
+
+/// What the streams of the load carry, in bit/s, and how long a message waits behind them in each
+/// direction, in seconds: both are means over all queues.
+fn loaded(setup: &Setup, capacity: f64, queues: u16) -> (f64, f64) {
+    let flows = 2 * setup.load;
+    let busy = ringway_model::placement::busy_mean(flows, usize::from(queues));
+    let in_flight = ringway_stats::float(flows) * IN_FLIGHT * 8.0;
+    (capacity * busy, in_flight / capacity / f64::from(queues))
 }
 
 /// The fraction of the model's capacity that a setting leaves.

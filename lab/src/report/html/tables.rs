@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use ringway_stats::{Interval, Method, Summary, float};
 
 use crate::analysis::disturbance::{FOREIGN_SHARE_MAX, STEAL_SHARE_MAX, Spread};
-use crate::analysis::forecast::{self, Errors, Forecast};
+use crate::analysis::forecast::{self, Errors, Forecast, round_trip};
 use crate::analysis::{Analysis, CellSummary, Warning};
 use crate::metric::{self, Metric, number};
 use crate::placement;
@@ -229,9 +229,17 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
         h2 { "Every cell" }
         @if analysis.cells.iter().any(|cell| cell.predicted.is_some()) {
             p {
-                "Predicted: by a model that is calibrated on the cells with one and two queues, "
-                "whose predictions are therefore in brackets, for streams that fall on queues as "
-                "they did. A range without a mean means that these do not identify it. Error: the "
+                "Predicted: by a model that is calibrated on the cells "
+                @if analysis.cells.iter().any(is_round_trip) {
+                    "without load and with the least load on one queue, whose predictions are "
+                    "therefore in brackets, and on the throughput of the load on one and two "
+                    "queues. It predicts the mean of round trips; the median is below it where "
+                    "few segments are in flight."
+                } @else {
+                    "with one and two queues, whose predictions are therefore in brackets, for "
+                    "streams that fall on queues as they did."
+                }
+                " A range without a mean means that these do not identify it. Error: the "
                 "predicted mean against the measured one."
             }
         }
@@ -275,14 +283,18 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
     }
 }
 
+fn is_round_trip(cell: &CellSummary) -> bool {
+    cell.predicted.is_some_and(|one| one.metric == round_trip::METRIC)
+}
+
 /// What the model says of a cell, if it is about this metric.
 fn forecast_of<'a>(metric: &Metric, cell: &'a CellSummary) -> Option<&'a Forecast> {
-    cell.predicted.as_ref().filter(|_| metric.name == forecast::METRIC)
+    cell.predicted.as_ref().filter(|one| metric.name == one.metric)
 }
 
 /// In brackets where the model was calibrated on the cell.
 fn predicted(metric: &Metric, one: &Forecast) -> String {
-    let text = forecast::show(&one.throughput, metric.scale);
+    let text = forecast::show(&one.estimate, metric.scale);
     if one.is_calibration { format!("({text})") } else { text }
 }
 

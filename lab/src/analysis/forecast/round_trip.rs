@@ -1,0 +1,150 @@
+//! Round trips under load, from the stations that the throughput of the load identifies.
+//!
+//! A message waits twice, once in each direction, behind what the streams of the load keep in
+//! flight on its queue. How much that is, no throughput shows, so it is taken from the cell with
+//! the least load on one queue, unless the study sets the window.
+
+use ringway_model::fit::{Data, Estimate, Fit, Point};
+use ringway_model::line::Line;
+use ringway_model::placement::Split;
+use ringway_model::predict::{Window, ways};
+
+use super::{CALIBRATION_QUEUES_MAX, Forecast, placed, rest, tunnel};
+use crate::analysis::CellSummary;
+use crate::record::Records;
+use crate::setup::Setup;
+use crate::value::Cell;
+
+/// The metric that is predicted.
+pub const METRIC: &str = "rtt-median-us";
+/// Throughput of the load, both directions together.
+const LOAD: &str = "load-bps";
+/// A prediction whose ends differ by more, relative to the mean, has no value.
+const SPREAD_MAX: f64 = 0.25;
+
+/// The round trip of each cell, if one without load and others with one or two queues calibrate
+/// the model.
+pub(super) fn of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast>> {
+    let measured: Vec<Option<Measured>> =
+        cells.iter().map(|cell| Measured::of(records, cell)).collect();
+    let mut machines: Vec<(&Cell, Option<Machine>)> = Vec::new();
+    for one in measured.iter().flatten() {
+        if !machines.iter().any(|(of, _)| **of == one.rest) {
+            let own = measured.iter().flatten().filter(|it| it.rest == one.rest);
+            machines.push((&one.rest, Machine::of(&own.collect::<Vec<_>>())));
+        }
+    }
+    let forecast = |one: &Measured| {
+        let (_, machine) = machines.iter().find(|(of, _)| **of == one.rest)?;
+        Some(machine.as_ref()?.forecast(one))
+    };
+    measured.iter().map(|one| forecast(one.as_ref()?)).collect()
+}
+
+/// A measured cell.
+struct Measured {
+    label: String,
+    /// What it shares with the cells that calibrate the model for it.
+    rest: Cell,
+    setup: Setup,
+    /// Streams of the load in both directions. A worker serves both directions of its queues.
+    flows: usize,
+    /// What these carry, in bit/s.
+    bps: f64,
+    /// In seconds.
+    round_trip: f64,
+}
+
+impl Measured {
+    fn of(records: &Records, cell: &CellSummary) -> Option<Measured> {
+        let setup = Setup::of(&records.study, &cell.cell).ok()?;
+        let is_primary = !cell.subject.is_baseline() && setup.guests == 1;
+        // Without this axis there is no cell with the load and one without.
+        records.study.axis("load").filter(|_| is_primary)?;
+        Some(Measured {
+            label: cell.label.clone(),
+            rest: rest(&cell.cell).retained(|name| name != "load"),
+            flows: 2 * setup.load,
+            bps: cell.values.get(LOAD).map_or(0.0, |it| it.mean),
+            round_trip: cell.values.get(METRIC)?.mean / 1e6,
+            setup,
+        })
+    }
+
+    fn queues(&self) -> usize {
+        usize::from(self.setup.queues)
+    }
+
+    fn splits(&self) -> Vec<Split> {
+        ways(self.queues(), self.flows, placed(self.setup.placement))
+    }
+
+    fn point(&self) -> Point {
+        Point {
+            name: self.label.clone(),
+            queues: self.queues(),
+            flows: self.flows,
+            splits: self.splits(),
+            bps: self.bps,
+            half_width_bps: 0.0,
+            cpus_used: [].into(),
+        }
+    }
+}
+
+/// What the cells say of a machine.
+struct Machine {
+    fit: Fit,
+    /// The round trip without load in seconds.
+    idle: f64,
+    /// The cells on which it was calibrated, by name.
+    calibration: Vec<String>,
+}
+
+impl Machine {
+    fn of(cells: &[&Measured]) -> Option<Machine> {
+        let fewest = |it: &&&Measured| (it.queues(), it.flows);
+        let idle = cells.iter().filter(|it| it.flows == 0).min_by_key(fewest)?;
+        let loaded = || cells.iter().filter(|it| it.flows > 0 && it.bps > 0.0);
+        let first = loaded().min_by_key(fewest)?;
+        let mut calibration = vec![idle.label.clone()];
+        let usual = Window::default();
+        let bytes = match first.setup.window {
+            Some(bytes) => ringway_stats::float(bytes),
+            None => {
+                calibration.push(first.label.clone());
+                let waiting = (first.round_trip - idle.round_trip).max(0.0) / 2.0;
+                let bits = first.bps * (waiting + usual.delay);
+                bits / 8.0 / ringway_stats::float(first.flows)
+            }
+        };
+        let window = Window { bytes, chunk: usual.chunk.min(bytes), ..usual };
+        let few = loaded().filter(|it| it.queues() <= CALIBRATION_QUEUES_MAX);
+        let points = few.map(|it| it.point()).collect();
+        let line_bps = first.setup.line_bps.map(|bps| {
+            let mtu = f64::from(first.setup.mtu);
+            let line = Line::plain(ringway_stats::float(bps), mtu);
+            // Each direction has one of its own.
+            2.0 * Line { tunnel: tunnel(first.setup.encapsulation), ..line }.payload_bps()
+        });
+        let fit = Fit::of(&Data { points, line_bps, window, cpus: [].into() }).ok()?;
+        Some(Machine { fit, idle: idle.round_trip, calibration })
+    }
+
+    fn forecast(&self, cell: &Measured) -> Forecast {
+        let splits = cell.splits();
+        let waiting = self.fit.possible().map(|it| it.waiting(cell.queues(), &splits));
+        let all: Vec<f64> = waiting.map(|seconds| (self.idle + 2.0 * seconds) * 1e6).collect();
+        // The first has the parameters that fit best.
+        let mean = all.first().copied().unwrap_or(f64::NAN);
+        let low = all.iter().copied().fold(mean, f64::min);
+        let high = all.iter().copied().fold(mean, f64::max);
+        let value = (high - low <= mean * SPREAD_MAX).then_some(mean);
+        Forecast {
+            metric: METRIC,
+            estimate: Estimate { value, low, high },
+            is_calibration: self.calibration.contains(&cell.label),
+            error: value.map(|value| value / 1e6 / cell.round_trip - 1.0),
+        }
+    }
+}
