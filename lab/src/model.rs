@@ -1,5 +1,6 @@
 //! `ringway model`: what many queues should achieve, from records or from published figures.
 
+mod cost;
 mod plan;
 
 use std::fs;
@@ -27,6 +28,7 @@ const EXAMPLES: &str = "Examples:
   ringway model fit results --where offloads=all
   ringway model predict results --queues 8 --streams 8
   ringway model plan results --target 9.4Gbit/s --streams 8 --line 10Gbit/s
+  ringway model cost before.json after.json
 
 A table of figures in TOML stands for records:
   line = '10Gbit/s'     # also mtu, tunnel, both-sides, window, chunk, delay, and [cpus]
@@ -55,6 +57,9 @@ enum Verb {
     /// Plan for a target: queues, a guest's CPUs, workers, MTU, offloads, memory, grants, and what
     /// limits next
     Plan(plan::Plan),
+    /// Split counts of instructions into what a packet, a batch and a byte cost, and say what a
+    /// change of code would bring
+    Cost(cost::Costs),
     /// Compare published figures with the model
     Published(PublishedArgs),
 }
@@ -112,6 +117,7 @@ pub(crate) fn run(args: &Model) -> Result<()> {
         Verb::Fit(args) => fit(args),
         Verb::Predict(args) => predict(args),
         Verb::Plan(args) => plan::run(args),
+        Verb::Cost(args) => cost::run(args),
         Verb::Published(args) => show_published(args),
     }
 }

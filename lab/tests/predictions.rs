@@ -45,6 +45,32 @@ fn a_plan_selects_offloads_and_counts_the_cpus_of_a_guest() {
 }
 
 #[test]
+fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, packet: f64| {
+        let case = |batch: f64| {
+            let name = format!("backend ingress, 64 B, batch {batch}, 1 queue(s)");
+            let case =
+                serde_json::json!({ "section": "icount", "name": name, "unit": "instr/frame" });
+            serde_json::json!({ "case": case, "runs": [{ "value": packet + 400.0 / batch }] })
+        };
+        let file = serde_json::json!({ "series": [case(1.0), case(64.0)] });
+        std::fs::write(dir.path().join(name), file.to_string()).expect("it has room");
+    };
+    write("before.json", 350.0);
+    write("after.json", 250.0);
+    let before = dir.path().join("before.json");
+    let words = ["cost", before.to_str().expect("a plain name")];
+    // 400 to 300 instructions in a batch of 8.
+    let text = said(&words, &dir.path().join("after.json"));
+    assert!(text.contains("backend ingress, 1 queue(s)"), "{text}");
+    assert!(text.contains("400 to 300") && text.contains("+0.0 % to +33.3 %"), "{text}");
+    let json = said(&[words[0], "--json"], &before);
+    let rows: Value = serde_json::from_str(&json).expect("JSON");
+    assert!(rows[0]["change"].is_null() && rows[0]["before"]["byte"].is_null(), "{rows}");
+}
+
+#[test]
 fn round_trips_under_load_are_predicted_from_the_throughput_of_the_load() {
     let dir = tempfile::tempdir().expect("a directory");
     model::fill(dir.path(), &quick("latency-under-load"), &model::host(64), 1, 1.0);

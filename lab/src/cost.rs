@@ -1,0 +1,287 @@
+//! What a packet, a byte and a batch cost the backend in instructions, from the counts of
+//! `ringway-bench icount`, and what a change of code brings.
+//!
+//! A count of instructions a frame, with batches of b frames of n bytes, is taken as
+//! packet + batch / b + byte n. Counts with two sizes of batches and two lengths identify all
+//! three.
+
+use std::collections::BTreeMap;
+
+use ringway_stats::average::median;
+use serde::{Deserialize, Serialize};
+
+/// The section of the bench that counts instructions.
+const SECTION: &str = "icount";
+/// The unit of counts that are of frames.
+const UNIT: &str = "instr/frame";
+
+/// Why there are no costs.
+#[derive(Debug, thiserror::Error)]
+pub enum CostError {
+    /// It is not what the bench writes.
+    #[error("not a file of `ringway-bench --json FILE icount`: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// It has no path with counts of different batches.
+    #[error("no path has counts for two sizes of batches: run `ringway-bench --json FILE icount`")]
+    Empty,
+}
+
+/// What the bench writes, as far as it is read.
+#[derive(Debug, Deserialize)]
+struct File {
+    series: Vec<Series>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Series {
+    case: Case,
+    runs: Vec<Run>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Case {
+    section: String,
+    name: String,
+    unit: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Run {
+    value: f64,
+}
+
+/// Instructions a frame in one case.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Count {
+    /// Frames in a batch.
+    pub batch: f64,
+    /// Bytes of a frame.
+    pub bytes: f64,
+    /// Instructions a frame.
+    pub instructions: f64,
+}
+
+/// What one path through the backend costs, in instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Cost {
+    /// For each frame. If all counts are of one length, it includes their bytes.
+    pub packet: f64,
+    /// For each batch.
+    pub batch: f64,
+    /// For each byte; nothing if all counts are of one length.
+    pub byte: Option<f64>,
+    /// By how much it misses the count that it misses most, relative to that count.
+    pub worst: f64,
+}
+
+impl Cost {
+    /// The cost that fits best, each count weighing alike; `None` without two sizes of batches.
+    pub fn of(counts: &[Count]) -> Option<Cost> {
+        let varies = |of: fn(&Count) -> f64| {
+            let first = counts.first().map(of);
+            counts.iter().any(|it| Some(of(it)) != first)
+        };
+        if !varies(|it| it.batch) {
+            return None;
+        }
+        let has_bytes = varies(|it| it.bytes);
+        let terms = |it: &Count| {
+            let byte = has_bytes.then_some(it.bytes);
+            [1.0, 1.0 / it.batch].into_iter().chain(byte).collect::<Vec<f64>>()
+        };
+        let rows: Vec<Vec<f64>> = counts
+            .iter()
+            .map(|it| terms(it).iter().map(|term| term / it.instructions).collect())
+            .collect();
+        let found = least_squares(&rows)?;
+        let mut cost =
+            Cost { packet: found[0], batch: found[1], byte: found.get(2).copied(), worst: 0.0 };
+        let misses = counts.iter().map(|it| cost.a_frame(it.batch, it.bytes) / it.instructions);
+        let worst = misses.map(|ratio| ratio - 1.0).max_by(|a, b| a.abs().total_cmp(&b.abs()));
+        cost.worst = worst?;
+        Some(cost)
+    }
+
+    /// Instructions a frame of so many bytes, in batches of so many frames.
+    pub fn a_frame(&self, batch: f64, bytes: f64) -> f64 {
+        self.packet + self.batch / batch + self.byte.unwrap_or(0.0) * bytes
+    }
+}
+
+/// The numbers whose products with each row are nearest to 1; `None` if rows leave them open.
+fn least_squares(rows: &[Vec<f64>]) -> Option<Vec<f64>> {
+    let count = rows.first()?.len();
+    let sum = |of: &dyn Fn(&Vec<f64>) -> f64| rows.iter().map(of).sum::<f64>();
+    // The normal equations, each with its right side at the end.
+    let equation = |one: usize| {
+        let left = (0..count).map(|other| sum(&|row| row[one] * row[other]));
+        left.chain([sum(&|row| row[one])]).collect::<Vec<f64>>()
+    };
+    let mut all: Vec<Vec<f64>> = (0..count).map(equation).collect();
+    for at in 0..count {
+        let pivot = all[at].clone();
+        if pivot[at].abs() <= f64::MIN_POSITIVE {
+            return None;
+        }
+        for (_, row) in all.iter_mut().enumerate().filter(|(other, _)| *other != at) {
+            let factor = row[at] / pivot[at];
+            row.iter_mut().zip(&pivot).for_each(|(value, other)| *value -= factor * other);
+        }
+    }
+    Some((0..count).map(|at| all[at][count] / all[at][at]).collect())
+}
+
+/// The cost of each path in a file of the bench, by the path's name.
+///
+/// # Errors
+/// It is no such file, or has no path with different batches.
+pub fn read(text: &str) -> Result<BTreeMap<String, Cost>, CostError> {
+    let file: File = serde_json::from_str(text)?;
+    let mut paths: BTreeMap<String, Vec<Count>> = BTreeMap::new();
+    for Series { case, runs } in file.series {
+        if case.section != SECTION || case.unit != UNIT || runs.is_empty() {
+            continue;
+        }
+        let values: Vec<f64> = runs.iter().map(|run| run.value).collect();
+        if let Some((path, count)) = parsed(&case.name, median(&values)) {
+            paths.entry(path).or_default().push(count);
+        }
+    }
+    let costs = paths.into_iter().filter_map(|(path, counts)| Some((path, Cost::of(&counts)?)));
+    let costs: BTreeMap<String, Cost> = costs.collect();
+    if costs.is_empty() { Err(CostError::Empty) } else { Ok(costs) }
+}
+
+/// A path and a count of it from a name such as `virtio split ingress, 64 B, batch 8`; `None` if
+/// that says no length or batch, or there is no count.
+fn parsed(name: &str, instructions: f64) -> Option<(String, Count)> {
+    let (mut path, mut bytes, mut batch) = (Vec::new(), None, None);
+    for part in name.split(", ") {
+        if let Some(number) = part.strip_suffix(" B").and_then(|it| it.parse::<f64>().ok()) {
+            bytes = Some(number);
+        } else if let Some(number) = part.strip_prefix("batch ") {
+            batch = Some(number.parse().ok().filter(|frames: &f64| *frames > 0.0)?);
+        } else {
+            path.push(part);
+        }
+    }
+    let is_count = instructions > 0.0 && instructions.is_finite();
+    let count = Count { batch: batch?, bytes: bytes?, instructions };
+    is_count.then(|| (path.join(", "), count))
+}
+
+/// What a change of code brings to one path.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Change {
+    /// Instructions a frame before and after.
+    pub instructions: [f64; 2],
+    /// By how many times the capacity of a queue changes, the lower end first: not at all where
+    /// something else fills it, and as instructions do where they fill the worker.
+    pub capacity: [f64; 2],
+}
+
+impl Change {
+    /// The change from one cost to another for frames of so many bytes in batches of so many.
+    pub fn of(before: &Cost, after: &Cost, batch: f64, bytes: f64) -> Change {
+        let instructions = [before, after].map(|cost| cost.a_frame(batch, bytes));
+        let ratio = instructions[0] / instructions[1];
+        Change { instructions, capacity: [ratio.min(1.0), ratio.max(1.0)] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(rows: &[(f64, f64, f64)]) -> Vec<Count> {
+        let count = |(batch, bytes, instructions): &(f64, f64, f64)| Count {
+            batch: *batch,
+            bytes: *bytes,
+            instructions: *instructions,
+        };
+        rows.iter().map(count).collect()
+    }
+
+    #[test]
+    fn costs_are_found_again_in_counts_made_of_them() {
+        let made = |batch: f64, bytes: f64| (batch, bytes, 200.0 + 400.0 / batch + 0.2 * bytes);
+        let all = [made(1.0, 64.0), made(8.0, 64.0), made(64.0, 1500.0), made(1.0, 1500.0)];
+        let cost = Cost::of(&counts(&all)).expect("two batches");
+        let near = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-6;
+        assert!(near(cost.packet, 200.0) && near(cost.batch, 400.0), "{cost:?}");
+        assert!(near(cost.byte.expect("two lengths"), 0.2) && cost.worst.abs() < 1e-6);
+        let short = Cost::of(&counts(&all[..2])).expect("two batches");
+        assert_eq!(short.byte, None);
+        assert!(near(short.a_frame(1.0, 64.0), all[0].2), "{short:?}");
+        assert_eq!(Cost::of(&counts(&[all[0], all[3]])), None);
+        assert_eq!(Cost::of(&[]), None);
+    }
+
+    #[test]
+    fn a_file_of_the_bench_has_a_cost_for_each_path() {
+        let series = |section: &str, unit: &str, name: &str, value: f64| {
+            serde_json::json!({
+                "case": { "section": section, "name": name, "unit": unit, "better": "less" },
+                "subject": "ringway",
+                "runs": [{ "round": 0, "value": value, "noise": {} }],
+            })
+        };
+        let all = [
+            series(SECTION, UNIT, "virtio split ingress, 64 B, batch 1", 654.0),
+            series(SECTION, UNIT, "virtio split ingress, 64 B, batch 64", 216.0),
+            series(SECTION, UNIT, "virtio split ingress, 1500 B, batch 64", 462.0),
+            series(SECTION, UNIT, "virtio split ingress, 64 B, batch 8, 4 queue(s) in turn", 273.0),
+            series(SECTION, "instr/round", "round, 1 of 1 vifs active", 4042.0),
+            series("ring", "Mpps", "guest->host, 64 B, batch 8", 40.0),
+        ];
+        let text = serde_json::json!({ "host": {}, "rounds": 1, "series": all, "gaps": [] });
+        let costs = read(&text.to_string()).expect("the bench's");
+        assert_eq!(costs.keys().collect::<Vec<_>>(), ["virtio split ingress"]);
+        assert!(costs["virtio split ingress"].byte.is_some_and(|byte| byte > 0.1));
+        assert!(matches!(read("{\"series\": []}"), Err(CostError::Empty)));
+        assert!(read("{}").expect_err("no series").to_string().contains("`series`"));
+    }
+
+    /// The counts of a row of a table in `docs/measured`, whose first three columns are of batches
+    /// of 1, 8 and 64 frames of 64 bytes.
+    fn measured(file: &str, table: &str, row: &str) -> [f64; 3] {
+        let path = format!("{}/../docs/measured/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).expect(&path);
+        let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let tables = all["tables"].as_array().expect("tables");
+        let table = tables.iter().find(|it| it["name"] == table).expect(table);
+        let rows = table["rows"].as_array().expect("rows");
+        let values = &rows.iter().find(|it| it[0] == row).expect(row)[1];
+        [0, 1, 2].map(|column| values[column].as_f64().expect("a count"))
+    }
+
+    #[test]
+    fn what_two_changes_of_this_code_brought_is_predicted_for_a_batch_that_was_not_used() {
+        let (switch, virtio) = ("From guest to guest", "Virtio rings, the copy among it");
+        let of_switch = |table| measured("icount-switch.json", table, "default rules, UDP");
+        let of_virtio = |row| measured("icount.json", virtio, row);
+        for [before, after] in [
+            [of_switch(switch), of_switch("From guest to guest, 5ed31959")],
+            [
+                of_virtio("split, to the guest, 9df45e22"),
+                of_virtio("split, to the guest, 5ed31959"),
+            ],
+            [
+                of_virtio("split, from the guest, 9df45e22"),
+                of_virtio("split, from the guest, 5ed31959"),
+            ],
+        ] {
+            let cost = |[one, _, many]: [f64; 3]| {
+                Cost::of(&counts(&[(1.0, 64.0, one), (64.0, 64.0, many)])).expect("two batches")
+            };
+            let change = Change::of(&cost(before), &cost(after), 8.0, 64.0);
+            let [predicted, counted] =
+                [change.instructions, [before[1], after[1]]].map(|[old, new]| new / old - 1.0);
+            assert!(counted < -0.02, "a change that can be seen: {counted}");
+            assert!((predicted - counted).abs() < 0.01, "{predicted} {counted}");
+            assert!(change.capacity[0] == 1.0 && change.capacity[1] > 1.02, "{change:?}");
+        }
+    }
+}
