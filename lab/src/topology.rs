@@ -134,6 +134,19 @@ impl Topology {
         }
     }
 
+    /// Puts Open vSwitch in place of a bridge in the namespace of `pid`.
+    fn forward_by_ovs(
+        &mut self,
+        launcher: &Launcher,
+        pid: u32,
+        bridge: &str,
+    ) -> Result<(), PartError> {
+        let ovs = OpenVswitch::in_place_of(launcher, pid, bridge)?;
+        self.notes.push(format!("Open vSwitch forwards {}", ovs.datapath));
+        self.ovs = Some(ovs);
+        Ok(())
+    }
+
     /// One process in each network namespace.
     fn pids(&self) -> impl Iterator<Item = u32> {
         let ends = self.near.iter().chain(&self.far).map(|end| end.pid);
@@ -218,9 +231,7 @@ fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartE
         topology.delaying = Some(delay_between(launcher, ends, bridges, blueprint)?);
     }
     if blueprint.attached == Attached::OpenVswitch {
-        let ovs = OpenVswitch::in_place_of(launcher, host.pid(), GUEST_BRIDGE)?;
-        topology.notes.push(format!("Open vSwitch forwards {}", ovs.datapath));
-        topology.ovs = Some(ovs);
+        topology.forward_by_ovs(launcher, host.pid(), GUEST_BRIDGE)?;
     }
     topology.host = Some(host);
     Ok(topology)
@@ -240,15 +251,24 @@ fn delay_between(
     Ok(Delaying { _relay: Some(relay), ends })
 }
 
-/// The host's own TCP/IP stack on a bridge with the wire as a port, without any guest.
+/// The host's own TCP/IP stack on a bridge, or on Open vSwitch, with the wire as a port, without
+/// any guest.
 fn host_alone(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let host = Namespace::new(launcher)?;
     veth::add_bridge(host.pid())?;
-    let near = End::new(host.pid(), near_address(0), veth::BRIDGE);
-    give_address(near.pid, veth::BRIDGE, near.address)?;
-    let mut topology = Topology::of(vec![near], vec![]);
+    let mut topology = Topology::of(vec![], vec![]);
     let far = wire::from_bridge(launcher, blueprint, host.pid(), &mut topology)?;
     topology.far.push(far);
+    let device = match blueprint.attached {
+        Attached::Switch | Attached::Bridge => veth::BRIDGE,
+        Attached::OpenVswitch => {
+            topology.forward_by_ovs(launcher, host.pid(), veth::BRIDGE)?;
+            ovs::BRIDGE
+        }
+    };
+    let near = End::new(host.pid(), near_address(0), device);
+    give_address(near.pid, device, near.address)?;
+    topology.near.push(near);
     topology.namespaces.push(host);
     Ok(topology)
 }

@@ -351,6 +351,19 @@ mod tests {
     }
 
     #[test]
+    fn hosts_without_guests_are_on_a_bridge_or_on_open_vswitch() {
+        let study = shipped("bridge-or-ovs").expect("it is shipped");
+        let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));
+        for (label, attached) in
+            [("s4.host-bridge", Attached::Bridge), ("s4.host-ovs", Attached::OpenVswitch)]
+        {
+            let one = of(label);
+            assert!(one.sends_from_host && one.attached == attached, "{label}: {one:?}");
+        }
+        assert!(!of("s4.ovs").sends_from_host);
+    }
+
+    #[test]
     fn a_router_has_two_interfaces_of_all_queues() {
         let study = shipped("network-node").expect("it is shipped");
         let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));

@@ -18,7 +18,8 @@ use ringway_rig::ovs::{self, Datapath, Place};
 pub(crate) const PACKAGE: &str = "openvswitch-switch";
 const SWITCH: &str = "ovs-vswitchd";
 const MODULE: &str = "/sys/module/openvswitch";
-const BRIDGE: &str = "ovs0";
+/// Its bridge, which is also the device of the namespace's own TCP/IP stack on it.
+pub(crate) const BRIDGE: &str = "ovs0";
 
 /// Its programs.
 pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
