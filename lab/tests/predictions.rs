@@ -94,4 +94,11 @@ fn round_trips_under_load_are_predicted_from_the_throughput_of_the_load() {
     report::write(dir.path(), &records).expect("it has room");
     let page = std::fs::read_to_string(dir.path().join("report.html")).expect("a page");
     assert!(page.contains("It predicts the mean of round trips"), "{page}");
+    let svg = std::fs::read_to_string(dir.path().join("figures/median.svg")).expect("a figure");
+    let drawn = svg.matches("<title>predicted ").count();
+    // All cells but the two of the calibration.
+    assert_eq!(drawn, 7, "{svg}");
+    assert!(svg.contains("dash and dots: predicted") && !svg.contains("NaN"), "{svg}");
+    let other = std::fs::read_to_string(dir.path().join("figures/p99.svg")).expect("a figure");
+    assert!(!other.contains("predicted"), "the model says nothing of this metric");
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ringway_model::fit::Estimate;
 use ringway_stats::Summary;
 
-use crate::analysis::{Analysis, CellSummary, Warning, split, values};
+use crate::analysis::{Analysis, CellSummary, Warning, forecast, split, values};
 use crate::metric::{self, Metric};
 use crate::placement;
 use crate::record::{Records, Run};
@@ -66,6 +67,8 @@ pub(super) struct Series {
 pub(super) struct Point {
     pub(super) summary: Summary,
     pub(super) values: Vec<f64>,
+    /// What the model says of it, unless it was calibrated on it.
+    pub(super) predicted: Option<Estimate>,
 }
 
 impl Chart {
@@ -85,7 +88,7 @@ impl Chart {
         };
         match figure.kind {
             FigureKind::Placement => chart.fill_splits(records, figure),
-            _ => chart.fill(records, figure),
+            _ => chart.fill(records, analysis, figure),
         }
         chart.series.retain(|series| series.points.iter().any(Option::is_some));
         if figure.kind != FigureKind::Placement {
@@ -97,13 +100,17 @@ impl Chart {
 
     /// A place for each value of the axis, a series for each value of the other one and for each
     /// baseline.
-    fn fill(&mut self, records: &Records, figure: &Figure) {
+    fn fill(&mut self, records: &Records, analysis: &Analysis, figure: &Figure) {
         let study = &records.study;
         let xs = axis_values(study, &figure.x);
         self.places = xs.iter().map(|x| Place { name: x.to_string(), probability: None }).collect();
         let point = |subject: Subject, cell: &Cell| {
             let runs: Vec<&Run> = records.of_cell(subject, cell).collect();
-            Point::of(values(&runs, &figure.metric))
+            let point = Point::of(values(&runs, &figure.metric))?;
+            let forecast = analysis.cell(subject, cell).and_then(|cell| cell.predicted);
+            let forecast =
+                forecast.filter(|one| one.metric == figure.metric && !one.is_calibration);
+            Some(Point { predicted: forecast.map(|one| one.estimate), ..point })
         };
         let along = |subject, cell: &Cell| {
             let at = |x: &Value| study.projected(&cell.with(&figure.x, x.clone()), subject);
@@ -259,9 +266,25 @@ impl Chart {
                 point.summary.mean + point.summary.sd.unwrap_or(0.0)
             }
         };
-        let points = self.series.iter().flat_map(|series| series.points.iter().flatten());
+        let predicted = |point: &Point| point.predicted?.value;
+        let all = self.points().map(of_point).chain(self.points().filter_map(predicted));
         let published = self.published.iter().map(|mark| mark.value);
-        points.map(of_point).chain(published).fold(0.0, f64::max) / self.metric.scale
+        all.chain(published).fold(0.0, f64::max) / self.metric.scale
+    }
+
+    fn points(&self) -> impl Iterator<Item = &Point> {
+        self.series.iter().flat_map(|series| series.points.iter().flatten())
+    }
+
+    /// Whether the model says anything of what is drawn.
+    pub(super) fn has_predictions(&self) -> bool {
+        self.points().any(|point| point.predicted.is_some())
+    }
+
+    /// What the model says of a point, in words: `predicted 8.20 (7.90 to 8.60) Gbit/s`.
+    pub(super) fn prediction(&self, point: &Point) -> Option<String> {
+        let shown = forecast::show(&point.predicted?, self.metric.scale);
+        Some(format!("predicted {shown} {}", self.metric.unit).trim_end().to_owned())
     }
 
     /// The figure in words, for readers who cannot see it.
@@ -269,7 +292,10 @@ impl Chart {
         let series = self.series.iter().map(|series| {
             let points = self.places.iter().zip(&series.points).filter_map(|(place, point)| {
                 let point = point.as_ref()?;
-                Some(format!("{} at {}", self.metric.show(point.summary.mean), place.name))
+                let predicted =
+                    self.prediction(point).map_or_else(String::new, |it| format!(" ({it})"));
+                let mean = self.metric.show(point.summary.mean);
+                Some(format!("{mean}{predicted} at {}", place.name))
             });
             format!("{}: {}", series.name, points.collect::<Vec<_>>().join(", "))
         });
@@ -281,7 +307,7 @@ impl Chart {
 
 impl Point {
     fn of(values: Vec<f64>) -> Option<Point> {
-        Some(Point { summary: Summary::of(&values)?, values })
+        Some(Point { summary: Summary::of(&values)?, values, predicted: None })
     }
 }
 

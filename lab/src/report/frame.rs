@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use ringway_stats::float;
 
-use super::chart::Chart;
+use super::chart::{Chart, Point};
 use super::style::{AXIS, FONT, GRID, INK, MUTED, Style, WARN, px};
 
 /// The shape of a figure: for desktop and print, or for a phone.
@@ -134,7 +134,7 @@ impl Frame {
                 }
                 (self.draw_legend())
                 text x="8" y=(px(self.top - 17.0)) font-size="12" fill=(MUTED) {
-                    (y_title(chart))
+                    (y_title(chart, self.form))
                 }
                 (self.draw_axes(chart))
                 (inside)
@@ -215,6 +215,32 @@ impl Frame {
         }
     }
 
+    /// What the model says of a point, beside its mark at `x`: a dash at the mean, and dots from
+    /// the lower to the upper end, as far as the axis reaches.
+    pub(super) fn draw_predicted(
+        &self,
+        chart: &Chart,
+        point: &Point,
+        x: f64,
+        colour: &str,
+    ) -> Markup {
+        let y = |value: f64| px(self.y((value / chart.metric.scale).min(self.y_max)));
+        let (x, left, right) = (px(x + 7.0), px(x + 2.0), px(x + 12.0));
+        html! {
+            @if let (Some(one), Some(text)) = (point.predicted, chart.prediction(point)) {
+                g {
+                    (hint(&text))
+                    path d={ "M" (x) " " (y(one.low)) "V" (y(one.high)) } fill="none"
+                        stroke=(colour) stroke-width="1.5" stroke-dasharray="1.5 2.5" {}
+                    @if let Some(mean) = one.value {
+                        path d={ "M" (left) " " (y(mean)) "H" (right) } fill="none"
+                            stroke=(colour) stroke-width="2.5" {}
+                    }
+                }
+            }
+        }
+    }
+
     fn draw_notes(&self) -> Markup {
         let first = self.height - 6.0 - NOTE_HEIGHT * (float(self.notes.len()) - 1.0);
         html! {
@@ -261,7 +287,7 @@ pub(super) fn tick_text(value: f64, step: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-fn y_title(chart: &Chart) -> String {
+fn y_title(chart: &Chart, form: Form) -> String {
     use crate::study::FigureKind;
     let what = match chart.kind {
         FigureKind::Lines | FigureKind::Bars => "mean ± standard deviation",
@@ -272,7 +298,12 @@ fn y_title(chart: &Chart) -> String {
         true => "",
         false => "; \u{25c7} or dots: published",
     };
-    format!("{}: {what}{published}", chart.metric.axis_title())
+    // A phone has no room for it; its caption says it.
+    let predicted = match form == Form::Wide && chart.has_predictions() {
+        true => "; dash and dots: predicted",
+        false => "",
+    };
+    format!("{}: {what}{published}{predicted}", chart.metric.axis_title())
 }
 
 fn legend(chart: &Chart, extra: &[&str], width: f64) -> Vec<LegendLine> {

@@ -6,6 +6,7 @@ use ringway_stats::float;
 
 use super::chart::{Chart, Point, Series};
 use super::frame::{Form, Frame, hint};
+use super::style::INK;
 
 /// How bars or boxes are drawn.
 pub(super) struct Group {
@@ -48,6 +49,7 @@ impl Group {
                             @let x = frame.x(place) + shift;
                             ((self.draw)(&Mark { chart, frame: &frame, series, point, x, width }))
                         }
+                        (frame.draw_predicted(chart, point, frame.x(place) + shift, INK))
                     }
                 }
             }

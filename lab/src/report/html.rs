@@ -195,7 +195,13 @@ fn caption(chart: &Chart) -> String {
     };
     let unit = chart.metric.unit;
     let unit = if unit.is_empty() { String::new() } else { format!(" in {unit}") };
-    format!("The data of this figure{unit}: {what}. All other data is under “Every cell”.")
+    let predicted = match chart.has_predictions() {
+        true => " A dash beside a mark is what the model predicts, and dots are where it may be.",
+        false => "",
+    };
+    format!(
+        "The data of this figure{unit}: {what}.{predicted} All other data is under “Every cell”."
+    )
 }
 
 /// The machine, or both if the far end was on another one.

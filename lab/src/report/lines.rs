@@ -50,6 +50,7 @@ fn draw_series(chart: &Chart, frame: &Frame, series: &Series, shift: f64) -> Mar
                 }
                 (series.style.draw_mark(x, frame.y(mean), frame.form().mark()))
             }
+            (frame.draw_predicted(chart, point, x, colour))
         }
     }
 }
