@@ -308,7 +308,9 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         Some(_) => matrix::with_peer(&study).map_err(anyhow::Error::msg)?,
         None => preflight::without_absent(&study, args.machine.as_deref()),
     };
-    unused.iter().chain(&notices).for_each(|notice| eprintln!("NOTICE: {notice}"));
+    let (study, absent) = preflight::without_absent_netperf(&study);
+    let all = unused.iter().chain(&notices).chain(&absent);
+    all.for_each(|notice| eprintln!("NOTICE: {notice}"));
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     if !(args.precision > 0.0 && args.precision < 100.0) {
         bail!("--precision {}: expected more than 0 and less than 100 percent", args.precision);

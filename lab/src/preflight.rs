@@ -17,7 +17,7 @@ use crate::topology::{
     Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, unsupported, wire,
 };
 use crate::value::{Cell, Value};
-use crate::word::{LOADER, Offloads};
+use crate::word::{LOADER, Offloads, name_of};
 
 /// Free disk space in bytes that suffices for records and a report.
 const FREE_BYTES_MIN: u64 = 64 << 20;
@@ -106,6 +106,23 @@ pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String
         absent.push((("driver", "qemu"), format!("the virtual machine is left out: {reason}")));
     }
     without_all(study, absent)
+}
+
+/// The study without the values for which netperf is not installed, which Debian has only outside
+/// of its main section, and what to report about them.
+pub fn without_absent_netperf(study: &Study) -> (Study, Vec<String>) {
+    without_netperf(study, |program| launcher::find_ours(program).is_some())
+}
+
+fn without_netperf(study: &Study, is_installed: impl Fn(&str) -> bool) -> (Study, Vec<String>) {
+    let tool = Tool::Netperf;
+    if tool.programs().into_iter().all(is_installed) {
+        return (study.clone(), vec![]);
+    }
+    let package = tool.package();
+    let what =
+        format!("netperf is left out, because it is not installed: apt-get install {package}");
+    without_all(study, vec![(("tool", name_of(tool)), what)])
 }
 
 /// The study without the tunnels that this kernel does not support, and what was left out.
@@ -286,4 +303,29 @@ fn no_room(dir: &Path) -> Option<String> {
             FREE_BYTES_MIN >> 20
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::shipped;
+
+    #[test]
+    fn a_study_with_other_tools_does_without_netperf() {
+        let study = shipped("latency").expect("it is shipped");
+        let (same, notices) = without_netperf(&study, |_| true);
+        assert!(same == study && notices.is_empty());
+        let (less, notices) = without_netperf(&study, |program| program != "netserver");
+        let [notice] = &notices[..] else { panic!("one notice: {notices:?}") };
+        assert!(notice.contains("apt-get install netperf"), "{notice}");
+        assert!(!tools(&less).contains(&Tool::Netperf) && tools(&less).len() > 2);
+        // The figures of the source have a counterpart all the same.
+        let of_source = |one: &&crate::study::Published| one.source.ends_with(":netperf");
+        assert_eq!(study.published.iter().filter(of_source).count(), 4);
+        assert_eq!(less.published.iter().filter(of_source).count(), 2);
+        // A study that has no other tool is refused later, with the package.
+        let only = shipped("network-node-vxlan").expect("it is shipped");
+        let (same, notices) = without_netperf(&only, |_| false);
+        assert!(same == only && notices.is_empty());
+    }
 }
