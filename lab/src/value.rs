@@ -152,6 +152,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "load", domain: Domain::Count(0, 64) },
     // The guest's direction.
     Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
+    // Whether a guest is at the near end, or the host itself.
     Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
     Parameter { name: "tool", domain: Domain::Word(names::<Tool>) },
     // Limit of a sender's unanswered pages; its guest then sends without segmentation offload.

@@ -361,6 +361,10 @@ mod tests {
             assert!(one.sends_from_host && one.attached == attached, "{label}: {one:?}");
         }
         assert!(!of("s4.ovs").sends_from_host);
+        let study = shipped("offloads").expect("it is shipped");
+        let cell = study.cell_of_label("receive.no-gro.host").expect("a cell");
+        let one = blueprint(&study, &cell);
+        assert!(one.sends_from_host && one.offloads == Offloads::NoGro, "{one:?}");
     }
 
     #[test]

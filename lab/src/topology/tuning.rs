@@ -9,6 +9,7 @@ use ringway_net::LinkSetting;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::wire::PORT;
 use super::{Blueprint, End, Layout, Topology};
 use crate::setup::MTU_DEFAULT;
 use crate::study::Subject;
@@ -16,6 +17,7 @@ use crate::word::Offloads;
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{configure, inside};
+use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,6 +36,10 @@ pub(crate) fn tune(
     }
     for end in topology.near.iter().chain(&topology.far) {
         set_offloads(launcher, end, blueprint.offloads)?;
+        if blueprint.sends_from_host && end.interface != veth::DEVICE {
+            // What arrives is merged at the port, before the bridge on which this end is.
+            set_offloads(launcher, &End::new(end.pid, end.address, PORT), blueprint.offloads)?;
+        }
         for (name, value) in &blueprint.settings {
             if let Some(note) = set(launcher, end, name, value)? {
                 if !notes.contains(&note) {

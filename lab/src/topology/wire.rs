@@ -17,7 +17,7 @@ use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The bridge's port to the wire.
-const PORT: &str = "line0";
+pub(super) const PORT: &str = "line0";
 /// Bytes that a line may send in one burst: more than the largest GSO frame.
 const BURST_MIN: u64 = 256 << 10;
 
