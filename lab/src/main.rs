@@ -308,7 +308,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         Some(_) => matrix::with_peer(&study).map_err(anyhow::Error::msg)?,
         None => preflight::without_absent(&study, args.machine.as_deref()),
     };
-    let (study, absent) = preflight::without_absent_netperf(&study);
+    let (study, absent) = preflight::without_absent_tools(&study);
     let all = unused.iter().chain(&notices).chain(&absent);
     all.for_each(|notice| eprintln!("NOTICE: {notice}"));
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;

@@ -108,21 +108,24 @@ pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String
     without_all(study, absent)
 }
 
-/// The study without the values for which netperf is not installed, which Debian has only outside
-/// of its main section, and what to report about them.
-pub fn without_absent_netperf(study: &Study) -> (Study, Vec<String>) {
-    without_netperf(study, |program| launcher::find_ours(program).is_some())
+/// Tools that a study with others can do without: Debian has the first only outside of its main
+/// section, and few machines have the second.
+const OPTIONAL: [Tool; 2] = [Tool::Netperf, Tool::Nbd];
+
+/// The study without the values for which such a tool is not installed, and what to report about
+/// them.
+pub fn without_absent_tools(study: &Study) -> (Study, Vec<String>) {
+    without_tools(study, |program| launcher::find_ours(program).is_some())
 }
 
-fn without_netperf(study: &Study, is_installed: impl Fn(&str) -> bool) -> (Study, Vec<String>) {
-    let tool = Tool::Netperf;
-    if tool.programs().into_iter().all(is_installed) {
-        return (study.clone(), vec![]);
-    }
-    let package = tool.package();
-    let what =
-        format!("netperf is left out, because it is not installed: apt-get install {package}");
-    without_all(study, vec![(("tool", name_of(tool)), what)])
+fn without_tools(study: &Study, is_installed: impl Fn(&str) -> bool) -> (Study, Vec<String>) {
+    let is_absent = |tool: &Tool| !tool.programs().into_iter().all(&is_installed);
+    let absent = OPTIONAL.into_iter().filter(is_absent).map(|tool| {
+        let (name, package) = (name_of(tool), tool.package());
+        let what = "is left out, because it is not installed: apt-get install";
+        (("tool", name), format!("{name} {what} {package}"))
+    });
+    without_all(study, absent.collect())
 }
 
 /// The study without the tunnels that this kernel does not support, and what was left out.
@@ -311,11 +314,11 @@ mod tests {
     use crate::study::shipped;
 
     #[test]
-    fn a_study_with_other_tools_does_without_netperf() {
+    fn a_study_with_other_tools_does_without_rare_ones() {
         let study = shipped("latency").expect("it is shipped");
-        let (same, notices) = without_netperf(&study, |_| true);
+        let (same, notices) = without_tools(&study, |_| true);
         assert!(same == study && notices.is_empty());
-        let (less, notices) = without_netperf(&study, |program| program != "netserver");
+        let (less, notices) = without_tools(&study, |program| program != "netserver");
         let [notice] = &notices[..] else { panic!("one notice: {notices:?}") };
         assert!(notice.contains("apt-get install netperf"), "{notice}");
         assert!(!tools(&less).contains(&Tool::Netperf) && tools(&less).len() > 2);
@@ -323,9 +326,13 @@ mod tests {
         let of_source = |one: &&crate::study::Published| one.source.ends_with(":netperf");
         assert_eq!(study.published.iter().filter(of_source).count(), 4);
         assert_eq!(less.published.iter().filter(of_source).count(), 2);
+        let storage = shipped("scenarios").expect("it is shipped");
+        let (less, notices) = without_tools(&storage, |program| program != "nbdkit");
+        assert!(notices[0].starts_with("nbd is left out"), "{notices:?}");
+        assert_eq!(less.matrix().count() + 2, storage.matrix().count());
         // A study that has no other tool is refused later, with the package.
         let only = shipped("network-node-vxlan").expect("it is shipped");
-        let (same, notices) = without_netperf(&only, |_| false);
+        let (same, notices) = without_tools(&only, |_| false);
         assert!(same == only && notices.is_empty());
     }
 }

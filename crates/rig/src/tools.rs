@@ -12,6 +12,7 @@ mod half;
 mod iperf2;
 mod iperf3;
 mod listener;
+mod nbd;
 mod netperf;
 mod readings;
 mod sockperf;
@@ -37,6 +38,8 @@ pub enum Tool {
     Iperf2,
     /// TCP streams by netperf.
     Netperf,
+    /// Writes to a network block device, by fio and nbdkit.
+    Nbd,
     /// Ping-pong over TCP by sockperf.
     Sockperf,
     /// A DDS publisher and a subscriber, by Cyclone DDS.
@@ -121,6 +124,7 @@ impl Tool {
         ("iperf3", Tool::Iperf3),
         ("iperf2", Tool::Iperf2),
         ("netperf", Tool::Netperf),
+        ("nbd", Tool::Nbd),
         ("sockperf", Tool::Sockperf),
         ("ddsperf-throughput", Tool::DdsperfThroughput),
         ("ddsperf-ping", Tool::DdsperfPing),
@@ -170,6 +174,7 @@ impl Tool {
             Tool::Iperf3 => &iperf3::ADAPTER,
             Tool::Iperf2 => &iperf2::ADAPTER,
             Tool::Netperf => &netperf::ADAPTER,
+            Tool::Nbd => &nbd::ADAPTER,
             Tool::Sockperf => &sockperf::ADAPTER,
             Tool::DdsperfThroughput => &ddsperf::THROUGHPUT,
             Tool::DdsperfPing => &ddsperf::PING,

@@ -92,7 +92,7 @@ fn unfit(setup: &Setup) -> Option<&'static str> {
         (setup.line_bps.is_some() || !setup.delay.is_zero(), "the wire is a real one"),
         (setup.cpus.is_some(), "the lab restricts no CPUs of a real machine"),
         (setup.placement != Placement::Random, "the queue of a stream is unknown there"),
-        (!setup.tool.has_source_ports(), "ddsperf finds its peer by multicast, on any interface"),
+        (!setup.tool.has_source_ports(), "the ports of its streams are unknown"),
     ];
     faults.iter().find(|(is_so, _)| *is_so).map(|(_, why)| *why)
 }

@@ -11,7 +11,7 @@ use super::{Flow, Load};
 
 /// Seconds for which a client runs on after the measured ones, so that these are observed to their
 /// end.
-const TAIL: f64 = 0.2;
+pub(super) const TAIL: f64 = 0.2;
 
 /// A tool: its programs, their arguments, and how their output is read.
 pub(super) struct Adapter {
@@ -65,7 +65,10 @@ pub(super) struct Program {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Listens {
+    /// For connections from the ports that the caller chooses.
     OnTcp,
+    /// For connections whose ports the client chooses.
+    ForAnyPort,
     No,
 }
 

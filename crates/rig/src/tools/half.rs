@@ -111,7 +111,7 @@ impl Half {
             let program = half.begin(place, launcher, flow)?;
             half.programs.push(program);
         }
-        if role == Role::Receiver && tool.about().listens == Listens::OnTcp {
+        if role == Role::Receiver && tool.about().listens != Listens::No {
             for ((server, _), flow) in half.programs.iter_mut().zip(&load.flows) {
                 listener::wait_for(launcher, server, flow.port)?;
             }
