@@ -124,6 +124,10 @@ fn figures_of_other_set_ups_stand_in_reports_and_are_not_compared() {
     let tenants = of("aggregate", "network-node-blog:starving");
     assert_eq!(tenants.len(), 2);
     assert!(tenants.iter().all(|one| one.high == Some(2e9) && !one.is_used()));
+    for id in ["network-node", "network-node-vxlan"] {
+        let [ideal] = &of(id, "network-node-blog:ideal")[..] else { panic!("one in {id}") };
+        assert_eq!((ideal.value, ideal.is_used()), (Some(20e9), false));
+    }
 }
 
 #[test]
