@@ -11,8 +11,9 @@ use clap::{Args, Subcommand};
 use ringway_lab::analysis::forecast::{self, show};
 use ringway_lab::metric::number;
 use ringway_lab::record::Records;
+use ringway_lab::report::curve::{self, Step};
 use ringway_lab::value::Cell;
-use ringway_model::fit::{Data, Fit};
+use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::Line;
 use ringway_model::predict::Placed;
 use ringway_model::published::{self, Role};
@@ -103,6 +104,9 @@ struct PredictArgs {
     /// Spread streams over queues as evenly as possible, not at random
     #[arg(long)]
     evenly: bool,
+    /// Also draw what so many streams carry over 1 to so many queues, as SVG
+    #[arg(long, value_name = "FILE")]
+    figure: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -211,6 +215,11 @@ fn predict(args: &PredictArgs) -> Result<()> {
     let fit = args.known.fit()?;
     let (queues, streams) = (usize::from(args.queues), usize::from(args.streams));
     let placed = if args.evenly { Placed::Evenly } else { Placed::Random };
+    if let Some(file) = &args.figure {
+        let title = format!("What {streams} streams carry, by queues");
+        let figure = curve::draw(&title, &steps(args, &fit, placed)?).context("no queues")?;
+        fs::write(file, figure).with_context(|| file.display().to_string())?;
+    }
     let found = fit.predict(queues, streams, placed);
     let outcome = &found.outcome;
     let round_trip = outcome.round_trip(streams, fit.best.window);
@@ -249,6 +258,19 @@ fn predict(args: &PredictArgs) -> Result<()> {
             &format!("This is a range: the {} is not identified. Measure {run}.\n", missing.name);
     }
     print(&text)
+}
+
+/// Powers of two up to the number of queues that is asked about, and that number.
+fn steps(args: &PredictArgs, fit: &Fit, placed: Placed) -> Result<Vec<Step>> {
+    let (most, streams) = (usize::from(args.queues), usize::from(args.streams));
+    let data = args.known.data(&args.known.filter())?;
+    let powers = std::iter::successors(Some(1), |queues| Some(queues * 2));
+    let step = |queues| {
+        let is_it = |point: &&Point| point.queues == queues && point.flows == streams;
+        let measured = data.points.iter().find(is_it).map(|point| point.bps);
+        Step { queues, measured, predicted: fit.predict(queues, streams, placed).throughput }
+    };
+    Ok(powers.take_while(|queues| *queues < most).chain([most]).map(step).collect())
 }
 
 /// A figure with its error, for scripts.

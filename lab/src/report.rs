@@ -6,6 +6,7 @@ mod bars;
 mod boxes;
 mod chart;
 mod courses;
+pub mod curve;
 mod frame;
 mod groups;
 mod html;

@@ -45,6 +45,30 @@ fn a_plan_selects_offloads_and_counts_the_cpus_of_a_guest() {
 }
 
 #[test]
+fn a_prediction_is_drawn_by_queues() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let records = dir.path().join("table.toml");
+    let table = "[[point]]\nqueues = 1\nflows = 8\nthroughput = '3Gbit/s'\n";
+    let figure = dir.path().join("figure.svg");
+    let draw = |table: &str| {
+        std::fs::write(&records, table).expect("it has room");
+        let file = figure.to_str().expect("a plain name");
+        let words = ["predict", "--queues", "6", "--streams", "8", "--figure", file];
+        said(&words, &records);
+        std::fs::read_to_string(&figure).expect("a figure")
+    };
+    // With one queue more is a range, which has no mark.
+    let svg = draw(table);
+    assert!(svg.contains("not identified with 6 queues: ") && !svg.contains("NaN"), "{svg}");
+    assert_eq!(svg.matches("<title>predicted ").count(), 1, "{svg}");
+    let two = "[[point]]\nqueues = 2\nflows = 8\nthroughput = '5Gbit/s'\n";
+    let svg = draw(&format!("{table}{two}"));
+    // 1, 2, 4 and 6 queues.
+    assert_eq!(svg.matches("<title>predicted ").count(), 4, "{svg}");
+    assert_eq!(svg.matches("<title>measured, ").count(), 2, "{svg}");
+}
+
+#[test]
 fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
     let dir = tempfile::tempdir().expect("a directory");
     let write = |name: &str, packet: f64| {

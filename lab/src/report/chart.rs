@@ -306,7 +306,8 @@ impl Chart {
 }
 
 impl Point {
-    fn of(values: Vec<f64>) -> Option<Point> {
+    /// `None` without values.
+    pub(super) fn of(values: Vec<f64>) -> Option<Point> {
         Some(Point { summary: Summary::of(&values)?, values, predicted: None })
     }
 }
