@@ -164,7 +164,7 @@ fn dispatch(words: &[OsString]) -> Result<ExitCode> {
 
 fn verb(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::List { json: false } => print!("{}", report::list(catalogue::ALL)),
+        Verb::List { json: false } => print!("{}", report::list(catalogue::all())),
         Verb::List { json: true } => println!("{}", serde_json::to_string_pretty(&described())?),
         Verb::Run(run) => return measured(run),
         Verb::Guest(guest) => be_guest(&guest)?,
@@ -200,7 +200,7 @@ fn described() -> Vec<serde_json::Value> {
             "known": scenario.known,
         })
     };
-    catalogue::ALL.iter().map(describe).collect()
+    catalogue::all().map(describe).collect()
 }
 
 fn be_guest(args: &OneGuest) -> Result<()> {

@@ -83,8 +83,8 @@ pub(crate) fn in_short(record: &Record) -> String {
 }
 
 /// All scenarios.
-pub(crate) fn list(scenarios: &[Scenario]) -> String {
-    let rows = scenarios.iter().map(|scenario| {
+pub(crate) fn list(scenarios: impl Iterator<Item = &'static Scenario>) -> String {
+    let rows = scenarios.map(|scenario| {
         let place = match scenario.place {
             Place::Everywhere => "",
             Place::Emulated => "emulated only",

@@ -101,7 +101,7 @@ fn choose(choice: &Choice) -> Result<Vec<&'static Scenario>> {
     }
     if chosen.is_empty() {
         let is_wanted = |scenario: &&Scenario| !choice.is_quick || scenario.pace == Pace::Quick;
-        chosen = catalogue::ALL.iter().filter(is_wanted).collect();
+        chosen = catalogue::all().filter(is_wanted).collect();
     }
     Ok(chosen)
 }
