@@ -2,6 +2,7 @@
 
 pub(crate) mod chains;
 pub(crate) mod confined;
+pub(crate) mod control;
 pub(crate) mod grants;
 pub(crate) mod handshake;
 pub(crate) mod offloads;

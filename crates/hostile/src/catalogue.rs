@@ -2,7 +2,7 @@
 
 mod shared;
 
-use crate::acts::{chains, grants, handshake, offloads, rings, xenstore};
+use crate::acts::{chains, control, grants, handshake, offloads, rings, xenstore};
 use crate::scenario::Scenario;
 
 const fn new(
@@ -179,6 +179,43 @@ const OF_VIFS: &[Scenario] = &[
         "grant_table.h: GTF_readonly",
         grants::pages_read_only,
     ),
+    // The control ring.
+    new(
+        "control-producer-jump",
+        "moves the producer of the control ring too far, half around, backwards",
+        "XSA-39; ring.h: RING_REQUEST_PROD_OVERFLOW",
+        control::producer_jump,
+    )
+    .closes(),
+    new(
+        "control-messages-odd",
+        "sends control messages that are unknown, out of range or without a grant, many at once",
+        "XSA-270; netif.h: xen_netif_ctrl_request",
+        control::messages_odd,
+    )
+    .serves(),
+    new(
+        "control-racing-writes",
+        "changes control messages and mappings while the backend reads them",
+        "XSA-155, XSA-270",
+        control::racing_writes,
+    )
+    .serves(),
+    new(
+        "control-queues-gone",
+        "maps all hashes to the last of eight queues, and returns with one",
+        "XSA-270; netif.h: XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING",
+        control::queues_gone,
+    )
+    .serves(),
+    new(
+        "control-flood",
+        "sends control messages as fast as it can, each of which changes something",
+        "legal",
+        control::flood,
+    )
+    .serves()
+    .with_share(),
     // Offloads.
     new(
         "gso-invalid",

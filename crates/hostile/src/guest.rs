@@ -13,12 +13,11 @@ use ringway_xen::XenHypervisor;
 use ringway_xenbus::Vif;
 use ringway_xenstore::Client;
 
-use crate::machine::Machine;
+use crate::control_ring::ControlRing;
+use crate::machine::{Machine, SOON};
 use crate::queue::Queue;
 use crate::store_access::StoreAccess;
 
-/// How long another part of the host may take for a step that takes milliseconds on an idle host.
-pub const SOON: Duration = Duration::from_secs(20);
 /// The pause between two reads of a node.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The vif's directory, relative to the guest's own.
@@ -56,6 +55,8 @@ pub struct Guest {
     pub mac: MacAddr,
     /// The queues that the backend knows, or knew.
     pub queues: Vec<Queue>,
+    /// The control ring beside these, if there is one.
+    pub control: Option<ControlRing>,
 }
 
 impl Guest {
@@ -93,7 +94,7 @@ impl Guest {
         let vif = Vif { backend, frontend: domid, handle: 0 };
         let mac = store.read(&format!("{VIF}/mac"))?.unwrap_or_default();
         let mac = MacAddr::parse(&mac).with_context(|| format!("mac {mac:?} of the vif"))?;
-        Ok(Guest { machine, store, store_access, vif, mac, queues: Vec::new() })
+        Ok(Guest { machine, store, store_access, vif, mac, queues: Vec::new(), control: None })
     }
 
     /// The backend's state.
@@ -159,6 +160,9 @@ impl Guest {
             for queue in self.queues.drain(..) {
                 queue.close(&self.machine);
             }
+            if let Some(control) = self.control.take() {
+                control.close(&self.machine);
+            }
             self.forget_keys()?;
             self.set_state(state::INITIALISING)?;
         }
@@ -207,7 +211,21 @@ impl Guest {
         Ok(())
     }
 
-    /// Writes the keys of an honest frontend with these queues, with changes.
+    /// Creates a control ring without announcing it to the backend. Returns false if the backend
+    /// offers none.
+    ///
+    /// # Errors
+    /// If memory or ports run out, or what the store refuses.
+    pub fn make_control(&mut self) -> Result<bool> {
+        let key = format!("{}/feature-ctrl-ring", self.vif.backend_dir());
+        let is_offered = self.store.read(&key)?.as_deref() == Some("1");
+        if is_offered {
+            self.control = Some(ControlRing::new(&self.machine, self.vif.backend)?);
+        }
+        Ok(is_offered)
+    }
+
+    /// Writes the keys of an honest frontend with these queues and this control ring, with changes.
     ///
     /// # Errors
     /// What the store refuses.
@@ -225,6 +243,10 @@ impl Guest {
         .into();
         if queues > 1 {
             keys.push(("multi-queue-num-queues".to_owned(), queues.to_string()));
+        }
+        if let Some(control) = &self.control {
+            keys.push(("ctrl-ring-ref".to_owned(), control.ring_ref().to_string()));
+            keys.push(("event-channel-ctrl".to_owned(), control.port().to_string()));
         }
         for (index, queue) in self.queues.iter().enumerate() {
             let dir = if queues > 1 { format!("queue-{index}/") } else { String::new() };

@@ -12,6 +12,7 @@
 mod acts;
 pub mod catalogue;
 mod cli;
+pub mod control_ring;
 pub mod frame;
 pub mod guest;
 pub mod machine;
@@ -27,6 +28,7 @@ pub mod store_access;
 mod test_host;
 
 pub use cli::main;
+pub use control_ring::ControlRing;
 pub use guest::Guest;
 pub use place::Toolstack;
 pub use queue::Queue;

@@ -2,11 +2,18 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use ringway_emu::{EmuEvent, EmuHypervisor};
 use ringway_hypervisor::{Access, EventChannel, GrantTable, GrantedPages, Hypervisor};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xen::{XenEvent, XenHypervisor};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long another part of the host may take for a step that takes milliseconds on an idle host.
+pub const SOON: Duration = Duration::from_secs(20);
+/// How long to wait for an event before the guest checks whether its time is up.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// The guest's domain.
 #[derive(Debug)]
@@ -101,6 +108,17 @@ impl Event {
             Event::Emulated(event) => event.ack(),
             Event::Xen(event) => event.ack(),
         };
+    }
+
+    /// Waits for an event, for two milliseconds at most.
+    pub fn rest(&self) {
+        match self.waker() {
+            Some(waker) => {
+                let fd = PollFd::from_borrowed_fd(waker, PollFlags::IN);
+                let _ = poll(&mut [fd], Some(&PAUSE));
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
     }
 
     /// The descriptor that becomes readable with an event.

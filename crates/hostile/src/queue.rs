@@ -2,7 +2,7 @@
 //! to receive into.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringway_hypervisor::{Access, GrantedPages};
 use ringway_ring::{FrontRing, Rx, Tx};
@@ -13,13 +13,9 @@ use ringway_wire::netif::{
 };
 use ringway_wire::ring::{REQ_PROD, RSP_EVENT, RSP_PROD, SLOTS};
 use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::machine::{Event, Machine};
-
-/// How long to wait for room in a full ring before the guest checks whether its time is up.
-const ROOM_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// A queue without checks: everything that a caller produces goes into the ring.
 #[derive(Debug)]
@@ -151,13 +147,7 @@ impl Queue {
 
     /// Waits for an event, for two milliseconds at most.
     pub fn rest(&self) {
-        match self.event.waker() {
-            Some(waker) => {
-                let fd = PollFd::from_borrowed_fd(waker, PollFlags::IN);
-                let _ = poll(&mut [fd], Some(&ROOM_PAUSE));
-            }
-            None => std::thread::sleep(Duration::from_millis(2)),
-        }
+        self.event.rest();
     }
 
     /// Pushes a request to receive into a buffer.

@@ -11,8 +11,10 @@ use fastrand::Rng;
 use ringway_datapath::MacAddr;
 use serde::{Deserialize, Serialize};
 
+use crate::control_ring::ControlRing;
 use crate::frame::{Route, arp_request};
 use crate::guest::{Guest, state};
+use crate::machine::SOON;
 use crate::queue::{Prepared, Queue};
 
 /// A station on the network, written `IP=MAC`.
@@ -147,6 +149,31 @@ impl Stage {
         self.guest.queues.first_mut().context("the guest is not connected")
     }
 
+    /// Connects as an honest frontend does that wants a control ring. Returns false, and says so in
+    /// the account, if the backend offers none.
+    ///
+    /// # Errors
+    /// If the backend does not connect.
+    pub fn connect_with_control(&mut self, queues: u16, buffers: usize) -> Result<bool> {
+        self.guest.start_over()?;
+        if !self.guest.make_control()? {
+            self.account.skipped = Some("the backend offers no control ring".to_owned());
+            return Ok(false);
+        }
+        let queues = queues.min(self.guest.queues_max()?);
+        self.guest.publish(queues, buffers, &[])?;
+        self.guest.wait_for_backend(&[state::CONNECTED])?;
+        Ok(true)
+    }
+
+    /// The control ring.
+    ///
+    /// # Errors
+    /// If the guest has none, which is an error of the scenario.
+    pub fn control(&mut self) -> Result<&mut ControlRing> {
+        self.guest.control.as_mut().context("the guest has no control ring")
+    }
+
     /// Sends one frame on the first queue, and counts it.
     ///
     /// # Errors
@@ -243,7 +270,7 @@ impl Stage {
     pub fn try_out(&mut self, what: impl FnOnce(&mut Queue)) -> Result<()> {
         self.guest.connect(1, 32)?;
         what(self.queue()?);
-        let deadline = Instant::now() + crate::guest::SOON;
+        let deadline = Instant::now() + SOON;
         loop {
             if !self.guest.is_served()? {
                 self.guest.wait_for_backend(&[state::CLOSING, state::CLOSED])?;

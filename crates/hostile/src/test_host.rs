@@ -14,7 +14,8 @@ use ringway_rig::launcher::Launcher;
 use ringway_xenbus::Vif;
 
 use crate::acts::confined::{ATTACKER, COMPROMISED, CONFINED, REACHED};
-use crate::guest::{SOON, wait};
+use crate::guest::wait;
+use crate::machine::SOON;
 use crate::measure::ping::Pings;
 use crate::measure::tcp::{Transfer, now};
 use crate::measure::{backend, burner};

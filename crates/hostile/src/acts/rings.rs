@@ -8,8 +8,8 @@ use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest};
 use ringway_wire::ring::{REQ_EVENT, RSP_EVENT, RSP_PROD, SLOTS};
 
-use crate::guest::{SOON, state};
-use crate::machine::Event;
+use crate::guest::state;
+use crate::machine::{Event, SOON};
 use crate::stage::Stage;
 
 /// Invalid producer indices: one slot too far, far off, half around, backwards.
