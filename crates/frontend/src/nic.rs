@@ -220,7 +220,7 @@ impl<H: Hypervisor> Nic<H> {
 
 /// A wish for a hash over all that can be hashed, of a vif with so many queues, or with none now.
 fn wish(key: &[u8], mapping: &[u16], queues: usize) -> Result<HashWish, String> {
-    if let Some(queue) = mapping.iter().find(|it| queues > 0 && usize::from(**it) >= queues) {
+    if let Some(queue) = absent_queue(mapping, queues).filter(|_| queues > 0) {
         return Err(format!("the mapping has queue {queue}, expected less than {queues}"));
     }
     let too_long = |what, len, max| format!("{what} has {len} entries, expected at most {max}");
@@ -231,6 +231,11 @@ fn wish(key: &[u8], mapping: &[u16], queues: usize) -> Result<HashWish, String> 
             .try_into()
             .map_err(|_| too_long("the mapping", mapping.len(), MAPPING_LEN_MAX))?,
     })
+}
+
+/// A queue of the mapping that a vif with so many queues does not have.
+fn absent_queue(mapping: &[u16], queues: usize) -> Option<u16> {
+    mapping.iter().copied().find(|queue| usize::from(*queue) >= queues)
 }
 
 impl<H: Hypervisor> NicLink<H> {
@@ -282,7 +287,7 @@ impl<H: Hypervisor> NicLink<H> {
             }
         }
         let queues: Vec<QueueConfig> = self.idle.iter().map(VifQueue::config).collect();
-        let wants_control = self.interface.hash.is_some() && wanted.control_ring;
+        let wants_control = wanted.control_ring && self.may_wish();
         let first = self.idle.first_mut().filter(|_| wants_control);
         let backend = self.vif.backend;
         let control = first
@@ -290,6 +295,22 @@ impl<H: Hypervisor> NicLink<H> {
             .transpose()?;
         self.has_control = control.is_some();
         Ok(Allocated { queues, control })
+    }
+
+    /// Whether a hash was set, and is one for the queues that exist now. The backend would refuse
+    /// another one in the midst of its messages, and then hash by half of them.
+    fn may_wish(&self) -> bool {
+        let Some(wish) = &self.interface.hash else { return false };
+        let (handle, queues) = (self.vif.handle, self.idle.len());
+        let absent = absent_queue(&wish.mapping, queues);
+        if let Some(queue) = absent {
+            tracing::warn!(
+                handle,
+                "the hash that was set is left out: its mapping has queue {queue}, and there are \
+                 {queues}"
+            );
+        }
+        absent.is_none()
     }
 
     /// Makes the slabs. Without them, every frame is copied. It is called after the queues of all

@@ -229,8 +229,14 @@ fn a_guests_flows_go_to_the_queue_of_its_choice_also_after_the_backend_was_kille
         host.wait("the restart", SOON, |host| host.event("backend-restarted"));
         assert_eq!(host.wait("the hash", SOON, chosen), set);
     }
-    host.text(&["guest", "set", "a", "hash", "none"]);
-    host.wait("no control ring", SOON, |host| {
+    let without_hash = |host: &Host| {
         host.guest("a")?.vifs.pop().filter(|vif| vif.state == "Connected" && vif.hash.is_none())
-    });
+    };
+    host.text(&["guest", "set", "a", "queues", "2"]);
+    let vif = host.wait("no queue 2, and no hash", SOON, without_hash);
+    assert_eq!((vif.queues.len(), host.log_count("its mapping has queue 2")), (2, 1));
+    host.text(&["guest", "set", "a", "queues", "3"]);
+    assert_eq!(host.wait("the hash", SOON, chosen), set, "it is not forgotten");
+    host.text(&["guest", "set", "a", "hash", "none"]);
+    host.wait("no control ring", SOON, without_hash);
 }
