@@ -104,7 +104,7 @@ pub trait Rings<Q> {
     /// Its rings or its memory are invalid, or this host lacks resources.
     fn queue(&mut self, pair: u16, counters: &Arc<QueueCounters>) -> io::Result<(Q, OffloadCaps)>;
 
-    /// The engines have given back all queues: their pairs continue later where these stopped.
+    /// All queues were detached: their pairs continue later where these stopped.
     fn taken_back(&mut self);
 
     /// Has the queue of a pair send an announcement of a guest with this address.

@@ -9,7 +9,7 @@ use ringway_vhost::Backend;
 
 use crate::port::Port;
 
-/// It is never made: no guest of a world is a virtio guest yet.
+/// It has no value: no guest of a world is a virtio guest yet.
 pub(crate) enum NoSession {}
 
 impl Session<Port> for NoSession {
