@@ -157,6 +157,10 @@ impl Pair {
     fn with_host(mut self) -> Pair {
         ok(&mut self.on_host(&format!("ip addr add 10.98.0.1/24 dev {VIF}")));
         ok(&mut self.on_host(&format!("ip link set {VIF} up")));
+        // The kernel notes up to a second later that a link has come up, and until then the doctor
+        // leaves it out.
+        let shown = || text(&ok(&mut self.on_host(&format!("ip -o link show {VIF}"))).stdout);
+        until("the link is up", || !shown().contains("state DOWN"));
         self.serve();
         self
     }
