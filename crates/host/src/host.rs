@@ -6,11 +6,10 @@ use std::time::Instant;
 use ringway_hypervisor::Hypervisor as _;
 use ringway_switch::PortId;
 use ringway_vif_shell::device::{read_keys, remove_error, set_state};
+use ringway_wire::DomId;
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
-use ringway_xenstore::{
-    Client, Errno, Lost, Refusal, Transport, Watched, or_refusal, unless_refused,
-};
+use ringway_xenstore::{Client, Lost, Transport, Watched, unless_refused};
 
 use crate::comparison::Followed;
 use crate::device::{HostLinks, Keeper, Link, Purpose};
@@ -18,23 +17,12 @@ use crate::mirrors::update_mirrors;
 use crate::pairs::update_pairs;
 use crate::quarantine::Charged;
 use crate::round_robin::{RoundRobin, VifEvents};
+use crate::scope::{ROOT_TOKEN, Scope, log_refusal, unwatch_vif, watch_vif};
 use crate::shared::{QueueDown, Shared};
 use crate::vif_state::VifState;
 use crate::virtio::VirtioVif;
 use crate::world::{Hosting, Parts, SessionEventOf, World};
 use crate::xen::XenVif;
-
-/// The token of the watch for new vifs.
-const ROOT_TOKEN: &str = "vifs";
-
-/// Which vifs of Xen a host serves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// All of its domain.
-    Domain,
-    /// These.
-    Only(BTreeSet<Vif>),
-}
 
 /// Something that has happened to vifs. `S` is what the session of a virtio vif learns.
 #[derive(Debug)]
@@ -72,61 +60,23 @@ pub struct Host<W: World> {
     turns: RoundRobin,
     /// Any vif may have been added, changed or removed.
     must_scan: bool,
-}
-
-/// Watches for vifs of Xen in a scope.
-///
-/// # Errors
-/// The loss of XenStore, or its refusal.
-pub fn watch<T: Transport>(
-    store: &mut Client<T>,
-    scope: &Scope,
-    backend: ringway_wire::DomId,
-) -> Result<Result<(), Refusal>, Lost> {
-    match scope {
-        Scope::Domain => {
-            let root = Vif::backend_root(backend);
-            match or_refusal(store.mkdir(&root))? {
-                // In a driver domain, the toolstack may not have created the directory or granted
-                // access yet.
-                Err(refusal) if refusal.is(Errno::Acces) => {}
-                Err(refusal) => return Ok(Err(refusal)),
-                Ok(()) => {}
-            }
-            or_refusal(store.watch(&root, ROOT_TOKEN))
-        }
-        Scope::Only(vifs) => {
-            for vif in vifs {
-                if let Err(refusal) = watch_vif(store, *vif)? {
-                    return Ok(Err(refusal));
-                }
-            }
-            Ok(Ok(()))
-        }
-    }
-}
-
-/// Watches the directory of one vif.
-fn watch_vif<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<Result<(), Refusal>, Lost> {
-    or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))
-}
-
-/// Ends the watch of the directory of one vif.
-fn unwatch_vif<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<Result<(), Refusal>, Lost> {
-    or_refusal(store.unwatch(&vif.backend_dir(), ROOT_TOKEN))
-}
-
-fn log_refusal(vif: Vif, watched: Result<(), Refusal>) {
-    if let Err(refusal) = watched {
-        tracing::warn!(dir = vif.backend_dir(), "{refusal}");
-    }
+    /// Any vif of these guests may have been. A host with many guests is not read again whole for
+    /// each that is created.
+    guests_to_scan: BTreeSet<DomId>,
 }
 
 impl<W: World> Host<W> {
     /// A host that has yet to find its vifs.
     pub fn new(shared: Shared, scope: Scope) -> Host<W> {
-        let (vifs, turns) = (BTreeMap::new(), RoundRobin::default());
-        Host { shared, scope, vifs, virtio: Vec::new(), turns, must_scan: true }
+        Host {
+            shared,
+            scope,
+            vifs: BTreeMap::new(),
+            virtio: Vec::new(),
+            turns: RoundRobin::default(),
+            must_scan: true,
+            guests_to_scan: BTreeSet::new(),
+        }
     }
 
     /// Its vifs of Xen.
@@ -285,7 +235,7 @@ impl<W: World> Host<W> {
 
     /// Whether vifs wait for their turns.
     pub fn has_turns(&self) -> bool {
-        self.must_scan || !self.turns.is_empty()
+        self.must_scan || !self.guests_to_scan.is_empty() || !self.turns.is_empty()
     }
 
     /// Whether a network device is needed for one of its vifs.
@@ -352,13 +302,18 @@ impl<W: World> Host<W> {
         }
     }
 
-    /// Serves the next vif of Xen that has a turn. Returns false if there was none.
+    /// Serves the next vif of Xen that has a turn, or looks for vifs. Returns false if there was
+    /// nothing to do.
     ///
     /// # Errors
     /// The loss of XenStore.
     pub fn turn(&mut self, now: Instant, parts: &mut Parts<'_, W>) -> Result<bool, Lost> {
         if std::mem::take(&mut self.must_scan) {
             self.scan(parts)?;
+            return Ok(true);
+        }
+        if let Some(guest) = self.guests_to_scan.pop_first() {
+            self.scan_guest(guest, parts)?;
             return Ok(true);
         }
         let Some((vif, events)) = self.turns.next() else { return Ok(false) };
@@ -412,20 +367,30 @@ impl<W: World> Host<W> {
         }
     }
 
-    /// Reads every existing vif, and every vif that was known.
+    /// Notes every guest that exists or was known, or the vifs that this process is to serve.
     fn scan(&mut self, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
-        let root = Vif::backend_root(parts.hypervisor.domid());
-        let mut vifs: BTreeSet<Vif> = self.vifs.keys().copied().collect();
         match &self.scope {
-            Scope::Only(ours) => vifs.extend(ours),
+            Scope::Only(ours) => {
+                let vifs: BTreeSet<Vif> = self.vifs.keys().chain(ours).copied().collect();
+                vifs.into_iter().for_each(|vif| self.note_device(vif));
+            }
             Scope::Domain => {
-                for guest in list(parts.store, &root)? {
-                    for handle in list(parts.store, &format!("{root}/{guest}"))? {
-                        vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
-                    }
-                }
+                let guests = list(parts.store, &Vif::backend_root(parts.hypervisor.domid()))?;
+                let guests = guests.iter().filter_map(|guest| guest.parse().ok()).map(DomId);
+                self.guests_to_scan.extend(guests);
+                self.guests_to_scan.extend(self.vifs.keys().map(|vif| vif.frontend));
             }
         }
+        Ok(())
+    }
+
+    /// Notes every vif of a guest that exists or was known.
+    fn scan_guest(&mut self, guest: DomId, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
+        let dir = format!("{}/{guest}", Vif::backend_root(parts.hypervisor.domid()));
+        let listed = list(parts.store, &dir)?;
+        let listed = listed.iter().map(|handle| Vif::from_backend_path(&format!("{dir}/{handle}")));
+        let known = self.vifs.keys().copied().filter(|vif| vif.frontend == guest);
+        let vifs: BTreeSet<Vif> = listed.flatten().chain(known).collect();
         vifs.into_iter().for_each(|vif| self.note_device(vif));
         Ok(())
     }
@@ -435,7 +400,10 @@ impl<W: World> Host<W> {
             Watched::Node(event) if event.token == ROOT_TOKEN => {
                 match Vif::from_backend_path(&event.path) {
                     Some(vif) => self.note_write(vif, &event.path),
-                    None => self.must_scan = true,
+                    None => match Vif::guest_from_backend_path(&event.path) {
+                        Some(guest) => self.guests_to_scan.extend([guest]),
+                        None => self.must_scan = true,
+                    },
                 }
             }
             Watched::Node(event) => {

@@ -28,6 +28,7 @@ mod policy;
 mod quarantine;
 mod round_robin;
 mod rules;
+mod scope;
 mod session;
 mod settings;
 mod shared;
@@ -47,13 +48,14 @@ pub use device::{
     HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place, Purpose,
     Tap, Uplink, VifDevice, delete_devices, open_uplink, uplink_obstacle,
 };
-pub use host::{Event, Host, Scope, watch};
+pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
 pub use notes::{Note, Notes, Writer};
 pub use occupants::Occupants;
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};
 pub use rules::Rules;
+pub use scope::{Scope, watch};
 pub use session::{Rings, Session, SessionHost, SessionPlace};
 pub use shared::{HostConfig, QueueDown, Shared};
 pub use status::{fdb_status, groups_status};

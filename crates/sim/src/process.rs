@@ -118,14 +118,38 @@ fn is_of_rate(watched: &Watched) -> bool {
     matches!(watched, Watched::Node(event) if event.path.ends_with("/rate"))
 }
 
+/// How many requests a process has made of XenStore.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    made: Cell<u64>,
+    most_in_a_turn: Cell<u64>,
+}
+
+impl Requests {
+    pub(crate) fn made(&self) -> u64 {
+        self.made.get()
+    }
+
+    pub(crate) fn most_in_a_turn(&self) -> u64 {
+        self.most_in_a_turn.get()
+    }
+
+    /// Notes the end of a turn before which so many had been made.
+    fn note_turn(&self, before: u64) {
+        self.most_in_a_turn.set(self.most_in_a_turn.get().max(self.made.get() - before));
+    }
+}
+
 /// A session of XenStore that ends with its process.
 pub(crate) struct KillableTransport {
     transport: LocalTransport,
     is_alive: Rc<Cell<bool>>,
+    requests: Rc<Requests>,
 }
 
 impl Transport for KillableTransport {
     fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
+        self.requests.made.set(self.requests.made.get() + 1);
         match self.is_alive.get() {
             true => self.transport.request(request, events),
             false => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
@@ -141,6 +165,7 @@ impl Transport for KillableTransport {
 pub(crate) struct Process {
     pub(crate) host: Host<Simulated>,
     store: Client<KillableTransport>,
+    pub(crate) requests: Rc<Requests>,
     hypervisor: WatchedDomain,
     devices: Devices<SimKernel<Tap>>,
     /// For what the kernel announces.
@@ -166,13 +191,25 @@ impl Process {
     ) -> Result<Process, Lost> {
         let transport =
             LocalTransport::open(store, HOST).expect("domain 0 has no limit of sessions");
-        let mut store = Client::with_transport(KillableTransport { transport, is_alive });
+        let requests = Rc::<Requests>::default();
+        let transport = KillableTransport { transport, is_alive, requests: Rc::clone(&requests) };
+        let mut store = Client::with_transport(transport);
         watch(&mut store, &Scope::Domain, HOST)?.expect("domain 0 may watch");
         device::remove_stale_errors(&mut store, HOST)?;
         let host = Host::new(Shared::new(config, notes, now), Scope::Domain);
         let devices = Devices::kept(kernel.clone(), OWNER, notes);
-        let (seen, settled, followed, has_begun) = (kernel.version(), None, 0, false);
-        Ok(Process { host, store, hypervisor, devices, kernel, seen, settled, followed, has_begun })
+        Ok(Process {
+            host,
+            store,
+            requests,
+            hypervisor,
+            devices,
+            seen: kernel.version(),
+            kernel,
+            settled: None,
+            followed: 0,
+            has_begun: false,
+        })
     }
 
     /// The port of this vif, and the one that it is patched to.
@@ -235,6 +272,13 @@ impl Process {
         plane: &mut DataPlane,
         notes: &mut KeptNotes,
     ) -> Result<bool, Lost> {
+        let before = self.requests.made();
+        let has_run = self.take_turn(plane, notes);
+        self.requests.note_turn(before);
+        has_run
+    }
+
+    fn take_turn(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> Result<bool, Lost> {
         let now = plane.now;
         self.host.follow_ports(uplink_of(plane));
         if let Some(down) = self.host.shared.next_report(plane) {

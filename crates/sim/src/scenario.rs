@@ -14,10 +14,12 @@ use crate::traffic::Kind;
 pub(crate) const HOST: DomId = DomId(0);
 
 /// The most domains that a world creates one after the other in a guest's place.
-pub(crate) const LIVES_MAX: u16 = 100;
+pub(crate) const LIVES_MAX: u16 = 32;
 
-/// The most ports of a backend.
+/// The most ports of a backend with few guests.
 const PORTS_MAX: u16 = 64;
+/// The most learned addresses of a backend with few guests.
+const ADDRESSES_MAX: u32 = 256;
 /// The most queues of a port.
 pub(crate) const QUEUES_MAX: u16 = 2;
 
@@ -102,7 +104,8 @@ impl Disturbances {
 
 /// The address of a guest.
 pub(crate) fn mac_of(guest: usize) -> MacAddr {
-    MacAddr([0, 0x16, 0x3e, 0, 0, u8::try_from(guest + 1).expect("a world is small")])
+    let [high, low] = u16::try_from(guest + 1).expect("there are fewer domains").to_be_bytes();
+    MacAddr([0, 0x16, 0x3e, 0, high, low])
 }
 
 /// The guest that has, or had, this domain.
@@ -173,6 +176,33 @@ impl Scenario {
         }
     }
 
+    /// A host with many guests, whose applications are quiet.
+    pub(crate) fn of_crowd(guests: usize) -> Scenario {
+        Scenario {
+            engines: 2,
+            guests,
+            queues_wanted: 1,
+            guest_caps: vec![OffloadCaps::ALL; guests],
+            wishes: vec![None; guests],
+            are_patched: vec![false; guests],
+            uplink: None,
+            flow_kinds: Vec::new(),
+            is_bulk: false,
+            queues_max: 1,
+            split_event_channels: true,
+            offloads: OffloadCaps::ALL,
+            locking: None,
+            weights: vec!["1"; guests],
+            budget_bytes: BUDGET_AMPLE,
+            hostiles: 0,
+            burst_max: 1,
+            disturbances: Disturbances::None,
+            steps_per_phase: 0,
+            phases: 0,
+            canary: None,
+        }
+    }
+
     /// The configuration of a backend's process.
     pub(crate) fn host_config(&self, hash_seed: u64) -> HostConfig {
         HostConfig {
@@ -181,8 +211,8 @@ impl Scenario {
             offloads: self.offloads,
             locking: self.locking,
             switch: SwitchConfig {
-                fdb_entries_max: 256,
-                ports_max: PORTS_MAX,
+                fdb_entries_max: ADDRESSES_MAX.max(u32::from(self.ports_max())),
+                ports_max: self.ports_max(),
                 addresses_per_port_max: 16,
                 ageing_ticks: 300,
                 flood: FloodLimit::NONE,
@@ -192,6 +222,11 @@ impl Scenario {
             },
             mtu: 1500,
         }
+    }
+
+    /// A vif that is patched to a device has two ports.
+    fn ports_max(&self) -> u16 {
+        PORTS_MAX.max(u16::try_from(2 * self.guests).unwrap_or(u16::MAX))
     }
 
     /// Whether work may legitimately have to wait for time to pass.

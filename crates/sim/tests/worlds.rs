@@ -1,6 +1,6 @@
 //! Worlds by their seeds, and the intended defects that the same seeds find.
 
-use ringway_sim::{Canary, Rule, run_bytes, run_seed, run_seeds};
+use ringway_sim::{Canary, Rule, run_bytes, run_crowd, run_seed, run_seeds};
 
 /// Seeds whose worlds run here, enough to hit the rarest mark several times. CI runs more of
 /// them, with an optimised build.
@@ -63,5 +63,18 @@ fn arbitrary_bytes_define_a_world_and_may_end_anywhere() {
     for len in [0, 1, 50, 500, 5000] {
         let bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
         run_bytes(&bytes);
+    }
+}
+
+/// Nightly has a thousand vifs.
+#[test]
+fn the_work_of_the_control_plane_grows_with_the_number_of_vifs_and_no_faster() {
+    let is_nightly = std::env::var_os("RINGWAY_NIGHTLY").is_some();
+    let (sizes, factor) = if is_nightly { ([100, 1000], 10) } else { ([50, 400], 8) };
+    let stages = sizes.map(|guests| run_crowd(guests).expect("it has no flaw"));
+    for (few, many) in stages[0].iter().zip(&stages[1]) {
+        println!("{sizes:?} vifs: {few:?}, {many:?}");
+        assert!(many.requests <= few.requests * factor * 11 / 10, "{few:?}, {many:?}");
+        assert!(many.most_in_a_turn <= 2 * few.most_in_a_turn, "{few:?}, {many:?}");
     }
 }

@@ -122,6 +122,12 @@ impl Vif {
         (tail.is_empty() || tail.starts_with('/')).then_some(vif)
     }
 
+    /// The guest whose vifs are in the directory `path` of a backend.
+    pub fn guest_from_backend_path(path: &str) -> Option<DomId> {
+        let (_, guest) = path.strip_prefix("/local/domain/")?.split_once("/backend/vif/")?;
+        guest.parse().ok().map(DomId)
+    }
+
     /// The vif that a guest finds in its directory `handle`, from the toolstack's keys there;
     /// `None` as long as `backend`, `backend-id` or `mac` is missing.
     ///
@@ -338,6 +344,10 @@ mod tests {
             "/local/domain/70000/backend/vif/2/1",
         ] {
             assert_eq!(Vif::from_backend_path(other), None, "{other}");
+        }
+        assert_eq!(Vif::guest_from_backend_path("/local/domain/0/backend/vif/2"), Some(DomId(2)));
+        for other in ["/local/domain/0/backend/vif", "/local/domain/0/backend/vbd/2"] {
+            assert_eq!(Vif::guest_from_backend_path(other), None, "{other}");
         }
     }
 }

@@ -1,0 +1,74 @@
+//! Which vifs of Xen a host serves, and its watches for them.
+
+use std::collections::BTreeSet;
+
+use ringway_wire::DomId;
+use ringway_xenbus::Vif;
+use ringway_xenstore::{Client, Errno, Lost, Refusal, Transport, or_refusal};
+
+/// The token of the watch for new vifs.
+pub(crate) const ROOT_TOKEN: &str = "vifs";
+
+/// Which vifs of Xen a host serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All of its domain.
+    Domain,
+    /// These.
+    Only(BTreeSet<Vif>),
+}
+
+/// Watches for vifs of Xen in a scope.
+///
+/// # Errors
+/// The loss of XenStore, or its refusal.
+pub fn watch<T: Transport>(
+    store: &mut Client<T>,
+    scope: &Scope,
+    backend: DomId,
+) -> Result<Result<(), Refusal>, Lost> {
+    match scope {
+        Scope::Domain => {
+            let root = Vif::backend_root(backend);
+            match or_refusal(store.mkdir(&root))? {
+                // In a driver domain, the toolstack may not have created the directory or granted
+                // access yet.
+                Err(refusal) if refusal.is(Errno::Acces) => {}
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(()) => {}
+            }
+            or_refusal(store.watch(&root, ROOT_TOKEN))
+        }
+        Scope::Only(vifs) => {
+            for vif in vifs {
+                if let Err(refusal) = watch_vif(store, *vif)? {
+                    return Ok(Err(refusal));
+                }
+            }
+            Ok(Ok(()))
+        }
+    }
+}
+
+/// Watches the directory of one vif.
+pub(crate) fn watch_vif<T: Transport>(
+    store: &mut Client<T>,
+    vif: Vif,
+) -> Result<Result<(), Refusal>, Lost> {
+    or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))
+}
+
+/// Ends the watch of the directory of one vif.
+pub(crate) fn unwatch_vif<T: Transport>(
+    store: &mut Client<T>,
+    vif: Vif,
+) -> Result<Result<(), Refusal>, Lost> {
+    or_refusal(store.unwatch(&vif.backend_dir(), ROOT_TOKEN))
+}
+
+/// Logs that a watch was refused.
+pub(crate) fn log_refusal(vif: Vif, watched: Result<(), Refusal>) {
+    if let Err(refusal) = watched {
+        tracing::warn!(dir = vif.backend_dir(), "{refusal}");
+    }
+}
