@@ -19,6 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest time from the request to end until all processes have ended.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// A host that was started. Dropping it kills it.
+#[derive(Debug)]
+pub struct StartingHost {
+    host: Child,
+    dir: TempDir,
+}
+
 /// A running host. Dropping it ends it with all that it started.
 #[derive(Debug)]
 pub struct RunningHost {
@@ -39,6 +46,49 @@ struct ReadyGuest {
     pid: u32,
 }
 
+impl StartingHost {
+    /// Runs `program`, which is ringway, with a host description in TOML.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn begin(
+        launcher: &Launcher,
+        program: &Path,
+        description: &str,
+    ) -> Result<StartingHost, PartError> {
+        let dir = launcher.dir()?;
+        let file = dir.path().join("host.toml");
+        fs::write(&file, description)
+            .map_err(PartError::at(format!("write {}", file.display())))?;
+        let mut command: Command = launcher.command(program);
+        command.args(["--log-level", "warn", "run", "--json", "--config"]).arg(&file);
+        command.arg("--dir").arg(dir.path().join("run"));
+        Ok(StartingHost { host: launcher.start("ringway run", command)?, dir })
+    }
+
+    /// The run directory.
+    pub fn dir(&self) -> RunDir {
+        run_dir(&self.dir)
+    }
+
+    /// Waits until all guests are connected.
+    ///
+    /// # Errors
+    /// If the host does not start, with what it printed.
+    pub fn ready(mut self) -> Result<RunningHost, PartError> {
+        let ready = self.host.wait_for(PATIENCE, |line| {
+            let ready: Ready = serde_json::from_str(line).ok()?;
+            (ready.event == "ready").then_some(ready)
+        })?;
+        let guests = ready.guests.into_iter().map(|guest| guest.pid).collect();
+        Ok(RunningHost { host: self.host, guests, dir: self.dir })
+    }
+}
+
+fn run_dir(dir: &TempDir) -> RunDir {
+    RunDir::new(dir.path().join("run"))
+}
+
 impl RunningHost {
     /// Runs `program`, which is ringway, with a host description in TOML, and waits until all
     /// guests are connected.
@@ -50,20 +100,7 @@ impl RunningHost {
         program: &Path,
         description: &str,
     ) -> Result<RunningHost, PartError> {
-        let dir = launcher.dir()?;
-        let file = dir.path().join("host.toml");
-        fs::write(&file, description)
-            .map_err(PartError::at(format!("write {}", file.display())))?;
-        let mut command: Command = launcher.command(program);
-        command.args(["--log-level", "warn", "run", "--json", "--config"]).arg(&file);
-        command.arg("--dir").arg(dir.path().join("run"));
-        let mut host = launcher.start("ringway run", command)?;
-        let ready = host.wait_for(PATIENCE, |line| {
-            let ready: Ready = serde_json::from_str(line).ok()?;
-            (ready.event == "ready").then_some(ready)
-        })?;
-        let guests = ready.guests.into_iter().map(|guest| guest.pid).collect();
-        Ok(RunningHost { host, guests, dir })
+        StartingHost::begin(launcher, program, description)?.ready()
     }
 
     /// The process of the host, in the host's network namespace.
@@ -79,7 +116,7 @@ impl RunningHost {
 
     /// The run directory.
     pub fn dir(&self) -> RunDir {
-        RunDir::new(self.dir.path().join("run"))
+        run_dir(&self.dir)
     }
 
     /// The backend's status.

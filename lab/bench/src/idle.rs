@@ -52,7 +52,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
 }
 
 /// A host with a number of vifs, spread over guests.
-fn description(vifs: usize) -> String {
+pub(crate) fn description(vifs: usize) -> String {
     let mut text = "[host]\nnetwork = \"private\"\n".to_owned();
     for (guest, first) in (0..vifs).step_by(VIFS_A_GUEST).enumerate() {
         text += &format!("[[guest]]\nname = \"guest{guest}\"\nmemory-mib = {GUEST_MEMORY_MIB}\n");

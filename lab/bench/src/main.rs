@@ -4,9 +4,9 @@
 //! device), `vhost-cost` (the time of that device for a frame), `virtio-switch` (from one virtio
 //! guest to another), `tcp` and `latency` (between two namespaces), `isolate` (the cost of one
 //! process per tenant), `icount` (instructions per frame), `idle` (the cost of a thousand idle
-//! vifs), `restart` (how long guests receive nothing when their backend is killed). The subjects of
-//! a case run one after the other within a round, so that changes of the machine over time affect
-//! all of them.
+//! vifs), `restart` (how long guests receive nothing when their backend is killed), `lifetimes`
+//! (many vifs that begin, lose their backend and end at once). The subjects of a case run one after
+//! the other within a round, so that changes of the machine over time affect all of them.
 //!
 //! `race` measures nothing: it prints what scenarios of `tests/xen` have measured.
 
@@ -17,6 +17,7 @@ mod icount;
 mod idle;
 mod isolate;
 mod latency;
+mod lifetimes;
 mod options;
 mod pages;
 mod path;
@@ -124,6 +125,9 @@ fn bench(options: &Options) -> Result<ExitCode> {
         }
         if options.has_section("restart") {
             restart::round(options, &mut report);
+        }
+        if options.has_section("lifetimes") {
+            lifetimes::round(options, &mut report);
         }
     }
     report.print();

@@ -29,6 +29,8 @@ Sections [default: all]:
     icount           instructions per frame
     idle             the cost of many idle vifs
     restart          how long guests are cut off when the backend is killed
+    lifetimes        how long it takes to start, to kill and resume, and to stop 50, 100 and 200
+                     vifs at once, and how long the control socket takes to reply meanwhile
 
 race prints a table of what the scenario race or race-guests of tests/xen measured.
 
@@ -49,7 +51,7 @@ Examples:
 ";
 
 /// Sections by name, in the order in which they run.
-pub(crate) const SECTIONS: [&str; 10] = [
+pub(crate) const SECTIONS: [&str; 11] = [
     "ring",
     "vhost",
     "vhost-cost",
@@ -60,6 +62,7 @@ pub(crate) const SECTIONS: [&str; 10] = [
     "icount",
     "idle",
     "restart",
+    "lifetimes",
 ];
 
 /// Lengths of one run.

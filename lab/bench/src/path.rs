@@ -9,7 +9,7 @@ use ringway_lab::study::Subject;
 use ringway_lab::topology::{Blueprint, End, Topology};
 use ringway_lab::word::Layout;
 use ringway_rig::child::Child;
-use ringway_rig::host::RunningHost;
+use ringway_rig::host::{RunningHost, StartingHost};
 use ringway_rig::launcher::Launcher;
 
 use crate::child::launcher;
@@ -151,6 +151,11 @@ impl Ringway {
 
     /// Starts a host from a description in TOML, and waits until all its guests are connected.
     pub(crate) fn run(&self, description: &str) -> Result<RunningHost> {
-        Ok(RunningHost::start(&launcher()?, &self.0, description)?)
+        Ok(self.begin(description)?.ready()?)
+    }
+
+    /// Starts a host from a description in TOML.
+    pub(crate) fn begin(&self, description: &str) -> Result<StartingHost> {
+        Ok(StartingHost::begin(&launcher()?, &self.0, description)?)
     }
 }
