@@ -10,7 +10,7 @@ use ringway_control::{GuestVifStatus, HashStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
 use ringway_net::Netlink;
-use ringway_netfront::{HashWish, Slabs, VifQueue};
+use ringway_netfront::{HashWish, Refusal, Slabs, VifQueue};
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
@@ -54,6 +54,8 @@ struct NicLink<H: Hypervisor> {
     caps: OffloadCaps,
     /// Whether this connection has a control ring.
     has_control: bool,
+    /// Whether the backend has refused the hash that was set.
+    refusal: Refusal,
     /// The number of queues that was last reported as too small.
     short: Option<usize>,
     /// Why a worker gave up a queue, until that is handled.
@@ -90,6 +92,7 @@ impl<H: Hypervisor> Nic<H> {
             counters: Vec::new(),
             caps: OffloadCaps::NONE,
             has_control: false,
+            refusal: Refusal::default(),
             short: None,
             fault: None,
         };
@@ -194,7 +197,8 @@ impl<H: Hypervisor> Nic<H> {
         let link = &self.link;
         let keys = self.backend_keys(store)?;
         let offer = keys.as_ref().and_then(|keys| Offer::read(keys).ok());
-        let refusal = keys.and_then(|keys| keys.error());
+        let error = keys.and_then(|keys| keys.error());
+        let refused = link.refusal.get();
         let queue = |(index, counters): (u16, &Arc<QueueCounters>)| {
             let is_it = |placed: &&Placement| (placed.port, placed.queue) == (link.vif_port, index);
             let worker = placements.iter().find(is_it).map_or(0, |placed| placed.worker);
@@ -210,9 +214,11 @@ impl<H: Hypervisor> Nic<H> {
                 .interface
                 .hash
                 .as_ref()
-                .filter(|_| link.has_control)
+                .filter(|_| link.has_control && refused.is_none())
                 .map(|wish| HashStatus::new(wish.types, &wish.key, &wish.mapping)),
-            error: self.end.error().map(str::to_owned).or(refusal),
+            error: self.end.error().map(str::to_owned).or(error).or_else(|| {
+                refused.map(|refused| format!("{refused}, so the hash that was set does not apply"))
+            }),
             queues: (0..).zip(&link.counters).map(queue).collect(),
         })
     }
@@ -444,6 +450,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         let Serving { link, host } = self;
         link.make_slabs(&host.hypervisor);
         if let (Some(queue), Some(wish)) = (link.idle.first_mut(), &link.interface.hash) {
+            link.refusal = queue.refusal();
             queue.wish(wish.clone()).map_err(io::Error::other)?;
         }
         let Some(tap) = &link.tap else { return Ok(()) };

@@ -4,6 +4,7 @@
 //! mapping is in a page of its own.
 
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringway_datapath::QueueDown;
 use ringway_hypervisor::{Access, EventChannel, GrantTable, StillInUse};
@@ -27,6 +28,26 @@ pub enum Progress {
     Refused(WishRefused),
 }
 
+/// Which message of the last wish the backend has refused, if it has. A copy shows the same, also
+/// when the queue is with another thread.
+#[derive(Debug, Clone, Default)]
+pub struct Refusal(Arc<Mutex<Option<WishRefused>>>);
+
+impl Refusal {
+    /// The message, once its response has come.
+    pub fn get(&self) -> Option<WishRefused> {
+        *self.lock()
+    }
+
+    fn set(&self, refused: Option<WishRefused>) {
+        *self.lock() = refused;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<WishRefused>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The guest's end of a control ring.
 pub(crate) struct ControlRing<E> {
     ring: FrontRing<Control>,
@@ -39,7 +60,7 @@ pub(crate) struct ControlRing<E> {
     /// The message without a response, and whether it is of an older wish.
     outstanding: Option<(CtrlRequest, Age)>,
     last_id: u16,
-    refused: Option<WishRefused>,
+    refusal: Refusal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +86,7 @@ impl<E: EventChannel> ControlRing<E> {
             setup: None,
             outstanding: None,
             last_id: 0,
-            refused: None,
+            refusal: Refusal::default(),
         })
     }
 
@@ -79,15 +100,20 @@ impl<E: EventChannel> ControlRing<E> {
 
     /// Begins to have the backend carry out a wish, in place of one that is in flight.
     pub(crate) fn wish(&mut self, wish: HashWish) -> Result<(), QueueDown> {
-        (self.setup, self.refused) = (Some(HashSetup::new(wish)), None);
+        self.setup = Some(HashSetup::new(wish));
+        self.refusal.set(None);
         if let Some((_, age)) = &mut self.outstanding {
             *age = Age::Superseded;
         }
         self.advance()
     }
 
+    pub(crate) fn refusal(&self) -> Refusal {
+        self.refusal.clone()
+    }
+
     pub(crate) fn progress(&self) -> Progress {
-        match (self.outstanding, self.refused) {
+        match (self.outstanding, self.refusal.get()) {
             (Some(_), _) => Progress::Waiting,
             (None, Some(refused)) => Progress::Refused(refused),
             (None, None) => Progress::Done,
@@ -130,7 +156,8 @@ impl<E: EventChannel> ControlRing<E> {
         };
         if let (Age::Current, Some(setup)) = (age, &mut self.setup) {
             if let Err(refused) = setup.respond(response) {
-                (self.setup, self.refused) = (None, Some(refused));
+                self.setup = None;
+                self.refusal.set(Some(refused));
             }
         }
         Ok(())

@@ -88,7 +88,7 @@ use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
 use ringway_xenbus::{ControlConfig, EventPorts, QueueConfig};
 
-pub use control::Progress;
+pub use control::{Progress, Refusal};
 pub use fault::ResponseFault;
 pub use setup::{HashWish, WishRefused};
 pub use slabs::Slabs;
@@ -256,6 +256,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// How far the backend has got with the last wish.
     pub fn progress(&self) -> Progress {
         self.control.as_ref().map_or(Progress::Done, ControlRing::progress)
+    }
+
+    /// Whether the backend has refused the last wish; kept up to date where this queue runs.
+    pub fn refusal(&self) -> Refusal {
+        self.control.as_ref().map_or_else(Refusal::default, ControlRing::refusal)
     }
 
     /// Ends every grant and frees the pages.

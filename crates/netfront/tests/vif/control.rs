@@ -155,11 +155,14 @@ fn respond(ring: &mut BackRing<Control>, status: u32) -> CtrlRequest {
 fn a_refused_wish_ends_and_another_one_may_follow() {
     let (machine, mut front, _back) = pair();
     let (mut ring, _event) = add_control(&machine, &mut front);
+    let refusal = front.refusal();
     for status in [CTRL_STATUS_NOT_SUPPORTED, CTRL_STATUS_INVALID_PARAMETER, 77, u32::MAX] {
         front.wish(wish(&[1, 0])).expect("no fault");
+        assert_eq!(refusal.get(), None);
         let kind = respond(&mut ring, status).kind;
         poll(&mut front).expect("no fault");
         assert_eq!(front.progress(), Progress::Refused(WishRefused { kind, status }));
+        assert_eq!(refusal.get(), Some(WishRefused { kind, status }), "others see it, too");
         assert_eq!(ring.pending(), Ok(0), "no message follows");
     }
 }
