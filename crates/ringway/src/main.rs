@@ -7,6 +7,7 @@ mod cells;
 mod cli;
 mod confine;
 mod host;
+mod manual;
 mod rates;
 mod screen;
 mod socket_group;
@@ -52,7 +53,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Lab(args) => match companion::run("lab", &args, &common)? {},
         Verb::Model(args) => match companion::run("lab", &args.behind("model"), &common)? {},
         Verb::Completions(args) => args.print(Cli::command())?,
-        Verb::Man(args) => args.write(Cli::command())?,
+        Verb::Man(args) => {
+            args.write(Cli::command())?;
+            manual::write(&args.dir)?;
+        }
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
         Verb::Opener(args) => opener::run(&args)?,

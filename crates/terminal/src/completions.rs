@@ -22,7 +22,7 @@ pub struct Completions {
 #[command(after_help = "Example:\n  ringway man ~/.local/share/man/man1")]
 pub struct Man {
     /// The directory; it must exist
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Completions {

@@ -25,6 +25,7 @@ const CONTENTS: [(&str, &[&str]); 3] = [
             "./etc/ringway/host.toml",
             "./usr/share/man/man1/ringway.1.gz",
             "./usr/share/man/man1/ringway-run.1.gz",
+            "./usr/share/man/man5/ringway.toml.5.gz",
             "./usr/share/bash-completion/completions/ringway",
             "./usr/share/zsh/vendor-completions/_ringway",
             "./usr/share/fish/vendor_completions.d/ringway.fish",

@@ -5,6 +5,9 @@ use ringway_xenbus::limits::Scope;
 
 use crate::section::{ONLY_OF_GUEST, ONLY_OF_VHOST};
 
+/// A key of an earlier version, without effect.
+const OBSOLETE: &str = "completion";
+
 /// What an error is about.
 pub(super) struct Place {
     /// The keys that lead there, such as `guest`, `vif` and `mtu`.
@@ -73,23 +76,25 @@ fn expectation(message: &str) -> Option<String> {
     }
 }
 
-/// Leaves out keys that the section refuses, because both kinds of vifs are parsed as one, and adds
-/// those of its limits, which are no fields of it, before the key where they belong.
+/// Leaves out keys that have no effect any more or that the section refuses, because both kinds of
+/// vifs are parsed as one, and adds those of its limits, which are no fields of it, before the key
+/// where they belong.
 fn with_own_keys(message: &str, section: &str) -> String {
     let (foreign, limits, next): (&[&str], _, _) = match section {
-        "vhost" => (&ONLY_OF_GUEST, Scope::Vif, "`locking-mode`"),
-        "guest.vif" => (&ONLY_OF_VHOST, Scope::Vif, "`locking-mode`"),
-        "switch" => (&[], Scope::Switch, "`multicast-snooping`"),
-        "uplink" => (&[], Scope::Uplink, ""),
-        _ => return message.to_owned(),
+        "vhost" => (&ONLY_OF_GUEST, Some(Scope::Vif), "`locking-mode`"),
+        "guest.vif" => (&ONLY_OF_VHOST, Some(Scope::Vif), "`locking-mode`"),
+        "switch" => (&[], Some(Scope::Switch), "`multicast-snooping`"),
+        "uplink" => (&[], Some(Scope::Uplink), ""),
+        _ => (&[], None, ""),
     };
     let Some((unknown, known)) = message.split_once("expected one of ") else {
         return message.to_owned();
     };
-    let known = known.split(", ").filter(|key| !foreign.contains(&key.trim_matches('`')));
+    let is_own = |key: &str| key != OBSOLETE && !foreign.contains(&key);
+    let known = known.split(", ").filter(|key| is_own(key.trim_matches('`')));
     let mut known: Vec<String> = known.map(str::to_owned).collect();
     let at = known.iter().position(|key| key == next).unwrap_or(known.len());
-    let limits = LIMITS.iter().filter(|limit| limit.is_of(limits));
+    let limits = LIMITS.iter().filter(|limit| limits.is_some_and(|scope| limit.is_of(scope)));
     known.splice(at..at, limits.map(|limit| format!("`{}`", limit.name())));
     format!("{unknown}expected one of {}", known.join(", "))
 }

@@ -158,6 +158,43 @@ fn the_full_example_is_a_description() {
     assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
 }
 
+/// The keys that the parser names where one is unknown.
+fn keys_of(section: &str) -> Vec<String> {
+    let found = refusal(&format!("{section}\nno-such-key = 1\n"));
+    let (_, known) = found.split_once(", expected ").expect(&found);
+    let known = known.lines().next().expect(&found);
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_full_example_has_every_key() {
+    let text = include_str!("../../../ringway/examples/full.toml");
+    let has = |sections: &[&str], key: &str| {
+        let mut section = "";
+        text.lines().any(|line| {
+            section = if line.starts_with('[') { line } else { section };
+            let line = line.trim_start_matches("# ");
+            sections.contains(&section) && line.starts_with(&format!("{key} = "))
+        })
+    };
+    let vif = "[[guest]]\nname = 'a'\n[[guest.vif]]";
+    for (section, places) in [
+        ("[host]", &["[host]"][..]),
+        ("[uplink]", &["[uplink]", "[switch]"]),
+        ("[switch]", &["[switch]"]),
+        ("[[bridge]]", &["[[bridge]]"]),
+        ("[[guest]]", &["[[guest]]"]),
+        (vif, &["[[guest.vif]]", "[switch]"]),
+        ("[[vhost]]", &["[[vhost]]", "[[guest.vif]]", "[switch]"]),
+    ] {
+        let keys = keys_of(section);
+        assert!(keys.len() > 1, "{section}: {keys:?}");
+        for key in keys.iter().filter(|key| *key != "vif") {
+            assert!(has(places, key), "{section} {key}");
+        }
+    }
+}
+
 #[test]
 fn the_configuration_of_the_package_is_a_description_without_guests() {
     let text = include_str!("../../../../packaging/ringway.toml");
