@@ -6,6 +6,7 @@ pub(crate) mod guard;
 pub mod guest_memory;
 mod interrupt;
 pub mod namespace;
+pub mod poll;
 pub mod process;
 mod share;
 pub mod tun;
