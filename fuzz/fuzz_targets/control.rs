@@ -15,6 +15,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, ControlServer, ControlSocket, GuestRequest, GuestStatus, Reply,
     Response,
 };
+use ringway_sys::poll;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
@@ -23,7 +24,8 @@ use tempfile::TempDir;
 /// may have.
 const INPUT_MAX: usize = 80 << 10;
 
-static SERVER: OnceLock<(TempDir, ControlServer)> = OnceLock::new();
+/// Where the server's socket is.
+static SERVER: OnceLock<TempDir> = OnceLock::new();
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, data)) = data.split_first() else { return };
@@ -47,7 +49,7 @@ fn round_trip<T: Serialize + DeserializeOwned>(data: &[u8]) {
 
 /// Sends the bytes to a server that executes every request, and expects one line.
 fn ask_server(data: &[u8]) {
-    let (dir, _) = SERVER.get_or_init(start);
+    let dir = SERVER.get_or_init(start);
     let mut stream = UnixStream::connect(dir.path().join("socket")).expect("the server listens");
     // The server stops reading at the end of the line, or if the line is too long.
     let _ = stream.write_all(data);
@@ -67,15 +69,17 @@ fn first_line(data: &[u8]) -> &[u8] {
     data.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default()
 }
 
-fn start() -> (TempDir, ControlServer) {
+fn start() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("socket");
     let socket = ControlSocket::bind(&path).expect("a socket");
-    let (server, calls) = ControlServer::start::<BackendRequest>(socket, || {}).expect("a server");
+    let server = ControlServer::<BackendRequest>::start(socket).expect("a server");
     thread::spawn(move || {
-        for call in calls {
-            call.reply(Reply::ok(&()));
+        while poll::wait_readable(&server, None).is_ok() {
+            while let Some(call) = server.next_call() {
+                call.reply(Reply::ok(&()));
+            }
         }
     });
-    (dir, server)
+    dir
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,8 +12,8 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use ringway_sys::poll::{PollFlags, wait};
 use ringway_worker::{Capture, CapturedFrame, Passage};
-use rustix::event::{PollFd, PollFlags, poll};
 
 /// How long to wait for frames before checking whether the reader is still connected.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -118,7 +119,6 @@ fn block(frame: CapturedFrame) -> EnhancedPacketBlock<'static> {
 
 /// Waits for `pause`; true if the reader has closed its end, or its sending half.
 fn is_gone(stream: &UnixStream, pause: Duration) -> io::Result<bool> {
-    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
-    poll(&mut fds, Some(&crate::timespec(pause)))?;
-    Ok(!fds[0].revents().is_empty())
+    let source = ((), stream.as_fd(), PollFlags::RDHUP);
+    wait(&[source], Some(pause)).map(|ready| !ready.is_empty())
 }

@@ -1,27 +1,22 @@
 //! Calls of the command line: the host carries them out, and this process adds its own facts.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use ringway_control::{BackendRequest, BackendStatus, Call, Reply, WorkerStatus};
+use ringway_control::{BackendRequest, Call, Reply};
 use ringway_host::{Around, CallReply, NotDone};
 use ringway_hypervisor::Hypervisor;
 use ringway_xenstore::Lost;
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
-use crate::machinery::Machinery;
+use crate::process::Process;
 use crate::uplink::UplinkPort;
 
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn serve_call(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
         let reply = match self.carry_out(&call.request) {
             Ok(CallReply::Done) => Reply::ok(&()),
-            Ok(CallReply::Status(status)) => Reply::ok(&BackendStatus {
-                pid: std::process::id(),
-                policy: self.config.workers.policy.to_string(),
-                workers: worker_statuses(&self.machinery),
-                ..*status
-            }),
+            Ok(CallReply::Status(status)) => Reply::ok(&self.process.complete(*status)),
             Ok(CallReply::Capture(capture, vif, snap_len)) => {
                 Reply::stream(move |stream| stream_pcapng(&capture, &vif, snap_len, stream))
             }
@@ -39,20 +34,10 @@ impl<H: Hypervisor> Backend<H> {
         if is_for_tests && std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
             return Err("this process is not under test".to_owned().into());
         }
-        let Backend { host, store, machinery, uplink, .. } = self;
+        let Backend { host, store, process, .. } = self;
+        let Process { machinery, uplink, .. } = process;
         let uplink = uplink.as_ref().map(UplinkPort::describe);
         let around = Around { uplink, wall: SystemTime::now() };
         host.call(request, around, Instant::now(), &mut machinery.parts(store))
     }
-}
-
-pub(crate) fn worker_statuses<H: Hypervisor>(machinery: &Machinery<H>) -> Vec<WorkerStatus> {
-    let workers = &machinery.workers;
-    let placements = workers.placements();
-    let status = |(index, busy): (usize, Duration)| WorkerStatus {
-        index,
-        queues: placements.iter().filter(|placed| placed.worker == index).count(),
-        busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
-    };
-    workers.busy().enumerate().map(status).collect()
 }

@@ -1,17 +1,18 @@
 //! Additions and removals of virtio vifs, as reported by the opener.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
 use ringway_host::{AddedVirtio, Event, Phase};
 use ringway_hypervisor::Hypervisor;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ringway_sys::poll::wait_readable;
 use serde_json::Value;
 
 use crate::Backend;
+use crate::process::Process;
 use crate::session::{SessionEvent, VhostSession};
 use crate::sockets::PassedOn;
 
@@ -29,19 +30,11 @@ impl<H: Hypervisor> Backend<H> {
         let deadline = Instant::now() + START_MAX;
         while !self.take_opener_events(&opener, Phase::Start)? {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if !wait_readable(&opener, Some(left))? {
                 let limit = START_MAX.as_secs();
                 return Err(io::Error::other(format!(
                     "the process that opens sockets has not responded for {limit} s"
                 )));
-            }
-            let left = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            match poll(&mut [PollFd::new(&*opener, PollFlags::IN)], Some(&left)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -67,10 +60,9 @@ impl<H: Hypervisor> Backend<H> {
                 Ok(Received::Nothing) => {}
                 Ok(Received::End) | Err(_) => return,
             }
-            let left = crate::timespec(deadline.saturating_duration_since(Instant::now()));
-            match poll(&mut [PollFd::new(&**opener, PollFlags::IN)], Some(&left)) {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !wait_readable(opener, Some(left)).unwrap_or(false) {
+                return;
             }
         }
     }
@@ -139,19 +131,13 @@ impl<H: Hypervisor> Backend<H> {
         opener: &Arc<Link>,
         phase: Phase,
     ) -> Result<(), String> {
-        let config = (self.config.read_vhost)(vhost)?;
+        let config = (self.process.config.read_vhost)(vhost)?;
         let place = PassedOn::new(&config.wanted.name, Arc::clone(opener));
         let session = || VhostSession::new(&config, place);
-        let Backend { host, store, machinery, uplink, .. } = self;
+        let Backend { host, store, process: Process { machinery, uplink, .. }, .. } = self;
         let uplink = uplink.as_ref().map(|uplink| uplink.name.as_str());
         let wanted = config.wanted.clone();
         let added = AddedVirtio { wanted, at_run_time, phase, uplink };
         host.add_virtio(added, session, Instant::now(), &mut machinery.parts(store))
-    }
-
-    /// What to wait for.
-    pub(crate) fn opener_waker(&self) -> Option<PollFd<'_>> {
-        let opener = self.opener.as_ref()?;
-        Some(PollFd::from_borrowed_fd(opener.as_fd(), PollFlags::IN))
     }
 }

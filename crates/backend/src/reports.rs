@@ -40,9 +40,10 @@ impl<H: Hypervisor> Backend<H> {
     /// Reports how many vifs there are, when that has changed.
     pub(crate) fn report_counts(&mut self) {
         let counts = self.host.counts();
-        if self.reports.counts.replace(counts) != Some(counts) {
+        let reports = &mut self.process.reports;
+        if reports.counts.replace(counts) != Some(counts) {
             let (count, connected) = counts;
-            self.reports.service.report(Report::Vifs { count, connected });
+            reports.service.report(Report::Vifs { count, connected });
         }
     }
 }

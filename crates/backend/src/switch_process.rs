@@ -7,39 +7,33 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    Allowed, BackendRequest, BackendStatus, Call, Link, ProcessReport, Received, Reply,
-    SwitchOrder, TrunkRules, VifStatus,
+    Allowed, BackendRequest, BackendStatus, Link, ProcessReport, Received, Reply, SwitchOrder,
+    TrunkRules, VifStatus,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_host::{Followed, Keeper, OtherPort, Purpose, Shared, fdb_status, groups_status};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::LinkWatch;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{PortId, PortPolicy, PortVlan, Role, TooManyVlans};
+use ringway_sys::poll::{Source, Turns, readable, take_turns};
 use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
-use crate::control::worker_statuses;
 use crate::machinery::{AnyQueue, Machinery};
-use crate::notes::NoteFiles;
-use crate::reports::Reports;
+use crate::process::{HOUSEKEEPING, Process, Token};
 use crate::sockets::Sockets;
-use crate::uplink::{UplinkPort, attach_uplink, vlans_of};
+use crate::uplink::{attach_uplink, vlans_of};
 use crate::vif_or_trunk::VifOrTrunk;
 
-/// How often load is balanced, the forwarding table is swept and a keep-alive message is sent.
-const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Orders that are carried out before other work gets a turn.
 const ORDERS_MAX: usize = 256; // not a limit: a batch, the rest follows
 
@@ -80,14 +74,9 @@ struct Tenant {
 
 struct SwitchProcess {
     shared: Shared,
-    machinery: Machinery<Trunks>,
-    config: BackendConfig,
-    /// What the kernel announces of links.
-    links: Option<LinkWatch>,
-    uplink: Option<UplinkPort>,
     tenants: BTreeMap<String, Tenant>,
     link: Arc<Link>,
-    reports: Reports,
+    process: Process<Trunks>,
 }
 
 /// Joins trunks and the uplink until `stop` becomes readable.
@@ -102,82 +91,57 @@ pub fn run_switch(
     stop: impl AsFd,
 ) -> io::Result<()> {
     let Sockets { control, net, .. } = sockets;
-    let (wake, calls, _control) = crate::serve_control(control)?;
-    let reports = Reports::start(config.service.clone())?;
-    let (net, links) = net.unzip();
-    let mut notes = NoteFiles::new(&config.dir);
-    let mut shared = Shared::new(config.of_host(), &mut notes, Instant::now());
-    let (liveness, occupants) = (&reports.liveness, &shared.occupants);
-    let mut machinery = Machinery::start(Trunks, &config, net, (liveness, occupants), notes)?;
-    let mut hosting = machinery.hosting(&mut shared, Instant::now());
-    let uplink = attach_uplink(config.uplink.as_ref(), &mut hosting)?;
+    let (mut process, mut shared) = Process::start(Trunks, config, control, net)?;
+    let uplink = process.config.uplink.clone();
+    let uplink = attach_uplink(uplink.as_ref(), &mut process.hosting(&mut shared))?;
     // The supervisor removes those of vifs.
     let is_kept = |purpose: &Purpose, _: &ringway_host::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
         Purpose::Xen(_) | Purpose::Virtio(_) => true,
     };
-    machinery.devices.delete_stale(is_kept, &mut machinery.notes);
-    reports.ready();
-    let tenants = BTreeMap::new();
-    let process =
-        SwitchProcess { shared, machinery, config, links, uplink, tenants, link, reports };
-    process.serve(&calls, &wake, stop)
+    let Machinery { devices, notes, .. } = &mut process.machinery;
+    devices.delete_stale(is_kept, notes);
+    process.reports.ready();
+    process.uplink = uplink;
+    take_turns(&mut SwitchProcess { shared, tenants: BTreeMap::new(), link, process }, &stop)
+}
+
+impl Turns for SwitchProcess {
+    type Token = Token;
+    const STOP: Token = Token::Stop;
+
+    fn turn(&mut self, ready: &[Token]) -> io::Result<Option<Duration>> {
+        self.process.begin_turn(ready, &mut self.shared);
+        self.take_queues_down()?;
+        self.follow_uplink();
+        while let Some(call) = self.process.next_call(ready) {
+            let reply = match &call.request {
+                BackendRequest::Status => Reply::ok(&self.status()),
+                _ => Reply::error("the switch process has no vifs"),
+            };
+            call.reply(reply);
+        }
+        if let Some(swept) = self.process.rebalance() {
+            self.shared.switch.expire(self.shared.ticks(swept));
+        }
+        if ready.contains(&Token::Supervisor) {
+            self.take_orders()?;
+        }
+        Ok(Some(HOUSEKEEPING))
+    }
+
+    fn sources(&self) -> Vec<Source<'_, Token>> {
+        let mut sources = self.process.sources();
+        sources.push(readable(Token::Supervisor, &self.link));
+        sources
+    }
 }
 
 impl SwitchProcess {
-    fn serve(
-        mut self,
-        calls: &Receiver<Call<BackendRequest>>,
-        wake: &OwnedFd,
-        stop: impl AsFd,
-    ) -> io::Result<()> {
-        let mut swept = Instant::now();
-        loop {
-            self.reports.liveness.beat();
-            if self.links.as_mut().is_some_and(LinkWatch::has_changed) {
-                self.shared.comparison.note_change(Instant::now());
-            }
-            self.take_queues_down()?;
-            self.follow_uplink();
-            while let Ok(call) = calls.try_recv() {
-                let reply = match &call.request {
-                    BackendRequest::Status => Reply::ok(&self.status()),
-                    _ => Reply::error("the switch process has no vifs"),
-                };
-                call.reply(reply);
-            }
-            if swept.elapsed() >= HOUSEKEEPING {
-                swept = Instant::now();
-                self.shared.switch.expire(self.shared.ticks(swept));
-                if let Some(moved) = self.machinery.workers.rebalance() {
-                    tracing::debug!(?moved, "queue moved to another worker");
-                }
-            }
-            let is_more = self.take_orders()?;
-            let mut fds = vec![
-                PollFd::new(&self.link, PollFlags::IN),
-                PollFd::new(&self.machinery.workers, PollFlags::IN),
-                PollFd::new(wake, PollFlags::IN),
-                PollFd::new(&stop, PollFlags::IN),
-            ];
-            fds.extend(self.links.as_ref().map(|links| PollFd::new(links, PollFlags::IN)));
-            let pause = if is_more { Duration::ZERO } else { HOUSEKEEPING };
-            match poll(&mut fds, Some(&crate::timespec(pause))) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let should_stop = !fds[3].revents().is_empty();
-            let _ = rustix::io::read(wake, &mut [0; 8]);
-            if should_stop {
-                return Ok(());
-            }
-        }
-    }
-
     /// Follows what has become of the device of the uplink.
     fn follow_uplink(&mut self) {
         let now = Instant::now();
-        let SwitchProcess { shared, machinery, uplink, .. } = self;
+        let SwitchProcess { shared, process: Process { machinery, uplink, .. }, .. } = self;
         let Some(uplink) = uplink.as_mut().filter(|_| shared.comparison.take_due(true, now)) else {
             return;
         };
@@ -188,8 +152,8 @@ impl SwitchProcess {
         shared.comparison.done(followed, now);
     }
 
-    /// Carries out the supervisor's orders; true if there may be more.
-    fn take_orders(&mut self) -> io::Result<bool> {
+    /// Carries out the supervisor's orders.
+    fn take_orders(&mut self) -> io::Result<()> {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
                 Received::Message(SwitchOrder::Attach { tenant, allowed, shared, trunk }, fds) => {
@@ -212,14 +176,14 @@ impl SwitchProcess {
                     }
                 }
                 Received::Message(SwitchOrder::Detach { tenant }, _) => self.detach(&tenant),
-                Received::Nothing => return Ok(false),
+                Received::Nothing => return Ok(()),
                 Received::End => {
                     let message = "the supervisor has ended";
                     return Err(io::Error::new(io::ErrorKind::BrokenPipe, message));
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     fn attach(&mut self, end: End, macs: &Macs, trunk: &TrunkRules) -> io::Result<Tenant> {
@@ -254,10 +218,10 @@ impl SwitchProcess {
         let forwarding = Forwarding::Switch(Arc::clone(&self.shared.switch));
         let policy = macs.policy(vlan);
         let limits = Limits::default();
-        let workers = &mut self.machinery.workers;
+        let workers = &mut self.process.machinery.workers;
         let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
         if let Err(error) = attached {
-            self.shared.release_port(port, &mut self.machinery.workers);
+            self.shared.release_port(port, &mut self.process.machinery.workers);
             return Err(error);
         }
         Ok(Tenant { port, counters: all_counters })
@@ -281,7 +245,7 @@ impl SwitchProcess {
             }
         };
         self.assign(port, macs);
-        self.machinery.workers.set_policy(port, &policy);
+        self.process.machinery.workers.set_policy(port, &policy);
     }
 
     /// Assigns a tenant's addresses to its port, so that no other port can take them.
@@ -307,26 +271,21 @@ impl SwitchProcess {
 
     fn detach(&mut self, tenant: &str) {
         let Some(gone) = self.tenants.remove(tenant) else { return };
-        self.shared.release_port(gone.port, &mut self.machinery.workers);
+        self.shared.release_port(gone.port, &mut self.process.machinery.workers);
         tracing::info!(tenant, "detached");
     }
 
     /// Handles queues that workers gave up: those of a trunk whose tenant broke the protocol, or of
     /// the uplink.
     fn take_queues_down(&mut self) -> io::Result<()> {
-        while let Some(down) = self.shared.next_report(&mut self.machinery.workers) {
+        while let Some(down) = self.shared.next_report(&mut self.process.machinery.workers) {
             let reason = format!("queue {}: {}", down.queue, down.reason);
             let found = self.tenants.iter().find(|(_, tenant)| tenant.port == down.port);
-            if let Some((tenant, _)) = found {
-                let tenant = tenant.clone();
+            if let Some(tenant) = found.map(|(tenant, _)| tenant.clone()) {
                 self.detach(&tenant);
                 self.cut_off(tenant, &reason);
-            } else if let Some(uplink) = self.uplink.as_ref().filter(|it| it.port == down.port) {
-                if uplink.has_lost_device(down.port) {
-                    self.shared.comparison.note_change(Instant::now());
-                    continue;
-                }
-                return Err(uplink.failure(&reason));
+            } else {
+                self.process.lose_uplink(&down, &reason, &mut self.shared)?;
             }
         }
         Ok(())
@@ -348,30 +307,22 @@ impl SwitchProcess {
         let (switch, ticks) = (&self.shared.switch, self.shared.ticks(Instant::now()));
         let fdb = fdb_status(switch, ticks, |port| self.port_name(port));
         let groups = groups_status(switch, |port| self.port_name(port));
-        let workers = worker_statuses(&self.machinery);
-        let engines = &mut self.machinery.workers;
+        let engines = &mut self.process.machinery.workers;
         let trunk_status = |(tenant, Tenant { port, counters }): (&String, &Tenant)| {
             let name = &format!("trunk-{tenant}");
             let trunk = OtherPort { port: *port, name, counters, fault: None };
             VifStatus { tenant: Some(tenant.clone()), ..trunk.status(switch, engines) }
         };
         let trunks = self.tenants.iter().map(trunk_status).collect();
-        let uplink = self.uplink.as_ref();
-        BackendStatus {
-            pid: std::process::id(),
-            policy: self.config.workers.policy.to_string(),
-            workers,
-            uplink: uplink.map(|it| it.describe().status(switch, engines)),
-            fdb,
-            groups,
-            trunks,
-            ..BackendStatus::default()
-        }
+        let uplink = self.process.uplink.as_ref();
+        let uplink = uplink.map(|it| it.describe().status(switch, engines));
+        let status = BackendStatus { uplink, fdb, groups, trunks, ..BackendStatus::default() };
+        self.process.complete(status)
     }
 
     fn port_name(&self, port: PortId) -> String {
         let tenant = self.tenants.iter().find(|(_, tenant)| tenant.port == port);
-        let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let uplink = self.process.uplink.as_ref().filter(|uplink| uplink.port == port);
         let name = tenant.map(|(name, _)| format!("trunk-{name}"));
         let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
         name.unwrap_or_else(|| format!("port {port}"))

@@ -146,9 +146,9 @@ impl UplinkPort {
         self.device.is_some()
     }
 
-    /// Whether the queues of a port are those of an uplink that was deleted.
-    pub(crate) fn has_lost_device(&self, port: PortId) -> bool {
-        self.port == port && self.device.as_ref().is_some_and(|device| device.tap.is_deleted())
+    /// Whether its device was deleted.
+    pub(crate) fn has_lost_device(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.tap.is_deleted())
     }
 
     /// What users are shown of it.

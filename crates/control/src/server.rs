@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufReader, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ringway_sys::wake::WakeFd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -74,9 +76,12 @@ impl<R> Call<R> {
     }
 }
 
-/// A control socket. Each connection is read on its own thread, so that a slow client delays no
-/// other; the holder of the receiver replies to the requests. Dropping it removes the socket.
-pub struct ControlServer {
+/// A control socket, and the calls that have come by it: its descriptor is readable when there are
+/// some. Each connection is read on its own thread, so that a slow client delays no other. Dropping
+/// it removes the socket.
+pub struct ControlServer<R> {
+    calls: Receiver<Call<R>>,
+    bell: Arc<WakeFd>,
     _socket: ControlSocket,
 }
 
@@ -108,18 +113,16 @@ impl Drop for ControlSocket {
     }
 }
 
-impl ControlServer {
-    /// Reads requests from a socket. Calls `wake` after each one is put into the receiver.
+impl<R: DeserializeOwned + Send + 'static> ControlServer<R> {
+    /// Reads requests from a socket.
     ///
     /// # Errors
-    /// What thread creation reports.
-    pub fn start<R: DeserializeOwned + Send + 'static>(
-        socket: ControlSocket,
-        wake: impl Fn() + Send + Sync + 'static,
-    ) -> io::Result<(ControlServer, Receiver<Call<R>>)> {
+    /// If no descriptor is left, or no thread can be created.
+    pub fn start(socket: ControlSocket) -> io::Result<ControlServer<R>> {
         let listener = socket.listener.try_clone()?;
         let (calls, receiver) = mpsc::channel();
-        let wake = Arc::new(wake);
+        let bell = Arc::new(WakeFd::new()?);
+        let server = ControlServer { calls: receiver, bell: Arc::clone(&bell), _socket: socket };
         let calls = Arc::new(Mutex::new(calls));
         let open = Arc::new(AtomicUsize::new(0));
         thread::Builder::new().name("control".into()).spawn(move || {
@@ -135,17 +138,35 @@ impl ControlServer {
                 if open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
                     continue;
                 }
-                let (calls, wake) = (Arc::clone(&calls), Arc::clone(&wake));
+                let (calls, bell) = (Arc::clone(&calls), Arc::clone(&bell));
                 let place = Place::take(&open);
                 // If no thread can be created, the connection ends here and its place is freed.
                 let _ = thread::Builder::new().spawn(move || {
                     // A broken connection concerns only its client.
-                    let _ = serve(stream, &calls, &*wake);
+                    let _ = serve(stream, &calls, &bell);
                     drop(place);
                 });
             }
         })?;
-        Ok((ControlServer { _socket: socket }, receiver))
+        Ok(server)
+    }
+
+    /// The next pending call.
+    pub fn next_call(&self) -> Option<Call<R>> {
+        // Before the calls are read: another one makes it readable again.
+        self.bell.clear();
+        self.calls.try_recv().ok()
+    }
+
+    /// What makes its descriptor readable: another thread with news for its owner may ring, too.
+    pub fn bell(&self) -> &Arc<WakeFd> {
+        &self.bell
+    }
+}
+
+impl<R> AsFd for ControlServer<R> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }
 
@@ -168,7 +189,7 @@ impl Drop for Place {
 fn serve<R: DeserializeOwned>(
     mut stream: UnixStream,
     calls: &Mutex<Sender<Call<R>>>,
-    wake: &(impl Fn() + ?Sized),
+    bell: &WakeFd,
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -178,7 +199,7 @@ fn serve<R: DeserializeOwned>(
             let (reply, replies) = mpsc::channel();
             let call = Call { request, reply };
             let sent = calls.lock().is_ok_and(|calls| calls.send(call).is_ok());
-            wake();
+            bell.ring();
             let stopping = || Reply::error("the process is stopping");
             if sent { replies.recv().unwrap_or_else(|_| stopping()) } else { stopping() }
         }
@@ -200,23 +221,25 @@ fn serve<R: DeserializeOwned>(
 mod tests {
     use std::io::Read;
 
+    use ringway_sys::poll;
+
     use super::*;
     use crate::BackendRequest;
 
     /// Many times the limits of the server.
     const PATIENCE: Duration = Duration::from_secs(120);
 
-    /// A server whose every reply has `reply_len` bytes.
-    fn server(path: &Path, reply_len: usize) -> ControlServer {
+    /// Starts a server whose every reply has `reply_len` bytes.
+    fn start(path: &Path, reply_len: usize) {
         let socket = ControlSocket::bind(path).expect("a socket");
-        let started = ControlServer::start::<BackendRequest>(socket, || {}).expect("a thread");
-        let (server, calls) = started;
+        let server = ControlServer::<BackendRequest>::start(socket).expect("a thread");
         thread::spawn(move || {
-            while let Ok(call) = calls.recv() {
-                call.reply(Reply::ok(&"x".repeat(reply_len)));
+            while poll::wait_readable(&server, None).is_ok() {
+                while let Some(call) = server.next_call() {
+                    call.reply(Reply::ok(&"x".repeat(reply_len)));
+                }
             }
         });
-        server
     }
 
     fn has_reply(path: &Path) -> bool {
@@ -230,7 +253,7 @@ mod tests {
     fn idle_clients_do_not_keep_their_place_forever() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("socket");
-        let _server = server(&path, 4 << 20);
+        start(&path, 4 << 20);
         let connect = || UnixStream::connect(&path).expect("it listens");
         let mut deaf: Vec<UnixStream> = (0..CONNECTIONS_MAX / 2).map(|_| connect()).collect();
         for stream in &mut deaf {

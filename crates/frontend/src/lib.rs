@@ -26,17 +26,15 @@ mod wired;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 pub use config::{FrontendConfig, Interface};
 use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
 use ringway_hypervisor::Hypervisor;
-use ringway_sys::wake::WakeFd;
+use ringway_sys::poll::{Source, Turns, readable, take_turns, wait_readable};
 use ringway_worker::Workers;
 use ringway_xenbus::frontend::Input;
 use ringway_xenstore::{Client, Lost};
-use rustix::event::{PollFd, PollFlags, poll};
 pub use sockets::Sockets;
 pub use vhost::{VhostConfig, VhostSockets, run_vhost};
 
@@ -53,6 +51,17 @@ struct Frontend<H: Hypervisor> {
     /// By handle: vifs with an invalid description from the toolstack.
     refused: BTreeMap<u32, Refused>,
     is_leaving: bool,
+    /// Last, because it is removed when the rest has ended.
+    control: ControlServer<GuestRequest>,
+}
+
+/// What a guest's control thread waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    Stop,
+    Store,
+    Workers,
+    Calls,
 }
 
 /// Drives a guest's interfaces until `stop` becomes readable, then disconnects from the backends
@@ -69,9 +78,7 @@ pub fn run<H: Hypervisor>(
     stop: impl AsFd,
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
-    let wake = Arc::new(WakeFd::new()?);
-    let caller = Arc::clone(&wake);
-    let (_control, calls) = ControlServer::start(control, move || caller.ring())?;
+    let control = ControlServer::start(control)?;
     let workers = Workers::start(config.workers.clone())?;
     // A worker that panicked may have left its queues inconsistent, so the process ends.
     workers.on_panic(Box::new(|serving| {
@@ -81,45 +88,35 @@ pub fn run<H: Hypervisor>(
     let host = Hosting { hypervisor, netlink, workers, port_events: VecDeque::new() };
     let services = Services { store, host };
     let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
-    let mut frontend = Frontend { services, config, nics, refused, is_leaving };
+    let mut frontend = Frontend { services, config, nics, refused, is_leaving, control };
     frontend.watch_vifs()?;
-    frontend.serve(&calls, &wake, &stop)?;
+    take_turns(&mut frontend, &stop)?;
     frontend.leave()
 }
 
-impl<H: Hypervisor> Frontend<H> {
-    fn serve(
-        &mut self,
-        calls: &Receiver<Call<GuestRequest>>,
-        wake: &WakeFd,
-        stop: &impl AsFd,
-    ) -> io::Result<()> {
-        loop {
-            self.take_port_events()?;
-            while let Ok(call) = calls.try_recv() {
-                self.serve_call(call)?;
-            }
-            // Last, because all of the above uses XenStore, and an event that arrives together with
-            // a reply does not make the descriptor readable.
-            self.take_watches()?;
-            let mut fds = [
-                PollFd::new(&self.services.store, PollFlags::IN),
-                PollFd::new(&self.services.host.workers, PollFlags::IN),
-                PollFd::new(wake, PollFlags::IN),
-                PollFd::new(stop, PollFlags::IN),
-            ];
-            match poll(&mut fds, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let should_stop = !fds[3].revents().is_empty();
-            wake.clear();
-            if should_stop {
-                return Ok(());
-            }
+impl<H: Hypervisor> Turns for Frontend<H> {
+    type Token = Token;
+    const STOP: Token = Token::Stop;
+
+    fn turn(&mut self, _ready: &[Token]) -> io::Result<Option<Duration>> {
+        self.take_port_events()?;
+        while let Some(call) = self.control.next_call() {
+            self.serve_call(call)?;
         }
+        // Last, because all of the above uses XenStore, and an event that arrives together with a
+        // reply does not make the descriptor readable.
+        self.take_watches()?;
+        Ok(None)
     }
 
+    fn sources(&self) -> Vec<Source<'_, Token>> {
+        let Services { store, host } = &self.services;
+        let workers = readable(Token::Workers, &host.workers);
+        vec![readable(Token::Store, store), workers, readable(Token::Calls, &self.control)]
+    }
+}
+
+impl<H: Hypervisor> Frontend<H> {
     /// Handles queues that their workers gave up: the backend broke the protocol, or a user deleted
     /// the device. The vif connects again.
     fn take_port_events(&mut self) -> Result<(), Lost> {
@@ -189,18 +186,12 @@ impl<H: Hypervisor> Frontend<H> {
         self.drop_finished();
         // An event that arrived together with a reply does not make the descriptor readable.
         self.take_watches()?;
-        let deadline = std::time::Instant::now() + nic::LEAVE_TIMEOUT;
+        let deadline = Instant::now() + nic::LEAVE_TIMEOUT;
         while !self.nics.is_empty() {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            if left.is_zero() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !wait_readable(&self.services.store, Some(left))? {
                 break;
             }
-            let mut fds = [PollFd::new(&self.services.store, PollFlags::IN)];
-            let timeout = rustix::event::Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            poll(&mut fds, Some(&timeout))?;
             self.take_watches()?;
         }
         Ok(())

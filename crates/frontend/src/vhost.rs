@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use ringway_datapath::{MacAddr, OffloadCaps, PortQueue, QueueCounters};
 use ringway_net::Netlink;
 use ringway_switch::PortId;
+use ringway_sys::poll::{Source, Turns, readable, take_turns};
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vhost::frontend::{Negotiated, Preferences};
 use ringway_vhost::request::PROTOCOL_FEATURES;
@@ -31,7 +32,6 @@ use ringway_wire::virtio::{
     VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
 };
 use ringway_worker::{Workers, WorkersConfig};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Interface;
 use crate::wired::{self, Ports};
@@ -94,31 +94,50 @@ pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) ->
         std::process::abort()
     }));
     let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
-    let mut end = FrontendEnd::new(endpoint);
-    let mut guest =
-        Guest { interface, tap, workers, made: Vec::new(), shared: None, caps: OffloadCaps::NONE };
-    let mut shown = None;
-    loop {
+    let (made, shared, caps) = (Vec::new(), None, OffloadCaps::NONE);
+    let guest = Guest { interface, tap, workers, made, shared, caps };
+    let end = FrontendEnd::new(endpoint);
+    take_turns(&mut Process { guest, end, device, shown: None }, &stop)
+}
+
+/// What the control thread waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Stop,
+    Workers,
+    Socket,
+}
+
+struct Process {
+    guest: Guest,
+    end: FrontendEnd,
+    /// The device's name.
+    device: String,
+    /// The reason that was last logged why no frames flow.
+    shown: Option<String>,
+}
+
+impl Turns for Process {
+    type Token = Token;
+    const STOP: Token = Token::Stop;
+
+    fn turn(&mut self, _ready: &[Token]) -> io::Result<Option<Duration>> {
+        let Process { guest, end, device, shown } = self;
         let now = Instant::now();
-        guest.take_failures(&mut end, now)?;
-        let has_more = end.turn(&mut guest, now)?;
+        guest.take_failures(end, now)?;
+        let has_more = end.turn(guest, now)?;
         // Log each reason once.
         if end.error() != shown.as_deref() {
-            shown = end.error().map(str::to_owned);
+            *shown = end.error().map(str::to_owned);
             shown.iter().for_each(|error| tracing::info!(device, "{error}"));
         }
         let pause = end.due().map(|due| due.saturating_duration_since(Instant::now()));
-        let pause = if has_more { Some(Duration::ZERO) } else { pause };
-        let mut fds =
-            vec![PollFd::new(&stop, PollFlags::IN), PollFd::new(&guest.workers, PollFlags::IN)];
-        fds.extend(end.waker().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
-        match poll(&mut fds, pause.map(timespec).as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !fds[0].revents().is_empty() {
-            return Ok(());
-        }
+        Ok(if has_more { Some(Duration::ZERO) } else { pause })
+    }
+
+    fn sources(&self) -> Vec<Source<'_, Token>> {
+        let socket = self.end.waker().map(|(fd, events)| (Token::Socket, fd, events));
+        [readable(Token::Workers, &self.guest.workers)].into_iter().chain(socket).collect()
     }
 }
 
@@ -327,11 +346,4 @@ fn wanted(caps: OffloadCaps) -> Features {
         with(caps.uso_v4 && caps.uso_v6, &[VIRTIO_NET_F_HOST_USO]),
     ];
     parts.into_iter().fold(Features::NONE, Features::or)
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
 }

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use ringway_net::LinkSetting;
+use ringway_sys::poll::wait_readable;
 use ringway_wire::DomId;
 use ringway_xenbus::{Keys, Vif};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
 use crate::kernel::tests::place;
@@ -40,9 +40,7 @@ fn change(keeper: &mut DeviceKeeper) -> DeviceChange {
         }
         let pause =
             keeper.due().map_or(PATIENCE, |due| due.saturating_duration_since(Instant::now()));
-        let waker = keeper.waker();
-        let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
-        poll(&mut fds, Some(&crate::timespec(pause))).expect("ours");
+        wait_readable(&keeper.waker(), Some(pause)).expect("ours");
     }
     panic!("no change");
 }

@@ -11,6 +11,7 @@ use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
+use ringway_hypervisor::Hypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
 use ringway_terminal::stop::Stop;
 use ringway_xenstore::{Client, DomId};
@@ -116,13 +117,13 @@ fn run_tenant(host: &Host, dir: &RunDir, tenant: &str, args: &Backend, stop: &St
     match args.hypervisor {
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;
-            let tenancy = Tenancy::wait(link)?;
+            let tenancy = Tenancy::wait(link, hypervisor.domid())?;
             confine(&serving_in(&own, TENANT_DEVICES, Tenant))?;
             ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
         HypervisorKind::Xen => {
             let (hypervisor, store) = this_domain::connect_backend()?;
-            let tenancy = Tenancy::wait(link)?;
+            let tenancy = Tenancy::wait(link, hypervisor.domid())?;
             confine(&serving_in(&own, TENANT_DEVICES, Tenant))?;
             ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }

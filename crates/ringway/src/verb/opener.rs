@@ -6,18 +6,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ringway_confine::{Confinement, Role};
 use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
-use ringway_sys::wake::WakeFd;
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_sys::poll::{readable, wait};
+use ringway_terminal::stop::Stop;
 use ringway_vhost_shell::{Opener as Sockets, Turn, VifSocket};
 use tracing::level_filters::LevelFilter;
 
@@ -79,9 +77,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
         devices: &[],
         role: Role::Opener,
     })?;
-    let wake = Arc::new(WakeFd::new()?);
-    let caller = Arc::clone(&wake);
-    let (server, calls) = ControlServer::start(control, move || caller.ring())?;
+    let calls = ControlServer::start(control)?;
     let sockets = Sockets::new(link);
     let sockets = match group {
         None => sockets,
@@ -92,19 +88,19 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     };
     let mut opener = Opening::new(file, &vhosts, added, sockets)?;
     loop {
-        wake.clear();
-        while let Ok(call) = calls.try_recv() {
+        while let Some(call) = calls.next_call() {
             opener.take(call);
         }
         if opener.turn()? == Next::End {
             // By now the socket belongs to the next opener.
-            std::mem::forget(server);
+            std::mem::forget(calls);
             return Ok(());
         }
-        let mut fds = opener.sockets.wakers();
-        fds.push(wake.as_fd());
+        let wakers = opener.sockets.wakers();
+        let mut sources: Vec<_> = wakers.iter().map(|waker| readable((), waker)).collect();
+        sources.push(readable((), &calls));
         let due = opener.sockets.due().map(|due| due.saturating_duration_since(Instant::now()));
-        wait_readable(&fds, due)?;
+        wait(&sources, due)?;
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use ringway_backend::Purpose;
 use ringway_control::{Call, ControlServer, ControlSocket, OpenerRequest, Reply, RunDir};
 use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
-use ringway_sys::wake::WakeFd;
 
 use super::fanout::ask_within;
 use super::{Isolation, TENANTS_MAX};
@@ -30,9 +29,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(5);
 
 /// The vifs that were added, and the requests about them.
 pub(super) struct Additions {
-    _server: ControlServer,
-    calls: Receiver<Call<OpenerRequest>>,
-    wake: Arc<WakeFd>,
+    calls: ControlServer<OpenerRequest>,
     outcomes: (Sender<io::Result<()>>, Receiver<io::Result<()>>),
     /// One request at a time: the others wait.
     pending: Option<Pending>,
@@ -65,15 +62,12 @@ impl Additions {
     /// Listens for requests, and reads what an earlier supervisor has saved.
     pub(super) fn start(dir: &RunDir) -> io::Result<Additions> {
         dir.opening().make()?;
-        let wake = Arc::new(WakeFd::new()?);
-        let caller = Arc::clone(&wake);
-        let socket = ControlSocket::bind(&dir.opener())?;
-        let (server, calls) = ControlServer::start(socket, move || caller.ring())?;
+        let calls = ControlServer::start(ControlSocket::bind(&dir.opener())?)?;
         let added = vhosts::read_added(&dir.vhosts()).into_iter();
         let added = added.map(|vhost| (vhost.name.0.clone(), vhost)).collect();
         let (outcomes, pending) = (mpsc::channel(), None);
         let file = dir.vhosts();
-        Ok(Additions { _server: server, calls, wake, outcomes, pending, added, file })
+        Ok(Additions { calls, outcomes, pending, added, file })
     }
 
     /// The vifs that were added, apart from those for which `refuse` has a reason: the description
@@ -112,17 +106,17 @@ impl Additions {
 
 impl AsFd for Additions {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.calls.as_fd()
     }
 }
 
 impl Isolation {
     /// Carries out requests to add and remove vifs.
     pub(super) fn serve_additions(&mut self) {
-        self.additions.wake.clear();
+        self.additions.calls.bell().clear();
         loop {
             let Some(pending) = self.additions.pending.take() else {
-                let Ok(call) = self.additions.calls.try_recv() else { return };
+                let Some(call) = self.additions.calls.next_call() else { return };
                 self.begin_change(call);
                 continue;
             };
@@ -231,11 +225,11 @@ impl Isolation {
     fn pass_on(&self, pending: &Pending) {
         let socket = self.setup.dir.opener_of(&pending.tenant.0);
         let request = pending.call.request.clone();
-        let (outcomes, wake) =
-            (self.additions.outcomes.0.clone(), Arc::clone(&self.additions.wake));
+        let (outcomes, bell) =
+            (self.additions.outcomes.0.clone(), Arc::clone(self.additions.calls.bell()));
         thread::spawn(move || {
             let _ = outcomes.send(ask_within(&socket, &request, CHANGE_MAX));
-            wake.ring();
+            bell.ring();
         });
     }
 

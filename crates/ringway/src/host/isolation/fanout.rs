@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ringway_backend::DeviceState;
@@ -18,7 +18,6 @@ use ringway_control::{
     ReplyLimits, RunDir, TenantStatus, VifStatus, open_with_limits,
 };
 use ringway_datapath::Mirrored;
-use ringway_sys::wake::WakeFd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -41,9 +40,7 @@ const TRUNK: &str = "trunk";
 
 /// The control socket of an isolated backend.
 pub(super) struct Fanout {
-    _server: ControlServer,
-    calls: Receiver<Call<BackendRequest>>,
-    wake: Arc<WakeFd>,
+    calls: ControlServer<BackendRequest>,
     open: Arc<AtomicUsize>,
 }
 
@@ -57,17 +54,13 @@ pub(super) struct Respondents {
 
 impl Fanout {
     pub(super) fn start(dir: &RunDir) -> io::Result<Fanout> {
-        let wake = Arc::new(WakeFd::new()?);
-        let caller = Arc::clone(&wake);
-        let (server, calls) =
-            ControlServer::start(ControlSocket::bind(&dir.backend())?, move || caller.ring())?;
-        Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
+        let calls = ControlServer::start(ControlSocket::bind(&dir.backend())?)?;
+        Ok(Fanout { calls, open: Arc::default() })
     }
 
     /// The next pending call.
     pub(super) fn next_call(&self) -> Option<Call<BackendRequest>> {
-        self.wake.clear();
-        self.calls.try_recv().ok()
+        self.calls.next_call()
     }
 
     /// Serves a call on a thread of its own.
@@ -88,7 +81,7 @@ impl Fanout {
 
 impl AsFd for Fanout {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.calls.as_fd()
     }
 }
 

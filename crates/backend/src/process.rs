@@ -1,0 +1,149 @@
+//! What a process that serves vifs has in common with the switch process: its machinery, its
+//! uplink, the command line, and what its loop waits for.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use ringway_control::{
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, WorkerStatus,
+};
+use ringway_host::{QueueDown, Shared};
+use ringway_hypervisor::Hypervisor;
+use ringway_net::LinkWatch;
+use ringway_sys::poll::{Source, readable};
+
+use crate::config::BackendConfig;
+use crate::kernel::HostKernel;
+use crate::machinery::{HostingOf, Machinery};
+use crate::notes::NoteFiles;
+use crate::reports::Reports;
+use crate::uplink::UplinkPort;
+
+/// How often load is balanced and the forwarding table is swept, while anything happens.
+pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(500);
+
+/// What the control thread of a backend process waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    Stop,
+    Store,
+    Workers,
+    Calls,
+    Links,
+    Supervisor,
+    Opener,
+    Session,
+}
+
+/// It has no vifs.
+pub(crate) struct Process<H: Hypervisor> {
+    pub(crate) machinery: Machinery<H>,
+    pub(crate) config: BackendConfig,
+    pub(crate) uplink: Option<UplinkPort>,
+    pub(crate) reports: Reports,
+    /// What the kernel announces of links, in a process that keeps devices.
+    links: Option<LinkWatch>,
+    /// When load was last balanced.
+    swept: Instant,
+    /// Last, because it is removed when the rest has ended.
+    control: ControlServer<BackendRequest>,
+}
+
+impl<H: Hypervisor> Process<H> {
+    /// Starts the threads of the process, and makes what its vifs share.
+    ///
+    /// # Errors
+    /// If this host lacks threads or descriptors.
+    pub(crate) fn start(
+        hypervisor: H,
+        config: BackendConfig,
+        control: ControlSocket,
+        net: Option<(HostKernel, LinkWatch)>,
+    ) -> io::Result<(Process<H>, Shared)> {
+        let control = ControlServer::start(control)?;
+        let reports = Reports::start(config.service.clone())?;
+        let (net, links) = net.unzip();
+        let (mut notes, now) = (NoteFiles::new(&config.dir), Instant::now());
+        let shared = Shared::new(config.of_host(), &mut notes, now);
+        let (liveness, occupants) = (&reports.liveness, &shared.occupants);
+        let machinery = Machinery::start(hypervisor, &config, net, (liveness, occupants), notes)?;
+        let uplink = None;
+        let process = Process { machinery, config, uplink, reports, links, swept: now, control };
+        Ok((process, shared))
+    }
+
+    /// What serves a vif.
+    pub(crate) fn hosting<'a>(&'a mut self, shared: &'a mut Shared) -> HostingOf<'a, H> {
+        self.machinery.hosting(shared, Instant::now())
+    }
+
+    /// Begins a turn: notes what the kernel has announced.
+    pub(crate) fn begin_turn(&mut self, ready: &[Token], shared: &mut Shared) {
+        self.reports.liveness.beat();
+        let links = self.links.as_mut().filter(|_| ready.contains(&Token::Links));
+        if links.is_some_and(LinkWatch::has_changed) {
+            shared.comparison.note_change(Instant::now());
+        }
+    }
+
+    /// The next call of the command line.
+    pub(crate) fn next_call(&self, ready: &[Token]) -> Option<Call<BackendRequest>> {
+        if ready.contains(&Token::Calls) { self.control.next_call() } else { None }
+    }
+
+    /// Handles a queue that workers gave up, if it is one of the uplink: returns whether it is.
+    ///
+    /// # Errors
+    /// The uplink has failed, with `reason`. If its device was deleted, it is made again.
+    pub(crate) fn lose_uplink(
+        &self,
+        down: &QueueDown,
+        reason: &str,
+        shared: &mut Shared,
+    ) -> io::Result<bool> {
+        let Some(uplink) = self.uplink.as_ref().filter(|uplink| uplink.port == down.port) else {
+            return Ok(false);
+        };
+        if !uplink.has_lost_device() {
+            return Err(uplink.failure(reason));
+        }
+        shared.comparison.note_change(Instant::now());
+        Ok(true)
+    }
+
+    /// Balances load if that is due, and returns when it was.
+    pub(crate) fn rebalance(&mut self) -> Option<Instant> {
+        if self.swept.elapsed() < HOUSEKEEPING {
+            return None;
+        }
+        self.swept = Instant::now();
+        if let Some(moved) = self.machinery.workers.rebalance() {
+            tracing::debug!(?moved, "queue moved to another worker");
+        }
+        Some(self.swept)
+    }
+
+    /// What each of these processes waits for.
+    pub(crate) fn sources(&self) -> Vec<Source<'_, Token>> {
+        let workers = readable(Token::Workers, &self.machinery.workers);
+        let links = self.links.iter().map(|links| readable(Token::Links, links));
+        [workers, readable(Token::Calls, &self.control)].into_iter().chain(links).collect()
+    }
+
+    /// Adds the facts of this process to a status.
+    pub(crate) fn complete(&self, status: BackendStatus) -> BackendStatus {
+        let workers = &self.machinery.workers;
+        let placements = workers.placements();
+        let status_of = |(index, busy): (usize, Duration)| WorkerStatus {
+            index,
+            queues: placements.iter().filter(|placed| placed.worker == index).count(),
+            busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
+        };
+        BackendStatus {
+            pid: std::process::id(),
+            policy: self.config.workers.policy.to_string(),
+            workers: workers.busy().enumerate().map(status_of).collect(),
+            ..status
+        }
+    }
+}

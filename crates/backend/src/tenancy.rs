@@ -1,0 +1,128 @@
+//! What a supervisor and the process of a tenant say to each other: with what the process starts,
+//! and how they call a vif.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ringway_control::{
+    Link, MadeDevice, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules,
+};
+use ringway_host::{Made, Purpose};
+use ringway_tap::TapFile;
+use ringway_trunk::End;
+use ringway_wire::DomId;
+use ringway_xenbus::Vif;
+
+use crate::kernel::HostTap;
+
+/// What the supervisor passes of the network device of a vif.
+pub(crate) type Passed = ringway_host::Passed<HostTap>;
+
+/// What a tenant's process is started with.
+pub struct Tenancy {
+    pub(crate) orders: Orders,
+    /// Its end of the trunk to the switch process.
+    pub(crate) trunk: End,
+    /// What the trunk carries.
+    pub(crate) carried: TrunkRules,
+    /// Its vifs, and their network devices.
+    pub(crate) vifs: BTreeMap<Purpose, Passed>,
+}
+
+/// The supervisor's orders to a tenant's process.
+pub(crate) struct Orders {
+    pub(crate) link: Arc<Link>,
+    /// The domain of the process.
+    backend: DomId,
+    /// Queues of the device of the next order.
+    queues: Vec<OwnedFd>,
+}
+
+impl Tenancy {
+    /// Waits for the supervisor's first messages. `backend` is the domain of this process.
+    ///
+    /// # Errors
+    /// If the supervisor sends something else, or has ended.
+    pub fn wait(link: Arc<Link>, backend: DomId) -> io::Result<Tenancy> {
+        let mut orders = Orders { link: Arc::clone(&link), backend, queues: Vec::new() };
+        let next = || match link.wait()? {
+            Received::Message(order, fds) => Ok((order, fds)),
+            Received::Nothing | Received::End => Err(ended()),
+        };
+        let (TenantOrder::Start { vifs: count, trunk: carried }, trunk) = next()? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let trunk = End::from_fds(trunk)?;
+        let (mut vifs, mut left) = (BTreeMap::new(), count);
+        while left > 0 {
+            match next()? {
+                (TenantOrder::Queues, fds) => orders.queues.extend(fds),
+                (TenantOrder::Serve { vif, device }, _) => {
+                    vifs.insert(orders.purpose(vif), orders.passed(device));
+                    left -= 1;
+                }
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(Tenancy { orders, trunk, carried, vifs })
+    }
+}
+
+impl Orders {
+    /// The next order, if there is one. Queues of devices are collected for the one that follows.
+    ///
+    /// # Errors
+    /// The supervisor has ended, or sends something else.
+    pub(crate) fn next(&mut self) -> io::Result<Option<TenantOrder>> {
+        loop {
+            match self.link.receive()? {
+                Received::Message(TenantOrder::Queues, fds) => self.queues.extend(fds),
+                Received::Message(order, _) => return Ok(Some(order)),
+                Received::Nothing => return Ok(None),
+                Received::End => return Err(ended()),
+            }
+        }
+    }
+
+    /// What the supervisor calls so.
+    pub(crate) fn purpose(&self, vif: TenantVif) -> Purpose {
+        match vif {
+            TenantVif::Xen { domid, handle } => {
+                Purpose::Xen(Vif { backend: self.backend, frontend: DomId(domid), handle })
+            }
+            TenantVif::Virtio(name) => Purpose::Virtio(name),
+        }
+    }
+
+    /// A device, with the queues that came before the order.
+    pub(crate) fn passed(&mut self, device: Option<PassedDevice>) -> Passed {
+        let queues = std::mem::take(&mut self.queues);
+        match device {
+            None => Passed::Nothing,
+            Some(PassedDevice::NotMade { reason }) => Passed::NotMade(reason),
+            Some(PassedDevice::Made(MadeDevice { queues: count, mtu, attached_to })) => {
+                let files = queues.into_iter().map(|queue| TapFile::from_fd(queue).map(Arc::new));
+                match files.collect() {
+                    Ok(files) => Passed::Made(Made { queues: count, mtu, attached_to }, files),
+                    // It was deleted meanwhile: its next queues follow.
+                    Err(error) => Passed::NotMade(io::Error::to_string(&error)),
+                }
+            }
+        }
+    }
+}
+
+/// What the process of a tenant calls a vif; `None` if tenants have none such.
+pub fn for_tenant(purpose: &Purpose) -> Option<TenantVif> {
+    match purpose {
+        Purpose::Xen(vif) => Some(TenantVif::Xen { domid: vif.frontend.0, handle: vif.handle }),
+        Purpose::Virtio(name) => Some(TenantVif::Virtio(name.clone())),
+        Purpose::Uplink => None,
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the supervisor has ended")
+}
