@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ringway_sys::poll::{readable, wait, wait_readable};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 /// Readable once the process was asked to end. While this exists, the signals have no other effect.
@@ -59,38 +59,27 @@ impl Stop {
     /// # Errors
     /// If the kernel cannot wait for the descriptor.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        wait_readable(&[self.as_fd()], Some(timeout)).map(|ready| ready.contains(&true))
+        wait_readable(self, Some(timeout))
+    }
+
+    /// Waits until one of these descriptors is readable or closed, the process was asked to end, or
+    /// the time has passed. Returns whether it was asked to end.
+    ///
+    /// # Errors
+    /// If the kernel cannot wait for one of the descriptors.
+    pub fn wait_beside(
+        &self,
+        others: &[BorrowedFd<'_>],
+        timeout: Option<Duration>,
+    ) -> io::Result<bool> {
+        let is_stop = [readable(true, self)];
+        let sources = others.iter().map(|other| readable(false, other)).chain(is_stop);
+        Ok(wait(&sources.collect::<Vec<_>>(), timeout)?.contains(&true))
     }
 }
 
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-/// Waits until at least one of the descriptors is readable or closed, and returns which are. The
-/// result is empty only if the time has passed: a signal in between does not end the wait.
-///
-/// # Errors
-/// If the kernel cannot wait for one of the descriptors.
-pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<PollFd<'_>> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    loop {
-        let left = deadline.map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
-        });
-        match poll(&mut polled, left.as_ref()) {
-            Ok(_) => return Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
-            // Signals that matter are read from a descriptor.
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
     }
 }

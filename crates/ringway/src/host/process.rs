@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringway_terminal::stop::wait_readable;
+use ringway_sys::poll::wait_readable;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
@@ -62,7 +62,7 @@ impl ProcessRecord {
     pub(crate) fn kill(&self) -> io::Result<()> {
         let Ok(pidfd) = self.open() else { return Ok(()) };
         pidfd_send_signal(&pidfd, Signal::KILL)?;
-        wait_readable(&[pidfd.as_fd()], Some(KILL_TIMEOUT)).map(|_| ())
+        wait_readable(&pidfd, Some(KILL_TIMEOUT)).map(|_| ())
     }
 }
 
@@ -193,8 +193,7 @@ impl Process {
     /// Waits until it has ended, and kills it after a time.
     pub(crate) fn wait_or_kill(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        let waited = wait_readable(&[self.pidfd.as_fd()], Some(left));
-        if !waited.is_ok_and(|ready| ready.contains(&true)) {
+        if !wait_readable(&self.pidfd, Some(left)).unwrap_or(false) {
             tracing::warn!("{} did not stop on request; killing it", self.record.name);
             let _ = self.child.kill();
         }

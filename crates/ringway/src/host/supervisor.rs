@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail};
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_sys::poll::wait_readable;
+use ringway_terminal::stop::Stop;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{Client, DomId};
@@ -195,8 +196,7 @@ impl Supervisor {
             if self.take_watches()? {
                 continue;
             }
-            let mut fds = vec![stop.as_fd(), self.store.as_fd(), self.broker.as_fd()];
-            fds.push(self.notices.as_fd());
+            let mut fds = vec![self.store.as_fd(), self.broker.as_fd(), self.notices.as_fd()];
             match &self.backend {
                 Serving::Together(backend) => fds.extend(backend.process.as_ref().map(AsFd::as_fd)),
                 Serving::Isolated(isolation) => fds.extend(isolation.wakers()),
@@ -205,8 +205,7 @@ impl Supervisor {
                 GuestState::Running(_, process) => Some(process.as_fd()),
                 _ => None,
             }));
-            let ready = wait_readable(&fds, self.next_deadline())?;
-            if ready.first() == Some(&true) {
+            if stop.wait_beside(&fds, self.next_deadline())? {
                 return Ok(());
             }
         }
@@ -215,7 +214,7 @@ impl Supervisor {
     /// The cause of an error: the broker's end if it has ended, else the error itself.
     fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         // Its connections close a moment before it has ended.
-        let _ = wait_readable(&[self.broker.as_fd()], Some(BROKER_END_TIMEOUT));
+        let _ = wait_readable(&self.broker, Some(BROKER_END_TIMEOUT));
         self.check_broker().err().unwrap_or(error)
     }
 
@@ -531,11 +530,11 @@ fn start_broker(claim: &Claim, level: LevelFilter) -> Result<Process> {
     let arguments = ["broker".as_ref(), "--dir".as_ref(), dir];
     let mut broker = Process::start("broker", level, arguments, Stdio::piped())?;
     let stdout = broker.stdout().context("the broker has no standard output")?;
-    wait_readable(&[stdout.as_fd()], Some(BROKER_TIMEOUT))?;
+    wait_readable(&stdout, Some(BROKER_TIMEOUT))?;
     // This does not block: there is either the word, or the end of the output of a process that is
     // gone.
     let mut word = String::new();
-    if wait_readable(&[stdout.as_fd()], Some(Duration::ZERO))?.contains(&true) {
+    if wait_readable(&stdout, Some(Duration::ZERO))? {
         BufReader::new(stdout).read_line(&mut word)?;
     }
     if word.trim() != super::BROKER_READY {

@@ -11,7 +11,7 @@ use ringway_backend::{Service, Sockets};
 use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_terminal::stop::Stop;
 use ringway_vif_shell::device::remove_stale_errors;
 use ringway_xen::XenHypervisor;
 use ringway_xenbus::Vif;
@@ -126,10 +126,9 @@ fn supervise(
         if isolation.take_watches(store)? {
             continue;
         }
-        let mut fds = vec![stop.as_fd(), store.as_fd()];
-        fds.extend(isolation.wakers());
+        let fds: Vec<_> = [store.as_fd()].into_iter().chain(isolation.wakers()).collect();
         let pause = isolation.deadline().saturating_duration_since(Instant::now());
-        if wait_readable(&fds, Some(pause))?.first() == Some(&true) {
+        if stop.wait_beside(&fds, Some(pause))? {
             isolation.stopping();
             isolation.end();
             return Ok(());

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, open};
+use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::number;
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_terminal::stop::Stop;
 
 use crate::target::Target;
 
@@ -65,20 +66,16 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
             break;
         }
         if stream.buffer().is_empty() {
-            let fds: &[BorrowedFd<'_>] = match last_call {
-                None => &[stream.get_ref().as_fd(), stop.as_fd()],
-                Some(_) => &[stream.get_ref().as_fd()],
-            };
-            let ready = wait_readable(fds, left)?;
-            if last_call.is_none() && ready.get(1) == Some(&true) {
+            if last_call.is_none() && stop.wait_beside(&[stream.get_ref().as_fd()], None)? {
                 // The backend then sends the remaining frames and ends the stream.
                 stream
                     .get_ref()
                     .shutdown(Shutdown::Write)
                     .context("send the request to the backend")?;
                 last_call = Some(Instant::now());
+                continue;
             }
-            if ready.first() != Some(&true) {
+            if !wait_readable(stream.get_ref(), left)? {
                 continue;
             }
         }

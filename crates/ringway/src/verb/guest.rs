@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -16,9 +17,10 @@ use ringway_emu::EmuHypervisor;
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
+use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_terminal::stop::Stop;
 use ringway_terminal::table;
 use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -253,12 +255,11 @@ fn exec(args: &Exec) -> Result<ExitCode> {
     let pid = Pid::from_child(&child);
     let child_fd = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
-        let fds = [child_fd.as_fd(), process.as_fd(), stop.as_fd()];
-        let ready = wait_readable(&fds, None)?;
+        stop.wait_beside(&[child_fd.as_fd(), process.as_fd()], None)?;
         if let Some(status) = child.try_wait()? {
             return Ok(exit_code(status));
         }
-        if ready.get(1) == Some(&true) {
+        if wait_readable(&process, Some(Duration::ZERO))? {
             child.kill()?;
             child.wait()?;
             bail!("guest {name} has ended, which killed the command");

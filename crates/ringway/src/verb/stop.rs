@@ -1,13 +1,12 @@
 //! `ringway stop`: ends a host.
 
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::RunDir;
-use ringway_terminal::stop::wait_readable;
+use ringway_sys::poll::wait_readable;
 
 use crate::host::{ProcessRecord, default_dir, read_state, remove_all};
 
@@ -37,8 +36,7 @@ pub(crate) fn run(args: &StopHost) -> Result<()> {
     let run_dir = RunDir::new(&dir);
     match read_state(&run_dir).processes.first().map(ProcessRecord::terminate) {
         Some(Ok(Some(process))) => {
-            let has_ended = wait_readable(&[process.as_fd()], Some(END_TIMEOUT))?;
-            if has_ended.first() != Some(&true) {
+            if !wait_readable(&process, Some(END_TIMEOUT))? {
                 bail!("{shown}: the host has not ended in {} s", END_TIMEOUT.as_secs());
             }
         }

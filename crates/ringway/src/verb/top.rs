@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::number;
 use ringway_terminal::output::print;
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_terminal::stop::Stop;
 
 use crate::rates::{self, QueueRate, Reading, rate_table};
 use crate::screen::{Key, Screen};
@@ -100,11 +101,10 @@ fn show(
         view.draw(screen)?;
         let stdin = io::stdin();
         let left = due.saturating_duration_since(Instant::now());
-        let ready = wait_readable(&[stop.as_fd(), stdin.as_fd()], Some(left))?;
-        if ready[0] {
+        if stop.wait_beside(&[stdin.as_fd()], Some(left))? {
             return Ok(());
         }
-        if ready[1] {
+        if wait_readable(&stdin, Some(Duration::ZERO))? {
             for key in screen.keys()? {
                 if view.on_key(key) == Next::End {
                     return Ok(());

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 use ringway_control::{RunDir, files};
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_sys::poll::wait_readable;
+use ringway_terminal::stop::Stop;
 use ringway_xenstore::{DomId, Quota, Server};
 
 use crate::host::default_dir;
@@ -82,7 +82,7 @@ fn serve(args: &Serve) -> Result<()> {
     handle.listen(listener, DomId(0))?;
     let thread = thread::spawn(move || server.run());
     tracing::info!("serving XenStore at {shown}");
-    wait_readable(&[stop.as_fd()], None)?;
+    wait_readable(&stop, None)?;
     handle.stop();
     fs::remove_file(&args.socket)?;
     thread.join().map_err(|_| anyhow!("XenStore's thread has panicked"))??;

@@ -5,7 +5,6 @@
 //! the transaction is confirmed or reverted.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_doctor::changes::journal::{self, State};
-use ringway_terminal::stop::wait_readable;
+use ringway_sys::poll::wait_readable;
 
 use super::transaction::give_up;
 
@@ -94,8 +93,7 @@ pub(super) fn run(args: &Expire) -> Result<()> {
 /// Whether our parent is gone, which shows as the end of our input.
 fn wait(args: &Expire, time: Duration) -> Result<bool> {
     if args.with_input {
-        let input = io::stdin();
-        return Ok(wait_readable(&[input.as_fd()], Some(time))?.contains(&true));
+        return Ok(wait_readable(&io::stdin(), Some(time))?);
     }
     std::thread::sleep(time);
     Ok(false)

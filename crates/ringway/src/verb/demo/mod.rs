@@ -24,8 +24,9 @@ use ringway_control::{
     BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, send_request,
 };
 use ringway_steering::placement::{split_of, spread};
+use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::{Common, number};
-use ringway_terminal::stop::{Stop, wait_readable};
+use ringway_terminal::stop::Stop;
 
 use crate::host::{Process, ProcessRecord, read_state};
 
@@ -318,14 +319,14 @@ impl<'a> Running<'a> {
             stdout.take(OUTPUT_LEN_MAX).read_to_string(&mut output).map(|_| output)
         });
         let left = deadline.saturating_duration_since(Instant::now());
-        let ready = wait_readable(&[process.as_fd(), self.stop.as_fd()], Some(left))?;
+        let is_stopped = self.stop.wait_beside(&[process.as_fd()], Some(left))?;
         let status = process.ended()?;
         drop(process);
         let output = reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))??;
         match status {
             Some(status) if status.success() => Ok(output),
             Some(status) => bail!("{} in guest {guest}: {status}\n{output}", command.join(" ")),
-            None if ready.last() == Some(&true) => bail!("stopped"),
+            None if is_stopped => bail!("stopped"),
             None => bail!("{} in guest {guest} did not finish in time", command.join(" ")),
         }
     }
@@ -358,12 +359,13 @@ impl<'a> Running<'a> {
                 }
             }
         });
-        let ready = wait_readable(&[is_done.as_fd(), self.stop.as_fd()], Some(timeout))?;
-        match ready.as_slice() {
-            [_, true] => bail!("stopped"),
-            [true, _] if matches!((&is_done).read(&mut [0]), Ok(1)) => Ok(()),
-            [true, _] => bail!("waited for {what}, but the process ended; see the reason above"),
-            _ => bail!("waited {} s for {what}", timeout.as_secs()),
+        if self.stop.wait_beside(&[is_done.as_fd()], Some(timeout))? {
+            bail!("stopped")
+        }
+        match wait_readable(&is_done, Some(Duration::ZERO))? {
+            true if matches!((&is_done).read(&mut [0]), Ok(1)) => Ok(()),
+            true => bail!("waited for {what}, but the process ended; see the reason above"),
+            false => bail!("waited {} s for {what}", timeout.as_secs()),
         }
     }
 }
