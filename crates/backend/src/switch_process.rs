@@ -2,36 +2,32 @@
 //!
 //! It has no access to guests, XenStore or a hypervisor. It treats the process of a tenant as a
 //! backend treats a guest: the code that serves vifs serves each trunk, with the same checks, share
-//! and limits, and a tenant that breaks the protocol is cut off alone. The supervisor, and no
-//! tenant, determines which trunks there are and which addresses may be used behind each.
+//! and limits, and a tenant that breaks the protocol is cut off alone. What a tenant may use is
+//! decided by [`Tenants`]; the supervisor, and no tenant, determines which trunks there are.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
     Allowed, BackendRequest, BackendStatus, Link, ProcessReport, Received, Reply, SwitchOrder,
-    TrunkRules, VifStatus,
+    TrunkRules,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
-use ringway_host::{Followed, Keeper, OtherPort, Purpose, Shared, fdb_status, groups_status};
+use ringway_host::{Followed, Keeper, Purpose, Shared, TenantRules, Tenants};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
-use ringway_switch::fdb::{Assigned, NotBound};
-use ringway_switch::{PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_sys::poll::{Source, Turns, readable, take_turns};
 use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
 use ringway_wire::{DomId, EvtchnPort};
-use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
 
 use crate::config::BackendConfig;
-use crate::machinery::{AnyQueue, Machinery};
+use crate::machinery::{AnyQueue, HostingOf, Machinery};
 use crate::process::{HOUSEKEEPING, Process, Token};
 use crate::sockets::Sockets;
-use crate::uplink::{attach_uplink, vlans_of};
+use crate::uplink::{UplinkPort, attach_uplink, vlans_of};
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// Orders that are carried out before other work gets a turn.
@@ -66,15 +62,9 @@ impl Hypervisor for Trunks {
     }
 }
 
-/// A tenant that has a trunk.
-struct Tenant {
-    port: PortId,
-    counters: Vec<Arc<QueueCounters>>,
-}
-
 struct SwitchProcess {
     shared: Shared,
-    tenants: BTreeMap<String, Tenant>,
+    tenants: Tenants,
     link: Arc<Link>,
     process: Process<Trunks>,
 }
@@ -102,8 +92,9 @@ pub fn run_switch(
     let Machinery { devices, notes, .. } = &mut process.machinery;
     devices.delete_stale(is_kept, notes);
     process.reports.ready();
+    let tenants = Tenants::new(uplink.as_ref().map(|uplink| (uplink.port, uplink.name.clone())));
     process.uplink = uplink;
-    take_turns(&mut SwitchProcess { shared, tenants: BTreeMap::new(), link, process }, &stop)
+    take_turns(&mut SwitchProcess { shared, tenants, link, process }, &stop)
 }
 
 impl Turns for SwitchProcess {
@@ -157,25 +148,21 @@ impl SwitchProcess {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
                 Received::Message(SwitchOrder::Attach { tenant, allowed, shared, trunk }, fds) => {
-                    self.detach(&tenant);
-                    let end = End::from_fds(fds);
-                    let attached =
-                        end.and_then(|end| self.attach(end, &Macs::of(&allowed, &shared), &trunk));
-                    match attached {
-                        Ok(attached) => {
-                            tracing::info!(tenant, queues = attached.counters.len(), "attached");
-                            self.report(&ProcessReport::Attached { tenant: tenant.clone() });
-                            self.tenants.insert(tenant, attached);
+                    self.remove(&tenant);
+                    match self.attach(&tenant, fds, &rules(&allowed, &shared, &trunk)) {
+                        Ok(queues) => {
+                            tracing::info!(tenant, queues, "attached");
+                            self.report(&ProcessReport::Attached { tenant });
                         }
                         Err(error) => self.cut_off(tenant, &error.to_string()),
                     }
                 }
                 Received::Message(SwitchOrder::Allow { tenant, allowed, shared, trunk }, _) => {
-                    if let Some(found) = self.tenants.get(&tenant) {
-                        self.allow(found.port, &Macs::of(&allowed, &shared), &trunk);
-                    }
+                    let rules = rules(&allowed, &shared, &trunk);
+                    let (tenants, mut hosting) = self.parts();
+                    tenants.allow(&tenant, &rules, &mut hosting);
                 }
-                Received::Message(SwitchOrder::Detach { tenant }, _) => self.detach(&tenant),
+                Received::Message(SwitchOrder::Detach { tenant }, _) => self.remove(&tenant),
                 Received::Nothing => return Ok(()),
                 Received::End => {
                     let message = "the supervisor has ended";
@@ -186,15 +173,23 @@ impl SwitchProcess {
         Ok(())
     }
 
-    fn attach(&mut self, end: End, macs: &Macs, trunk: &TrunkRules) -> io::Result<Tenant> {
-        let mut all_counters = Vec::new();
-        let mut attachments: Vec<Attachment<AnyQueue<Trunks>>> = Vec::new();
-        let shared = &mut self.shared;
-        let now = Instant::now();
-        let flood = shared.switch.flood_budget(shared.ticks(now));
-        for SwitchQueue { memory, tx_ring, rx_ring, events } in end.into_switch_queues()? {
+    /// The tenants, and what they are served by.
+    fn parts(&mut self) -> (&mut Tenants, HostingOf<'_, Trunks>) {
+        let SwitchProcess { shared, tenants, process, .. } = self;
+        (tenants, process.hosting(shared))
+    }
+
+    /// Attaches the trunk with these descriptors, and returns how many queues it has.
+    fn attach(
+        &mut self,
+        tenant: &str,
+        fds: Vec<OwnedFd>,
+        rules: &TenantRules,
+    ) -> io::Result<usize> {
+        let mut queues: Vec<(AnyQueue<Trunks>, _)> = Vec::new();
+        let trunk = End::from_fds(fds)?.into_switch_queues()?;
+        for SwitchQueue { memory, tx_ring, rx_ring, events } in trunk {
             let counters = Arc::new(QueueCounters::default());
-            all_counters.push(Arc::clone(&counters));
             let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
             let queue = VifQueue::attach(QueueParts {
                 peer: PEER,
@@ -205,74 +200,20 @@ impl SwitchProcess {
                 features,
                 counters: Arc::clone(&counters),
             });
-            attachments.push(Attachment {
-                queue: VifOrTap::Vif(VifOrTrunk::Vif(queue.map_err(io::Error::other)?)),
-                counters,
-                flood: Arc::clone(&flood),
-                stations: Stations::One(Weight::ONE),
-            });
+            let queue = queue.map_err(io::Error::other)?;
+            queues.push((VifOrTap::Vif(VifOrTrunk::Vif(queue)), counters));
         }
-        let port = shared.allocate_port()?;
-        let vlan = self.join(port, trunk).map_err(io::Error::other)?;
-        self.assign(port, macs);
-        let forwarding = Forwarding::Switch(Arc::clone(&self.shared.switch));
-        let policy = macs.policy(vlan);
-        let limits = Limits::default();
-        let workers = &mut self.process.machinery.workers;
-        let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
-        if let Err(error) = attached {
-            self.shared.release_port(port, &mut self.process.machinery.workers);
-            return Err(error);
+        let count = queues.len();
+        let (tenants, mut hosting) = self.parts();
+        tenants.attach(tenant, queues, rules, &mut hosting)?;
+        Ok(count)
+    }
+
+    fn remove(&mut self, tenant: &str) {
+        let (tenants, mut hosting) = self.parts();
+        if tenants.remove(tenant, &mut hosting) {
+            tracing::info!(tenant, "detached");
         }
-        Ok(Tenant { port, counters: all_counters })
-    }
-
-    /// Puts a tenant's port into the VLANs of its vifs. If one of them is private, everything that
-    /// the tenant sends goes to the uplink only, because a frame does not show which vif it is
-    /// from.
-    fn join(&self, port: PortId, trunk: &TrunkRules) -> Result<PortVlan, TooManyVlans> {
-        let role = if trunk.is_private { Role::Private } else { Role::Ordinary };
-        self.shared.switch.join(port, &vlans_of(trunk), role)
-    }
-
-    /// Changes the addresses or VLANs that a tenant may use.
-    fn allow(&self, port: PortId, macs: &Macs, trunk: &TrunkRules) {
-        let policy = match self.join(port, trunk) {
-            Ok(vlan) => macs.policy(vlan),
-            Err(error) => {
-                tracing::warn!("{error}: the frames of this tenant are not forwarded");
-                Arc::new(PortPolicy::disabled())
-            }
-        };
-        self.assign(port, macs);
-        self.process.machinery.workers.set_policy(port, &policy);
-    }
-
-    /// Assigns a tenant's addresses to its port, so that no other port can take them.
-    fn assign(&self, port: PortId, macs: &Macs) {
-        let shared = &self.shared;
-        let (own, addresses_max) = match &macs.own {
-            Some(own) => (&own[..], 1),
-            None => (&[][..], shared.config.switch.fdb_entries_max),
-        };
-        let assigned = Assigned { own, shared: &macs.shared, addresses_max };
-        for (mac, reason) in shared.switch.assign(port, &assigned, shared.ticks(Instant::now())) {
-            match reason {
-                NotBound::OtherPort(other) | NotBound::Shared(other) => {
-                    let (port, other) = (self.port_name(port), self.port_name(other));
-                    tracing::warn!(%mac, port, other, "two tenants have this address");
-                }
-                NotBound::NoRoom => {
-                    tracing::warn!(%mac, "no room for this address: raise fdb-entries");
-                }
-            }
-        }
-    }
-
-    fn detach(&mut self, tenant: &str) {
-        let Some(gone) = self.tenants.remove(tenant) else { return };
-        self.shared.release_port(gone.port, &mut self.process.machinery.workers);
-        tracing::info!(tenant, "detached");
     }
 
     /// Handles queues that workers gave up: those of a trunk whose tenant broke the protocol, or of
@@ -280,9 +221,8 @@ impl SwitchProcess {
     fn take_queues_down(&mut self) -> io::Result<()> {
         while let Some(down) = self.shared.next_report(&mut self.process.machinery.workers) {
             let reason = format!("queue {}: {}", down.queue, down.reason);
-            let found = self.tenants.iter().find(|(_, tenant)| tenant.port == down.port);
-            if let Some(tenant) = found.map(|(tenant, _)| tenant.clone()) {
-                self.detach(&tenant);
+            if let Some(tenant) = self.tenants.at(down.port).map(str::to_owned) {
+                self.remove(&tenant);
                 self.cut_off(tenant, &reason);
             } else {
                 self.process.lose_uplink(&down, &reason, &mut self.shared)?;
@@ -304,58 +244,20 @@ impl SwitchProcess {
     }
 
     fn status(&mut self) -> BackendStatus {
-        let (switch, ticks) = (&self.shared.switch, self.shared.ticks(Instant::now()));
-        let fdb = fdb_status(switch, ticks, |port| self.port_name(port));
-        let groups = groups_status(switch, |port| self.port_name(port));
-        let engines = &mut self.process.machinery.workers;
-        let trunk_status = |(tenant, Tenant { port, counters }): (&String, &Tenant)| {
-            let name = &format!("trunk-{tenant}");
-            let trunk = OtherPort { port: *port, name, counters, fault: None };
-            VifStatus { tenant: Some(tenant.clone()), ..trunk.status(switch, engines) }
-        };
-        let trunks = self.tenants.iter().map(trunk_status).collect();
-        let uplink = self.process.uplink.as_ref();
-        let uplink = uplink.map(|it| it.describe().status(switch, engines));
-        let status = BackendStatus { uplink, fdb, groups, trunks, ..BackendStatus::default() };
+        let SwitchProcess { shared, tenants, process: Process { machinery, uplink, .. }, .. } =
+            self;
+        let uplink = uplink.as_ref().map(UplinkPort::describe);
+        let mut hosting = machinery.hosting(shared, Instant::now());
+        let status = tenants.status(uplink.as_ref(), &mut hosting);
         self.process.complete(status)
     }
-
-    fn port_name(&self, port: PortId) -> String {
-        let tenant = self.tenants.iter().find(|(_, tenant)| tenant.port == port);
-        let uplink = self.process.uplink.as_ref().filter(|uplink| uplink.port == port);
-        let name = tenant.map(|(name, _)| format!("trunk-{name}"));
-        let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
-        name.unwrap_or_else(|| format!("port {port}"))
-    }
 }
 
-/// The Ethernet addresses of a tenant.
-struct Macs {
-    /// Those that only it has; `None` if it may have any.
-    own: Option<Vec<MacAddr>>,
-    shared: Vec<MacAddr>,
-}
-
-impl Macs {
-    fn of(allowed: &Allowed, shared: &[[u8; 6]]) -> Macs {
-        let macs = |addresses: &[[u8; 6]]| addresses.iter().copied().map(MacAddr).collect();
-        let own: Option<Vec<MacAddr>> = match allowed {
-            Allowed::Any => None,
-            Allowed::Only(own) => Some(macs(own)),
-        };
-        let mut shared: Vec<MacAddr> = macs(shared);
-        shared.retain(|mac| own.as_ref().is_none_or(|own| !own.contains(mac)));
-        Macs { own, shared }
-    }
-
-    /// What the tenant may send. Its process checks its guests itself; this policy applies even if
-    /// that process no longer does.
-    fn policy(&self, vlan: PortVlan) -> Arc<PortPolicy> {
-        let shared = || self.shared.iter().copied();
-        let policy = match &self.own {
-            None => PortPolicy::open(),
-            Some(own) => PortPolicy::of_addresses(own.iter().copied().chain(shared())),
-        };
-        Arc::new(policy.sharing(shared()).in_vlans(vlan))
-    }
+fn rules(allowed: &Allowed, shared: &[[u8; 6]], trunk: &TrunkRules) -> TenantRules {
+    let macs = |addresses: &[[u8; 6]]| addresses.iter().copied().map(MacAddr).collect();
+    let own = match allowed {
+        Allowed::Any => None,
+        Allowed::Only(own) => Some(macs(own)),
+    };
+    TenantRules::new(own, macs(shared), vlans_of(trunk), trunk.is_private)
 }

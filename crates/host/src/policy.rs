@@ -231,7 +231,12 @@ impl<W: World> VifState<W> {
     }
 }
 
-fn set_policy<W: World>(hosting: &mut Hosting<'_, W>, port: PortId, policy: &Arc<PortPolicy>) {
+/// Sets what may enter by a port from now on.
+pub(crate) fn set_policy<W: World>(
+    hosting: &mut Hosting<'_, W>,
+    port: PortId,
+    policy: &Arc<PortPolicy>,
+) {
     command(hosting.engines, port, |id| Command::SetPolicy { id, policy: Arc::clone(policy) });
 }
 

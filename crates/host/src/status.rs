@@ -26,7 +26,7 @@ use crate::xen::XenVif;
 
 impl OtherPort<'_> {
     /// Its status.
-    pub fn status(&self, switch: &Switch, engines: &mut impl Engines) -> VifStatus {
+    pub(crate) fn status(&self, switch: &Switch, engines: &mut impl Engines) -> VifStatus {
         let roster = engines.roster().ok().map(|roster| &*roster);
         VifStatus {
             name: self.name.to_owned(),
@@ -201,7 +201,7 @@ fn multicast_status(switch: &Switch, port: PortId) -> Option<MulticastStatus> {
 }
 
 /// The forwarding table.
-pub fn fdb_status(
+pub(crate) fn fdb_status(
     switch: &Switch,
     now: Ticks,
     name_of: impl Fn(PortId) -> String,
@@ -218,7 +218,10 @@ pub fn fdb_status(
 }
 
 /// The groups that have members.
-pub fn groups_status(switch: &Switch, name_of: impl Fn(PortId) -> String) -> Vec<GroupStatus> {
+pub(crate) fn groups_status(
+    switch: &Switch,
+    name_of: impl Fn(PortId) -> String,
+) -> Vec<GroupStatus> {
     let status = |entry: GroupEntry| GroupStatus {
         group: entry.group.to_string(),
         vlan: Some(entry.vlan).filter(|vlan| *vlan != 0),

@@ -1,7 +1,8 @@
-//! What a host decides about virtio vifs, over front-ends that do what a test says.
+//! What a host decides about virtio vifs and tenants, over front-ends that do what a test says.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the clock")]
 
+mod tenants;
 mod world;
 
 use std::io;
