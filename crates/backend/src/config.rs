@@ -10,7 +10,7 @@ use ringway_vhost_shell::Mode;
 use ringway_worker::WorkersConfig;
 use serde_json::Value;
 
-use crate::Service;
+use crate::Recipient;
 
 /// A backend's settings.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub struct BackendConfig {
     /// Limits of the switch; its ticks are seconds.
     pub switch: SwitchConfig,
     /// Notified when the backend serves, and that it is alive.
-    pub service: Service,
+    pub reports_to: Recipient,
 }
 
 /// A vif whose guest is behind a vhost-user socket.

@@ -18,8 +18,8 @@ mod notes;
 mod opener;
 mod orders;
 mod process;
+mod recipient;
 mod reports;
-mod service;
 mod session;
 mod sockets;
 mod switch_process;
@@ -39,6 +39,8 @@ pub use device_keeper::DeviceKeeper;
 pub use kernel::{HostKernel, HostTap};
 pub use liveness::Liveness;
 pub use notes::NoteFiles;
+pub use recipient::{Recipient, Report};
+pub use reports::Reports;
 use ringway_control::Link as ControlLink;
 pub use ringway_host::{
     DeviceChange, DeviceState, Purpose, Uplink, VirtioWanted, delete_devices, uplink_obstacle,
@@ -49,7 +51,6 @@ use ringway_sys::poll::{self, Source, Turns, readable, take_turns};
 use ringway_vif_shell::device::remove_stale_errors;
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, Lost};
-pub use service::{Report, Service};
 pub use sockets::Sockets;
 pub use switch_process::run_switch;
 pub use tenancy::{Tenancy, for_tenant};
@@ -154,7 +155,7 @@ impl<H: Hypervisor> Backend<H> {
         self.wait_for_vhosts()?;
         while self.host.has_turns() {
             self.serve_pending()?;
-            self.report_counts();
+            self.process.reports.vifs(self.host.counts());
         }
         self.delete_stale_devices();
         self.process.reports.ready();
@@ -174,7 +175,7 @@ impl<H: Hypervisor> Backend<H> {
     fn do_housekeeping(&mut self, now: Instant) {
         let Backend { host, store, process, .. } = self;
         host.housekeep(now, &mut process.machinery.parts(store));
-        self.report_counts();
+        self.process.reports.vifs(self.host.counts());
         self.host.release_expired(&mut self.process.machinery.notes);
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ringway_watchdog::{Finding, Pulse, Roster, Watch, WatchConfig};
 
-use crate::service::{Report, Service};
+use crate::recipient::{Recipient, Report};
 
 /// The watch over a process, held by the thread that runs its control loop.
 pub struct Liveness {
@@ -24,18 +24,18 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Watches the calling thread, and those that enter the roster, if `service` wants
+    /// Watches the calling thread, and those that enter the roster, if `recipient` wants
     /// keep-alive messages, which are sent at half its interval.
     ///
     /// # Errors
     /// Errors of creating a thread.
-    pub fn start(service: &Service) -> io::Result<Liveness> {
+    pub fn start(recipient: &Recipient) -> io::Result<Liveness> {
         let (pulse, roster) = (Arc::new(Pulse::default()), Roster::default());
         roster.enter("control", &pulse, None);
-        let stuck_after = service.stuck_after();
-        let watch = service.watchdog().map(|interval| {
+        let stuck_after = recipient.stuck_after();
+        let watch = recipient.watchdog().map(|interval| {
             let config = WatchConfig { stuck_after };
-            Watch::start(config, roster.clone(), send_keep_alives(service.clone(), interval))
+            Watch::start(config, roster.clone(), send_keep_alives(recipient.clone(), interval))
         });
         Ok(Liveness { pulse, roster, watch: watch.transpose()?, stuck_after })
     }
@@ -69,7 +69,7 @@ impl Liveness {
 
 /// Handles each finding of the watch.
 fn send_keep_alives(
-    service: Service,
+    recipient: Recipient,
     interval: Duration,
 ) -> impl FnMut(Finding<'_>) + Send + 'static {
     let mut due = Instant::now();
@@ -78,7 +78,7 @@ fn send_keep_alives(
             let now = Instant::now();
             if now >= due {
                 due = now + interval / 2;
-                service.report(Report::Alive);
+                recipient.report(Report::Alive);
             }
         }
         Finding::Stuck(name, stuck) => {

@@ -61,7 +61,7 @@ impl<H: Hypervisor> Process<H> {
         net: Option<(HostKernel, LinkWatch)>,
     ) -> io::Result<(Process<H>, Shared)> {
         let control = ControlServer::start(control)?;
-        let reports = Reports::start(config.service.clone())?;
+        let reports = Reports::start(config.reports_to.clone())?;
         let (net, links) = net.unzip();
         let (mut notes, now) = (NoteFiles::new(&config.dir), Instant::now());
         let shared = Shared::new(config.of_host(), &mut notes, now);

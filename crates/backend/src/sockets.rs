@@ -17,7 +17,7 @@ use crate::kernel::HostKernel;
 const RESEND: Duration = Duration::from_millis(10);
 
 /// Sockets of a backend, apart from those of XenStore, of the hypervisor and of
-/// [`Service`](crate::Service).
+/// [`Recipient`](crate::Recipient).
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) control: ControlSocket,

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use ringway_backend::{Report, Service};
+use ringway_backend::{Recipient, Report};
 use ringway_control::RunDir;
 
 /// Bytes of a message: several times the longest.
@@ -20,7 +20,7 @@ const MESSAGES_MAX: usize = 64; // not a limit: a batch, the rest follows
 pub(super) struct Notices {
     socket: UnixDatagram,
     path: PathBuf,
-    service: Service,
+    recipient: Recipient,
     is_ready: bool,
 }
 
@@ -35,7 +35,7 @@ impl Notices {
         let socket = UnixDatagram::bind(&path)
             .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
             .with_context(|| format!("socket {}", path.display()))?;
-        Ok(Notices { socket, path, service: Service::from_env(), is_ready: false })
+        Ok(Notices { socket, path, recipient: Recipient::from_env(), is_ready: false })
     }
 
     /// The variable that tells a process where to report.
@@ -61,7 +61,7 @@ impl Notices {
                             at_first();
                             self.is_ready = true;
                         }
-                        self.service.pass_on(line);
+                        self.recipient.pass_on(line);
                     }
                 }
             }
@@ -76,7 +76,7 @@ impl Notices {
 
     /// Reports that an orderly stop has begun.
     pub(super) fn stopping(&self) {
-        self.service.report(Report::Stopping);
+        self.recipient.report(Report::Stopping);
     }
 }
 

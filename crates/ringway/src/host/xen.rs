@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use ringway_backend::{Service, Sockets};
+use ringway_backend::{Recipient, Sockets};
 use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
@@ -71,7 +71,7 @@ pub(crate) fn serve(
     let (dir, own) = (claim.dir(), claim.dir().serving());
     own.make()?;
     let opener = opener::start(dir, None)?;
-    let config = backend::config(&host, dir, Service::from_env())?;
+    let config = backend::config(&host, dir, Recipient::from_env())?;
     let sockets = Sockets::open(dir)?.with_opener(opener);
     if let Some(accepted) = accepted {
         accepted.keep();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink, VhostVif};
+use ringway_backend::{BackendConfig, Recipient, Sockets, Tenancy, Uplink, VhostVif};
 use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, RunDir};
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
             let (hypervisor, store) = connect(&dir)?;
             let own = dir.serving();
             own.make()?;
-            let config = config(&host, &dir, Service::from_env())?;
+            let config = config(&host, &dir, Recipient::from_env())?;
             let sockets = Sockets::open(&dir)?.with_opener(opener);
             confine(&serving_in(&own, BACKEND_DEVICES, Vifs))?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
@@ -95,7 +95,7 @@ fn connect(dir: &RunDir) -> Result<(EmuHypervisor, Client)> {
 fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let link = link()?;
     let own = dir.switch();
-    let config = config(host, dir, Service::of_supervisor(Arc::clone(&link)))?;
+    let config = config(host, dir, Recipient::of_supervisor(Arc::clone(&link)))?;
     let sockets = Sockets::open(&own)?;
     confine(&serving_in(&own, TAP_DEVICES, Vifs))?;
     Ok(ringway_backend::run_switch(config, sockets, link, stop)?)
@@ -107,8 +107,7 @@ fn run_tenant(host: &Host, dir: &RunDir, tenant: &str, args: &Backend, stop: &St
     let own = dir.tenant(tenant);
     // The uplink belongs to the switch process.
     let host = Host { uplink: None, ..host.clone() };
-    let service = Service::of_supervisor(Arc::clone(&link));
-    let config = config(&host, dir, service)?;
+    let config = config(&host, dir, Recipient::of_supervisor(Arc::clone(&link)))?;
     let sockets = Sockets::without_netlink(&own)?;
     let sockets = match args.virtio {
         true => sockets.with_opener(opener::start(dir, Some(tenant))?),
@@ -158,7 +157,11 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
 
 /// The configuration that the description implies for a backend process of a host with this run
 /// directory.
-pub(crate) fn config(host: &Host, host_dir: &RunDir, service: Service) -> Result<BackendConfig> {
+pub(crate) fn config(
+    host: &Host,
+    host_dir: &RunDir,
+    reports_to: Recipient,
+) -> Result<BackendConfig> {
     // The seed of a hash map, which the system draws at random for each process.
     let hash_seed = RandomState::new().build_hasher().finish();
     Ok(BackendConfig {
@@ -185,6 +188,6 @@ pub(crate) fn config(host: &Host, host_dir: &RunDir, service: Service) -> Result
         }),
         locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),
-        service: service.with_notice(host.notice().as_deref()),
+        reports_to: reports_to.with_notice(host.notice().as_deref()),
     })
 }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{DeviceKeeper, Liveness, Purpose, Report, Service};
+use ringway_backend::{DeviceKeeper, Purpose, Recipient, Reports};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::{Host, TenantName, Vhost};
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
@@ -70,9 +70,7 @@ pub(crate) struct Isolation {
     /// Processes of tenants whose last vif is gone.
     leaving: Vec<Leaving>,
     switch: Child,
-    service: Service,
-    liveness: Liveness,
-    reported: Reported,
+    reports: Reports,
     /// The processes that ran at the last call of `has_changed`.
     pids: Vec<u32>,
     /// Whether network devices of vifs that an earlier host served may still exist.
@@ -84,12 +82,6 @@ struct Leaving {
     name: TenantName,
     process: Process,
     deadline: Instant,
-}
-
-/// What was last reported to the service manager.
-struct Reported {
-    is_ready: bool,
-    vifs: Option<(usize, usize)>,
 }
 
 struct Tenant {
@@ -128,11 +120,9 @@ impl Isolation {
             devices.make_virtio(&vhosts::config(vhost));
         }
         let switch = Child::new("switch".to_owned());
-        let reported = Reported { is_ready: false, vifs: None };
-        let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
-        let service = service.with_notice(host.notice().as_deref());
-        let liveness = Liveness::start(&service)?;
-        store.transport_mut().watch_by(liveness.pulse());
+        let recipient = Recipient::from_env().with_notice(host.notice().as_deref());
+        let reports = Reports::start(recipient)?;
+        store.transport_mut().watch_by(reports.liveness.pulse());
         let mut isolation = Isolation {
             setup,
             queues,
@@ -140,12 +130,10 @@ impl Isolation {
             additions,
             roster,
             devices,
-            tenants,
-            leaving,
+            tenants: BTreeMap::new(),
+            leaving: Vec::new(),
             switch,
-            service,
-            liveness,
-            reported,
+            reports,
             pids: Vec::new(),
             must_sweep: true,
         };
@@ -179,7 +167,7 @@ impl Isolation {
     /// # Errors
     /// If the connection to XenStore was lost, or a process cannot be started.
     pub(crate) fn poll(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
-        self.liveness.beat();
+        self.reports.liveness.beat();
         for change in self.roster.poll(store)? {
             self.apply(change);
         }
@@ -226,7 +214,7 @@ impl Isolation {
     /// When to call [`poll`](Isolation::poll) next, even if no descriptor becomes readable.
     pub(crate) fn deadline(&self) -> Instant {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
-        let turn = self.liveness.beat_interval_max().map(|time| Instant::now() + time);
+        let turn = self.reports.liveness.beat_interval_max().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
         let first = tenants.chain(turn).chain(leaving).chain(self.devices.due());
         let first = first.chain(self.additions.due()).min();
@@ -248,8 +236,7 @@ impl Isolation {
     /// The host is about to end: stops the watchdog of this thread and informs the service manager,
     /// so that processes may take their time.
     pub(crate) fn stopping(&mut self) {
-        self.liveness.end();
-        self.service.report(Report::Stopping);
+        self.reports.stopping();
     }
 
     /// Ends the tenants' processes, then the switch process, each in order. Call it after
@@ -525,15 +512,11 @@ impl Isolation {
     /// Reports to the service manager that all processes serve, and how many vifs there are.
     fn report(&mut self) {
         let has_begun = self.tenants.values().all(|tenant| tenant.has_begun);
-        if !self.reported.is_ready && self.switch.is_ready() && has_begun {
-            self.reported.is_ready = true;
-            self.service.report(Report::Ready);
+        if self.switch.is_ready() && has_begun {
+            self.reports.ready();
         }
         let vifs = self.tenants.values().map(|tenant| tenant.child.vifs());
-        let (count, connected) = vifs.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        if self.reported.vifs.replace((count, connected)) != Some((count, connected)) {
-            self.service.report(Report::Vifs { count, connected });
-        }
+        self.reports.vifs(vifs.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)));
     }
 }
 

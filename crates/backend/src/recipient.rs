@@ -1,4 +1,4 @@
-//! What this process reports about itself: to a service manager by sd_notify(3), as supported by
+//! Where this process reports about itself: to a service manager by sd_notify(3), as supported by
 //! systemd and others, or to the supervisor of an isolated backend. If there is neither, it reports
 //! nothing.
 
@@ -23,20 +23,20 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// The supervisor or service manager of this process.
 #[derive(Debug, Clone)]
-pub struct Service {
+pub struct Recipient {
     watchdog: Option<Duration>,
     stuck_after: Duration,
-    recipient: Recipient,
+    address: Address,
     /// What an administrator should know, after the number of vifs.
     notice: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Recipient {
+enum Address {
     #[default]
     None,
-    /// A service manager, by its socket.
-    Service(Arc<UnixDatagram>),
+    /// Of a service manager.
+    ServiceManager(Arc<UnixDatagram>),
     /// The supervisor of an isolated backend.
     Supervisor(Arc<Link>),
 }
@@ -59,58 +59,50 @@ pub enum Report {
     },
 }
 
-impl Default for Service {
-    fn default() -> Service {
-        Service {
-            watchdog: None,
-            stuck_after: STUCK_AFTER,
-            recipient: Recipient::None,
-            notice: None,
-        }
+impl Default for Recipient {
+    fn default() -> Recipient {
+        let address = Address::None;
+        Recipient { watchdog: None, stuck_after: STUCK_AFTER, address, notice: None }
     }
 }
 
-impl Service {
+impl Recipient {
     /// The service manager that the environment names: `NOTIFY_SOCKET`, to which it connects, and
     /// `WATCHDOG_USEC` if it wants keep-alive messages, which are sent at half that interval. The
     /// minimum is two seconds, because the control thread's loop turns at least every half second.
     ///
     /// Call this before the process is confined.
-    pub fn from_env() -> Service {
+    pub fn from_env() -> Recipient {
         let address = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty());
         let socket = address.and_then(|address| {
             connect(&address)
                 .inspect_err(|error| tracing::warn!("NOTIFY_SOCKET={address:?}: {error}"))
                 .ok()
         });
-        let recipient =
-            socket.map_or(Recipient::None, |socket| Recipient::Service(Arc::new(socket)));
+        let address =
+            socket.map_or(Address::None, |socket| Address::ServiceManager(Arc::new(socket)));
         let watchdog = sd_notify::watchdog_enabled();
         let stuck_after = watchdog.map_or(STUCK_AFTER, |interval| interval.min(STUCK_AFTER));
-        Service { watchdog, stuck_after, recipient, notice: None }
+        Recipient { watchdog, stuck_after, address, notice: None }
     }
 
     /// Adds something to the status that a service manager shows.
-    pub fn with_notice(self, notice: Option<&str>) -> Service {
-        Service { notice: notice.map(Arc::from), ..self }
+    pub fn with_notice(self, notice: Option<&str>) -> Recipient {
+        Recipient { notice: notice.map(Arc::from), ..self }
     }
 
     /// Passes on what a child of this process has sent to what it took for the service manager.
     pub fn pass_on(&self, message: &[u8]) {
-        let Recipient::Service(socket) = &self.recipient else { return };
+        let Address::ServiceManager(socket) = &self.address else { return };
         if let Err(error) = socket.send(message) {
             tracing::debug!("cannot pass on a report to the service manager: {error}");
         }
     }
 
     /// The supervisor at the other end of a link.
-    pub fn of_supervisor(link: Arc<Link>) -> Service {
-        Service {
-            watchdog: Some(SUPERVISED_WATCHDOG),
-            stuck_after: STUCK_AFTER,
-            recipient: Recipient::Supervisor(link),
-            notice: None,
-        }
+    pub fn of_supervisor(link: Arc<Link>) -> Recipient {
+        let (watchdog, address) = (Some(SUPERVISED_WATCHDOG), Address::Supervisor(link));
+        Recipient { watchdog, address, ..Recipient::default() }
     }
 
     /// The longest time between two keep-alive messages, if any are wanted.
@@ -126,10 +118,12 @@ impl Service {
 
     /// Sends a report. A lost report is not an error.
     pub fn report(&self, report: Report) {
-        let sent = match &self.recipient {
-            Recipient::None => Ok(()),
-            Recipient::Service(socket) => notify_manager(socket, report, self.notice.as_deref()),
-            Recipient::Supervisor(link) => notify_supervisor(link, report),
+        let sent = match &self.address {
+            Address::None => Ok(()),
+            Address::ServiceManager(socket) => {
+                notify_manager(socket, report, self.notice.as_deref())
+            }
+            Address::Supervisor(link) => notify_supervisor(link, report),
         };
         if let Err(error) = sent {
             tracing::debug!("cannot report to the supervisor or service manager: {error}");
