@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ringway_sys::poll::wait_readable;
 use ringway_sys::tun::{QueueMode, TunFile};
 use ringway_wire::vnet::VirtioNetHdr;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -77,8 +77,7 @@ impl Drop for Relay {
 fn carry(from: &TunFile, to: &TunFile, under_way: &mut VecDeque<(Instant, Vec<u8>)>) {
     let now = Instant::now();
     let next = under_way.front().map_or(DELAY, |(at, _)| at.saturating_duration_since(now));
-    let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(next.min(DELAY).subsec_nanos()) };
-    let _ = poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&wait));
+    let _ = wait_readable(from, Some(next.min(DELAY)));
     let (mut header, mut frame) = (VirtioNetHdr::default(), vec![0; 16 << 10]);
     let now = Instant::now();
     while let Ok(Some(len)) = from.read_frame(&mut header, &mut frame) {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use ringway_emu::{EmuEvent, EmuHypervisor};
 use ringway_hypervisor::{Access, EventChannel, GrantTable, GrantedPages, Hypervisor};
+use ringway_sys::poll::wait_readable;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xen::{XenEvent, XenHypervisor};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long another part of the host may take for a step that takes milliseconds on an idle host.
 pub const SOON: Duration = Duration::from_secs(20);
 /// How long to wait for an event before the guest checks whether its time is up.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The guest's domain.
 #[derive(Debug)]
@@ -114,10 +114,9 @@ impl Event {
     pub fn rest(&self) {
         match self.waker() {
             Some(waker) => {
-                let fd = PollFd::from_borrowed_fd(waker, PollFlags::IN);
-                let _ = poll(&mut [fd], Some(&PAUSE));
+                let _ = wait_readable(&waker, Some(PAUSE));
             }
-            None => std::thread::sleep(Duration::from_millis(2)),
+            None => std::thread::sleep(PAUSE),
         }
     }
 

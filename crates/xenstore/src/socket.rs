@@ -2,13 +2,14 @@
 //! `/dev/xen/xenbus`.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use ringway_sys::poll::wait_readable;
 use ringway_watchdog::Pulse;
 use ringway_wire::xenstore::{Errno, Op, SOCKMSG_LEN, SockMsg, XENSTORE_PAYLOAD_MAX};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::Lost;
@@ -73,12 +74,7 @@ impl Socket {
     }
 
     fn is_readable(&self) -> Result<bool, Lost> {
-        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(io::Error::from(error).into()),
-        }
+        Ok(wait_readable(&self.stream, Some(Duration::ZERO))?)
     }
 }
 

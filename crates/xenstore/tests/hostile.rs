@@ -4,12 +4,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ringway_sys::poll::wait_readable;
 use ringway_wire::xenstore::{Op, SockMsg};
 use ringway_xenstore::{
     Client, DomId, Errno, Permissions, Quota, Reason, Refusal, Rights, Server, ServerHandle,
     WatchEvent, Watched, XsError,
 };
-use rustix::event::{PollFd, PollFlags};
 use zerocopy::IntoBytes;
 
 /// Far more than anything here takes on the busiest machine.
@@ -151,7 +151,7 @@ fn next(client: &mut Client) -> WatchEvent {
             Some(Watched::Overflow) => panic!("there is room"),
             None => {}
         }
-        rustix::event::poll(&mut [PollFd::new(client, PollFlags::IN)], None).expect("it can wait");
+        wait_readable(client, None).expect("it can wait");
     }
 }
 
@@ -200,7 +200,7 @@ fn a_released_domain_is_closed_and_its_number_can_be_reused() {
     while dom0.next_watch().expect("the server is there").is_some() {}
 
     handle.release(DomId(4)).expect("the server is there");
-    rustix::event::poll(&mut [PollFd::new(&dom0, PollFlags::IN)], None).expect("it can wait");
+    wait_readable(&dom0, None).expect("it can wait");
     let event = dom0.next_watch().expect("the server is there").expect("it was notified");
     let Watched::Node(event) = event else { panic!("{event:?}") };
     assert_eq!((event.path.as_str(), event.token.as_str()), ("@releaseDomain", "gone"));

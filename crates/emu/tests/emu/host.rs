@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ringway_emu::{Broker, BrokerHandle, DomainEvent, EmuEvent, EmuHypervisor, NewDomain, Role};
 use ringway_hypervisor::EventChannel;
+use ringway_sys::poll::wait_readable;
 use ringway_wire::DomId;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
 /// Only a failing test waits this long.
@@ -68,10 +68,8 @@ impl Host {
 
 /// Waits for an event, and takes it.
 pub(crate) fn wait_for(event: &EmuEvent) {
-    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
     let waker = event.waker().expect("an emulated channel has a descriptor");
-    let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
-    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1));
+    assert!(wait_readable(&waker, Some(PATIENCE)).expect("a descriptor"));
     assert!(event.ack().expect("it can be read"));
 }
 

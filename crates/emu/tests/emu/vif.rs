@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
@@ -18,11 +19,11 @@ use ringway_hypervisor::{
 use ringway_netback::{FrontendFeatures, QueueParts};
 use ringway_netfront::Slabs;
 use ringway_sys::SharedPages;
+use ringway_sys::poll::{readable, wait};
 use ringway_wire::netif::{TX_SLOT_LEN, TxRequest};
 use ringway_wire::ring::{REQ_PROD, SLOTS};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 use ringway_xenbus::{EventPorts, QueueConfig};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::host::Host;
 
@@ -32,7 +33,7 @@ type Back = ringway_netback::VifQueue<EmuMemory, EmuEvent>;
 const FRAMES: usize = 4000;
 const BACKEND: DomId = DomId(0);
 /// Only a lost event causes such a long wait.
-const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn frontend(guest: &EmuHypervisor) -> Front {
     let event = || guest.alloc_unbound(BACKEND).expect("ports are left");
@@ -77,9 +78,9 @@ fn wakers(port: &impl Wakers) -> Vec<OwnedFd> {
 
 fn sleep_unless_work(port: &mut impl PortQueue, wakers: &[OwnedFd]) {
     if port.arm().expect("both ends are honest") == Pending::Nothing {
-        let mut fds: Vec<_> = wakers.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let count = poll(&mut fds, Some(&PATIENCE)).expect("poll works");
-        assert!(count > 0, "an event was lost");
+        let sources: Vec<_> = wakers.iter().map(|fd| readable((), fd)).collect();
+        let ready = wait(&sources, Some(PATIENCE)).expect("poll works");
+        assert!(!ready.is_empty(), "an event was lost");
     }
     port.woken(Woken::Unknown).expect("events can be cleared");
 }

@@ -2,6 +2,7 @@
 //! other, byte for byte and in order.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use fastrand::Rng;
 use ringway_datapath::{
@@ -10,7 +11,7 @@ use ringway_datapath::{
 };
 use ringway_netfront::Slabs;
 use ringway_sys::SharedPages;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ringway_sys::poll::wait_readable;
 
 use crate::frames::pattern;
 use crate::joined::{Back, Front, attach, pair};
@@ -239,10 +240,8 @@ fn a_sleeping_queue_is_woken_when_a_frame_is_freed_and_reposts_its_pages() {
     let rings = |front: &Front| {
         let mut last = false;
         front.wakers(&mut |fd| {
-            let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
             // waits: this thread made all events, so no other is to come
-            poll(&mut asked, Some(&Timespec::default())).expect("our own descriptor");
-            last = !asked[0].revents().is_empty();
+            last = wait_readable(&fd, Some(Duration::ZERO)).expect("our own descriptor");
         });
         last
     };

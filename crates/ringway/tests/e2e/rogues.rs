@@ -16,6 +16,7 @@ use std::time::Duration;
 use ringway_e2e::host::{Host, Running, SOON, describe};
 use ringway_e2e::machine::{ADDRESS, EchoConnection};
 use ringway_e2e::virtio_guest::{Maker, guest_with};
+use ringway_sys::poll::wait_readable;
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Area, Region, RegionKey, Request};
 use ringway_vhost_shell::Connection;
@@ -23,7 +24,7 @@ use ringway_wire::vhost_user::{
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, inflight_split,
 };
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1, VIRTIO_RING_F_INDIRECT_DESC};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::epoll;
 use rustix::fs::{
     CWD, FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create,
     mknodat,
@@ -379,9 +380,8 @@ const ATTACKS: &[Attack] = &[
             // Workers call when they take over a ring, each of the two.
             let mut called = 0;
             while called < 2 {
-                let mut waiting = [PollFd::new(call, PollFlags::IN)];
-                let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
-                assert_eq!(poll(&mut waiting, Some(&limit)), Ok(1), "the rings are taken over");
+                let is_called = wait_readable(call, Some(PATIENCE)).expect("a descriptor");
+                assert!(is_called, "the rings are taken over");
                 let mut count = [0; 8];
                 rustix::io::read(call, &mut count).expect("it was called");
                 called += u64::from_ne_bytes(count);

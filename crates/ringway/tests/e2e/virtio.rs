@@ -10,12 +10,13 @@ use std::time::Instant;
 use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
 use ringway_e2e::machine::EchoConnection;
 use ringway_e2e::virtio_guest::{Maker, description, guest_with, kill_backend, wait_for_queues};
+use ringway_sys::poll::wait_readable;
 use ringway_vhost::frontend::{Negotiated, Preferences};
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
 use ringway_vhost_shell::{Connection, Driver, Endpoint, FrontendEnd, Mode, Note, Parts, Received};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::panics::panic_over;
@@ -523,10 +524,8 @@ fn a_front_end_that_changes_its_rings_endlessly_rarely_involves_the_workers() {
 
 /// Waits until the back-end replies.
 pub(crate) fn await_reply(connection: &mut Connection) {
-    let limit = Timespec::try_from(SOON).expect("it is short");
     while !matches!(connection.receive().expect("it is whole"), Received::Message(_)) {
-        let ready = poll(&mut [PollFd::new(&*connection, PollFlags::IN)], Some(&limit));
-        assert_eq!(ready.expect("a descriptor"), 1, "no reply");
+        assert!(wait_readable(connection, Some(SOON)).expect("a descriptor"), "no reply");
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use ringway_sys::poll;
 use ringway_vhost::backend::{
     AreaRequest, Bases, FEATURES, Log, Negotiated, Offer, PROTOCOL_FEATURES,
 };
 use ringway_vhost::{Area, PairPlan, Region, RegionKey};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A generous limit: only a machine that is stuck takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -147,11 +147,6 @@ pub(crate) fn until(
 }
 
 fn wait(end: &BackendEnd, pause: Duration) {
-    let mut fds: Vec<PollFd<'_>> = end
-        .waker()
-        .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags | PollFlags::HUP))
-        .into_iter()
-        .collect();
-    let nanos = i64::try_from(pause.as_nanos()).expect("it is short");
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: nanos })).expect("descriptors are good");
+    let source = end.waker().map(|(fd, events)| ((), fd, events));
+    poll::wait(source.as_slice(), Some(pause)).expect("descriptors are good");
 }

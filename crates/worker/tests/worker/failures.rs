@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use ringway_datapath::{Probe, QueueDown};
 use ringway_engine::steps::{self, Command};
 use ringway_switch::PortId;
+use ringway_sys::poll::wait_readable;
 use ringway_worker::{Capture, Failure, Forwarding, Passage, Policy, Workers, WorkersConfig};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::double::{PATIENCE, TestPort, attachment, config, port, port_with};
 
@@ -16,9 +16,7 @@ fn patch(to: u16) -> Forwarding {
 }
 
 fn wait_for_event(workers: &mut Workers<TestPort>) -> Failure<TestPort> {
-    let timeout = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap(), tv_nsec: 0 };
-    let mut polled = [PollFd::new(&*workers, PollFlags::IN)];
-    assert_eq!(poll(&mut polled, Some(&timeout)), Ok(1), "no queue was reported");
+    assert!(wait_readable(workers, Some(PATIENCE)).expect("ours"), "no queue was reported");
     workers.next_failure().expect("an event was announced")
 }
 
