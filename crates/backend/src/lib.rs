@@ -208,15 +208,13 @@ impl<H: Hypervisor> Backend<H> {
         self.host.follow_ports(uplink.map(|uplink| (uplink.name.as_str(), uplink.port)));
     }
 
-    /// Notes the watch events that have arrived.
-    fn take_watches(&mut self) -> Result<Watches, Lost> {
+    /// Notes the watch events that have arrived; returns whether there may be more.
+    fn take_watches(&mut self) -> Result<bool, Lost> {
         for _ in 0..EVENTS_MAX {
-            match self.store.next_watch()? {
-                Some(watched) => self.on(Event::Watch(watched))?,
-                None => return Ok(Watches::Taken),
-            }
+            let Some(watched) = self.store.next_watch()? else { return Ok(false) };
+            self.on(Event::Watch(watched))?;
         }
-        Ok(Watches::More)
+        Ok(true)
     }
 
     /// Notes the deferred work of vifs that is due, and returns how long the rest may wait, at most
@@ -284,12 +282,12 @@ impl<H: Hypervisor> Turns for Backend<H> {
         self.serve_pending()?;
         // Last, because all of the above uses XenStore, and an event that arrives together with
         // a reply does not make the descriptor readable.
-        let watches = self.take_watches()?;
+        let mut has_more = self.take_watches()?;
         if ready.contains(&Token::Opener) {
             self.serve_opener()?;
         }
         self.follow_links();
-        let has_more = self.turn_vhosts()?;
+        has_more |= self.turn_vhosts()?;
         let swept = self.process.rebalance();
         if let Some(swept) = swept {
             self.busy = self.process.machinery.workers.busy().sum();
@@ -298,8 +296,8 @@ impl<H: Hypervisor> Turns for Backend<H> {
         // What happens after the last housekeeping needs another.
         let pause_max = if swept.is_some() { IDLE_HOUSEKEEPING } else { HOUSEKEEPING };
         let pause = self.note_due(pause_max);
-        let is_idle = watches == Watches::Taken && !self.host.has_turns() && !has_more;
-        Ok(Some(if is_idle { pause } else { Duration::ZERO }))
+        has_more |= self.host.has_turns();
+        Ok(Some(if has_more { Duration::ZERO } else { pause }))
     }
 
     fn sources(&self) -> Vec<Source<'_, Token>> {
@@ -335,11 +333,4 @@ impl<H: Hypervisor> Turns for Backend<H> {
             }
         }
     }
-}
-
-/// Whether there may be more watch events.
-#[derive(Debug, PartialEq, Eq)]
-enum Watches {
-    Taken,
-    More,
 }

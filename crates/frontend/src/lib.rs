@@ -17,7 +17,7 @@
 
 mod config;
 mod nic;
-mod services;
+mod parts;
 mod sockets;
 mod vhost;
 mod vifs;
@@ -32,19 +32,18 @@ pub use config::{FrontendConfig, Interface};
 use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::{Source, Turns, readable, take_turns, wait_readable};
-use ringway_worker::Workers;
 use ringway_xenbus::frontend::Input;
 use ringway_xenstore::{Client, Lost};
 pub use sockets::Sockets;
 pub use vhost::{VhostConfig, VhostSockets, run_vhost};
 
 use crate::nic::Nic;
-use crate::services::{Hosting, Services};
+use crate::parts::{Machinery, Parts};
 use crate::vifs::Refused;
 
 /// The state of a guest process.
 struct Frontend<H: Hypervisor> {
-    services: Services<H>,
+    parts: Parts<H>,
     config: FrontendConfig,
     /// By handle.
     nics: BTreeMap<u32, Nic<H>>,
@@ -79,16 +78,11 @@ pub fn run<H: Hypervisor>(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let control = ControlServer::start(control)?;
-    let workers = Workers::start(config.workers.clone())?;
-    // A worker that panicked may have left its queues inconsistent, so the process ends.
-    workers.on_panic(Box::new(|serving| {
-        tracing::error!(?serving, "a worker has panicked: the process ends");
-        std::process::abort()
-    }));
-    let host = Hosting { hypervisor, netlink, workers, port_events: VecDeque::new() };
-    let services = Services { store, host };
+    let workers = wired::start_workers(config.workers.clone())?;
+    let machinery = Machinery { hypervisor, netlink, workers, port_events: VecDeque::new() };
+    let parts = Parts { store, machinery };
     let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
-    let mut frontend = Frontend { services, config, nics, refused, is_leaving, control };
+    let mut frontend = Frontend { parts, config, nics, refused, is_leaving, control };
     frontend.watch_vifs()?;
     take_turns(&mut frontend, &stop)?;
     frontend.leave()
@@ -110,8 +104,8 @@ impl<H: Hypervisor> Turns for Frontend<H> {
     }
 
     fn sources(&self) -> Vec<Source<'_, Token>> {
-        let Services { store, host } = &self.services;
-        let workers = readable(Token::Workers, &host.workers);
+        let Parts { store, machinery } = &self.parts;
+        let workers = readable(Token::Workers, &machinery.workers);
         vec![readable(Token::Store, store), workers, readable(Token::Calls, &self.control)]
     }
 }
@@ -120,21 +114,21 @@ impl<H: Hypervisor> Frontend<H> {
     /// Handles queues that their workers gave up: the backend broke the protocol, or a user deleted
     /// the device. The vif connects again.
     fn take_port_events(&mut self) -> Result<(), Lost> {
-        while let Some(event) = self.services.host.next_port_event() {
+        while let Some(event) = self.parts.machinery.next_port_event() {
             let fault = format!("queue {}: {}", event.queue_index, event.down);
             let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
             if let Some(nic) = nic {
                 nic.take_failed(fault, event.queue);
             }
         }
-        self.nics.values_mut().try_for_each(|nic| nic.recover(&mut self.services))
+        self.nics.values_mut().try_for_each(|nic| nic.recover(&mut self.parts))
     }
 
     fn serve_call(&mut self, call: Call<GuestRequest>) -> Result<(), Lost> {
         let reply = match call.request {
             GuestRequest::Status => {
-                let Services { store, host } = &mut self.services;
-                let placements = host.workers.placements();
+                let Parts { store, machinery } = &mut self.parts;
+                let placements = machinery.workers.placements();
                 let mut vifs = Vec::new();
                 for nic in self.nics.values() {
                     vifs.push(nic.status(store, &placements)?);
@@ -143,17 +137,17 @@ impl<H: Hypervisor> Frontend<H> {
                 vifs.sort_by_key(|vif| vif.handle);
                 Reply::ok(&GuestStatus {
                     name: self.config.name.clone(),
-                    domid: self.services.host.hypervisor.domid().0,
+                    domid: self.parts.machinery.hypervisor.domid().0,
                     pid: std::process::id(),
                     vifs,
                 })
             }
             GuestRequest::SetQueues { handle, queues } => {
-                self.set(handle, |nic, services| nic.set_queues(queues, services))?
+                self.set(handle, |nic, parts| nic.set_queues(queues, parts))?
             }
             GuestRequest::SetHash { handle, ref hash } => {
                 let hash = hash.clone();
-                self.set(handle, |nic, services| nic.set_hash(hash, services))?
+                self.set(handle, |nic, parts| nic.set_hash(hash, parts))?
             }
         };
         call.reply(reply);
@@ -164,14 +158,14 @@ impl<H: Hypervisor> Frontend<H> {
     fn set(
         &mut self,
         handle: u32,
-        set: impl FnOnce(&mut Nic<H>, &mut Services<H>) -> Result<Result<(), String>, Lost>,
+        set: impl FnOnce(&mut Nic<H>, &mut Parts<H>) -> Result<Result<(), String>, Lost>,
     ) -> Result<Reply, Lost> {
         let Some(nic) = self.nics.get_mut(&handle) else {
             let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
             return Ok(Reply::error(&format!("there is no vif {handle}; there is {known}")));
         };
-        Ok(match set(nic, &mut self.services)? {
+        Ok(match set(nic, &mut self.parts)? {
             Ok(()) => Reply::ok(&()),
             Err(reason) => Reply::error(&reason),
         })
@@ -181,7 +175,7 @@ impl<H: Hypervisor> Frontend<H> {
     fn leave(&mut self) -> io::Result<()> {
         self.unwatch_vifs()?;
         for nic in self.nics.values_mut() {
-            nic.feed(Input::Stop, &mut self.services)?;
+            nic.feed(Input::Stop, &mut self.parts)?;
         }
         self.drop_finished();
         // An event that arrived together with a reply does not make the descriptor readable.
@@ -189,7 +183,7 @@ impl<H: Hypervisor> Frontend<H> {
         let deadline = Instant::now() + nic::LEAVE_TIMEOUT;
         while !self.nics.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            if !wait_readable(&self.services.store, Some(left))? {
+            if !wait_readable(&self.parts.store, Some(left))? {
                 break;
             }
             self.take_watches()?;

@@ -1,6 +1,6 @@
 //! One interface: a TAP device, a vif, and the handshake that joins them.
 //!
-//! A [`Nic`] owns all state of its vif, and is given the services that it may use.
+//! A [`Nic`] owns all state of its vif, and is given what it shares with others.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, X
 use ringway_xenstore::{Client, Lost, unless_refused};
 
 use crate::Interface;
-use crate::services::{AnyQueue, Hosting, Services};
+use crate::parts::{AnyQueue, Machinery, Parts};
 use crate::wired::{self, Ports};
 
 /// How long a backend may take to close when the guest terminates.
@@ -100,18 +100,14 @@ impl<H: Hypervisor> Nic<H> {
     }
 
     /// Begins the handshake. `own` is the frontend's state found in XenStore.
-    pub(crate) fn start(
-        &mut self,
-        own: XenbusState,
-        services: &mut Services<H>,
-    ) -> Result<(), Lost> {
-        let Services { store, host } = services;
-        self.end.start(store, &mut Serving { link: &mut self.link, host }, own)
+    pub(crate) fn start(&mut self, own: XenbusState, parts: &mut Parts<H>) -> Result<(), Lost> {
+        let Parts { store, machinery } = parts;
+        self.end.start(store, &mut NicProcess { link: &mut self.link, machinery }, own)
     }
 
-    pub(crate) fn backend_changed(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
-        let Services { store, host } = services;
-        self.end.backend_changed(store, &mut Serving { link: &mut self.link, host })
+    pub(crate) fn backend_changed(&mut self, parts: &mut Parts<H>) -> Result<(), Lost> {
+        let Parts { store, machinery } = parts;
+        self.end.backend_changed(store, &mut NicProcess { link: &mut self.link, machinery })
     }
 
     /// Connects again with another number of queues, on a user's request. Refuses a number that the
@@ -119,10 +115,10 @@ impl<H: Hypervisor> Nic<H> {
     pub(crate) fn set_queues(
         &mut self,
         queues: u16,
-        services: &mut Services<H>,
+        parts: &mut Parts<H>,
     ) -> Result<Result<(), String>, Lost> {
         // Without a backend there is no offer, and the vif connects once there is one.
-        let keys = self.backend_keys(&mut services.store)?;
+        let keys = self.backend_keys(&mut parts.store)?;
         let offer = keys.and_then(|keys| Offer::read(&keys).ok());
         let max = offer.map_or(u16::MAX, |offer| offer.queues_max);
         if !(1..=max).contains(&queues) {
@@ -132,16 +128,16 @@ impl<H: Hypervisor> Nic<H> {
             )));
         }
         self.preferences = Preferences { queues: QueueCount::Exactly(queues), ..self.preferences };
-        let Services { store, host } = services;
-        let mut serving = Serving { link: &mut self.link, host };
-        self.end.reconnect(store, &mut serving, self.preferences).map(Ok)
+        let Parts { store, machinery } = parts;
+        let mut process = NicProcess { link: &mut self.link, machinery };
+        self.end.reconnect(store, &mut process, self.preferences).map(Ok)
     }
 
     /// Connects again with another hash, on a user's request.
     pub(crate) fn set_hash(
         &mut self,
         hash: Option<(Vec<u8>, Vec<u16>)>,
-        services: &mut Services<H>,
+        parts: &mut Parts<H>,
     ) -> Result<Result<(), String>, Lost> {
         let queues = self.link.counters.len();
         let wish = hash.map(|(key, mapping)| wish(&key, &mapping, queues)).transpose();
@@ -149,15 +145,15 @@ impl<H: Hypervisor> Nic<H> {
             Ok(wish) => wish,
             Err(reason) => return Ok(Err(reason)),
         };
-        let keys = self.backend_keys(&mut services.store)?;
+        let keys = self.backend_keys(&mut parts.store)?;
         let offer = keys.and_then(|keys| Offer::read(&keys).ok());
         if wish.is_some() && offer.is_some_and(|offer| !offer.control_ring) {
             return Ok(Err("the backend offers no control ring, so it hashes as it likes".into()));
         }
         self.link.interface.hash = wish;
-        let Services { store, host } = services;
-        let mut serving = Serving { link: &mut self.link, host };
-        self.end.reconnect(store, &mut serving, self.preferences).map(Ok)
+        let Parts { store, machinery } = parts;
+        let mut process = NicProcess { link: &mut self.link, machinery };
+        self.end.reconnect(store, &mut process, self.preferences).map(Ok)
     }
 
     /// What the backend offers now; `None` if there is no backend.
@@ -166,17 +162,17 @@ impl<H: Hypervisor> Nic<H> {
     }
 
     /// Connects again if a worker has given up a queue.
-    pub(crate) fn recover(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
+    pub(crate) fn recover(&mut self, parts: &mut Parts<H>) -> Result<(), Lost> {
         let Some(fault) = self.link.fault.take() else { return Ok(()) };
         tracing::warn!(handle = self.link.vif.handle, "{fault}");
-        let Services { store, host } = services;
-        let mut serving = Serving { link: &mut self.link, host };
-        self.end.recover(store, &mut serving, self.preferences, fault)
+        let Parts { store, machinery } = parts;
+        let mut process = NicProcess { link: &mut self.link, machinery };
+        self.end.recover(store, &mut process, self.preferences, fault)
     }
 
-    pub(crate) fn feed(&mut self, input: Input, services: &mut Services<H>) -> Result<(), Lost> {
-        let Services { store, host } = services;
-        self.end.feed(store, &mut Serving { link: &mut self.link, host }, input)
+    pub(crate) fn feed(&mut self, input: Input, parts: &mut Parts<H>) -> Result<(), Lost> {
+        let Parts { store, machinery } = parts;
+        self.end.feed(store, &mut NicProcess { link: &mut self.link, machinery }, input)
     }
 
     pub(crate) fn has_port(&self, port: PortId) -> bool {
@@ -390,27 +386,27 @@ impl<H: Hypervisor> NicLink<H> {
     }
 }
 
-/// One vif, with the services needed to serve it.
-struct Serving<'a, H: Hypervisor> {
+/// One vif, with what its queues need.
+struct NicProcess<'a, H: Hypervisor> {
     link: &'a mut NicLink<H>,
-    host: &'a mut Hosting<H>,
+    machinery: &'a mut Machinery<H>,
 }
 
-impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
+impl<H: Hypervisor> FrontendProcess for NicProcess<'_, H> {
     fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
-        let Serving { link, host } = self;
-        let made = link.make_device(&mut host.netlink, own).map_err(|error| error.to_string());
+        let NicProcess { link, machinery } = self;
+        let made = link.make_device(&mut machinery.netlink, own).map_err(|error| error.to_string());
         let made = made.and_then(|()| {
-            link.make_queues(&host.hypervisor, wanted).map_err(|error| error.to_string())
+            link.make_queues(&machinery.hypervisor, wanted).map_err(|error| error.to_string())
         });
         if made.is_err() {
-            link.release(&host.hypervisor);
+            link.release(&machinery.hypervisor);
         }
         made
     }
 
     fn release(&mut self) {
-        self.link.release(&self.host.hypervisor);
+        self.link.release(&self.machinery.hypervisor);
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {
@@ -419,13 +415,13 @@ impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
 
     /// Takes the queues back from their workers: frames stay in the kernel's queue.
     fn carrier_down(&mut self) {
-        let Serving { link, host } = self;
-        host.workers.detach(link.tap_port);
-        for queue in host.workers.detach(link.vif_port) {
+        let NicProcess { link, machinery } = self;
+        machinery.workers.detach(link.tap_port);
+        for queue in machinery.workers.detach(link.vif_port) {
             link.keep(queue);
         }
         // Takes back the queues that failed meanwhile; their faults no longer matter.
-        for event in host.take_events_of(|port| link.has_port(port)) {
+        for event in machinery.take_events_of(|port| link.has_port(port)) {
             link.take_failed(event.queue);
         }
         link.fault = None;
@@ -444,11 +440,11 @@ impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
     }
 }
 
-impl<H: Hypervisor> Serving<'_, H> {
+impl<H: Hypervisor> NicProcess<'_, H> {
     /// Gives the queues to workers: frames flow.
     fn join(&mut self) -> io::Result<()> {
-        let Serving { link, host } = self;
-        link.make_slabs(&host.hypervisor);
+        let NicProcess { link, machinery } = self;
+        link.make_slabs(&machinery.hypervisor);
         if let (Some(queue), Some(wish)) = (link.idle.first_mut(), &link.interface.hash) {
             link.refusal = queue.refusal();
             queue.wish(wish.clone()).map_err(io::Error::other)?;
@@ -457,7 +453,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         let ports = Ports { tap: link.tap_port, vif: link.vif_port };
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());
         let page_pool = link.slabs.as_ref().map(Slabs::page_pool);
-        wired::join(&mut host.workers, ports, tap, link.caps, queues, page_pool)?;
+        wired::join(&mut machinery.workers, ports, tap, link.caps, queues, page_pool)?;
         tracing::info!(handle = link.vif.handle, queues = link.counters.len(), "connected");
         Ok(())
     }

@@ -87,12 +87,7 @@ impl VhostSockets {
 pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) -> io::Result<()> {
     let VhostSockets { endpoint, mut netlink } = sockets;
     let VhostConfig { device, mac, mtu, interface, workers, .. } = config;
-    let workers = Workers::start(workers)?;
-    // A worker that panicked may have left its queues inconsistent, so the process ends.
-    workers.on_panic(Box::new(|serving| {
-        tracing::error!(?serving, "a worker has panicked: the process ends");
-        std::process::abort()
-    }));
+    let workers = wired::start_workers(workers)?;
     let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
     let (made, shared, caps) = (Vec::new(), None, OffloadCaps::NONE);
     let guest = Guest { interface, tap, workers, made, shared, caps };

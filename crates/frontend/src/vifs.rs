@@ -26,25 +26,25 @@ pub(crate) struct Refused {
 
 impl<H: Hypervisor> Frontend<H> {
     fn vif_root(&self) -> String {
-        Vif::frontend_root(self.services.host.hypervisor.domid())
+        Vif::frontend_root(self.parts.machinery.hypervisor.domid())
     }
 
     /// Starts watching for vifs. The watch fires at once.
     pub(crate) fn watch_vifs(&mut self) -> io::Result<()> {
         let root = self.vif_root();
-        or_refusal(self.services.store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)
+        or_refusal(self.parts.store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)
     }
 
     /// Stops watching for vifs, so that none is found while the guest closes them.
     pub(crate) fn unwatch_vifs(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
-        unless_refused(self.services.store.unwatch(&root, ROOT_TOKEN), ())?;
+        unless_refused(self.parts.store.unwatch(&root, ROOT_TOKEN), ())?;
         self.is_leaving = true;
         Ok(())
     }
 
     pub(crate) fn take_watches(&mut self) -> Result<(), Lost> {
-        while let Some(event) = self.services.store.next_watch()? {
+        while let Some(event) = self.parts.store.next_watch()? {
             match event {
                 Watched::Node(event) if event.token == ROOT_TOKEN => {
                     self.directory_changed(&event)?;
@@ -67,7 +67,7 @@ impl<H: Hypervisor> Frontend<H> {
 
     fn backend_changed(&mut self, handle: u32) -> Result<(), Lost> {
         let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
-        nic.backend_changed(&mut self.services)?;
+        nic.backend_changed(&mut self.parts)?;
         self.drop_finished();
         Ok(())
     }
@@ -102,7 +102,7 @@ impl<H: Hypervisor> Frontend<H> {
 
     fn scan(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
-        let names = unless_refused(self.services.store.directory(&root), Vec::new())?;
+        let names = unless_refused(self.parts.store.directory(&root), Vec::new())?;
         let mut handles: BTreeSet<u32> =
             names.iter().filter_map(|name| parse_handle(name)).collect();
         handles.extend(self.nics.keys().chain(self.refused.keys()));
@@ -112,10 +112,10 @@ impl<H: Hypervisor> Frontend<H> {
     /// Begins to serve a new vif, and drops a removed one.
     fn inspect(&mut self, handle: u32) -> Result<(), Lost> {
         let dir = format!("{}/{handle}", self.vif_root());
-        let read = device::read_keys(&mut self.services.store, &dir, KeySet::FrontendDevice);
+        let read = device::read_keys(&mut self.parts.store, &dir, KeySet::FrontendDevice);
         let keys = unless_refused(read, None)?;
         let keys = keys.unwrap_or_else(|| Keys::new(&dir, []));
-        let found = Vif::from_frontend_keys(self.services.host.hypervisor.domid(), handle, &keys);
+        let found = Vif::from_frontend_keys(self.parts.machinery.hypervisor.domid(), handle, &keys);
         if let Some(nic) = self.nics.get_mut(&handle) {
             // Only we and the toolstack write our state: if it differs from what we wrote, the
             // toolstack has recreated the directory.
@@ -123,7 +123,7 @@ impl<H: Hypervisor> Frontend<H> {
             if is_it {
                 return Ok(());
             }
-            nic.feed(Input::Gone, &mut self.services)?;
+            nic.feed(Input::Gone, &mut self.parts)?;
             self.drop_finished();
         }
         match found {
@@ -145,11 +145,11 @@ impl<H: Hypervisor> Frontend<H> {
         };
         let (name, interface) = (self.config.device_name(handle), self.config.interface(handle));
         let mut nic = Nic::new(vif, name, interface.clone(), ports);
-        if let Err(refusal) = or_refusal(nic.end.watch(&mut self.services.store))? {
+        if let Err(refusal) = or_refusal(nic.end.watch(&mut self.parts.store))? {
             return self.refuse(handle, own, refusal.to_string());
         }
         tracing::debug!(handle, backend = %vif.backend, "vif found");
-        nic.start(own, &mut self.services)?;
+        nic.start(own, &mut self.parts)?;
         self.nics.insert(handle, nic);
         Ok(())
     }
@@ -158,8 +158,8 @@ impl<H: Hypervisor> Frontend<H> {
         let is_known = self.refused.get(&handle).is_some_and(|known| known.reason == reason);
         if !is_known {
             tracing::warn!(handle, "{reason}");
-            let guest = self.services.host.hypervisor.domid();
-            set_error(&mut self.services.store, guest, handle, Some(&reason))?;
+            let guest = self.parts.machinery.hypervisor.domid();
+            set_error(&mut self.parts.store, guest, handle, Some(&reason))?;
         }
         self.refused.insert(handle, Refused { state, reason });
         Ok(())

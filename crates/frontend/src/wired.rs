@@ -7,7 +7,7 @@ use ringway_datapath::{MacAddr, OffloadCaps, PagePool, PortQueue, QueueCounters,
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap, VifOrTap};
-use ringway_worker::{Attachment, Forwarding, Stations, Weight, Workers};
+use ringway_worker::{Attachment, Forwarding, Stations, Weight, Workers, WorkersConfig};
 
 use crate::Interface;
 
@@ -41,6 +41,19 @@ pub(crate) fn make_device(
         netlink.add_default_route(tap.name(), gateway)?;
     }
     Ok(tap)
+}
+
+/// Starts threads for the queues of an interface.
+pub(crate) fn start_workers<Q: PortQueue + Wakers + Send + 'static>(
+    config: WorkersConfig,
+) -> io::Result<Workers<Q>> {
+    let workers = Workers::start(config)?;
+    // A worker that panicked may have left its queues inconsistent, so the process ends.
+    workers.on_panic(Box::new(|serving| {
+        tracing::error!(?serving, "a worker has panicked: the process ends");
+        std::process::abort()
+    }));
+    Ok(workers)
 }
 
 /// The ports of a device and of its vif.

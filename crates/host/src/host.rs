@@ -81,21 +81,21 @@ impl<W: World> Host<W> {
 
     /// Its vifs of Xen.
     pub fn vifs(&self) -> impl Iterator<Item = (Vif, &XenVif<W>)> {
-        self.vifs.iter().map(|(vif, served)| (*vif, served))
+        self.vifs.iter().map(|(vif, xen)| (*vif, xen))
     }
 
     /// The states of its vifs of all kinds.
     pub fn states(&self) -> impl Iterator<Item = &VifState<W>> + Clone {
-        let virtio = self.virtio.iter().map(|served| &served.state);
-        self.vifs.values().map(|served| &served.state).chain(virtio)
+        let virtio = self.virtio.iter().map(|it| &it.state);
+        self.vifs.values().map(|it| &it.state).chain(virtio)
     }
 
     /// How many vifs there are, and how many of them are connected.
     pub fn counts(&self) -> (usize, usize) {
-        let is_connected = |served: &&XenVif<W>| served.end.state() == XenbusState::Connected;
+        let is_connected = |it: &&XenVif<W>| it.end.state() == XenbusState::Connected;
         let connected = self.vifs.values().filter(is_connected).count();
-        let serving = self.virtio.iter().filter(|served| served.is_serving()).count();
-        (self.vifs.len() + self.virtio.len(), connected + serving)
+        let virtio = self.virtio.iter().filter(|it| it.is_serving()).count();
+        (self.vifs.len() + self.virtio.len(), connected + virtio)
     }
 
     /// One of its vifs of Xen.
@@ -105,13 +105,13 @@ impl<W: World> Host<W> {
 
     /// The state of one of its vifs of Xen.
     pub fn state_mut(&mut self, vif: Vif) -> Option<&mut VifState<W>> {
-        self.vifs.get_mut(&vif).map(|served| &mut served.state)
+        self.vifs.get_mut(&vif).map(|it| &mut it.state)
     }
 
     /// What all vifs share, and their states.
     pub fn states_mut(&mut self) -> (&mut Shared, impl Iterator<Item = &mut VifState<W>>) {
-        let virtio = self.virtio.iter_mut().map(|served| &mut served.state);
-        (&mut self.shared, self.vifs.values_mut().map(|served| &mut served.state).chain(virtio))
+        let virtio = self.virtio.iter_mut().map(|it| &mut it.state);
+        (&mut self.shared, self.vifs.values_mut().map(|it| &mut it.state).chain(virtio))
     }
 
     /// Notes what has happened.
@@ -149,9 +149,9 @@ impl<W: World> Host<W> {
             }
             Event::Session(name, event) => {
                 let (_, mut hosting) = parts.split(&mut self.shared, now);
-                let served = self.virtio.iter_mut().find(|served| served.state.name == name);
-                if let Some(served) = served {
-                    served.on(event, &mut hosting);
+                let found = self.virtio.iter_mut().find(|it| it.state.name == name);
+                if let Some(virtio) = found {
+                    virtio.on(event, &mut hosting);
                 }
             }
             Event::Removed(name) => self.remove_virtio(&name, now, parts),
@@ -172,13 +172,13 @@ impl<W: World> Host<W> {
             return Ok(());
         }
         let fault = format!("queue {}: {}", down.queue, down.reason);
-        let xen = self.vifs.iter().find(|(_, served)| served.state.has_port(down.port));
+        let xen = self.vifs.iter().find(|(_, xen)| xen.state.has_port(down.port));
         if let Some(vif) = xen.map(|(vif, _)| *vif) {
             return self.feed(vif, Input::PeerFault(fault), now, parts);
         }
         let (_, mut hosting) = parts.split(&mut self.shared, now);
-        let virtio = self.virtio.iter_mut().find(|served| served.state.has_port(down.port));
-        virtio.into_iter().for_each(|served| served.close(&fault, &mut hosting));
+        let virtio = self.virtio.iter_mut().find(|it| it.state.has_port(down.port));
+        virtio.into_iter().for_each(|it| it.close(&fault, &mut hosting));
         Ok(())
     }
 
@@ -202,8 +202,8 @@ impl<W: World> Host<W> {
             _ if is_quarantined => {}
             Purpose::Xen(vif) => self.begin_again(*vif, now, parts)?,
             Purpose::Virtio(name) => {
-                let served = self.virtio.iter_mut().find(|served| served.state.name == *name);
-                served.into_iter().for_each(|served| served.attach_next_turn(now));
+                let found = self.virtio.iter_mut().find(|it| it.state.name == *name);
+                found.into_iter().for_each(|it| it.attach_next_turn(now));
             }
             Purpose::Uplink => {}
         }
@@ -214,8 +214,8 @@ impl<W: World> Host<W> {
         match vif {
             Purpose::Xen(vif) => self.state_mut(*vif),
             Purpose::Virtio(name) => {
-                let served = self.virtio.iter_mut().find(|served| served.state.name == *name);
-                served.map(|served| &mut served.state)
+                let found = self.virtio.iter_mut().find(|it| it.state.name == *name);
+                found.map(|it| &mut it.state)
             }
             Purpose::Uplink => None,
         }
@@ -241,12 +241,10 @@ impl<W: World> Host<W> {
     /// Whether a network device is needed for one of its vifs.
     pub fn needs_device(&self, purpose: &Purpose, link: &Link) -> bool {
         match purpose {
-            Purpose::Xen(vif) => {
-                self.vifs.get(vif).is_some_and(|served| served.state.needs_device(link))
-            }
+            Purpose::Xen(vif) => self.vifs.get(vif).is_some_and(|it| it.state.needs_device(link)),
             Purpose::Virtio(name) => {
-                let served = self.virtio.iter().find(|served| served.state.name == *name);
-                served.is_some_and(|it| it.is_on_bridge() && it.state.needs_device(link))
+                let found = self.virtio.iter().find(|it| it.state.name == *name);
+                found.is_some_and(|it| it.is_on_bridge() && it.state.needs_device(link))
             }
             Purpose::Uplink => false,
         }
@@ -276,8 +274,8 @@ impl<W: World> Host<W> {
             links => {
                 let links = links.flatten();
                 let (_, mut hosting) = parts.split(&mut self.shared, now);
-                let xen = self.vifs.values_mut().map(|served| &mut served.state);
-                let states = xen.chain(self.virtio.iter_mut().map(|served| &mut served.state));
+                let xen = self.vifs.values_mut().map(|it| &mut it.state);
+                let states = xen.chain(self.virtio.iter_mut().map(|it| &mut it.state));
                 let own = states.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
                 let others = follow_others(links.as_ref(), &mut hosting);
                 own.map_or(others, |own| own.max(others))
@@ -289,14 +287,14 @@ impl<W: World> Host<W> {
 
     /// When something is due that was deferred.
     pub fn due(&self) -> Option<Instant> {
-        let xen = self.vifs.values().filter_map(|served| served.end.due());
+        let xen = self.vifs.values().filter_map(|it| it.end.due());
         xen.chain(self.virtio.iter().filter_map(VirtioVif::due)).min()
     }
 
     /// Gives turns to the vifs of Xen whose deferred work is due.
     pub fn note_due(&mut self, now: Instant) {
-        for (vif, served) in &self.vifs {
-            if served.end.due().is_some_and(|due| due <= now) {
+        for (vif, xen) in &self.vifs {
+            if xen.end.due().is_some_and(|due| due <= now) {
                 self.turns.note(*vif, |events| events.is_due = true);
             }
         }
@@ -325,8 +323,8 @@ impl<W: World> Host<W> {
     pub fn housekeep(&mut self, now: Instant, parts: &mut Parts<'_, W>) {
         self.shared.switch.expire(self.shared.ticks(now));
         let (_, mut hosting) = parts.split(&mut self.shared, now);
-        let xen = self.vifs.values_mut().map(|served| &mut served.state);
-        for state in xen.chain(self.virtio.iter_mut().map(|served| &mut served.state)) {
+        let xen = self.vifs.values_mut().map(|it| &mut it.state);
+        for state in xen.chain(self.virtio.iter_mut().map(|it| &mut it.state)) {
             state.assign_refused(&mut hosting);
             state.log_refusals(hosting.shared, now);
         }
@@ -346,7 +344,7 @@ impl<W: World> Host<W> {
             let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
             vifs.into_iter().for_each(|vif| self.restart_if_released(vif));
             let shared = &self.shared;
-            self.virtio.iter_mut().for_each(|served| served.check_quarantine(shared));
+            self.virtio.iter_mut().for_each(|it| it.check_quarantine(shared));
         }
     }
 
@@ -360,7 +358,7 @@ impl<W: World> Host<W> {
     /// Serves a vif that is no longer quarantined.
     fn restart_if_released(&mut self, vif: Vif) {
         let is_released = self.shared.quarantine.reason(&Charged::Xen(vif)).is_none();
-        let is_it = |served: &XenVif<W>| served.state.is_quarantined && is_released;
+        let is_it = |it: &XenVif<W>| it.state.is_quarantined && is_released;
         if self.vifs.get(&vif).is_some_and(is_it) {
             self.vifs.remove(&vif);
             self.note_device(vif);
@@ -445,19 +443,19 @@ impl<W: World> Host<W> {
         if events.has_device_changed || was_forged {
             self.device_changed(vif, now, parts)?;
         }
-        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        let Some(xen) = self.vifs.get_mut(&vif) else { return Ok(()) };
         if events.has_frontend_changed {
-            served.frontend_changed(&mut self.shared, parts, now)?;
+            xen.frontend_changed(&mut self.shared, parts, now)?;
         }
         if events.is_due {
-            served.resume(&mut self.shared, parts, now)?;
+            xen.resume(&mut self.shared, parts, now)?;
         }
         Ok(())
     }
 
     fn is_state_foreign(&self, vif: Vif, parts: &mut Parts<'_, W>) -> Result<bool, Lost> {
-        let served = self.vifs.get(&vif);
-        served.map_or(Ok(false), |served| served.is_state_foreign(parts.store))
+        let found = self.vifs.get(&vif);
+        found.map_or(Ok(false), |it| it.is_state_foreign(parts.store))
     }
 
     /// Handles a vif that the toolstack has created, changed or removed.
@@ -474,16 +472,16 @@ impl<W: World> Host<W> {
         };
         // Treat a directory that we may not read, or another process's vif, as absent.
         let keys = unless_refused(read, None)?.filter(|_| is_ours);
-        if let Some(served) = self.vifs.get_mut(&vif) {
+        if let Some(xen) = self.vifs.get_mut(&vif) {
             // Only the toolstack that creates the vif writes this state. If it writes its keys one
             // by one, that may be after our offer, which the frontend then never sees.
             let is_made_again = keys
                 .as_ref()
                 .is_some_and(|keys| keys.is_online() && keys.state() == XenbusState::Initialising);
             let shared = &mut self.shared;
-            match is_made_again && served.end.state() != XenbusState::Initialising {
-                true => served.feed(Input::Gone, shared, parts, now)?,
-                false => served.device_changed(keys.as_ref(), shared, parts, now)?,
+            match is_made_again && xen.end.state() != XenbusState::Initialising {
+                true => xen.feed(Input::Gone, shared, parts, now)?,
+                false => xen.device_changed(keys.as_ref(), shared, parts, now)?,
             }
             self.drop_if_finished(vif, parts);
             if !is_made_again {
@@ -511,14 +509,14 @@ impl<W: World> Host<W> {
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<(), Lost> {
-        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
-        served.feed(input, &mut self.shared, parts, now)
+        let Some(xen) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        xen.feed(input, &mut self.shared, parts, now)
     }
 
     fn drop_if_finished(&mut self, vif: Vif, parts: &mut Parts<'_, W>) {
-        if self.vifs.get(&vif).is_some_and(|served| served.end.is_finished()) {
-            if let Some(served) = self.vifs.remove(&vif) {
-                served.remove(parts.devices, parts.notes);
+        if self.vifs.get(&vif).is_some_and(|it| it.end.is_finished()) {
+            if let Some(xen) = self.vifs.remove(&vif) {
+                xen.remove(parts.devices, parts.notes);
             }
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
         }

@@ -72,11 +72,11 @@ impl<W: World> Host<W> {
         let links = has_devices.then(|| parts.devices.links()).flatten();
         let view = View { shared, now, roster, links: links.as_deref() };
         let mut vifs = Vec::new();
-        for (vif, served) in self.vifs() {
+        for (vif, xen) in self.vifs() {
             let name = parts.store.read(&format!("/local/domain/{}/name", vif.frontend));
             // A driver domain may be unable to read the name, which may be any text.
             let guest = unless_refused(name, None)?;
-            vifs.push(view.xen_vif(vif, served, guest));
+            vifs.push(view.xen_vif(vif, xen, guest));
         }
         vifs.extend(self.virtio.iter().map(|vif| vif.describe(view.vif(&vif.state))));
         let name_of = |port| self.name_at(port, around);
@@ -100,8 +100,8 @@ impl<W: World> Host<W> {
 }
 
 impl View<'_> {
-    fn xen_vif<W: World>(&self, vif: Vif, served: &XenVif<W>, guest: Option<String>) -> VifStatus {
-        let XenVif { end, state } = served;
+    fn xen_vif<W: World>(&self, vif: Vif, xen: &XenVif<W>, guest: Option<String>) -> VifStatus {
+        let XenVif { end, state } = xen;
         let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
         let status = self.vif(state);
         VifStatus {

@@ -25,7 +25,7 @@ pub struct DeviceKeeper<K: Kernel, N> {
     comparison: Comparison,
     /// The most queues of a vif whose toolstack has not set it.
     queues_max: u16,
-    vifs: BTreeMap<Purpose, KeptVif<K>>,
+    vifs: BTreeMap<Purpose, KnownVif<K>>,
     /// When to try again to make missing devices of virtio vifs: a bridge may appear later.
     retry: Instant,
 }
@@ -34,7 +34,7 @@ pub struct DeviceKeeper<K: Kernel, N> {
 const RETRY: Duration = Duration::from_secs(5);
 
 /// A vif, and its device if it has one.
-struct KeptVif<K: Kernel> {
+struct KnownVif<K: Kernel> {
     wish: Wish,
     /// Otherwise why it cannot be made.
     device: Result<Option<HostDevice<K>>, String>,
@@ -109,9 +109,9 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
             return false;
         }
         let (purpose, wish) = (Purpose::Xen(vif), Wish::Keys(Request::of(keys)));
-        if let Some(kept) = self.vifs.get(&purpose) {
+        if let Some(known) = self.vifs.get(&purpose) {
             // Only a toolstack that makes a vif writes this state, and last.
-            if keys.state() != XenbusState::Initialising || kept.wish == wish {
+            if keys.state() != XenbusState::Initialising || known.wish == wish {
                 return false;
             }
             self.remove(&purpose);
@@ -120,7 +120,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
         let wanted = XenWanted::read(keys, self.queues_max).ok();
         let device = wanted.map_or(Ok(None), |wanted| self.open_device(vif, keys, &wanted));
         let device = device.map_err(|error| error.to_string());
-        self.vifs.insert(purpose, KeptVif { wish, device });
+        self.vifs.insert(purpose, KnownVif { wish, device });
         true
     }
 
@@ -149,20 +149,20 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
     fn keep_bridged(&mut self, wanted: Bridged, made: Result<HostDevice<K>, String>, now: Instant) {
         self.retry = now + RETRY;
         let purpose = wanted.purpose.clone();
-        let kept = KeptVif { wish: Wish::Bridged(wanted), device: made.map(Some) };
-        self.vifs.insert(purpose, kept);
+        let known = KnownVif { wish: Wish::Bridged(wanted), device: made.map(Some) };
+        self.vifs.insert(purpose, known);
     }
 
     /// Makes the device of a vif again, before the next process gets it, if it could not be made,
     /// or if the toolstack wants more queues by now.
     pub fn retry(&mut self, vif: Vif, keys: &Keys) {
         let purpose = Purpose::Xen(vif);
-        let Some(kept) = self.vifs.get(&purpose).filter(|_| keys.is_online()) else { return };
+        let Some(known) = self.vifs.get(&purpose).filter(|_| keys.is_online()) else { return };
         let is_short = |device: &HostDevice<K>| {
             let wanted = XenWanted::read(keys, self.queues_max);
             wanted.is_ok_and(|wanted| wanted.queues > device.queues_made)
         };
-        let must_make = match &kept.device {
+        let must_make = match &known.device {
             Ok(device) => device.as_ref().is_some_and(is_short),
             Err(_) => true,
         };
@@ -175,7 +175,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
 
     /// Whether a vif has a device, or cannot have the one that it should.
     pub fn wants_device(&self, vif: &Purpose) -> bool {
-        self.vifs.get(vif).is_some_and(|kept| !matches!(kept.device, Ok(None)))
+        self.vifs.get(vif).is_some_and(|known| !matches!(known.device, Ok(None)))
     }
 
     /// Whether a vif is known.
@@ -194,8 +194,8 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
 
     /// Forgets a vif, and removes its device, whichever process still has queues of it.
     pub fn remove(&mut self, vif: &Purpose) {
-        let Some(kept) = self.vifs.remove(vif) else { return };
-        if let Ok(Some(device)) = kept.device {
+        let Some(known) = self.vifs.remove(vif) else { return };
+        if let Ok(Some(device)) = known.device {
             if let Err(error) = device.delete(&mut self.keeper, &mut self.notes) {
                 tracing::warn!("cannot remove the network device of {vif}: {error}");
             }
@@ -206,7 +206,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
     pub fn delete_stale(&mut self, is_kept: impl Fn(&Purpose) -> bool) {
         let DeviceKeeper { keeper, notes, vifs, .. } = self;
         let is_kept = |purpose: &Purpose, link: &Link| {
-            match vifs.get(purpose).map(|kept| &kept.device) {
+            match vifs.get(purpose).map(|known| &known.device) {
                 Some(Ok(Some(device))) => device.index == link.index,
                 // A vif that failed may be repaired.
                 Some(_) => true,
@@ -221,7 +221,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
     /// # Errors
     /// Why it cannot be made.
     pub fn passed(&self, vif: &Purpose) -> Result<Option<&HostDevice<K>>, &str> {
-        match self.vifs.get(vif).map(|kept| &kept.device) {
+        match self.vifs.get(vif).map(|known| &known.device) {
             None => Ok(None),
             Some(made) => made.as_ref().map(Option::as_ref).map_err(String::as_str),
         }
@@ -231,7 +231,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
     pub fn follow(&mut self, now: Instant) -> Vec<(Purpose, DeviceChange)> {
         let mut changes = self.make_missing(now);
         let DeviceKeeper { keeper, notes, comparison, vifs, .. } = self;
-        let has_devices = vifs.values().any(|kept| matches!(kept.device, Ok(Some(_))));
+        let has_devices = vifs.values().any(|known| matches!(known.device, Ok(Some(_))));
         if !comparison.take_due(has_devices, now) {
             return changes;
         }
@@ -240,8 +240,8 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
             return changes;
         };
         let mut all = Followed::Done;
-        for (vif, kept) in vifs {
-            let Ok(Some(device)) = &mut kept.device else { continue };
+        for (vif, known) in vifs {
+            let Ok(Some(device)) = &mut known.device else { continue };
             let mtu = device.mtu;
             let done = device.follow(&links, keeper, notes);
             if std::mem::take(&mut device.is_detached) {
@@ -264,13 +264,15 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
         }
         self.retry = now + RETRY;
         let DeviceKeeper { keeper, notes, vifs, .. } = self;
-        for (vif, kept) in vifs {
-            let (Wish::Bridged(wanted), Err(reason)) = (&kept.wish, &kept.device) else { continue };
+        for (vif, known) in vifs {
+            let (Wish::Bridged(wanted), Err(reason)) = (&known.wish, &known.device) else {
+                continue;
+            };
             let is_free = keeper.check_name(&wanted.name, vif);
             let made = is_free.and_then(|()| HostDevice::make_bridged(keeper, wanted, notes));
             let device = made.map(Some).map_err(|error| error.to_string());
             if device.as_ref().err() != Some(reason) {
-                kept.device = device;
+                known.device = device;
                 changes.push((vif.clone(), DeviceChange::Tried));
             }
         }
@@ -279,7 +281,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
 
     /// Where the devices are now.
     pub fn states(&mut self) -> BTreeMap<Purpose, DeviceState> {
-        let devices = self.vifs.iter().filter_map(|(vif, kept)| match &kept.device {
+        let devices = self.vifs.iter().filter_map(|(vif, known)| match &known.device {
             Ok(Some(device)) => Some((vif.clone(), device)),
             _ => None,
         });
@@ -303,8 +305,9 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
 
     /// When to [follow](DeviceKeeper::follow) devices even without a change.
     pub fn due(&self) -> Option<Instant> {
-        let is_missing =
-            |kept: &KeptVif<K>| matches!((&kept.wish, &kept.device), (Wish::Bridged(_), Err(_)));
+        let is_missing = |known: &KnownVif<K>| {
+            matches!((&known.wish, &known.device), (Wish::Bridged(_), Err(_)))
+        };
         let retry = self.vifs.values().any(is_missing).then_some(self.retry);
         self.comparison.due().into_iter().chain(retry).min()
     }

@@ -54,7 +54,7 @@ const EARLY_DEATHS_MAX: u64 = 3;
 /// Fields are dropped from first to last, so what is needed longest comes last.
 pub(crate) struct Supervisor {
     guests: Vec<GuestSlot>,
-    backend: Serving,
+    backend: Backends,
     store: Client,
     toolstack: EmuHypervisor,
     broker: Process,
@@ -69,7 +69,7 @@ pub(crate) struct Supervisor {
 }
 
 /// The processes that serve the guests' vifs.
-enum Serving {
+enum Backends {
     /// One process serves all of them.
     Together(Backend),
     /// One process serves each tenant.
@@ -144,9 +144,9 @@ impl Supervisor {
                     show,
                     host: host.clone(),
                 };
-                Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
+                Backends::Isolated(Box::new(Isolation::start(setup, &mut store)?))
             }
-            false => Serving::Together(Backend::new(start_backend(&claim, &notices, level)?)),
+            false => Backends::Together(Backend::new(start_backend(&claim, &notices, level)?)),
         };
         let mut supervisor = Supervisor {
             guests: host.guests.iter().cloned().map(GuestSlot::new).collect(),
@@ -198,8 +198,10 @@ impl Supervisor {
             }
             let mut fds = vec![self.store.as_fd(), self.broker.as_fd(), self.notices.as_fd()];
             match &self.backend {
-                Serving::Together(backend) => fds.extend(backend.process.as_ref().map(AsFd::as_fd)),
-                Serving::Isolated(isolation) => fds.extend(isolation.wakers()),
+                Backends::Together(backend) => {
+                    fds.extend(backend.process.as_ref().map(AsFd::as_fd))
+                }
+                Backends::Isolated(isolation) => fds.extend(isolation.wakers()),
             }
             fds.extend(self.guests.iter().filter_map(|slot| match &slot.state {
                 GuestState::Running(_, process) => Some(process.as_fd()),
@@ -220,7 +222,7 @@ impl Supervisor {
 
     /// Takes all watch events; true if there were any.
     fn take_watches(&mut self) -> Result<bool> {
-        if let Serving::Isolated(isolation) = &mut self.backend {
+        if let Backends::Isolated(isolation) = &mut self.backend {
             return isolation.take_watches(&mut self.store);
         }
         let mut is_any = false;
@@ -233,8 +235,8 @@ impl Supervisor {
     /// The time until the next deadline.
     fn next_deadline(&self) -> Option<Duration> {
         let backend = match &self.backend {
-            Serving::Together(backend) => backend.process.is_none().then_some(backend.due),
-            Serving::Isolated(isolation) => Some(isolation.deadline()),
+            Backends::Together(backend) => backend.process.is_none().then_some(backend.due),
+            Backends::Isolated(isolation) => Some(isolation.deadline()),
         };
         let guests = self.guests.iter().filter_map(|slot| match slot.state {
             GuestState::Leaving(_, due) | GuestState::Waiting(due) => Some(due),
@@ -253,8 +255,8 @@ impl Supervisor {
 
     fn check_backend(&mut self) -> Result<()> {
         let backend = match &mut self.backend {
-            Serving::Together(backend) => backend,
-            Serving::Isolated(isolation) => {
+            Backends::Together(backend) => backend,
+            Backends::Isolated(isolation) => {
                 isolation.poll(&mut self.store, self.is_ready)?;
                 return if isolation.has_changed() { self.record_processes() } else { Ok(()) };
             }
@@ -404,8 +406,8 @@ impl Supervisor {
             }
         }
         let is_served = match &self.backend {
-            Serving::Together(_) => self.notices.is_ready(),
-            Serving::Isolated(isolation) => isolation.is_complete(),
+            Backends::Together(_) => self.notices.is_ready(),
+            Backends::Isolated(isolation) => isolation.is_complete(),
         };
         if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
             self.is_ready = true;
@@ -436,10 +438,10 @@ impl Supervisor {
             self.broker.record().clone(),
         ];
         match &self.backend {
-            Serving::Together(backend) => {
+            Backends::Together(backend) => {
                 processes.extend(backend.process.as_ref().map(|process| process.record().clone()));
             }
-            Serving::Isolated(isolation) => processes.extend(isolation.records()),
+            Backends::Isolated(isolation) => processes.extend(isolation.records()),
         }
         processes.extend(self.guests.iter().filter_map(|slot| match &slot.state {
             GuestState::Running(_, process) => Some(process.record().clone()),
@@ -450,7 +452,7 @@ impl Supervisor {
 
     /// Ends guests, backend and broker, in this order; the rest is removed on drop.
     fn end(&mut self) {
-        if let Serving::Isolated(isolation) = &mut self.backend {
+        if let Backends::Isolated(isolation) = &mut self.backend {
             isolation.stopping();
         } else {
             self.notices.stopping();
@@ -471,8 +473,8 @@ impl Supervisor {
             process.wait_or_kill(deadline);
         }
         let backend = match &mut self.backend {
-            Serving::Together(backend) => backend.process.as_mut(),
-            Serving::Isolated(isolation) => {
+            Backends::Together(backend) => backend.process.as_mut(),
+            Backends::Isolated(isolation) => {
                 isolation.end();
                 None
             }

@@ -14,14 +14,14 @@ use ringway_xenstore::Client;
 pub(crate) type AnyQueue<H> =
     VifOrTap<VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>>;
 
-/// The services that an interface is given.
-pub(crate) struct Services<H: Hypervisor> {
+/// All of it.
+pub(crate) struct Parts<H: Hypervisor> {
     pub(crate) store: Client,
-    pub(crate) host: Hosting<H>,
+    pub(crate) machinery: Machinery<H>,
 }
 
 /// What is needed to move frames, apart from XenStore.
-pub(crate) struct Hosting<H: Hypervisor> {
+pub(crate) struct Machinery<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
     pub(crate) workers: Workers<AnyQueue<H>>,
@@ -29,7 +29,7 @@ pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
 }
 
-impl<H: Hypervisor> Hosting<H> {
+impl<H: Hypervisor> Machinery<H> {
     pub(crate) fn next_port_event(&mut self) -> Option<Failure<AnyQueue<H>>> {
         self.port_events.pop_front().or_else(|| self.workers.next_failure())
     }
