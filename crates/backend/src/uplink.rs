@@ -13,7 +13,7 @@ use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy};
 use ringway_tap::{Side, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
-use ringway_worker::{Attachment, Forwarding, Limits, Stations};
+use ringway_worker::Stations;
 
 use crate::kernel::HostKernel;
 use crate::machinery::HostingOf;
@@ -60,33 +60,25 @@ pub(crate) fn attach_trunk<H: Hypervisor>(
     carried: &TrunkRules,
     hosting: &mut HostingOf<'_, H>,
 ) -> io::Result<UplinkPort> {
-    let Hosting { shared, engines, now, .. } = hosting;
+    let Hosting { shared, now, .. } = hosting;
     let port = shared.allocate_port()?;
     // The other tenants and the uplink are behind it. To a private vif, the trunk is an uplink: the
     // switch process decides which ports such a vif reaches beyond it.
     let policy = shared.join_uplink(port, &vlans_of(carried), *now).map_err(io::Error::other)?;
     // All routers are behind the trunk, and the groups of other tenants are not known here.
     shared.switch.set_multicast_router(port, MulticastRouter::Always);
-    let mut all_counters = Vec::new();
-    let mut attachments = Vec::new();
+    let (mut queues, mut counters) = (Vec::new(), Vec::new());
+    for TenantQueue { grants, events } in trunk.into_tenant_queues()? {
+        let own = Arc::new(QueueCounters::default());
+        let mut queue = TrunkQueue::new(grants, PEER, events, Arc::clone(&own))?;
+        queue.set_caps(OffloadCaps::ALL);
+        counters.push(Arc::clone(&own));
+        queues.push((VifOrTap::Vif(VifOrTrunk::Trunk(Box::new(queue))), own));
+    }
     // The switch process limits the floods of other tenants at their ingress.
     let flood = unlimited();
-    for TenantQueue { grants, events } in trunk.into_tenant_queues()? {
-        let counters = Arc::new(QueueCounters::default());
-        let mut queue = TrunkQueue::new(grants, PEER, events, Arc::clone(&counters))?;
-        queue.set_caps(OffloadCaps::ALL);
-        all_counters.push(Arc::clone(&counters));
-        attachments.push(Attachment {
-            queue: VifOrTap::Vif(VifOrTrunk::Trunk(Box::new(queue))),
-            counters,
-            flood: Arc::clone(&flood),
-            stations: Stations::Many,
-        });
-    }
-    let forwarding = Forwarding::Switch(Arc::clone(&shared.switch));
-    let limits = Limits::default();
-    engines.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
-    let (name, counters) = (TRUNK_NAME.to_owned(), all_counters);
+    hosting.attach(port, &policy, (&flood, Stations::Many), queues)?;
+    let name = TRUNK_NAME.to_owned();
     Ok(UplinkPort { port, counters, name, device: None, flood, policy })
 }
 
@@ -97,7 +89,7 @@ pub(crate) fn set_carried<H: Hypervisor>(
     hosting: &mut HostingOf<'_, H>,
 ) {
     match hosting.shared.join_uplink(port, &vlans_of(carried), hosting.now) {
-        Ok(policy) => hosting.engines.set_policy(port, &policy),
+        Ok(policy) => hosting.set_policy(port, &policy),
         Err(error) => tracing::warn!("{error}: the trunk is unchanged"),
     }
 }
@@ -107,17 +99,8 @@ impl UplinkPort {
     fn attach_device<H: Hypervisor>(&mut self, hosting: &mut HostingOf<'_, H>) -> io::Result<()> {
         let Some(device) = &mut self.device else { return Ok(()) };
         let queues = device.tap.0.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
-        let attachments = queues.into_iter().zip(&self.counters);
-        let attachments = attachments.map(|(queue, counters)| Attachment {
-            queue: VifOrTap::Tap(queue),
-            counters: Arc::clone(counters),
-            flood: Arc::clone(&self.flood),
-            stations: Stations::Many,
-        });
-        let (attachments, limits) = (attachments.collect(), Limits::default());
-        let forwarding = Forwarding::Switch(Arc::clone(&hosting.shared.switch));
-        let port = self.port;
-        hosting.engines.attach_limited(port, &forwarding, &self.policy, &limits, attachments)?;
+        let queues = queues.into_iter().map(VifOrTap::Tap).zip(self.counters.iter().cloned());
+        hosting.attach(self.port, &self.policy, (&self.flood, Stations::Many), queues)?;
         device.is_detached = false;
         Ok(())
     }

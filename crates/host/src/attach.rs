@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::OffloadCaps;
+use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, NewPort};
-use ringway_engine::{Forwarding, PortSteering};
-use ringway_switch::PortId;
+use ringway_engine::{Forwarding, Limits, PortSteering, Stations};
+use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::connection::Connection;
 use crate::quarantine::Charged;
@@ -24,6 +24,33 @@ pub(crate) struct NewQueues<Q> {
     pub(crate) steering: Option<Arc<PortSteering>>,
     /// The work that the guest may be left with.
     pub(crate) caps: OffloadCaps,
+}
+
+impl<W: World> Hosting<'_, W> {
+    /// Attaches queues of a port that is not a vif's to the switch, with their counters.
+    ///
+    /// # Errors
+    /// The switch has no room, or this host lacks threads.
+    pub fn attach(
+        &mut self,
+        port: PortId,
+        policy: &Arc<PortPolicy>,
+        (flood, stations): (&Arc<FloodBudget>, Stations),
+        queues: impl IntoIterator<Item = (QueueOf<W>, Arc<QueueCounters>)>,
+    ) -> io::Result<()> {
+        let new = NewPort {
+            id: port,
+            forwarding: &Forwarding::Switch(Arc::clone(&self.shared.switch)),
+            policy,
+            limits: &Limits::default(),
+            steering: None,
+        };
+        let queues = queues.into_iter().map(|(queue, counters)| {
+            let flood = Arc::clone(flood);
+            Attachment { queue, counters, flood, stations }
+        });
+        steps::attach(self.engines, new, queues.collect())
+    }
 }
 
 /// Attaches all queues of a vif, which has none yet. Afterwards it is connected, or nothing was

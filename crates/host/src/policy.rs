@@ -65,7 +65,7 @@ impl<W: World> VifState<W> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let (port, device_port) = (connection.port, connection.device_port);
         match self.apply_rules(port, hosting.shared, hosting.now) {
-            Ok(policy) => set_policy(hosting, port, &policy),
+            Ok(policy) => hosting.set_policy(port, &policy),
             Err(error) => {
                 self.rules.wanted = before;
                 return Err(error.to_string());
@@ -73,7 +73,7 @@ impl<W: World> VifState<W> {
         }
         if let Some(device_port) = device_port {
             let policy = self.device_policy(hosting.shared);
-            set_policy(hosting, device_port, &policy);
+            hosting.set_policy(device_port, &policy);
         }
         tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
         Ok(())
@@ -145,7 +145,7 @@ impl<W: World> VifState<W> {
             return;
         }
         if let Ok(policy) = self.apply_rules(port, hosting.shared, hosting.now) {
-            set_policy(hosting, port, &policy);
+            hosting.set_policy(port, &policy);
         }
     }
 
@@ -231,13 +231,11 @@ impl<W: World> VifState<W> {
     }
 }
 
-/// Sets what may enter by a port from now on.
-pub(crate) fn set_policy<W: World>(
-    hosting: &mut Hosting<'_, W>,
-    port: PortId,
-    policy: &Arc<PortPolicy>,
-) {
-    command(hosting.engines, port, |id| Command::SetPolicy { id, policy: Arc::clone(policy) });
+impl<W: World> Hosting<'_, W> {
+    /// Sets what may enter by a port from now on. Frames that have already entered are forwarded.
+    pub fn set_policy(&mut self, port: PortId, policy: &Arc<PortPolicy>) {
+        command(self.engines, port, |id| Command::SetPolicy { id, policy: Arc::clone(policy) });
+    }
 }
 
 fn refusals(queue: &QueueCounters) -> impl Iterator<Item = (DropReason, u64)> + '_ {

@@ -10,13 +10,11 @@ use std::sync::Arc;
 
 use ringway_calls::{BackendStatus, VifStatus};
 use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
-use ringway_engine::steps::{self, Attachment, NewPort};
-use ringway_engine::{Forwarding, Limits, Stations, Weight};
+use ringway_engine::{Stations, Weight};
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{PortId, PortPolicy, Role, TooManyVlans};
 
 use crate::around::OtherPort;
-use crate::policy::set_policy;
 use crate::shared::Shared;
 use crate::status::{fdb_status, groups_status};
 use crate::world::{Hosting, QueueOf, World};
@@ -64,36 +62,16 @@ impl Tenants {
         let counters: Vec<_> = queues.iter().map(|(_, counters)| Arc::clone(counters)).collect();
         let port = hosting.shared.allocate_port()?;
         self.by_name.insert(tenant.to_owned(), Tenant { port, counters });
-        let attached = self.attach_queues(port, queues, rules, hosting);
+        let policy = rules.join(port, hosting.shared).map_err(io::Error::other);
+        let attached = policy.and_then(|policy| {
+            self.assign(port, rules, hosting);
+            let flood = hosting.shared.switch.flood_budget(hosting.shared.ticks(hosting.now));
+            hosting.attach(port, &policy, (&flood, Stations::One(Weight::ONE)), queues)
+        });
         if attached.is_err() {
             self.remove(tenant, hosting);
         }
         attached
-    }
-
-    fn attach_queues<W: World>(
-        &self,
-        port: PortId,
-        queues: Vec<(QueueOf<W>, Arc<QueueCounters>)>,
-        rules: &TenantRules,
-        hosting: &mut Hosting<'_, W>,
-    ) -> io::Result<()> {
-        let policy = rules.join(port, hosting.shared).map_err(io::Error::other)?;
-        self.assign(port, rules, hosting);
-        let Hosting { shared, engines, now, .. } = hosting;
-        let flood = shared.switch.flood_budget(shared.ticks(*now));
-        let attachments = queues.into_iter().map(|(queue, counters)| {
-            let (flood, stations) = (Arc::clone(&flood), Stations::One(Weight::ONE));
-            Attachment { queue, counters, flood, stations }
-        });
-        let new = NewPort {
-            id: port,
-            forwarding: &Forwarding::Switch(Arc::clone(&shared.switch)),
-            policy: &policy,
-            limits: &Limits::default(),
-            steering: None,
-        };
-        steps::attach(*engines, new, attachments.collect())
     }
 
     /// Changes what a tenant may use, if it is attached.
@@ -104,7 +82,7 @@ impl Tenants {
             Arc::new(PortPolicy::disabled())
         });
         self.assign(port, rules, hosting);
-        set_policy(hosting, port, &policy);
+        hosting.set_policy(port, &policy);
     }
 
     /// Assigns a tenant's addresses to its port, so that no other port can take them.

@@ -19,6 +19,6 @@ pub use placement::{Placement, Policy};
 pub use pool::{OnPanic, WORKERS_MAX, Workers, WorkersConfig};
 pub use ringway_engine::steps::Attachment;
 pub use ringway_engine::{
-    BridgePort, Capture, CapturedFrame, Credit, Failure, Forwarding, Limits, Passage, Stations,
-    Weight, egress_credit, gauge, segment_credit,
+    Capture, CapturedFrame, Credit, Failure, Forwarding, Limits, Passage, Stations, Weight,
+    egress_credit, gauge, segment_credit,
 };

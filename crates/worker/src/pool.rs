@@ -18,8 +18,7 @@ use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
 use ringway_engine::{
-    Attached, BridgePort, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress,
-    Roster,
+    Attached, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress, Roster,
 };
 use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::wake::WakeFd;
@@ -143,34 +142,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        let policy = Arc::new(PortPolicy::open());
-        self.attach_limited(port, forwarding, &policy, &Limits::default(), queues)
-    }
-
-    /// Attaches queues with a policy and limits that apply from the first frame on.
-    ///
-    /// # Errors
-    /// As [`attach`](Workers::attach).
-    pub fn attach_limited(
-        &mut self,
-        port: PortId,
-        forwarding: &Forwarding,
-        policy: &Arc<PortPolicy>,
-        limits: &Limits,
-        queues: Vec<Attachment<Q>>,
-    ) -> io::Result<()> {
-        steps::attach(
-            self,
-            NewPort { id: port, forwarding, policy, limits, steering: None },
-            queues,
-        )
-    }
-
-    /// Declares the port about to be attached as a device on a bridge of the host; frames from it
-    /// are for the guest with this address. Other guests on the bridge wait for that guest when it
-    /// falls behind, each as long as its allowance lasts.
-    pub fn join_bridge(&mut self, port: PortId, at: BridgePort) {
-        self.roster.join_bridge(port, at);
+        let (policy, limits) = (&Arc::new(PortPolicy::open()), &Limits::default());
+        let new = NewPort { id: port, forwarding, policy, limits, steering: None };
+        steps::attach(self, new, queues)
     }
 
     /// Takes back all queues of a port, in order of their numbers, except those that have failed.
@@ -183,20 +157,6 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         };
         let Ok(()) = steps::detach(self, port, let_go);
         queues
-    }
-
-    /// Sets what may enter by all queues of a port from now on. Frames that have already entered
-    /// are forwarded.
-    pub fn set_policy(&self, port: PortId, policy: &Arc<PortPolicy>) {
-        for address in self.addresses(port) {
-            let (id, policy) = (address.slot, Arc::clone(policy));
-            self.request(address.engine, Request::Apply(Command::SetPolicy { id, policy }));
-        }
-    }
-
-    fn addresses(&self, port: PortId) -> impl Iterator<Item = &QueueAddress> {
-        let of_port = self.roster.queues().iter().filter(move |placed| placed.port == port);
-        of_port.map(|placed| &placed.address)
     }
 
     /// Moves one queue of a port to a worker, whatever the policy. False if there is no such queue

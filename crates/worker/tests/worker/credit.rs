@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_engine::steps::{self, Command};
+use ringway_engine::steps::{self, Attachment, Command, NewPort};
 use ringway_switch::{PortId, PortPolicy};
 use ringway_worker::{Credit, Forwarding, Limits, Policy, Workers};
 
@@ -25,16 +25,23 @@ fn attach(
     let sink_queue = vec![attachment(sink_port)];
     let queues = ports.into_iter().map(attachment).collect();
     workers.attach(PortId(2), &Forwarding::Patch(PortId(1)), sink_queue).expect("attached");
-    let forwarding = Forwarding::Patch(PortId(2));
-    let attached = workers.attach_limited(
-        PortId(1),
-        &forwarding,
-        &open(),
-        &Limits::of_ingress(Some(credit)),
-        queues,
-    );
-    attached.expect("attached");
+    attach_limited(workers, queues, credit);
     (sources, sink)
+}
+
+fn attach_limited(
+    workers: &mut Workers<TestPort>,
+    queues: Vec<Attachment<TestPort>>,
+    credit: &Arc<Credit>,
+) {
+    let limited = NewPort {
+        id: PortId(1),
+        forwarding: &Forwarding::Patch(PortId(2)),
+        policy: &Arc::new(PortPolicy::open()),
+        limits: &Limits::of_ingress(Some(credit)),
+        steering: None,
+    };
+    steps::attach(workers, limited, queues).expect("attached");
 }
 
 fn send(source: &Peer, flow: u16, frames: u32) {
@@ -96,16 +103,7 @@ fn a_changed_limit_wakes_a_worker_that_sleeps_for_it() {
     // The debt remains for a port that is attached again.
     drop(workers.detach(PortId(1)));
     let (again, source) = port();
-    let forwarding = Forwarding::Patch(PortId(2));
-    let again = vec![attachment(again)];
-    let attached = workers.attach_limited(
-        PortId(1),
-        &forwarding,
-        &open(),
-        &Limits::of_ingress(Some(&credit)),
-        again,
-    );
-    attached.expect("attached");
+    attach_limited(&mut workers, vec![attachment(again)], &credit);
     assert_eq!(credit.available(Instant::now()), 0);
     let frame = |sequence| Scripted { to: 2, from: 1, flow: 0, sequence, len: LEN };
     source.send((1..50).map(frame));
@@ -119,9 +117,4 @@ fn a_changed_limit_wakes_a_worker_that_sleeps_for_it() {
     sink.wait_until("all", |far| far.received == 50);
     send(&source, 1, 500);
     sink.wait_until("all others", |far| far.received == 550);
-}
-
-/// A policy that lets everything enter.
-fn open() -> Arc<PortPolicy> {
-    Arc::new(PortPolicy::open())
 }
