@@ -3,9 +3,7 @@
 use ringway_control::RunDir;
 use std::path::PathBuf;
 
-use ringway_datapath::{LockingMode, OffloadCaps};
-use ringway_host::{Uplink, VirtioWanted};
-use ringway_switch::SwitchConfig;
+use ringway_host::{HostConfig, Uplink, VirtioWanted};
 use ringway_vhost_shell::Mode;
 use ringway_worker::WorkersConfig;
 use serde_json::Value;
@@ -22,21 +20,12 @@ pub struct BackendConfig {
     pub owner: String,
     /// Its threads.
     pub workers: WorkersConfig,
-    /// Queues that a guest may ask for, unless its vif has its own setting.
-    pub max_queues: u16,
-    /// Whether a queue may have one event channel per direction.
-    pub split_event_channels: bool,
-    /// Work that guests may leave to the host.
-    pub offloads: OffloadCaps,
+    /// What concerns all vifs.
+    pub host: HostConfig,
     /// Parses a `[[vhost]]` passed on by the opener, or returns why it cannot be served.
     pub read_vhost: fn(Value) -> Result<VhostVif, String>,
     /// The uplink from the switch to the host.
     pub uplink: Option<Uplink>,
-    /// How strictly addresses are checked, for vifs without their own setting; see
-    /// [`PortRules::mode`](ringway_datapath::PortRules::mode).
-    pub locking: Option<LockingMode>,
-    /// Limits of the switch; its ticks are seconds.
-    pub switch: SwitchConfig,
     /// Notified when the backend serves, and that it is alive.
     pub reports_to: Recipient,
 }

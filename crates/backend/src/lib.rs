@@ -12,7 +12,6 @@ mod control;
 mod device_keeper;
 mod inflight;
 mod kernel;
-mod liveness;
 mod machinery;
 mod notes;
 mod opener;
@@ -37,13 +36,13 @@ pub use capture::PcapngFile;
 pub use config::{BackendConfig, VhostVif};
 pub use device_keeper::DeviceKeeper;
 pub use kernel::{HostKernel, HostTap};
-pub use liveness::Liveness;
 pub use notes::NoteFiles;
-pub use recipient::{Recipient, Report};
+pub use recipient::Recipient;
 pub use reports::Reports;
 use ringway_control::Link as ControlLink;
 pub use ringway_host::{
-    DeviceChange, DeviceState, Purpose, Uplink, VirtioWanted, delete_devices, uplink_obstacle,
+    DeviceChange, DeviceState, HostConfig, Purpose, Uplink, VirtioWanted, delete_devices,
+    uplink_obstacle,
 };
 use ringway_host::{Devices, Event, Followed, Host, Link, Scope, SessionEventOf, watch};
 use ringway_hypervisor::Hypervisor;
@@ -97,7 +96,8 @@ pub fn run<H: Hypervisor>(
     let mut backend = Backend::begin(hypervisor, store, config, Scope::Domain, sockets)?;
     let Backend { host, process, .. } = &mut backend;
     let uplink = process.config.uplink.clone();
-    process.uplink = attach_uplink(uplink.as_ref(), &mut process.hosting(&mut host.shared))?;
+    process.uplink =
+        attach_uplink(uplink.as_ref(), &mut process.machinery.hosting(&mut host.shared))?;
     backend.start(&stop)
 }
 
@@ -124,7 +124,7 @@ pub fn run_tenant<H: Hypervisor>(
     let mut backend = Backend { orders: Some(orders), ..started };
     let Backend { host, process, .. } = &mut backend;
     process.machinery.devices = Devices::Passed(vifs);
-    let mut hosting = process.hosting(&mut host.shared);
+    let mut hosting = process.machinery.hosting(&mut host.shared);
     process.uplink = Some(attach_trunk(trunk, &carried, &mut hosting)?);
     backend.start(&stop)
 }
@@ -145,7 +145,7 @@ impl<H: Hypervisor> Backend<H> {
             remove_stale_errors(&mut store, domid)?;
         }
         let (process, shared) = Process::start(hypervisor, config, control, net)?;
-        store.transport_mut().watch_by(process.reports.liveness.pulse());
+        store.transport_mut().watch_by(process.reports.pulse());
         let (host, busy) = (Host::new(shared, scope), Duration::ZERO);
         Ok(Backend { host, store, orders: None, opener, busy, process })
     }
@@ -235,7 +235,7 @@ impl<H: Hypervisor> Backend<H> {
         let count = host.virtio().len();
         for place in 0..count {
             has_more |= host.turn_virtio(place, Instant::now(), &mut machinery.parts(store))?;
-            reports.liveness.beat();
+            reports.beat();
         }
         Ok(has_more)
     }
@@ -246,7 +246,7 @@ impl<H: Hypervisor> Backend<H> {
         let Backend { host, store, process, .. } = self;
         let Process { machinery, reports, .. } = process;
         while host.turn(Instant::now(), &mut machinery.parts(store))? {
-            reports.liveness.beat();
+            reports.beat();
             if started.elapsed() >= TURNS_TIME {
                 break;
             }
@@ -318,15 +318,15 @@ impl<H: Hypervisor> Turns for Backend<H> {
         sources: &[Source<'_, Token>],
         pause: Option<Duration>,
     ) -> io::Result<Vec<Token>> {
-        let liveness = &self.process.reports.liveness;
-        let check_max = liveness.beat_interval_max().unwrap_or(IDLE_CHECK_MAX);
+        let reports = &self.process.reports;
+        let check_max = reports.beat_interval_max().unwrap_or(IDLE_CHECK_MAX);
         let (start, pause) = (Instant::now(), pause.unwrap_or(IDLE_HOUSEKEEPING));
         loop {
             let waited = start.elapsed();
             let check = HOUSEKEEPING.max(waited / 4).min(check_max).min(IDLE_CHECK_MAX);
             let rest = pause.saturating_sub(waited);
             let ready = poll::wait(sources, Some(rest.min(check)))?;
-            liveness.beat();
+            reports.beat();
             let busy: Duration = self.process.machinery.workers.busy().sum();
             if !ready.is_empty() || rest <= check || busy != self.busy {
                 return Ok(ready);

@@ -3,26 +3,21 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_host::{Devices, HostConfig, Hosting, MemoryOf, Occupants, Parts, Shared, World};
+use ringway_host::{Devices, Hosting, MemoryOf, Parts, Shared, World};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenstore::{Client, Socket};
 
-use crate::BackendConfig;
 use crate::kernel::HostKernel;
-use crate::liveness::Liveness;
-use crate::notes::{NoteFiles, end_process};
+use crate::notes::NoteFiles;
 use crate::session::VhostSession;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// A queue of a vif, of a trunk or of a TAP device.
 pub(crate) type AnyQueue<H> =
     VifOrTap<VifOrTrunk<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>>;
-
-/// Ethernet's MTU, in bytes.
-const MTU: u32 = 1500;
 
 /// All of it, apart from XenStore.
 pub(crate) struct Machinery<H: Hypervisor> {
@@ -37,38 +32,14 @@ pub(crate) struct Machinery<H: Hypervisor> {
 pub(crate) type HostingOf<'a, H> = Hosting<'a, Machinery<H>>;
 
 impl<H: Hypervisor> Machinery<H> {
-    /// Starts workers. A worker that panics leaves a note of the vif that it served, one of
-    /// `occupants`, and ends the process.
-    pub(crate) fn start(
-        hypervisor: H,
-        config: &BackendConfig,
-        net: Option<HostKernel>,
-        (liveness, occupants): (&Liveness, &Occupants),
-        mut notes: NoteFiles,
-    ) -> io::Result<Machinery<H>> {
-        let (workers, pulse) = (config.workers.clone(), liveness.pulse());
-        let workers = Workers::start_watched(workers, liveness.roster(), Some(pulse))?;
-        let (occupants, dir) = (occupants.clone(), config.dir.clone());
-        workers.on_panic(Box::new(move |serving| end_process(&occupants, &dir, serving)));
-        let devices = match net {
-            Some(net) => Devices::kept(net, &config.owner, &mut notes),
-            None => Devices::none(),
-        };
-        Ok(Machinery { hypervisor, workers, devices, notes })
-    }
-
     pub(crate) fn parts<'a>(&'a mut self, store: &'a mut Client) -> Parts<'a, Machinery<H>> {
         let Machinery { hypervisor, workers: engines, devices, notes } = self;
         Parts { store, engines, hypervisor, devices, notes }
     }
 
-    pub(crate) fn hosting<'a>(
-        &'a mut self,
-        shared: &'a mut Shared,
-        now: Instant,
-    ) -> HostingOf<'a, H> {
+    pub(crate) fn hosting<'a>(&'a mut self, shared: &'a mut Shared) -> HostingOf<'a, H> {
         let Machinery { hypervisor, workers: engines, devices, notes } = self;
-        Hosting { shared, engines, hypervisor, devices, notes, now }
+        Hosting { shared, engines, hypervisor, devices, notes, now: Instant::now() }
     }
 }
 
@@ -94,19 +65,5 @@ impl<H: Hypervisor> World for Machinery<H> {
         }
         queue.join_control(control).map_err(io::Error::other)?;
         Ok(VifOrTap::Vif(VifOrTrunk::Vif(queue)))
-    }
-}
-
-impl BackendConfig {
-    /// What concerns all vifs.
-    pub(crate) fn of_host(&self) -> HostConfig {
-        HostConfig {
-            max_queues: self.max_queues,
-            split_event_channels: self.split_event_channels,
-            offloads: self.offloads,
-            locking: self.locking,
-            switch: self.switch,
-            mtu: self.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU)),
-        }
     }
 }

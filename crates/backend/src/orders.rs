@@ -20,7 +20,11 @@ impl<H: Hypervisor> Backend<H> {
                 TenantOrder::Trunk(carried) => {
                     let Backend { host, process, .. } = self;
                     if let Some(port) = process.uplink.as_ref().map(|trunk| trunk.port) {
-                        set_carried(port, &carried, &mut process.hosting(&mut host.shared));
+                        set_carried(
+                            port,
+                            &carried,
+                            &mut process.machinery.hosting(&mut host.shared),
+                        );
                     }
                     continue;
                 }

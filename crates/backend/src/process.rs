@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, WorkerStatus,
 };
-use ringway_host::{QueueDown, Shared};
+use ringway_host::{Devices, QueueDown, Shared};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_sys::poll::{Source, readable};
+use ringway_worker::Workers;
 
 use crate::config::BackendConfig;
 use crate::kernel::HostKernel;
-use crate::machinery::{HostingOf, Machinery};
-use crate::notes::NoteFiles;
+use crate::machinery::Machinery;
+use crate::notes::{NoteFiles, end_process};
 use crate::reports::Reports;
 use crate::uplink::UplinkPort;
 
@@ -50,7 +51,8 @@ pub(crate) struct Process<H: Hypervisor> {
 }
 
 impl<H: Hypervisor> Process<H> {
-    /// Starts the threads of the process, and makes what its vifs share.
+    /// Starts the threads of the process, and makes what its vifs share. A worker that panics
+    /// leaves a note of the vif that it served, and ends the process.
     ///
     /// # Errors
     /// If this host lacks threads or descriptors.
@@ -64,22 +66,24 @@ impl<H: Hypervisor> Process<H> {
         let reports = Reports::start(config.reports_to.clone())?;
         let (net, links) = net.unzip();
         let (mut notes, now) = (NoteFiles::new(&config.dir), Instant::now());
-        let shared = Shared::new(config.of_host(), &mut notes, now);
-        let (liveness, occupants) = (&reports.liveness, &shared.occupants);
-        let machinery = Machinery::start(hypervisor, &config, net, (liveness, occupants), notes)?;
+        let shared = Shared::new(config.host.clone(), &mut notes, now);
+        let (workers, pulse) = (config.workers.clone(), Some(reports.pulse()));
+        let workers = Workers::start_watched(workers, reports.roster(), pulse)?;
+        let (occupants, dir) = (shared.occupants.clone(), config.dir.clone());
+        workers.on_panic(Box::new(move |serving| end_process(&occupants, &dir, serving)));
+        let devices = match net {
+            Some(net) => Devices::kept(net, &config.owner, &mut notes),
+            None => Devices::none(),
+        };
+        let machinery = Machinery { hypervisor, workers, devices, notes };
         let uplink = None;
         let process = Process { machinery, config, uplink, reports, links, swept: now, control };
         Ok((process, shared))
     }
 
-    /// What serves a vif.
-    pub(crate) fn hosting<'a>(&'a mut self, shared: &'a mut Shared) -> HostingOf<'a, H> {
-        self.machinery.hosting(shared, Instant::now())
-    }
-
     /// Begins a turn: notes what the kernel has announced.
     pub(crate) fn begin_turn(&mut self, ready: &[Token], shared: &mut Shared) {
-        self.reports.liveness.beat();
+        self.reports.beat();
         let links = self.links.as_mut().filter(|_| ready.contains(&Token::Links));
         if links.is_some_and(LinkWatch::has_changed) {
             shared.comparison.note_change(Instant::now());

@@ -4,7 +4,6 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -24,8 +23,11 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// The supervisor or service manager of this process.
 #[derive(Debug, Clone)]
 pub struct Recipient {
-    watchdog: Option<Duration>,
-    stuck_after: Duration,
+    /// The longest time between two keep-alive messages, if any are wanted.
+    pub(crate) watchdog: Option<Duration>,
+    /// How long a thread may make no progress, in CPU time or asleep: ten seconds, but no longer
+    /// than the interval between two keep-alive messages.
+    pub(crate) stuck_after: Duration,
     address: Address,
     /// What an administrator should know, after the number of vifs.
     notice: Option<Arc<str>>,
@@ -39,24 +41,6 @@ enum Address {
     ServiceManager(Arc<UnixDatagram>),
     /// The supervisor of an isolated backend.
     Supervisor(Arc<Link>),
-}
-
-/// What is reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Report {
-    /// It serves.
-    Ready,
-    /// None of its threads is stuck.
-    Alive,
-    /// An orderly stop has begun.
-    Stopping,
-    /// The number of vifs.
-    Vifs {
-        /// All vifs.
-        count: usize,
-        /// The connected ones.
-        connected: usize,
-    },
 }
 
 impl Default for Recipient {
@@ -105,59 +89,37 @@ impl Recipient {
         Recipient { watchdog, address, ..Recipient::default() }
     }
 
-    /// The longest time between two keep-alive messages, if any are wanted.
-    pub fn watchdog(&self) -> Option<Duration> {
-        self.watchdog
-    }
-
-    /// How long a thread may make no progress, in CPU time or asleep: ten seconds, but no longer
-    /// than the interval between two keep-alive messages.
-    pub fn stuck_after(&self) -> Duration {
-        self.stuck_after
-    }
-
     /// Sends a report. A lost report is not an error.
-    pub fn report(&self, report: Report) {
-        let sent = match &self.address {
-            Address::None => Ok(()),
-            Address::ServiceManager(socket) => {
-                notify_manager(socket, report, self.notice.as_deref())
+    pub fn report(&self, report: &ProcessReport) {
+        match (&self.address, report) {
+            (Address::Supervisor(link), _) => log(link.send(report, &[])),
+            (_, ProcessReport::Ready) => self.notify(NotifyState::Ready),
+            (_, ProcessReport::Alive) => self.notify(NotifyState::Watchdog),
+            (_, ProcessReport::Vifs { count, connected }) => {
+                let notice = self.notice.as_ref();
+                let notice = notice.map_or_else(String::new, |notice| format!("; {notice}"));
+                let status = format!("{count} vifs, {connected} connected{notice}");
+                self.notify(NotifyState::Status(&status));
             }
-            Address::Supervisor(link) => notify_supervisor(link, report),
-        };
-        if let Err(error) = sent {
-            tracing::debug!("cannot report to the supervisor or service manager: {error}");
+            // What only a supervisor has to know.
+            (_, ProcessReport::Attached { .. } | ProcessReport::CutOff { .. }) => {}
         }
+    }
+
+    /// Reports that an orderly stop has begun, unless a supervisor has requested it.
+    pub fn stopping(&self) {
+        self.notify(NotifyState::Stopping);
+    }
+
+    fn notify(&self, state: NotifyState<'_>) {
+        let Address::ServiceManager(socket) = &self.address else { return };
+        log(socket.send(format!("{state}\n").as_bytes()).map(drop));
     }
 }
 
-fn notify_manager(socket: &UnixDatagram, report: Report, notice: Option<&str>) -> io::Result<()> {
-    let status;
-    let state = match report {
-        Report::Ready => NotifyState::Ready,
-        Report::Alive => NotifyState::Watchdog,
-        Report::Stopping => NotifyState::Stopping,
-        Report::Vifs { count, connected } => {
-            let notice = notice.map_or_else(String::new, |notice| format!("; {notice}"));
-            status = format!("{count} vifs, {connected} connected{notice}");
-            NotifyState::Status(&status)
-        }
-    };
-    let mut message = String::new();
-    // Writing to a String cannot fail.
-    let _ = writeln!(message, "{state}");
-    socket.send(message.as_bytes()).map(drop)
-}
-
-fn notify_supervisor(link: &Link, report: Report) -> io::Result<()> {
-    match report {
-        Report::Ready => link.send(&ProcessReport::Ready, &[]),
-        Report::Alive => link.send(&ProcessReport::Alive, &[]),
-        Report::Vifs { count, connected } => {
-            link.send(&ProcessReport::Vifs { count, connected }, &[])
-        }
-        // The supervisor has requested it.
-        Report::Stopping => Ok(()),
+fn log(sent: io::Result<()>) {
+    if let Err(error) = sent {
+        tracing::debug!("cannot report to the supervisor or service manager: {error}");
     }
 }
 

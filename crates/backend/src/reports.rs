@@ -1,50 +1,115 @@
-//! What a process reports to its service manager or supervisor: readiness, the number of vifs,
-//! keep-alive messages.
+//! What a process reports to its service manager or supervisor: readiness, the number of vifs, and
+//! that its threads make progress.
+//!
+//! A thread that watches the others sends keep-alive messages, as long as none is stuck
+//! ([`ringway_watchdog`]). A stuck thread leaves vifs unserved, and a new process would serve them:
+//! so this process reports which thread is stuck, and ends. Without a service manager to start
+//! another process, there is no watch.
 
 use std::io;
+use std::process;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::liveness::Liveness;
-use crate::recipient::{Recipient, Report};
+use ringway_control::ProcessReport;
+use ringway_watchdog::{Finding, Pulse, Roster, Watch, WatchConfig};
 
-/// The last reports, and the thread that sends keep-alive messages.
+use crate::recipient::Recipient;
+
+/// The last reports, and the watch over the threads of this process, held by the one that runs its
+/// control loop.
 pub struct Reports {
     recipient: Recipient,
-    /// The watch over the threads of this process.
-    pub liveness: Liveness,
     is_ready: bool,
     /// The number of vifs, and of connected ones.
     vifs: Option<(usize, usize)>,
+    pulse: Arc<Pulse>,
+    roster: Roster,
+    watch: Option<Watch>,
 }
 
 impl Reports {
-    /// Called by the control thread, which is watched from now on if keep-alive messages are
-    /// wanted.
+    /// Watches the calling thread, and those that enter the roster, if `recipient` wants keep-alive
+    /// messages, which are sent at half its interval.
     ///
     /// # Errors
-    /// If no thread can be created.
+    /// Errors of creating a thread.
     pub fn start(recipient: Recipient) -> io::Result<Reports> {
-        let liveness = Liveness::start(&recipient)?;
-        Ok(Reports { recipient, liveness, is_ready: false, vifs: None })
+        let (pulse, roster) = (Arc::new(Pulse::default()), Roster::default());
+        roster.enter("control", &pulse, None);
+        let watch = recipient.watchdog.map(|interval| {
+            let config = WatchConfig { stuck_after: recipient.stuck_after };
+            Watch::start(config, roster.clone(), send_keep_alives(recipient.clone(), interval))
+        });
+        let watch = watch.transpose()?;
+        Ok(Reports { recipient, is_ready: false, vifs: None, pulse, roster, watch })
     }
 
     /// Reports once that all existing vifs have been read, and that new ones will be.
     pub fn ready(&mut self) {
         if !std::mem::replace(&mut self.is_ready, true) {
-            self.recipient.report(Report::Ready);
+            self.recipient.report(&ProcessReport::Ready);
         }
-    }
-
-    /// Reports that an orderly stop has begun, which may take its time: nothing is watched any
-    /// more.
-    pub fn stopping(&mut self) {
-        self.liveness.end();
-        self.recipient.report(Report::Stopping);
     }
 
     /// Reports how many vifs there are, and how many are connected, when that has changed.
     pub fn vifs(&mut self, (count, connected): (usize, usize)) {
         if self.vifs.replace((count, connected)) != Some((count, connected)) {
-            self.recipient.report(Report::Vifs { count, connected });
+            self.recipient.report(&ProcessReport::Vifs { count, connected });
+        }
+    }
+
+    /// Reports that an orderly stop has begun, and ends the watch: a stopping process waits for
+    /// others, and the service manager limits that time.
+    pub fn stopping(&mut self) {
+        self.watch = None;
+        self.recipient.stopping();
+    }
+
+    /// Records that the control loop has completed a turn.
+    pub fn beat(&self) {
+        self.pulse.beat();
+    }
+
+    /// The longest time between two turns of the control loop, if it is watched.
+    pub fn beat_interval_max(&self) -> Option<Duration> {
+        self.watch.as_ref().map(|_| self.recipient.stuck_after / 4)
+    }
+
+    /// The pulse of the control thread, for calls in which it waits.
+    pub fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
+    }
+
+    /// The roster that other threads of this process enter.
+    pub fn roster(&self) -> Roster {
+        self.roster.clone()
+    }
+}
+
+/// Handles each finding of the watch.
+fn send_keep_alives(
+    recipient: Recipient,
+    interval: Duration,
+) -> impl FnMut(Finding<'_>) + Send + 'static {
+    let mut due = Instant::now();
+    move |finding| match finding {
+        Finding::Healthy => {
+            let now = Instant::now();
+            if now >= due {
+                due = now + interval / 2;
+                recipient.report(&ProcessReport::Alive);
+            }
+        }
+        Finding::Stuck(name, stuck) => {
+            tracing::error!(
+                "the thread {name} {stuck}: this process ends, so that a new one can serve"
+            );
+            process::abort();
+        }
+        Finding::Paused(pause) => tracing::warn!("{pause}"),
+        Finding::NoData(error) => {
+            tracing::warn!("/proc/self/task: {error}: stuck threads cannot be detected");
         }
     }
 }

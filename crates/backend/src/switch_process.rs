@@ -83,7 +83,7 @@ pub fn run_switch(
     let Sockets { control, net, .. } = sockets;
     let (mut process, mut shared) = Process::start(Trunks, config, control, net)?;
     let uplink = process.config.uplink.clone();
-    let uplink = attach_uplink(uplink.as_ref(), &mut process.hosting(&mut shared))?;
+    let uplink = attach_uplink(uplink.as_ref(), &mut process.machinery.hosting(&mut shared))?;
     // The supervisor removes those of vifs.
     let is_kept = |purpose: &Purpose, _: &ringway_host::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
@@ -137,7 +137,7 @@ impl SwitchProcess {
             return;
         };
         let followed = match machinery.devices.keeper().and_then(Keeper::read_links) {
-            Some(links) => uplink.follow_device(Some(&links), &mut machinery.hosting(shared, now)),
+            Some(links) => uplink.follow_device(Some(&links), &mut machinery.hosting(shared)),
             None => Followed::Again,
         };
         shared.comparison.done(followed, now);
@@ -176,7 +176,7 @@ impl SwitchProcess {
     /// The tenants, and what they are served by.
     fn parts(&mut self) -> (&mut Tenants, HostingOf<'_, Trunks>) {
         let SwitchProcess { shared, tenants, process, .. } = self;
-        (tenants, process.hosting(shared))
+        (tenants, process.machinery.hosting(shared))
     }
 
     /// Attaches the trunk with these descriptors, and returns how many queues it has.
@@ -247,7 +247,7 @@ impl SwitchProcess {
         let SwitchProcess { shared, tenants, process: Process { machinery, uplink, .. }, .. } =
             self;
         let uplink = uplink.as_ref().map(UplinkPort::describe);
-        let mut hosting = machinery.hosting(shared, Instant::now());
+        let mut hosting = machinery.hosting(shared);
         let status = tenants.status(uplink.as_ref(), &mut hosting);
         self.process.complete(status)
     }

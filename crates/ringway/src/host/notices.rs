@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use ringway_backend::{Recipient, Report};
+use ringway_backend::Recipient;
 use ringway_control::RunDir;
 
 /// Bytes of a message: several times the longest.
@@ -76,7 +76,7 @@ impl Notices {
 
     /// Reports that an orderly stop has begun.
     pub(super) fn stopping(&self) {
-        self.recipient.report(Report::Stopping);
+        self.recipient.stopping();
     }
 }
 

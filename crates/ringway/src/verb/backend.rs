@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_backend::{BackendConfig, Recipient, Sockets, Tenancy, Uplink, VhostVif};
+use ringway_backend::{BackendConfig, HostConfig, Recipient, Sockets, Tenancy, Uplink, VhostVif};
 use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, RunDir};
@@ -22,6 +22,9 @@ use crate::host::{HypervisorKind, owner, read_description, this_domain};
 use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
 use crate::vhosts;
+
+/// Ethernet's MTU, in bytes.
+const MTU: u32 = 1500;
 
 /// The backend of one host. `ringway run` starts it, and starts it again when it ends.
 #[derive(Debug, Args)]
@@ -168,9 +171,14 @@ pub(crate) fn config(
         dir: RunDir::new(FILES),
         owner: owner(host_dir.path()),
         workers: host.backend_workers()?,
-        max_queues: host.max_queues,
-        split_event_channels: host.split_event_channels,
-        offloads: host.offloads.caps(),
+        host: HostConfig {
+            max_queues: host.max_queues,
+            split_event_channels: host.split_event_channels,
+            offloads: host.offloads.caps(),
+            locking: host.switch.locking_mode.map(|locking| locking.0),
+            switch: host.switch_config(hash_seed),
+            mtu: host.uplink.as_ref().map_or(MTU, |uplink| u32::from(uplink.mtu).max(MTU)),
+        },
         read_vhost,
         uplink: host.uplink.as_ref().map(|uplink| Uplink {
             name: uplink.name.0.clone(),
@@ -186,8 +194,6 @@ pub(crate) fn config(
             multicast_router: uplink.multicast_router,
             storm: uplink.storm(),
         }),
-        locking: host.switch.locking_mode.map(|locking| locking.0),
-        switch: host.switch_config(hash_seed),
         reports_to: reports_to.with_notice(host.notice().as_deref()),
     })
 }

@@ -122,7 +122,7 @@ impl Isolation {
         let switch = Child::new("switch".to_owned());
         let recipient = Recipient::from_env().with_notice(host.notice().as_deref());
         let reports = Reports::start(recipient)?;
-        store.transport_mut().watch_by(reports.liveness.pulse());
+        store.transport_mut().watch_by(reports.pulse());
         let mut isolation = Isolation {
             setup,
             queues,
@@ -167,7 +167,7 @@ impl Isolation {
     /// # Errors
     /// If the connection to XenStore was lost, or a process cannot be started.
     pub(crate) fn poll(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
-        self.reports.liveness.beat();
+        self.reports.beat();
         for change in self.roster.poll(store)? {
             self.apply(change);
         }
@@ -214,7 +214,7 @@ impl Isolation {
     /// When to call [`poll`](Isolation::poll) next, even if no descriptor becomes readable.
     pub(crate) fn deadline(&self) -> Instant {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
-        let turn = self.reports.liveness.beat_interval_max().map(|time| Instant::now() + time);
+        let turn = self.reports.beat_interval_max().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
         let first = tenants.chain(turn).chain(leaving).chain(self.devices.due());
         let first = first.chain(self.additions.due()).min();
