@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    Allowed, BackendRequest, BackendStatus, Link, ProcessReport, Received, Reply, SwitchOrder,
-    TrunkRules,
+    BackendRequest, BackendStatus, Link, Permitted, ProcessReport, Received, Reply, SwitchOrder,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_host::{Followed, Keeper, Purpose, Shared, TenantRules, Tenants};
@@ -147,9 +146,9 @@ impl SwitchProcess {
     fn take_orders(&mut self) -> io::Result<()> {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
-                Received::Message(SwitchOrder::Attach { tenant, allowed, shared, trunk }, fds) => {
+                Received::Message(SwitchOrder::Attach { tenant, permitted }, fds) => {
                     self.remove(&tenant);
-                    match self.attach(&tenant, fds, &rules(&allowed, &shared, &trunk)) {
+                    match self.attach(&tenant, fds, &rules(&permitted)) {
                         Ok(queues) => {
                             tracing::info!(tenant, queues, "attached");
                             self.report(&ProcessReport::Attached { tenant });
@@ -157,10 +156,9 @@ impl SwitchProcess {
                         Err(error) => self.cut_off(tenant, &error.to_string()),
                     }
                 }
-                Received::Message(SwitchOrder::Allow { tenant, allowed, shared, trunk }, _) => {
-                    let rules = rules(&allowed, &shared, &trunk);
+                Received::Message(SwitchOrder::Allow { tenant, permitted }, _) => {
                     let (tenants, mut hosting) = self.parts();
-                    tenants.allow(&tenant, &rules, &mut hosting);
+                    tenants.allow(&tenant, &rules(&permitted), &mut hosting);
                 }
                 Received::Message(SwitchOrder::Detach { tenant }, _) => self.remove(&tenant),
                 Received::Nothing => return Ok(()),
@@ -253,11 +251,8 @@ impl SwitchProcess {
     }
 }
 
-fn rules(allowed: &Allowed, shared: &[[u8; 6]], trunk: &TrunkRules) -> TenantRules {
-    let macs = |addresses: &[[u8; 6]]| addresses.iter().copied().map(MacAddr).collect();
-    let own = match allowed {
-        Allowed::Any => None,
-        Allowed::Only(own) => Some(macs(own)),
-    };
+fn rules(Permitted { own, shared, trunk }: &Permitted) -> TenantRules {
+    let macs = |addresses: &Vec<[u8; 6]>| addresses.iter().copied().map(MacAddr).collect();
+    let own = own.as_ref().map(macs);
     TenantRules::new(own, macs(shared), vlans_of(trunk), trunk.is_private)
 }

@@ -26,7 +26,7 @@ pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
 pub use ringway_calls::*;
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use tenancy::{
-    Allowed, MadeDevice, PassedDevice, ProcessReport, SwitchOrder, TenantOrder, TenantVif,
+    MadeDevice, PassedDevice, Permitted, ProcessReport, SwitchOrder, TenantOrder, TenantVif,
     TrunkRules,
 };
 

@@ -95,23 +95,15 @@ pub enum SwitchOrder {
     Attach {
         /// The tenant.
         tenant: String,
-        /// The source addresses that its frames may have.
-        allowed: Allowed,
-        /// Those that its vifs share with others.
-        shared: Vec<[u8; 6]>,
-        /// What the trunk carries.
-        trunk: TrunkRules,
+        /// What it may use.
+        permitted: Permitted,
     },
     /// The rules of a tenant's vifs have changed.
     Allow {
         /// The tenant.
         tenant: String,
-        /// The source addresses that its frames may have.
-        allowed: Allowed,
-        /// Those that its vifs share with others.
-        shared: Vec<[u8; 6]>,
-        /// What the trunk carries.
-        trunk: TrunkRules,
+        /// What it may use.
+        permitted: Permitted,
     },
     /// A tenant has no trunk any more.
     Detach {
@@ -120,14 +112,16 @@ pub enum SwitchOrder {
     },
 }
 
-/// The source addresses that a tenant's frames may have.
+/// What a tenant may use, according to the rules of its vifs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Allowed {
-    /// Any: the toolstack has set none for one of its vifs.
-    Any,
-    /// The addresses of its vifs.
-    Only(Vec<[u8; 6]>),
+pub struct Permitted {
+    /// The source addresses that its frames may have, and that no other tenant has; `None` if it
+    /// may have any, because the toolstack has set none for one of its vifs.
+    pub own: Option<Vec<[u8; 6]>>,
+    /// Those that its vifs share with others.
+    pub shared: Vec<[u8; 6]>,
+    /// What the trunk carries.
+    pub trunk: TrunkRules,
 }
 
 /// What a tenant's trunk carries, according to the rules of its vifs.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ringway_backend::{DeviceKeeper, Purpose, Recipient, Reports};
-use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
+use ringway_control::{Permitted, RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::{Host, TenantName, Vhost};
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
 use ringway_xenstore::{Client, DomId, Watched};
@@ -295,7 +295,8 @@ impl Isolation {
     /// Sends the addresses that a tenant may use, and what its trunk carries, to the switch process
     /// and the tenant's, where each has been started and attached.
     fn allow(&mut self, name: &TenantName) {
-        let (allowed, carried) = (self.roster.allowed(name), self.roster.trunk_rules(name));
+        let permitted = self.roster.permitted(name);
+        let carried = permitted.trunk.clone();
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         let before = std::mem::replace(&mut tenant.carried, carried.clone());
         if before.vlans.is_empty() != carried.vlans.is_empty() && tenant.child.record().is_some() {
@@ -305,10 +306,7 @@ impl Isolation {
             tracing::info!("tenant {name}: its use of VLANs changed; replacing its process");
             return self.replace(name);
         }
-        let (shared, trunk) = (self.roster.shared(name), carried.clone());
-        let tenant_name = name.to_string();
-        let order = SwitchOrder::Allow { tenant: tenant_name, allowed, shared, trunk };
-        self.switch.send(&order, &[]);
+        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), permitted }, &[]);
         if before != carried {
             tenant.child.order(&TenantOrder::Trunk(carried), Vec::new());
         }
@@ -476,15 +474,14 @@ impl Isolation {
 
     /// Gives the switch process its end of a tenant's trunk, once both serve.
     fn attach(&mut self, name: &TenantName) {
-        let allowed = self.roster.allowed(name);
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         if !tenant.child.is_ready() || !self.switch.is_ready() {
             return;
         }
         if let Some(trunk) = tenant.trunk.take() {
-            let (tenant, carried) = (name.to_string(), tenant.carried.clone());
-            let shared = self.roster.shared(name);
-            let order = SwitchOrder::Attach { tenant, allowed, shared, trunk: carried };
+            let carried = tenant.carried.clone();
+            let permitted = Permitted { trunk: carried, ..self.roster.permitted(name) };
+            let order = SwitchOrder::Attach { tenant: name.to_string(), permitted };
             self.switch.send(&order, &trunk.fds());
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringway_backend::Purpose;
-use ringway_control::{Allowed, TrunkRules};
+use ringway_control::{Permitted, TrunkRules};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid};
 use ringway_description::{Host, TenantName, Vhost};
 use ringway_vif_shell::device::read_keys;
@@ -255,31 +255,22 @@ impl Roster {
         all.filter(move |entry| entry.tenant == *tenant)
     }
 
-    /// The source addresses that a tenant's frames may have.
-    pub(super) fn allowed(&self, tenant: &TenantName) -> Allowed {
-        let own = || self.entries_of(tenant);
-        if own().any(|entry| entry.mac.is_none() || entry.rules.is_open) {
-            return Allowed::Any;
-        }
-        let listed = own().flat_map(|entry| &entry.rules.allowed_macs).take(MACS_PER_TENANT_MAX);
-        Allowed::Only(own().flat_map(|entry| &entry.mac).chain(listed).map(|mac| mac.0).collect())
-    }
-
-    /// The addresses that a tenant's vifs share with others.
-    pub(super) fn shared(&self, tenant: &TenantName) -> Vec<[u8; 6]> {
-        let own = self.entries_of(tenant);
-        let shared: BTreeSet<[u8; 6]> =
-            own.flat_map(|entry| &entry.rules.shared_macs).map(|mac| mac.0).collect();
-        shared.into_iter().take(MACS_PER_TENANT_MAX).collect()
-    }
-
-    /// What the trunk of a tenant carries: the VLANs of its vifs, if any is in some.
-    pub(super) fn trunk_rules(&self, tenant: &TenantName) -> TrunkRules {
-        let own = || self.entries_of(tenant);
-        let vlans: BTreeSet<Vid> = own().flat_map(|entry| &entry.rules.vlans).copied().collect();
-        TrunkRules {
-            vlans: vlans.into_iter().map(Vid::get).collect(),
-            is_private: own().any(|entry| entry.rules.is_private),
+    /// What a tenant may use. Its trunk carries the VLANs of its vifs, if any is in some.
+    pub(super) fn permitted(&self, tenant: &TenantName) -> Permitted {
+        let vifs = || self.entries_of(tenant);
+        let is_open = vifs().any(|entry| entry.mac.is_none() || entry.rules.is_open);
+        let listed = vifs().flat_map(|entry| &entry.rules.allowed_macs).take(MACS_PER_TENANT_MAX);
+        let own = vifs().flat_map(|entry| &entry.mac).chain(listed).map(|mac| mac.0);
+        let shared = vifs().flat_map(|entry| &entry.rules.shared_macs).map(|mac| mac.0);
+        let shared: BTreeSet<[u8; 6]> = shared.collect();
+        let vlans: BTreeSet<Vid> = vifs().flat_map(|entry| &entry.rules.vlans).copied().collect();
+        Permitted {
+            own: (!is_open).then(|| own.collect()),
+            shared: shared.into_iter().take(MACS_PER_TENANT_MAX).collect(),
+            trunk: TrunkRules {
+                vlans: vlans.into_iter().map(Vid::get).collect(),
+                is_private: vifs().any(|entry| entry.rules.is_private),
+            },
         }
     }
 
