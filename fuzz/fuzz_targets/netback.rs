@@ -313,8 +313,7 @@ impl<'m> Guest<'m> {
 
     /// No response waits when no frame is left.
     fn check_answered(&mut self, pool: &mut StalePool) {
-        let mut none = FrameBatch::new();
-        if self.back.ingress(Budget::NOTHING, &mut pool.pool, &mut none).is_ok() {
+        if self.back.settle(&mut pool.pool).is_ok() {
             assert_eq!(self.counters.totals().tx_unanswered, 0, "a response waits for no frame");
             self.take_responses();
         }

@@ -238,7 +238,7 @@ fn take_frames(
         }
         pool.recycle(frame);
     }
-    stepped = stepped.and_then(|()| pair.ingress(Budget::NOTHING, &mut pool.pool, &mut batch));
+    stepped = stepped.and_then(|()| pair.settle(&mut pool.pool));
     pool.pool.end_loans();
     stepped
 }

@@ -20,15 +20,21 @@ pub type Result<T = (), E = QueueDown> = core::result::Result<T, E>;
 /// cannot miss one.
 pub trait PortQueue {
     /// Takes frames in: at most `budget.frames`, and none after the one that reaches
-    /// `budget.bytes`, up to the room in `into`. Pending responses are sent even if the budget is
-    /// [`Budget::NOTHING`].
+    /// `budget.bytes`, up to the room in `into`.
     ///
-    /// If frames in `into` are [lent](crate::Frame::is_lent), a call with [`Budget::NOTHING`]
-    /// follows once none is any more, and no other call before it.
+    /// If frames in `into` are [lent](crate::Frame::is_lent), [`settle`](PortQueue::settle) follows
+    /// once none is any more, and no other `ingress` before it.
     ///
     /// # Errors
     /// [`QueueDown`] when the queue can no longer be used. Frames already in `into` are valid.
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result;
+
+    /// Gives the peer back what the queue holds for frames that are gone. It is called when no
+    /// frame is lent any more, and when the queue has to wait instead of taking frames in.
+    ///
+    /// # Errors
+    /// [`QueueDown`] when the queue can no longer be used.
+    fn settle(&mut self, pool: &mut FramePool) -> Result;
 
     /// Sends frames from the front of `from`, in order. Frames that do not fit now stay there;
     /// frames that are sent or dropped are recycled, and the queue counts the drops.
@@ -55,10 +61,7 @@ pub trait PortQueue {
 
     /// How many frames of `len` bytes could leave now; `None` if the queue cannot know. If there is
     /// no room for any, the next [`arm`](PortQueue::arm) asks for an event when there is.
-    fn room_for(&mut self, len: usize) -> Option<usize> {
-        let _ = len;
-        None
-    }
+    fn room_for(&mut self, len: usize) -> Option<usize>;
 }
 
 /// A queue whose events are descriptors that a thread can wait for.
@@ -92,6 +95,12 @@ macro_rules! queue_of_variants {
             ) -> $crate::Result {
                 match self {
                     $($name::$variant(queue) => queue.ingress(budget, pool, into),)+
+                }
+            }
+
+            fn settle(&mut self, pool: &mut $crate::FramePool) -> $crate::Result {
+                match self {
+                    $($name::$variant(queue) => queue.settle(pool),)+
                 }
             }
 
@@ -166,13 +175,6 @@ pub struct Budget {
 impl Budget {
     /// A full batch.
     pub const BATCH: Budget = Budget { frames: BATCH, bytes: usize::MAX };
-    /// No frame: the queue only sends pending responses.
-    pub const NOTHING: Budget = Budget { frames: 0, bytes: 0 };
-
-    /// Whether no frame may be taken in.
-    pub fn is_nothing(self) -> bool {
-        self.frames == 0 || self.bytes == 0
-    }
 }
 
 /// Properties of a queue, fixed from attach to detach.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::{Budget, Frame, FrameBatch, FramePool, PortQueue};
+use ringway_datapath::{Frame, FramePool, PortQueue};
 use ringway_switch::PortId;
 
 use crate::inspect::Whereabouts;
@@ -71,7 +71,7 @@ impl<Q: PortQueue> Attached<Q> {
         self.source.kept.drain(..).for_each(|(frame, _)| pool.recycle(frame));
         // Responses that waited for frames are sent, so that the next backend does not serve their
         // requests again. If this fails, the peer is gone.
-        let _ = self.source.queue.ingress(Budget::NOTHING, pool, &mut FrameBatch::new());
+        let _ = self.source.queue.settle(pool);
         self.source.queue
     }
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ringway_datapath::{
-    BATCH, Budget, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken,
-};
+use ringway_datapath::{BATCH, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken};
 use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
 
 use crate::attached::Attached;
@@ -232,8 +230,7 @@ impl<Q: PortQueue> Engine<Q> {
             let Some(source) = self.sources[slot].as_mut() else { continue };
             self.current_queue = Some((source.port_id, source.queue_index));
             source.has_lent = false;
-            let responded = source.queue.ingress(Budget::NOTHING, &mut self.pool, &mut self.batch);
-            if let Err(down) = responded {
+            if let Err(down) = source.queue.settle(&mut self.pool) {
                 self.fail(slot, down);
             }
         }

@@ -310,7 +310,13 @@ impl<Q: PortQueue> Source<Q> {
                 return Ok(Ingested::Skipped);
             }
         }
-        let Some(budget) = self.budget(context) else { return Ok(Ingested::ShareUsed) };
+        let budget = match self.budget(context) {
+            Allowed::Frames(budget) => budget,
+            Allowed::ShareUsed => return Ok(Ingested::ShareUsed),
+            Allowed::Nothing => {
+                return self.queue.settle(context.pool).map(|()| Ingested::Skipped);
+            }
+        };
         let taken = self.queue.ingress(budget, context.pool, context.batch);
         if context.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
@@ -323,8 +329,7 @@ impl<Q: PortQueue> Source<Q> {
             self.charge(context);
             self.classify(context);
         }
-        let asked = if budget.is_nothing() { Ingested::Skipped } else { Ingested::Polled };
-        taken.map(|()| asked)
+        taken.map(|()| Ingested::Polled)
     }
 
     /// Charges the kept frames that may be forwarded now. False if the port has used its share of
@@ -344,20 +349,20 @@ impl<Q: PortQueue> Source<Q> {
         shares.refund_frames(self.share, self.kept.iter().map(|(frame, _)| frame));
     }
 
-    /// What may be taken in now; `None` if the port has used its share of this round.
-    fn budget(&mut self, context: &mut EngineParts<'_>) -> Option<Budget> {
+    /// What may be taken in now.
+    fn budget(&mut self, context: &mut EngineParts<'_>) -> Allowed {
         if let (Ingress::Polling, Some(due)) = (&self.state, self.credit_due(context.now)) {
             self.on(IngressEvent::OutOfCredit { until: due });
         }
         if !matches!(self.state, Ingress::Polling) {
-            return Some(Budget::NOTHING);
+            return Allowed::Nothing;
         }
-        let share = context.shares.turn(self.share)?;
+        let Some(share) = context.shares.turn(self.share) else { return Allowed::ShareUsed };
         let credit = self.limits.ingress.as_ref();
         let credit = credit.map_or(u64::MAX, |credit| credit.available(context.now));
         let bytes = share.bytes.min(usize::try_from(credit).unwrap_or(usize::MAX));
         let bytes = bytes.min(context.room.map_or(usize::MAX, Room::bytes));
-        Some(Budget { bytes, ..share })
+        Allowed::Frames(Budget { bytes, ..share })
     }
 
     /// When there will be credit, if there is not now.
@@ -377,9 +382,7 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Reports a batch, taken in with this budget, to the ports that send to it through a bridge.
     fn report_arrivals(&mut self, budget: Budget, context: &mut EngineParts<'_>) {
-        let Some(bridge_queue) = self.bridge_queue.as_mut().filter(|_| !budget.is_nothing()) else {
-            return;
-        };
+        let Some(bridge_queue) = &mut self.bridge_queue else { return };
         let frames = context.batch.len();
         let bytes: usize = context.batch.iter().map(Frame::len).sum();
         let is_starved = matches!(self.state, Ingress::Starved);
@@ -532,6 +535,15 @@ pub(crate) enum Held {
     Yes,
     /// It does not wait: the queue may drop the frame.
     No,
+}
+
+/// What a source may take in now.
+enum Allowed {
+    Frames(Budget),
+    /// It has to wait.
+    Nothing,
+    /// Its port has used its share of this round.
+    ShareUsed,
 }
 
 /// Whether a queue was polled for frames.

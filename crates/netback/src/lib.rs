@@ -210,10 +210,14 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
 impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
-        if budget.is_nothing() || self.serve_control()? == Served::Message {
-            return self.respond_to_returned();
+        match self.serve_control()? {
+            Served::Message => self.settle(pool),
+            Served::Nothing => self.take_packets(budget, pool, into),
         }
-        self.take_packets(budget, pool, into)
+    }
+
+    fn settle(&mut self, _: &mut FramePool) -> Result {
+        self.respond_to_returned()
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {

@@ -32,7 +32,6 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result {
-        self.post_returned()?;
         let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
         let count = self.rx.peek_responses(&mut *self.rx_responses).map_err(QueueDown::peer)?;

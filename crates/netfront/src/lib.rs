@@ -298,10 +298,15 @@ fn buffer_numbers() -> ArrayVec<u16, TX_RING_SLOTS> {
 
 impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
+        self.settle(pool)?;
+        self.take_packets(budget, pool, into)
+    }
+
+    fn settle(&mut self, _: &mut FramePool) -> Result {
         if let Some(control) = &mut self.control {
             control.advance()?;
         }
-        self.take_packets(budget, pool, into)
+        self.post_returned()
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {

@@ -358,9 +358,6 @@ impl PortQueue for DeviceQueue {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), QueueDown> {
-        if budget.is_nothing() {
-            return Ok(());
-        }
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.check()?;
         let Some(queue) = kernel.queues.get_mut(self.number) else { return Ok(()) };
@@ -395,6 +392,10 @@ impl PortQueue for DeviceQueue {
             into.push(copied(&frame, buffer));
             kernel.pool.recycle(frame);
         }
+        Ok(())
+    }
+
+    fn settle(&mut self, _: &mut FramePool) -> Result<(), QueueDown> {
         Ok(())
     }
 
@@ -435,6 +436,10 @@ impl PortQueue for DeviceQueue {
             takes_bodies: false,
             takes_loans: false,
         }
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

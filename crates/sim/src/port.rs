@@ -121,12 +121,19 @@ impl PortQueue for Port {
             Some(Canary::EarlyResponse) => {
                 into[before..].iter_mut().for_each(disown_body);
                 if let Queue::Vif(queue) = &mut self.queue {
-                    queue.ingress(Budget::NOTHING, pool, into)?;
+                    queue.settle(pool)?;
                 }
             }
             _ => {}
         }
         taken
+    }
+
+    fn settle(&mut self, pool: &mut FramePool) -> Result<(), QueueDown> {
+        match &mut self.queue {
+            Queue::Vif(queue) => queue.settle(pool),
+            Queue::Device(queue) => queue.settle(pool),
+        }
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
@@ -171,6 +178,10 @@ impl PortQueue for Port {
             Queue::Vif(queue) => queue.describe(),
             Queue::Device(queue) => queue.describe(),
         }
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

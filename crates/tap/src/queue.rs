@@ -179,9 +179,6 @@ impl PortQueue for TapQueue {
     /// If the pool has no large frames, frames wait in the kernel, up to the length of its queue
     /// (`LinkSetting::TxQueueLen` in `ringway-net`).
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
-        if budget.is_nothing() {
-            return Ok(());
-        }
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX).min(BATCH_BYTES);
         let mut tally = Tally::default();
         let mut result = Ok(());
@@ -213,6 +210,10 @@ impl PortQueue for TapQueue {
         }
         self.count_ingress(tally.frames, tally.bytes);
         result
+    }
+
+    fn settle(&mut self, _: &mut FramePool) -> Result {
+        Ok(())
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
@@ -250,6 +251,10 @@ impl PortQueue for TapQueue {
     fn describe(&self) -> QueueTraits {
         let (caps, probe, retry) = (self.caps, Probe::SystemCall, Some(RETRY));
         QueueTraits { caps, probe, retry, takes_bodies: true, takes_loans: false }
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

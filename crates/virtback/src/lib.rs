@@ -318,12 +318,12 @@ const RX: &str = "rx";
 
 impl PortQueue for QueuePair {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
-        match budget.is_nothing() {
-            // Other chains are used when they are taken.
-            true if self.lending.has_lent() => self.finish(pool),
-            true => Ok(()),
-            false => self.take_frames(budget, pool, into),
-        }
+        self.take_frames(budget, pool, into)
+    }
+
+    fn settle(&mut self, pool: &mut FramePool) -> Result {
+        // Other chains are used when they are taken.
+        if self.lending.has_lent() { self.finish(pool) } else { Ok(()) }
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
@@ -359,6 +359,10 @@ impl PortQueue for QueuePair {
 
     fn describe(&self) -> QueueTraits {
         QueueTraits { takes_loans: true, ..QueueTraits::in_memory(self.form.caps) }
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

@@ -54,7 +54,7 @@ fn measure(features: Features) {
         for frame in &mut down {
             pool.gather_lent(frame).expect("the driver is honest");
         }
-        back.ingress(Budget::NOTHING, &mut pool, &mut frames).expect("the driver is honest");
+        back.settle(&mut pool).expect("the driver is honest");
         pool.end_loans();
         front.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the device is honest");
         *packets += frames.len();

@@ -125,9 +125,6 @@ impl TestQueue {
 
 impl PortQueue for TestQueue {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
-        if budget.is_nothing() {
-            return self.far().map(drop);
-        }
         let mut may_have_more = true;
         let mut far = self.far()?;
         far.asked += 1;
@@ -186,6 +183,10 @@ impl PortQueue for TestQueue {
             true => Err(QueueDown::Host(std::io::ErrorKind::BrokenPipe.into())),
             false => Ok(()),
         }
+    }
+
+    fn settle(&mut self, _: &mut FramePool) -> Result {
+        self.far().map(drop)
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {

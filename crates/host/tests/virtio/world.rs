@@ -41,6 +41,10 @@ impl PortQueue for Silent {
         Ok(())
     }
 
+    fn settle(&mut self, _: &mut FramePool) -> Result<(), QueueDown> {
+        Ok(())
+    }
+
     fn egress(&mut self, _: &mut FrameQueue, _: &mut FramePool) -> Result<(), QueueDown> {
         Ok(())
     }
@@ -55,6 +59,10 @@ impl PortQueue for Silent {
 
     fn describe(&self) -> QueueTraits {
         QueueTraits::in_memory(OffloadCaps::ALL)
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

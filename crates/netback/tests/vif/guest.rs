@@ -129,6 +129,11 @@ impl Bench {
         self.ingress_within(Budget::BATCH)
     }
 
+    /// All frames that the queue took in are gone.
+    pub(crate) fn settle(&mut self) -> Result<(), QueueDown> {
+        self.back.settle(&mut self.pool)
+    }
+
     /// One ingress call with this budget.
     pub(crate) fn ingress_within(&mut self, budget: Budget) -> Result<FrameBatch, QueueDown> {
         let mut frames = FrameBatch::new();

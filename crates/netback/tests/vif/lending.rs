@@ -1,8 +1,7 @@
 //! Long packets that go from one guest's pages to another's.
 
 use ringway_datapath::{
-    Budget, Checksum, DropReason, Frame, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending,
-    PortQueue,
+    Checksum, DropReason, Frame, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending, PortQueue,
 };
 use ringway_hypervisor::Access;
 use ringway_loopback::FaultPoint;
@@ -116,7 +115,7 @@ fn a_long_packet_goes_from_page_to_page() {
                 let read = sender.machine.loopback.passages(GUEST, FaultPoint::Copy);
                 assert!(read > copies, "it was read at the egress");
                 assert_eq!(received(&mut receiver, &posted, is_segmented), bytes);
-                sender.ingress_within(Budget::NOTHING).expect("no fault");
+                sender.settle().expect("no fault");
                 assert_eq!(completed(&mut sender), places.len());
                 assert_eq!(long_and_lent(&sender), (1, 1));
             }
@@ -133,7 +132,7 @@ fn a_body_that_cannot_leave_from_its_pages_is_gathered() {
     assert!(!frame.is_lent());
     assert_eq!(frame.bytes(), bytes);
     sender.pool.recycle(frame);
-    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    sender.settle().expect("no fault");
     assert_eq!(completed(&mut sender), as_linux_does(30_000).len());
     // The next ones are likely to go the same way.
     let frame = take_packet(&mut sender, &bytes, &full_pages(30_000));
@@ -145,7 +144,7 @@ fn a_body_that_cannot_leave_from_its_pages_is_gathered() {
         let frame = take_packet(&mut sender, &bytes[..13_000], &full_pages(13_000));
         let is_last = frame.is_lent();
         sender.pool.recycle(frame);
-        sender.ingress_within(Budget::NOTHING).expect("no fault");
+        sender.settle().expect("no fault");
         let _ = sender.tx_responses();
         if is_last {
             return;
@@ -173,7 +172,7 @@ fn bodies_are_gathered_one_after_the_other() {
         }
     }
     frames.into_iter().for_each(|frame| sender.pool.recycle(frame));
-    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    sender.settle().expect("no fault");
     assert_eq!(sender.tx_responses().len(), 3 * places.len());
 }
 
@@ -204,13 +203,13 @@ fn responses_keep_their_order() {
     let next = take_packet(&mut sender, &pattern(3, 13_000), &full_pages(13_000));
     assert!(long.is_lent() && next.is_lent());
     [next, short].into_iter().for_each(|frame| sender.pool.recycle(frame));
-    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    sender.settle().expect("no fault");
     assert_eq!(completed(&mut sender), 0);
     assert_eq!(sender.counters.totals().tx_unanswered, 10);
     assert_eq!(sender.back.arm().expect("no fault"), Pending::Nothing);
     sender.pool.recycle(long);
     assert_eq!(sender.back.arm().expect("no fault"), Pending::Work);
-    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    sender.settle().expect("no fault");
     let ids: Vec<u16> = sender.tx_responses().iter().map(|response| response.id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4, 0, 0, 1, 2, 3]);
     assert_eq!(sender.counters.totals().tx_unanswered, 0);
@@ -257,7 +256,7 @@ fn a_bad_page_costs_only_its_own_frame() {
         .collect();
     assert_eq!(read, bytes);
     assert_eq!(receiver.dropped(DropReason::GrantCopy), 1);
-    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    sender.settle().expect("no fault");
     assert_eq!(sender.tx_responses().len(), 10, "the guest has all its pages back");
 }
 
@@ -279,7 +278,7 @@ fn a_frame_in_the_slots_of_one_that_was_lost_is_whole() {
     assert!(receiver.egress(vec![bad, good]).is_empty());
     assert_eq!(received(&mut receiver, &posted, false), bytes);
     assert_eq!(receiver.dropped(DropReason::GrantCopy), 1);
-    sender.ingress_within(Budget::NOTHING).expect("no fault");
+    sender.settle().expect("no fault");
     assert_eq!(sender.tx_responses().len(), 10, "the guest has all its pages back");
 }
 

@@ -50,7 +50,6 @@ fn a_call_stops_at_its_limit_and_leaves_later_packets_on_the_ring() {
     assert_eq!(bench.ingress_within(few_bytes).expect("sound packets").len(), 2);
     assert_eq!(bench.tx_statuses(), responses(0, 2, NETIF_RSP_OKAY));
     let one_frame = Budget { frames: 1, bytes: usize::MAX };
-    assert_eq!(bench.ingress_within(Budget::NOTHING).expect("no fault").len(), 0);
     assert_eq!(bench.ingress_within(one_frame).expect("sound packets").len(), 1);
     assert_eq!(bench.ingress().expect("sound packets").len(), 1);
     assert_eq!(bench.tx_statuses(), responses(2, 2, NETIF_RSP_OKAY));

@@ -39,9 +39,7 @@ impl Guest {
 
     /// Ends a round: lent chains are used.
     fn end_round(&mut self) {
-        let mut batch = FrameBatch::new();
-        self.pair.ingress(Budget::NOTHING, &mut self.pool, &mut batch).unwrap();
-        assert!(batch.is_empty());
+        self.pair.settle(&mut self.pool).unwrap();
         self.pool.end_loans();
     }
 
@@ -159,7 +157,7 @@ fn a_sender_that_truncates_its_memory_harms_only_itself() {
     assert_eq!(receiver.bytes(at(0) + 12, LONG), [&start[..], &[0; LONG - HEAD]].concat());
 
     let mut batch = FrameBatch::new();
-    sender.pair.ingress(Budget::NOTHING, &mut sender.pool, &mut batch).unwrap();
+    sender.pair.settle(&mut sender.pool).unwrap();
     let ended = sender.pair.ingress(Budget::BATCH, &mut sender.pool, &mut batch).unwrap_err();
     assert!(matches!(peer_fault(ended), PairFault::MemoryLost { .. }));
 }

@@ -84,7 +84,7 @@ fn carry(
             pool.gather_lent(frame).expect("the peer is honest");
         }
         received.extend(batch.drain(..));
-        receiver.ingress(Budget::NOTHING, pool, &mut batch).expect("the peer is honest");
+        receiver.settle(pool).expect("the peer is honest");
         pool.end_loans();
         let is_idle = sender.arm().expect("honest") == Pending::Nothing
             && receiver.arm().expect("honest") == Pending::Nothing;

@@ -232,11 +232,6 @@ impl Shared {
 impl PortQueue for TestPort {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         let mut far = self.shared.poll()?;
-        if budget.is_nothing() {
-            far.settled += 1;
-            self.shared.changed.notify_all();
-            return Ok(());
-        }
         let room = far.batch.min(into.remaining_capacity()).min(budget.frames);
         let count = room.min(far.script.len());
         let mut bytes = 0;
@@ -255,6 +250,12 @@ impl PortQueue for TestPort {
         if far.script.is_empty() {
             self.shared.changed.notify_all();
         }
+        Ok(())
+    }
+
+    fn settle(&mut self, _: &mut FramePool) -> Result {
+        self.shared.poll()?.settled += 1;
+        self.shared.changed.notify_all();
         Ok(())
     }
 
@@ -302,6 +303,10 @@ impl PortQueue for TestPort {
         let probe = self.shared.probe;
         let retry = (probe == Probe::SystemCall).then_some(Duration::from_millis(50));
         QueueTraits { probe, retry, ..QueueTraits::in_memory(OffloadCaps::ALL) }
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

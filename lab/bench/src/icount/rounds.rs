@@ -97,6 +97,10 @@ impl PortQueue for Vif {
         Ok(())
     }
 
+    fn settle(&mut self, _: &mut FramePool) -> Result {
+        Ok(())
+    }
+
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         self.received.set(self.received.get() + from.len());
         from.drain(..).for_each(|frame| pool.recycle(frame));
@@ -113,6 +117,10 @@ impl PortQueue for Vif {
 
     fn describe(&self) -> QueueTraits {
         QueueTraits::in_memory(OffloadCaps::ALL)
+    }
+
+    fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
     }
 }
 

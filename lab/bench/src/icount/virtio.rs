@@ -109,7 +109,7 @@ fn backend_turn_end(
         for frame in taken.iter_mut() {
             pool.gather_lent(frame).expect("its memory is there");
         }
-        back.ingress(Budget::NOTHING, pool, &mut FrameBatch::new())?;
+        back.settle(pool)?;
         pool.end_loans();
     }
     Ok(())

@@ -148,7 +148,7 @@ impl<P: PortQueue> PortEnd<P> {
                 for frame in queue.iter_mut() {
                     self.pool.gather_lent(frame).expect("its memory is there");
                 }
-                port.ingress(Budget::NOTHING, &mut self.pool, &mut self.batch)?;
+                port.settle(&mut self.pool)?;
                 self.pool.end_loans();
             }
         }
